@@ -1,0 +1,149 @@
+"""Array engines: which namespace holds an array, in which memory, and on which stream its work is ordered.
+
+Everything above this module asks an :class:`Engine` instead of importing CuPy or JAX, which keeps both optional
+and keeps ``import collops`` fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError, UnsupportedTypeError
+
+__all__ = ["Engine", "engine", "engine_of"]
+
+
+class Engine:
+    """One way to hold and compute with arrays.
+
+    Attributes
+    ----------
+    name : str
+        ``"numpy"``, ``"cupy"`` or ``"jax"``.
+    memory : str
+        ``"host"`` or ``"device"``: which wires can carry the arrays.
+    mutable : bool
+        Whether arrays can be written in place; ``False`` for JAX.
+    xp : module
+        The array namespace: ``numpy``, ``cupy`` or ``jax.numpy``.
+    """
+
+    __slots__ = ("memory", "mutable", "name", "xp")
+
+    def __init__(self, name: str, xp: ModuleType, memory: str, mutable: bool = True) -> None:
+        self.name = name
+        self.xp: Any = xp
+        self.memory = memory
+        self.mutable = mutable
+
+    def __repr__(self) -> str:
+        return f"<engine {self.name} ({self.memory} memory)>"
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return engine, (self.name,)
+
+    def stream(self) -> int:
+        """Address of the caller's current stream; 0 on hosts, where work is ordered by the program."""
+        return 0
+
+    def synchronize(self) -> None:
+        """Wait until all work on the current stream is done."""
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """Return `array` as a NumPy array, waiting for its value."""
+        return np.asarray(array)
+
+    def from_host(self, array: Any) -> Any:
+        """Return a NumPy array as an array of this engine."""
+        return self.xp.asarray(array)
+
+
+class _CupyEngine(Engine):
+    __slots__ = ()
+
+    def __init__(self, xp: ModuleType) -> None:
+        super().__init__("cupy", xp, "device")
+
+    def stream(self) -> int:
+        return self.xp.cuda.get_current_stream().ptr
+
+    def synchronize(self) -> None:
+        self.xp.cuda.get_current_stream().synchronize()
+
+    def to_host(self, array: Any) -> np.ndarray:
+        return self.xp.asnumpy(array)
+
+
+class _JaxEngine(Engine):
+    __slots__ = ()
+
+    def __init__(self, xp: ModuleType) -> None:
+        jax = importlib.import_module("jax")
+        super().__init__("jax", xp, "host" if jax.default_backend() == "cpu" else "device", mutable=False)
+
+
+_NUMPY = Engine("numpy", np, "host")
+_MODULES = {"cupy": ("cupy", _CupyEngine), "jax": ("jax.numpy", _JaxEngine)}
+_engines: dict[str, Engine] = {"numpy": _NUMPY}
+_by_type: dict[type, Engine] = {np.ndarray: _NUMPY}
+
+
+def engine(name: str | None = None) -> Engine:
+    """Return the engine called `name`.
+
+    Parameters
+    ----------
+    name : str, optional
+        ``"numpy"``, ``"cupy"`` or ``"jax"``; by default the environment's ``COLLOPS_ENGINE``, else ``"numpy"``.
+
+    Raises
+    ------
+    InputError
+        If there is no such engine, or its package is not installed.
+    """
+    name = name or os.environ.get("COLLOPS_ENGINE") or "numpy"
+    known = _engines.get(name)
+    if known is not None:
+        return known
+    if name not in _MODULES:
+        raise InputError(f"there is no engine {name!r}; choose numpy, cupy or jax")
+    module, make = _MODULES[name]
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        raise InputError(f"engine {name!r} needs the package {module.partition('.')[0]}, which is not installed")
+    return _engines.setdefault(name, make(importlib.import_module(module)))
+
+
+def engine_of(array: Any) -> Engine:
+    """Return the engine that `array` belongs to; its package is imported only if `array` came from it.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `array` is no array of a known engine.
+    """
+    kind = type(array)
+    known = _by_type.get(kind)
+    if known is None:
+        known = _by_type[kind] = _recognise(array)
+    return known
+
+
+def _recognise(array: Any) -> Engine:
+    if isinstance(array, (np.ndarray, np.generic)):
+        return _NUMPY
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return engine("cupy")
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(array, jax.Array):
+        return engine("jax")
+    raise UnsupportedTypeError(
+        f"{type(array).__module__}.{type(array).__qualname__} is no array of numpy, cupy or jax"
+    )
