@@ -18,7 +18,15 @@ __all__ = [
 
 
 class CollopsError(Exception):
-    """Base class of all errors that collops raises on purpose."""
+    """Base class of all errors that collops raises on purpose.
+
+    Attributes
+    ----------
+    on_all_ranks : bool
+        Whether every rank raises the same error, so that none has to be ended for the others' sake.
+    """
+
+    on_all_ranks: bool = False
 
 
 class InputError(CollopsError, ValueError):

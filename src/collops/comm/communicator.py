@@ -1,0 +1,640 @@
+"""The communicator: one object for every collective and message, whatever the wire and wherever the array lives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from collops.backend import Engine, engine_of
+from collops.comm.reductions import check_reduction
+from collops.comm.transport import Pending, Transport
+from collops.errors import (
+    CollopsError,
+    CommunicationError,
+    CommunicationTimeout,
+    InputError,
+    LayoutError,
+    TransportError,
+    UnsupportedTypeError,
+)
+from collops.profile import messages
+
+__all__ = ["Communicator"]
+
+_RAISED_BY_NAME: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        CollopsError,
+        CommunicationError,
+        CommunicationTimeout,
+        InputError,
+        LayoutError,
+        TransportError,
+        UnsupportedTypeError,
+        MemoryError,
+        OSError,
+        TypeError,
+        ValueError,
+    )
+}
+
+
+class Communicator:
+    """A group of ranks, and the wires between them.
+
+    Made by :func:`collops.world`, :func:`collops.comm.from_mpi4py`, :meth:`split` and :meth:`subgroup`, not directly.
+    Methods take NumPy and CuPy arrays (and Python numbers, as 0-d arrays), contiguous or not, and return arrays of the
+    same engine. ``out=`` receives the result; ``out=x`` works in place. Device work is ordered on the caller's current
+    stream. Every method is collective unless it says otherwise: all ranks call it, in the same order.
+
+    Attributes
+    ----------
+    rank, size : int
+        This rank, and how many there are.
+    local_rank, local_size : int
+        The same among the ranks of this node.
+    control : mpi4py.MPI.Comm or None
+        The control plane; ``None`` in a world of one without MPI.
+    """
+
+    def __init__(
+        self,
+        host: Transport,
+        device: Transport | None,
+        *,
+        control: Any = None,
+        local_rank: int = 0,
+        local_size: int = 1,
+        reasons: Sequence[str] = (),
+        derive: Callable[[Any], Communicator] | None = None,
+    ) -> None:
+        self.control = control
+        self.rank: int = 0 if control is None else control.rank
+        self.size: int = 1 if control is None else control.size
+        self.local_rank = local_rank
+        self.local_size = local_size
+        self._host = host
+        self._device = device
+        self._reasons = tuple(reasons)
+        self._derive = derive
+        self._plans = 0
+        self._groups: dict[tuple[int, ...], Communicator] = {}
+        self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
+        self._pending: list[Pending] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Communicator rank {self.rank} of {self.size}, {self.transport}>"
+
+    @property
+    def host_transport(self) -> str:
+        """Name of the wire that carries host arrays."""
+        return self._host.name
+
+    @property
+    def device_transport(self) -> str | None:
+        """Name of the wire that carries device arrays; ``None`` where there is no device."""
+        return None if self._device is None else self._device.name
+
+    @property
+    def transport(self) -> str:
+        """Name of the wire that large arrays take: the device's where there is one."""
+        return self.device_transport or self.host_transport
+
+    def describe(self) -> str:
+        """Say what was chosen and why, a line each. Not collective."""
+        lines = [
+            f"rank {self.rank} of {self.size} (rank {self.local_rank} of {self.local_size} on its node)",
+            f"host arrays:   {self.host_transport}",
+            f"device arrays: {self.device_transport or 'none'}",
+        ]
+        return "\n".join([*lines, *(f"  {reason}" for reason in self._reasons)])
+
+    # Collectives
+
+    def allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
+        """Reduce `x` over the ranks; every rank gets the result.
+
+        Parameters
+        ----------
+        x : array or number
+            The same shape and dtype on every rank.
+        op : str
+            ``sum, prod, min, max, avg, land, lor, lxor``; see :mod:`collops.comm.reductions` for what each dtype allows.
+        out : array, optional
+            Gets the result; `x` itself works in place.
+
+        Returns
+        -------
+        array
+            Of the shape and dtype of `x`.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If `op` has no meaning for the dtype.
+        LayoutError
+            If `out` has another shape.
+        CommunicationTimeout
+            If not all ranks arrive in time (host arrays; see ``COLLOPS_TIMEOUT``).
+        """
+        source, engine = _prepared(x)
+        check_reduction(op, source.dtype)
+        target, give = _target(out, source, source.shape, engine)
+        if messages.active:
+            messages.record("allreduce", source.size, source.nbytes)
+        self._plane(engine).allreduce(source, target, op)
+        return give(target)
+
+    def reduce(self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
+        """Reduce `x` over the ranks; `root` gets the result, the others ``None``. See :meth:`allreduce`."""
+        self._check_rank(root, "root")
+        source, engine = _prepared(x)
+        check_reduction(op, source.dtype)
+        if messages.active:
+            messages.record("reduce", source.size, source.nbytes)
+        if self.rank != root:
+            self._plane(engine).reduce(source, None, op, root)
+            return None
+        target, give = _target(out, source, source.shape, engine)
+        self._plane(engine).reduce(source, target, op, root)
+        return give(target)
+
+    def bcast(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+        """Give every rank the `x` of `root`.
+
+        Parameters
+        ----------
+        x : array or number
+            On `root` the values; elsewhere an array of the same shape and dtype, whose values do not matter.
+        root : int
+            The rank whose values count.
+        out : array, optional
+            Gets the result; `x` itself works in place.
+        """
+        self._check_rank(root, "root")
+        source, engine = _prepared(x)
+        target, give = _target(out, source, source.shape, engine)
+        if self.rank == root and target is not source:
+            target[...] = source
+        if messages.active:
+            messages.record("bcast", source.size, source.nbytes)
+        self._plane(engine).bcast(target, root)
+        return give(target)
+
+    def allgather(self, x: Any, *, out: Any = None) -> Any:
+        """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank."""
+        source, engine = _prepared(x)
+        target, give = _target(out, source, (self.size, *source.shape), engine)
+        if messages.active:
+            messages.record("allgather", source.size, source.nbytes)
+        self._plane(engine).allgather(source, target)
+        return give(target)
+
+    def allgatherv(self, x: Any, counts: Sequence[int] | None = None, *, out: Any = None) -> Any:
+        """Concatenate every rank's `x` along its first axis, on every rank.
+
+        Parameters
+        ----------
+        x : array
+            At least 1-d; shapes may differ along the first axis.
+        counts : sequence of int, optional
+            Rows that each rank gives. Without it they are exchanged first (one metadata message).
+        out : array, optional
+            Gets the result.
+        """
+        source, engine = _prepared(x)
+        rows = self._rows(source, counts)
+        target, give = _target(out, source, (sum(rows), *source.shape[1:]), engine)
+        if messages.active:
+            messages.record("allgatherv", source.size, source.nbytes)
+        self._plane(engine).allgatherv(source, target, _in_elements(rows, source.shape))
+        return give(target)
+
+    def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+        """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; the others get ``None``."""
+        source, engine = _prepared(x)
+        return self._gather("gather", source, [1] * self.size, (self.size, *source.shape), root, out, engine)
+
+    def gatherv(self, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
+        """Concatenate every rank's `x` along its first axis, on `root`. See :meth:`allgatherv`."""
+        source, engine = _prepared(x)
+        rows = self._rows(source, counts)
+        return self._gather("gatherv", source, rows, (sum(rows), *source.shape[1:]), root, out, engine)
+
+    def scatter(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+        """Give rank *r* the block ``x[r]`` of `root`.
+
+        Parameters
+        ----------
+        x : array or None
+            On `root` of shape ``(size, *shape)``. Elsewhere an array of the result's shape and dtype, or ``None`` when
+            `out` is given.
+        root : int
+            The rank whose values count.
+        out : array, optional
+            Gets the result.
+        """
+        if self.rank != root:
+            return self._scatter_here("scatter", x, [1] * self.size, root, out)
+        source, _ = _prepared(x)
+        if source.ndim == 0 or source.shape[0] != self.size:
+            raise LayoutError(f"scatter needs a first axis of {self.size} blocks, one a rank, not shape {source.shape}")
+        return self._scatter_from("scatter", source, [1] * self.size, source.shape[1:], root, out)
+
+    def scatterv(self, x: Any, counts: Sequence[int], root: int = 0, *, out: Any = None) -> Any:
+        """Cut `x` of `root` along its first axis: rank *r* gets ``counts[r]`` rows. See :meth:`scatter`."""
+        rows = self._checked_counts(counts, "counts")
+        if self.rank != root:
+            return self._scatter_here("scatterv", x, rows, root, out)
+        source, _ = _prepared(x)
+        if source.ndim == 0 or source.shape[0] != sum(rows):
+            raise LayoutError(f"counts add up to {sum(rows)} rows, but x has shape {source.shape}")
+        return self._scatter_from("scatterv", source, rows, (rows[root], *source.shape[1:]), root, out)
+
+    def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
+        """Reduce `x` of shape ``(size, *shape)`` over the ranks; rank *r* gets the block ``[r]`` of the result."""
+        source, engine = _prepared(x)
+        check_reduction(op, source.dtype)
+        if source.ndim == 0 or source.shape[0] != self.size:
+            raise LayoutError(f"reduce_scatter needs a first axis of {self.size} blocks, not shape {source.shape}")
+        target, give = _target(out, source, source.shape[1:], engine)
+        if messages.active:
+            messages.record("reduce_scatter", source.size, source.nbytes)
+        self._plane(engine).reduce_scatter(source, target, op)
+        return give(target)
+
+    def alltoall(self, x: Any, *, out: Any = None) -> Any:
+        """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here."""
+        source, engine = _prepared(x)
+        if source.ndim == 0 or source.shape[0] != self.size:
+            raise LayoutError(f"alltoall needs a first axis of {self.size} blocks, not shape {source.shape}")
+        return self._alltoall("alltoall", source, [1] * self.size, [1] * self.size, out, engine)
+
+    def alltoallv(
+        self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None
+    ) -> Any:
+        """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` rows from it.
+
+        Parameters
+        ----------
+        x : array
+            Its first axis holds the rows for rank 0, rank 1, and so on.
+        send_counts, receive_counts : sequence of int
+            Rows to and from each rank.
+        out : array, optional
+            Gets the result.
+        """
+        source, engine = _prepared(x)
+        leaving = self._checked_counts(send_counts, "send_counts")
+        arriving = self._checked_counts(receive_counts, "receive_counts")
+        if source.ndim == 0 or source.shape[0] != sum(leaving):
+            raise LayoutError(f"send_counts add up to {sum(leaving)} rows, but x has shape {source.shape}")
+        return self._alltoall("alltoallv", source, leaving, arriving, out, engine)
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        if messages.active:
+            messages.record("barrier", 0, 0)
+        self._host.barrier()
+
+    # Point to point
+
+    def send(self, x: Any, dest: int, tag: int = 0) -> None:
+        """Send `x` to rank `dest`, which calls :meth:`recv`. Not collective."""
+        self._check_rank(dest, "dest")
+        source, engine = _prepared(x)
+        if messages.active:
+            messages.record("send", source.size, source.nbytes)
+        self._message(engine, [(dest, source)], [], tag)
+
+    def recv(self, out: Any, source: int, tag: int = 0) -> Any:
+        """Receive from rank `source` into `out`, and return it. Not collective.
+
+        Inside :meth:`group` the values are there when the group ends.
+        """
+        self._check_rank(source, "source")
+        engine = engine_of(out)
+        if messages.active:
+            messages.record("recv", out.size, out.nbytes)
+        return self._receive(engine, [], out, source, tag)
+
+    def sendrecv(self, x: Any, dest: int, out: Any, source: int, tag: int = 0) -> Any:
+        """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
+        self._check_rank(dest, "dest")
+        self._check_rank(source, "source")
+        given, engine = _prepared(x)
+        if engine_of(out) is not engine:
+            raise UnsupportedTypeError("sendrecv needs both arrays of one engine")
+        if messages.active:
+            messages.record("sendrecv", given.size, given.nbytes)
+        return self._receive(engine, [(dest, given)], out, source, tag)
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Merge the calls inside: NCCL launches them at once, and no send waits for its receive.
+
+        Inside, arrays must be contiguous, and results are there when the group ends.
+        """
+        if self._pending is not None:
+            raise CommunicationError("groups cannot be nested")
+        self._pending = pending = []
+        try:
+            with ExitStack() as stack:
+                if self._device is not None:
+                    stack.enter_context(self._device.group())
+                yield
+        finally:
+            self._pending = None
+            for message in pending:
+                message.wait()
+
+    # Sub-communicators
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Join the ranks that pass the same `color`, in the order of `key`, then of rank.
+
+        Equal calls return the same communicator; only the first makes one.
+
+        Parameters
+        ----------
+        color : int or None
+            Non-negative; ``None`` joins no one and returns ``None``.
+        key : int
+            Order within the new communicator.
+        """
+        if color is not None and color < 0:
+            raise InputError(f"a color must be 0 or more, or None, not {color}")
+        choices = tuple((row[0], row[1]) for row in self.allgather_metadata([color, key]))
+        if choices not in self._splits:
+            self._splits[choices] = self._split(color, key)
+        return self._splits[choices]
+
+    def subgroup(self, groups: tuple[int, ...]) -> Communicator:
+        """Return the communicator of the ranks whose group is this rank's.
+
+        Parameters
+        ----------
+        groups : tuple of int
+            The group of every rank, the same tuple on every rank. Only the first call with it communicates.
+
+        Raises
+        ------
+        LayoutError
+            If there are not as many groups as ranks.
+        """
+        known = self._groups.get(groups)
+        if known is None:
+            if len(groups) != self.size:
+                raise LayoutError(f"{len(groups)} groups were given for {self.size} ranks")
+            if len(set(groups)) == 1:
+                known = self
+            else:
+                numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+                known = self._split(numbers[groups[self.rank]], 0)
+                assert known is not None
+            self._groups[groups] = known
+        return known
+
+    # Control plane
+
+    def allgather_metadata(self, value: Any) -> list[Any]:
+        """Return every rank's `value`, anything that JSON can carry (tuples come back as lists).
+
+        For set-up only: shapes, checks, names. Counted as ``metadata``.
+        """
+        if self.size == 1:
+            return [json.loads(json.dumps(value))]
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        if messages.active:
+            messages.record("metadata", text.size, text.nbytes)
+        lengths = np.empty(self.size, np.int64)
+        self._host.allgather(np.array([text.size], np.int64), lengths)
+        texts = np.empty(int(lengths.sum()), np.uint8)
+        self._host.allgatherv(text, texts, lengths.tolist())
+        ends = np.cumsum(lengths)
+        return [
+            json.loads(texts[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)
+        ]
+
+    def check(self, error: Exception | None) -> None:
+        """Raise on every rank if any rank passes an error; return if all pass ``None``.
+
+        The class is kept where it is one of collops' own, ``ValueError``, ``TypeError``, ``OSError`` or ``MemoryError``,
+        and is ``CollopsError`` otherwise; the message names the ranks unless all failed. One metadata message when
+        all is well.
+        """
+        if self.size == 1:
+            if error is not None:
+                raise _RAISED_BY_NAME.get(type(error).__name__, CollopsError)(str(error)) from error
+            return
+        failed = np.array([error is not None], np.int8)
+        if messages.active:
+            messages.record("metadata", 1, 1)
+        self._host.allreduce(failed, failed, "max")
+        if not failed[0]:
+            return
+        mine = None if error is None else [type(error).__name__, str(error)]
+        reports = self.allgather_metadata(mine)
+        ranks = [rank for rank, report in enumerate(reports) if report is not None]
+        kind, text = reports[ranks[0]]
+        if len(ranks) < self.size:
+            text = f"rank {', '.join(map(str, ranks))}: {text}"
+        shared = _RAISED_BY_NAME.get(kind, CollopsError)(text)
+        if isinstance(shared, CollopsError):
+            shared.on_all_ranks = True  # no rank waits for another that is ending
+        raise shared from error
+
+    # For the rooms above
+
+    def transport_of(self, array: Any) -> Transport:
+        """The wire that carries `array`. Not collective."""
+        return self._plane(engine_of(array))
+
+    def next_plan_tag(self) -> int:
+        """Number an exchange plan; all ranks make their plans in the same order. No message."""
+        self._plans += 1
+        return self._plans % 32768
+
+    def _plane(self, engine: Engine) -> Transport:
+        if engine.memory == "host":
+            return self._host
+        if self._device is None:
+            if self.size == 1:
+                return self._host
+            raise TransportError(
+                f"this communicator has no wire for {engine.name} arrays in device memory; "
+                "call collops.world() on a machine with a GPU, or use transport='auto'"
+            )
+        return self._device
+
+    def _split(self, color: int | None, key: int) -> Communicator | None:
+        if messages.active:
+            messages.record("split", 0, 0)
+        if self.control is None or self._derive is None:
+            return None if color is None else self
+        undefined = _undefined_color()
+        control = self.control.Split(undefined if color is None else color, key)
+        return None if color is None else self._derive(control)
+
+    def _check_rank(self, rank: int, name: str) -> None:
+        if not 0 <= rank < self.size:
+            raise InputError(f"{name}={rank} is no rank of a communicator of {self.size}")
+
+    def _checked_counts(self, counts: Sequence[int], name: str) -> list[int]:
+        rows = [int(count) for count in counts]
+        if len(rows) != self.size or min(rows) < 0:
+            raise LayoutError(f"{name} needs one non-negative number for each of {self.size} ranks, not {rows}")
+        return rows
+
+    def _rows(self, source: Any, counts: Sequence[int] | None) -> list[int]:
+        if source.ndim == 0:
+            raise LayoutError("arrays to concatenate need at least one axis")
+        if counts is None:
+            return self.allgather_metadata(source.shape[0])
+        rows = self._checked_counts(counts, "counts")
+        if rows[self.rank] != source.shape[0]:
+            raise LayoutError(f"counts give this rank {rows[self.rank]} rows, but x has shape {source.shape}")
+        return rows
+
+    def _gather(
+        self,
+        name: str,
+        source: Any,
+        rows: list[int],
+        shape: tuple[int, ...],
+        root: int,
+        out: Any,
+        engine: Engine,
+    ) -> Any:
+        self._check_rank(root, "root")
+        if messages.active:
+            messages.record(name, source.size, source.nbytes)
+        counts = (
+            [source.size] * self.size if name == "gather" else _in_elements(rows, (0, *source.shape[1:]))
+        )
+        if self.rank != root:
+            self._plane(engine).gatherv(source, None, counts, root)
+            return None
+        target, give = _target(out, source, shape, engine)
+        self._plane(engine).gatherv(source, target, counts, root)
+        return give(target)
+
+    def _scatter_from(
+        self, name: str, source: Any, rows: list[int], shape: tuple[int, ...], root: int, out: Any
+    ) -> Any:
+        engine = engine_of(source)
+        target, give = _target(out, source, shape, engine)
+        if messages.active:
+            messages.record(name, source.size, source.nbytes)
+        self._plane(engine).scatterv(source, target, _in_elements(rows, source.shape), root)
+        return give(target)
+
+    def _scatter_here(self, name: str, x: Any, rows: list[int], root: int, out: Any) -> Any:
+        self._check_rank(root, "root")
+        template = out if out is not None else x
+        if template is None:
+            raise InputError(f"{name}: pass out= (or an array like the result) on the ranks that are not root")
+        engine = engine_of(template)
+        shape = tuple(template.shape)
+        if name == "scatterv" and (not shape or shape[0] != rows[self.rank]):
+            shape = (rows[self.rank], *shape[1:])
+        target, give = _target(out, template, shape, engine)
+        width = target.size if name == "scatter" else _row_size(shape)
+        if messages.active:
+            messages.record(name, target.size, target.nbytes)
+        self._plane(engine).scatterv(None, target, [count * width for count in rows], root)
+        return give(target)
+
+    def _alltoall(
+        self, name: str, source: Any, leaving: list[int], arriving: list[int], out: Any, engine: Engine
+    ) -> Any:
+        target, give = _target(out, source, (sum(arriving), *source.shape[1:]), engine)
+        if target is source:
+            source = source.copy()
+        if messages.active:
+            messages.record(name, source.size, source.nbytes)
+        self._plane(engine).alltoallv(
+            source, target, _in_elements(leaving, source.shape), _in_elements(arriving, source.shape)
+        )
+        return give(target)
+
+    def _receive(self, engine: Engine, sends: list[tuple[int, Any]], out: Any, source: int, tag: int) -> Any:
+        landing = out if out.flags.c_contiguous else engine.xp.empty(out.shape, out.dtype)
+        if landing is not out and self._pending is not None:
+            raise LayoutError("inside a group, recv needs a contiguous array")
+        self._message(engine, sends, [(source, landing)], tag)
+        if landing is not out:
+            out[...] = landing
+        return out
+
+    def _message(
+        self, engine: Engine, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]], tag: int
+    ) -> None:
+        if not 0 <= tag < _USER_TAGS:
+            raise InputError(f"a tag must be between 0 and {_USER_TAGS - 1}, not {tag}")
+        pending = self._plane(engine).start_exchange(sends, receives, _PLAN_TAGS + tag)
+        if self._pending is None:
+            pending.wait()
+        else:
+            self._pending.append(pending)
+
+
+_PLAN_TAGS = 32768  # user messages have tags above those of exchange plans
+_USER_TAGS = 1 << 20
+
+
+def _prepared(x: Any) -> tuple[Any, Engine]:
+    """Make `x` a C-contiguous array, and find its engine."""
+    if not hasattr(x, "flags") or isinstance(x, np.generic):
+        if not hasattr(x, "__array_namespace__"):
+            x = np.asarray(x)
+    engine = engine_of(x)
+    if not engine.mutable:
+        raise UnsupportedTypeError(f"arrays of {engine.name} are sent by collops.{engine.name}, not by a communicator")
+    if not x.flags.c_contiguous:
+        x = engine.xp.ascontiguousarray(x)
+    return x, engine
+
+
+def _target(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> tuple[Any, Callable[[Any], Any]]:
+    """Return a contiguous array for the result, and what hands it to the caller."""
+    if out is None:
+        return engine.xp.empty(shape, source.dtype), _as_it_is
+    if engine_of(out) is not engine or out.dtype != source.dtype:
+        raise UnsupportedTypeError(f"out must be a {engine.name} array of dtype {source.dtype}")
+    if tuple(out.shape) != tuple(shape):
+        raise LayoutError(f"out must have shape {tuple(shape)}, not {tuple(out.shape)}")
+    if out.flags.c_contiguous:
+        return out, _as_it_is
+
+    def copied(result: Any) -> Any:
+        out[...] = result
+        return out
+
+    return engine.xp.empty(shape, source.dtype), copied
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
+
+
+def _row_size(shape: Sequence[int]) -> int:
+    size = 1
+    for extent in shape[1:]:
+        size *= extent
+    return size
+
+
+def _in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:
+    width = _row_size(shape)
+    return [count * width for count in rows]
+
+
+def _undefined_color() -> int:
+    from mpi4py import MPI
+
+    return MPI.UNDEFINED

@@ -1,0 +1,233 @@
+"""The transport of host arrays: MPI's buffered calls, never a pickle, every wait with a deadline.
+
+The nonblocking form of each call is used so that the wait can be watched (:mod:`collops.comm.deadline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from collops.comm.deadline import Watch
+from collops.comm.transport import Message, Pending, Transport
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["MpiTransport", "Wire"]
+
+
+class Wire:
+    """How NumPy dtypes and reductions are named in MPI.
+
+    Arrays that only move travel as unsigned integers of the same width. Half types, which MPI does not reduce,
+    are reduced by functions of ours on 16-bit integers.
+    """
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._moved = {
+            1: mpi.BYTE,
+            2: mpi.UINT16_T,
+            4: mpi.UINT32_T,
+            8: mpi.UINT64_T,
+            16: mpi.C_DOUBLE_COMPLEX,
+        }
+        self._reduced: dict[tuple[Any, str], tuple[Any, Any]] = {}
+        self._numbers = {
+            "bool": mpi.C_BOOL,
+            "int8": mpi.INT8_T,
+            "int16": mpi.INT16_T,
+            "int32": mpi.INT32_T,
+            "int64": mpi.INT64_T,
+            "uint8": mpi.UINT8_T,
+            "uint16": mpi.UINT16_T,
+            "uint32": mpi.UINT32_T,
+            "uint64": mpi.UINT64_T,
+            "float32": mpi.FLOAT,
+            "float64": mpi.DOUBLE,
+            "complex64": mpi.C_FLOAT_COMPLEX,
+            "complex128": mpi.C_DOUBLE_COMPLEX,
+        }
+
+    def moved(self, array: Any) -> Any:
+        """MPI datatype that carries one element of `array` unchanged."""
+        try:
+            return self._moved[array.dtype.itemsize]
+        except KeyError:
+            raise UnsupportedTypeError(f"arrays of dtype {array.dtype} cannot be sent") from None
+
+    def reduced(self, dtype: Any, op: str) -> tuple[Any, Any]:
+        """MPI datatype and operation that reduce `dtype` by `op` (an average is summed first)."""
+        found = self._reduced.get((dtype, op))
+        if found is None:
+            found = self._reduced[dtype, op] = self._resolve(dtype, op)
+        return found
+
+    def _resolve(self, dtype: Any, op: str) -> tuple[Any, Any]:
+        mpi = self._mpi
+        if dtype.kind == "b":
+            op = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}.get(op, op)
+        if dtype.name in ("float16", "bfloat16"):
+            return mpi.UINT16_T, mpi.Op.Create(_half_reduction(np.dtype(dtype), op), commute=True)
+        if dtype.name not in self._numbers:
+            raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by MPI")
+        names = {"sum": mpi.SUM, "avg": mpi.SUM, "prod": mpi.PROD, "min": mpi.MIN, "max": mpi.MAX}
+        names |= {"land": mpi.LAND, "lor": mpi.LOR, "lxor": mpi.LXOR}
+        return self._numbers[dtype.name], names[op]
+
+
+def _half_reduction(dtype: np.dtype[Any], op: str) -> Any:
+    ufunc = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
+
+    def combine(incoming: Any, result: Any, _datatype: Any) -> None:
+        left = np.frombuffer(incoming, dtype)
+        right = np.frombuffer(result, dtype)
+        right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
+
+    return combine
+
+
+class MpiTransport(Transport):
+    """Buffered MPI on host arrays.
+
+    Parameters
+    ----------
+    mpi : module
+        ``mpi4py.MPI``.
+    comm : mpi4py.MPI.Comm
+        Whose ranks are joined; two private duplicates of it are made, for collectives and for exchanges.
+    watch : Watch
+        Waits for the requests.
+    """
+
+    name = "mpi"
+
+    def __init__(self, mpi: Any, comm: Any, watch: Watch) -> None:
+        self._mpi = mpi
+        self._comm = comm.Dup()
+        self._messages = comm.Dup()
+        self._watch = watch
+        self._wire = Wire(mpi)
+        self._size = comm.size
+        self._rank = comm.rank
+
+    def allreduce(self, source: Any, target: Any, op: str) -> None:
+        datatype, operation = self._wire.reduced(source.dtype, op)
+        given = self._input(source, target, datatype)
+        self._wait(self._comm.Iallreduce(given, [self._buffer(target), datatype], operation), "allreduce")
+        if op == "avg":
+            _divide(target, self._size)
+
+    def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
+        datatype, operation = self._wire.reduced(source.dtype, op)
+        result = None if target is None else [self._buffer(target), datatype]
+        given = [self._buffer(source), datatype] if target is None else self._input(source, target, datatype)
+        self._wait(self._comm.Ireduce(given, result, operation, root), "reduce")
+        if op == "avg" and target is not None:
+            _divide(target, self._size)
+
+    def bcast(self, target: Any, root: int) -> None:
+        self._wait(self._comm.Ibcast([self._buffer(target), self._wire.moved(target)], root), "bcast")
+
+    def allgather(self, source: Any, target: Any) -> None:
+        datatype = self._wire.moved(target)
+        self._wait(
+            self._comm.Iallgather([self._buffer(source), datatype], [self._buffer(target), datatype]),
+            "allgather",
+        )
+
+    def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
+        datatype = self._wire.moved(target)
+        self._wait(
+            self._comm.Iallgatherv(
+                [self._buffer(source), datatype], _pieces(self._buffer(target), counts, datatype)
+            ),
+            "allgatherv",
+        )
+
+    def gatherv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
+        datatype = self._wire.moved(source)
+        result = None if target is None else _pieces(self._buffer(target), counts, datatype)
+        self._wait(self._comm.Igatherv([self._buffer(source), datatype], result, root), "gatherv")
+
+    def scatterv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
+        datatype = self._wire.moved(target)
+        given = None if source is None else _pieces(self._buffer(source), counts, datatype)
+        self._wait(self._comm.Iscatterv(given, [self._buffer(target), datatype], root), "scatterv")
+
+    def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
+        datatype, operation = self._wire.reduced(source.dtype, op)
+        self._wait(
+            self._comm.Ireduce_scatter_block(
+                [self._buffer(source), datatype], [self._buffer(target), datatype], operation
+            ),
+            "reduce_scatter",
+        )
+        if op == "avg":
+            _divide(target, self._size)
+
+    def alltoallv(
+        self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> None:
+        datatype = self._wire.moved(source)
+        self._wait(
+            self._comm.Ialltoallv(
+                _pieces(self._buffer(source), send_counts, datatype),
+                _pieces(self._buffer(target), receive_counts, datatype),
+            ),
+            "alltoallv",
+        )
+
+    def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
+        requests = [
+            self._messages.Irecv(self._described(array), source=peer, tag=tag) for peer, array in receives
+        ]
+        requests += [
+            self._messages.Isend(self._described(array), dest=peer, tag=tag) for peer, array in sends
+        ]
+        return _Requests(requests, self._watch)
+
+    def barrier(self) -> None:
+        self._wait(self._comm.Ibarrier(), "barrier")
+
+    def close(self) -> None:
+        self._comm.Free()
+        self._messages.Free()
+
+    def _buffer(self, array: Any) -> Any:
+        """Show MPI the memory of `array` (NumPy exports no buffer of a bfloat16 array)."""
+        return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+    def _wait(self, request: Any, operation: str) -> None:
+        self._watch.wait(request, operation)
+
+    def _input(self, source: Any, target: Any, datatype: Any) -> Any:
+        return self._mpi.IN_PLACE if source is target else [self._buffer(source), datatype]
+
+    def _described(self, array: Any) -> Any:
+        return [self._buffer(array), self._wire.moved(array)]
+
+
+class _Requests(Pending):
+    __slots__ = ("_requests", "_watch")
+
+    def __init__(self, requests: list[Any], watch: Watch) -> None:
+        self._requests = requests
+        self._watch = watch
+
+    def wait(self) -> None:
+        for request in self._requests:
+            self._watch.wait(request, "exchange")
+        self._requests = []
+
+
+def _pieces(buffer: Any, counts: Sequence[int], datatype: Any) -> list[Any]:
+    offsets = list(accumulate(counts, initial=0))[:-1]
+    return [buffer, (list(counts), offsets), datatype]
+
+
+def _divide(array: Any, size: int) -> None:
+    """Turn a sum into an average in the array's own dtype (bfloat16 has no in-place division by an int)."""
+    array[...] = (array / size).astype(array.dtype)

@@ -1,0 +1,230 @@
+"""The transport of device arrays over NCCL: every call is enqueued on the caller's stream, and the host never waits.
+
+Types and reductions are resolved once per dtype. What NCCL lacks is built from what it has: 16-bit integers and
+logical operations are reduced in a wider integer, complex numbers as pairs of reals, unequal gathers as grouped
+sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+from collops.comm.nccl_binding import Nccl4py, NcclOfCupy
+from collops.comm.transport import Message, Pending, Transport
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["NcclTransport"]
+
+_BYTE = 1  # ncclUint8
+_TYPES = {
+    "int8": 0,
+    "uint8": 1,
+    "int32": 2,
+    "uint32": 3,
+    "int64": 4,
+    "uint64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
+_OPERATIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+_ENQUEUED = Pending()
+
+
+class NcclTransport(Transport):
+    """NCCL between ranks that drive one GPU each.
+
+    Parameters
+    ----------
+    binding : Nccl4py or NcclOfCupy
+        The calls.
+    size, rank : int
+        Of the communicator to join.
+    unique_id : bytes
+        From ``binding.unique_id()`` of one rank, known to all.
+    """
+
+    name = "nccl"
+
+    def __init__(self, binding: Nccl4py | NcclOfCupy, size: int, rank: int, unique_id: bytes) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._stream = cupy.cuda.get_current_stream
+        self.binding = binding
+        self._size = size
+        self._rank = rank
+        self._comm = binding.connect(size, rank, unique_id)
+        self._all_reduce = binding.all_reduce
+        self._resolved: dict[tuple[Any, str], tuple[int, int, int]] = {}
+        self._token = cupy.zeros(1, cupy.uint8)
+
+    @property
+    def handle(self) -> Any:
+        """The binding's communicator, for programs that call NCCL themselves."""
+        return self._comm
+
+    def allreduce(self, source: Any, target: Any, op: str) -> None:
+        known = self._resolved.get((source.dtype, op)) or self._resolve(source.dtype, op)
+        datatype, operation, width = known
+        if width == 0:
+            self._widened(self.allreduce, source, target, op)
+            return
+        self._all_reduce(
+            source.data.ptr,
+            target.data.ptr,
+            source.size * width,
+            datatype,
+            operation,
+            self._comm,
+            self._stream().ptr,
+        )
+
+    def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
+        datatype, operation, width = self._resolve(source.dtype, op)
+        if width == 0:
+
+            def narrow_reduce(given: Any, result: Any, plain: str) -> None:
+                self.reduce(given, result if self._rank == root else None, plain, root)
+
+            self._widened(narrow_reduce, source, target, op)
+            return
+        self.binding.reduce(
+            source.data.ptr,
+            0 if target is None else target.data.ptr,
+            source.size * width,
+            datatype,
+            operation,
+            root,
+            self._comm,
+            self._stream().ptr,
+        )
+
+    def bcast(self, target: Any, root: int) -> None:
+        address = target.data.ptr
+        self.binding.broadcast(address, address, target.nbytes, _BYTE, root, self._comm, self._stream().ptr)
+
+    def allgather(self, source: Any, target: Any) -> None:
+        self.binding.all_gather(
+            source.data.ptr, target.data.ptr, source.nbytes, _BYTE, self._comm, self._stream().ptr
+        )
+
+    def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
+        pieces = _cut(target, counts)
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        pieces[self._rank][...] = source.ravel()
+        sends = [(rank, source) for rank in others]
+        self.start_exchange(sends, [(rank, pieces[rank]) for rank in others], 0)
+
+    def gatherv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
+        if self._rank != root:
+            self.start_exchange([(root, source)], [], 0)
+            return
+        pieces = _cut(target, counts)
+        pieces[root][...] = source.ravel()
+        self.start_exchange([], [(rank, piece) for rank, piece in enumerate(pieces) if rank != root], 0)
+
+    def scatterv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
+        if self._rank != root:
+            self.start_exchange([], [(root, target)], 0)
+            return
+        pieces = _cut(source, counts)
+        target.ravel()[...] = pieces[root]
+        self.start_exchange([(rank, piece) for rank, piece in enumerate(pieces) if rank != root], [], 0)
+
+    def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
+        datatype, operation, width = self._resolve(source.dtype, op)
+        if width == 0:
+            self._widened(self.reduce_scatter, source, target, op)
+            return
+        self.binding.reduce_scatter(
+            source.data.ptr,
+            target.data.ptr,
+            target.size * width,
+            datatype,
+            operation,
+            self._comm,
+            self._stream().ptr,
+        )
+
+    def alltoallv(
+        self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]
+    ) -> None:
+        leaving = _cut(source, send_counts)
+        arriving = _cut(target, receive_counts)
+        arriving[self._rank][...] = leaving[self._rank]
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        sends = [(rank, leaving[rank]) for rank in others]
+        self.start_exchange(sends, [(rank, arriving[rank]) for rank in others], 0)
+
+    def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
+        """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages."""
+        binding, comm, stream = self.binding, self._comm, self._stream().ptr
+        binding.group_start()
+        try:
+            for peer, array in receives:
+                if array.size:
+                    binding.receive(array.data.ptr, array.nbytes, _BYTE, peer, comm, stream)
+            for peer, array in sends:
+                if array.size:
+                    binding.send(array.data.ptr, array.nbytes, _BYTE, peer, comm, stream)
+        finally:
+            binding.group_end()
+        return _ENQUEUED
+
+    def barrier(self) -> None:
+        self.allreduce(self._token, self._token, "max")
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Launch the calls made inside as one."""
+        self.binding.group_start()
+        try:
+            yield
+        finally:
+            self.binding.group_end()
+
+    def close(self) -> None:
+        self.binding.destroy(self._comm)
+
+    def abort(self) -> None:
+        """Stop all work of this communicator on the device, finished or not."""
+        self.binding.abort(self._comm)
+
+    def _resolve(self, dtype: Any, op: str) -> tuple[int, int, int]:
+        """NCCL's type and operation, and how many of that type make one element; width 0: reduce in a wider type."""
+        name = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
+        if dtype.kind == "b" or op in ("land", "lor", "lxor") or name in ("int16", "uint16"):
+            found = (0, 0, 0)
+        elif name in _TYPES:
+            found = (_TYPES[name], _OPERATIONS[op], 2 if dtype.kind == "c" else 1)
+        else:
+            raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by NCCL")
+        self._resolved[dtype, op] = found
+        return found
+
+    def _widened(self, reduce: Callable[[Any, Any, str], None], source: Any, target: Any, op: str) -> None:
+        """Reduce in 32-bit integers what NCCL has no type or operation for."""
+        xp = self._cupy
+        truth = source.dtype.kind == "b" or op in ("land", "lor", "lxor")
+        wide = (source != 0).astype(xp.int32) if truth else source.astype(xp.int32)
+        plain = op
+        if truth:
+            plain = {"sum": "max", "lor": "max", "prod": "min", "land": "min", "lxor": "sum"}.get(op, op)
+        result = xp.empty(source.shape if target is None else target.shape, xp.int32)
+        reduce(wide, result, plain)
+        if target is not None:
+            if op == "lxor":
+                result &= 1
+            target[...] = result.astype(target.dtype)
+
+
+def _cut(array: Any, counts: Sequence[int]) -> list[Any]:
+    """Views of consecutive pieces of a contiguous array."""
+    flat = array.ravel()
+    ends = list(accumulate(counts, initial=0))
+    return [flat[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]

@@ -1,0 +1,248 @@
+"""The choice of wires: what this machine and these ranks can use, what they will use, and why.
+
+Choosing is collective, since all ranks must agree: each says what it has, and the wire is the best that all have.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import sys
+from types import TracebackType
+from typing import Any
+
+from collops.comm.communicator import Communicator
+from collops.comm.deadline import Watch, default_timeout
+from collops.comm.gpu_aware import DeviceMpi, GpuAwareTransport, gpu_awareness
+from collops.comm.mpi import MpiTransport
+from collops.comm.nccl import NcclTransport
+from collops.comm.nccl_binding import available_binding, load_binding
+from collops.comm.serial import SerialTransport
+from collops.comm.staged import StagedTransport
+from collops.comm.transport import Transport
+from collops.errors import InputError, TransportError
+
+__all__ = ["TRANSPORTS", "device_count", "from_mpi4py", "load_mpi", "world"]
+
+TRANSPORTS = ("auto", "mpi", "staged", "nccl")
+
+_LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+_made: dict[tuple[int | None, str], Communicator] = {}
+
+
+def world(transport: str = "auto") -> Communicator:
+    """Return the communicator of all ranks that were started together.
+
+    Collective at its first call; later calls return the same object.
+
+    Parameters
+    ----------
+    transport : str
+        The wire for device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory) or
+        ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
+        arrays go by MPI whatever is chosen. One process without MPI is a world of one.
+
+    Raises
+    ------
+    InputError
+        If there is no such transport.
+    TransportError
+        If the ranks cannot use it, or were started by an MPI launcher whose MPI does not load.
+    """
+    if transport == "auto":
+        transport = os.environ.get("COLLOPS_TRANSPORT", "auto")
+    if transport not in TRANSPORTS:
+        raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
+    known = _made.get((None, transport))
+    if known is None:
+        mpi, reason = load_mpi()
+        control = None if mpi is None else mpi.COMM_WORLD
+        known = _made[None, transport] = _build(mpi, control, transport, reason)
+    return known
+
+
+def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
+    """Return the communicator of the ranks of an mpi4py communicator. Collective at its first call with `comm`.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        An intracommunicator; it is used for set-up only, and messages of the caller on it are not disturbed.
+    transport : str
+        See :func:`world`.
+    """
+    if transport not in TRANSPORTS:
+        raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
+    from mpi4py import MPI
+
+    key = (comm.handle, transport)
+    if key not in _made:
+        _made[key] = _build(MPI, comm, transport, "mpi4py's communicator was given")
+    return _made[key]
+
+
+def load_mpi() -> tuple[Any, str]:
+    """Return ``mpi4py.MPI`` (or ``None``) and the reason.
+
+    Raises
+    ------
+    TransportError
+        If an MPI launcher started this process but no MPI can be loaded: the ranks could not find each other.
+    """
+    launched = [name for name in _LAUNCHERS if name in os.environ]
+    if importlib.util.find_spec("mpi4py") is None:
+        if launched:
+            raise TransportError(f"an MPI launcher started this process ({launched[0]} is set): install collops[mpi]")
+        return None, "mpi4py is not installed"
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        if launched:
+            raise TransportError(f"an MPI launcher started this process, but MPI does not load: {error}") from error
+        return None, f"mpi4py finds no MPI library ({error})"
+    return MPI, MPI.Get_library_version().splitlines()[0].strip()
+
+
+def device_count() -> int:
+    """Number of GPUs that this process sees; 0 without CuPy."""
+    if importlib.util.find_spec("cupy") is None:
+        return 0
+    import cupy
+
+    try:
+        return cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return 0
+
+
+def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
+    devices = device_count()
+    if comm is None or comm.size == 1:
+        if comm is not None:
+            comm = comm.Dup()
+        serial = SerialTransport()
+        if devices:
+            _use_device(0 if comm is None else _node(mpi, comm)[0], devices)
+        reasons = (mpi_reason, "a world of one needs no wire")
+        return Communicator(serial, serial if devices else None, control=comm, reasons=reasons)
+    _abort_on_uncaught_errors(mpi)
+    control = comm.Dup()
+    watch = Watch(mpi, control, default_timeout())
+    host = MpiTransport(mpi, control, watch)
+    local_rank, local_size = _node(mpi, control)
+    reasons = [f"host arrays: {mpi_reason}"]
+    identity = _use_device(local_rank, devices) if devices else ""
+    choice, why = _choose(mpi, control, transport, identity)
+    reasons.append(f"device arrays: {why}")
+    device = _device_transport(mpi, control, host, watch, choice)
+
+    return Communicator(
+        host,
+        device,
+        control=control,
+        local_rank=local_rank,
+        local_size=local_size,
+        reasons=reasons,
+        derive=lambda split: _derived(mpi, split, choice, reasons),
+    )
+
+
+def _derived(mpi: Any, control: Any, choice: str | None, reasons: list[str]) -> Communicator:
+    """Build a sub-communicator, with the wires of its parent."""
+    local_rank, local_size = _node(mpi, control)
+    if control.size == 1:
+        serial = SerialTransport()
+        device = None if choice is None else serial
+        return Communicator(
+            serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=reasons
+        )
+    watch = Watch(mpi, control, default_timeout())
+    host = MpiTransport(mpi, control, watch)
+    return Communicator(
+        host,
+        _device_transport(mpi, control, host, watch, choice),
+        control=control,
+        local_rank=local_rank,
+        local_size=local_size,
+        reasons=reasons,
+        derive=lambda split: _derived(mpi, split, choice, reasons),
+    )
+
+
+def _choose(mpi: Any, control: Any, transport: str, identity: str) -> tuple[str | None, str]:
+    """Agree on the wire for device arrays. `identity` names this rank's GPU, and is empty without one."""
+    level, awareness = gpu_awareness(mpi)
+    facts = control.allgather((identity, available_binding(), level))
+    identities = [fact[0] for fact in facts]
+    without = [rank for rank, name in enumerate(identities) if not name]
+    if without:
+        if transport in ("nccl", "staged"):
+            raise TransportError(f"transport {transport!r} needs a GPU and CuPy on every rank; ranks {without} have none")
+        return None, "no GPU with CuPy on " + ("any rank" if len(without) == len(facts) else f"ranks {without}")
+    shared = len(set(identities)) < len(identities)
+    bindings = {fact[1] for fact in facts}
+    level = min((fact[2] for fact in facts), key=("none", "p2p", "all").index)
+    if transport == "nccl" and shared:
+        raise TransportError("NCCL needs a GPU for each rank, but some share one; use transport='staged'")
+    if transport == "nccl" or (transport == "auto" and not shared and None not in bindings):
+        return "nccl", f"NCCL through {bindings.pop()}: every rank has a GPU of its own"
+    if transport == "mpi" and level == "none":
+        raise TransportError(f"transport 'mpi' needs a GPU-aware MPI: {awareness} (see COLLOPS_GPU_AWARE_MPI)")
+    because = "ranks share GPUs" if shared else "NCCL has no binding here"
+    if transport == "mpi" or (transport == "auto" and level != "none"):
+        asked = "asked for" if transport == "mpi" else because
+        return f"mpi-{level}", f"GPU-aware MPI at level {level!r} ({awareness}); {asked}"
+    return "staged", f"pinned host memory; {'asked for' if transport == 'staged' else because}"
+
+
+def _device_transport(
+    mpi: Any, control: Any, host: MpiTransport, watch: Watch, choice: str | None
+) -> Transport | None:
+    if choice is None:
+        return None
+    if choice == "staged":
+        return StagedTransport(host)
+    if choice == "nccl":
+        binding = load_binding()
+        unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
+        return NcclTransport(binding, control.size, control.rank, unique_id)
+    return GpuAwareTransport(host, DeviceMpi(mpi, control, watch), choice.removeprefix("mpi-"))
+
+
+def _node(mpi: Any, comm: Any) -> tuple[int, int]:
+    """Rank and size among the ranks of this node; in a world they pick the GPU."""
+    shared = comm.Split_type(mpi.COMM_TYPE_SHARED)
+    place = (shared.rank, shared.size)
+    shared.Free()
+    return place
+
+
+def _use_device(local_rank: int, devices: int) -> str:
+    """Make this rank's GPU the current device; return a name that no other GPU of the machines has."""
+    import cupy
+
+    device = cupy.cuda.Device(local_rank % devices)
+    device.use()
+    return f"{socket.gethostname()} {device.pci_bus_id}"
+
+
+def _abort_on_uncaught_errors(mpi: Any) -> None:
+    """End all ranks when one ends with an error that it does not share with them; they would wait for it for ever.
+
+    Errors that :meth:`Communicator.check` raised end every rank by themselves.
+    """
+    if getattr(sys.excepthook, "ends_all_ranks", False):
+        return
+    report = sys.excepthook
+
+    def end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        report(kind, error, trace)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if not getattr(error, "on_all_ranks", False):
+            mpi.COMM_WORLD.Abort(1)
+
+    end_all_ranks.ends_all_ranks = True  # type: ignore[attr-defined]
+    sys.excepthook = end_all_ranks
+
