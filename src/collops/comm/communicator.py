@@ -59,6 +59,8 @@ class Communicator:
         The same among the ranks of this node.
     control : mpi4py.MPI.Comm or None
         The control plane; ``None`` in a world of one without MPI.
+    reasons : tuple of str
+        Why the wires are what they are.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Communicator:
         self.local_size = local_size
         self._host = host
         self._device = device
-        self._reasons = tuple(reasons)
+        self.reasons = tuple(reasons)
         self._derive = derive
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
@@ -111,7 +113,7 @@ class Communicator:
             f"host arrays:   {self.host_transport}",
             f"device arrays: {self.device_transport or 'none'}",
         ]
-        return "\n".join([*lines, *(f"  {reason}" for reason in self._reasons)])
+        return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
 
     # Collectives
 

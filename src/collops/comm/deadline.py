@@ -15,11 +15,13 @@ import numpy as np
 
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
 
-__all__ = ["Watch", "default_timeout"]
+__all__ = ["Watch", "available_cores", "default_timeout"]
 
 _NOTE_TAG = 77
 _GRACE_SECONDS = 1.0
-_SPIN_TESTS = 2000
+_SPINS = 5000
+_SPINS_OF_MANY = 20
+_YIELDS = 2000
 _NAP_SECONDS = 20e-6
 
 
@@ -37,6 +39,13 @@ def default_timeout() -> float | None:
     return seconds
 
 
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Watch:
     """Waits for MPI requests on behalf of one communicator.
 
@@ -48,12 +57,15 @@ class Watch:
         Carries the notes of ranks that gave up; no other traffic may use it.
     timeout : float or None
         Seconds; ``None`` waits for ever.
+    local_size : int
+        Ranks on this node. Where there are more than cores, waiting ranks soon let others run.
     """
 
-    def __init__(self, mpi: Any, control: Any, timeout: float | None) -> None:
+    def __init__(self, mpi: Any, control: Any, timeout: float | None, local_size: int) -> None:
         self._mpi = mpi
         self._control = control
         self.timeout = timeout
+        self._spins = _SPINS if local_size <= available_cores() else _SPINS_OF_MANY
 
     def wait(self, request: Any, operation: str) -> None:
         """Return when `request` is done.
@@ -66,7 +78,11 @@ class Watch:
             When MPI reports an error, such as a message longer than its buffer.
         """
         try:
-            for _ in range(_SPIN_TESTS):
+            for _ in range(self._spins):
+                if request.Test():
+                    return
+            for _ in range(_YIELDS):  # with more ranks than cores, somebody else needs this one to get here
+                time.sleep(0)
                 if request.Test():
                     return
             self._wait_slowly(request, operation)
@@ -74,7 +90,7 @@ class Watch:
             raise CommunicationError(f"{operation}: MPI reports: {error.Get_error_string()}") from error
 
     def _wait_slowly(self, request: Any, operation: str) -> None:
-        """Poll with short sleeps: on a machine with more ranks than cores the others need the core to get here."""
+        """Poll with short sleeps, watching the clock and the notes of others."""
         start = time.monotonic()
         next_look = start + 0.01
         while not request.Test():

@@ -128,9 +128,9 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         return Communicator(serial, serial if devices else None, control=comm, reasons=reasons)
     _abort_on_uncaught_errors(mpi)
     control = comm.Dup()
-    watch = Watch(mpi, control, default_timeout())
-    host = MpiTransport(mpi, control, watch)
     local_rank, local_size = _node(mpi, control)
+    watch = Watch(mpi, control, default_timeout(), local_size)
+    host = MpiTransport(mpi, control, watch)
     reasons = [f"host arrays: {mpi_reason}"]
     identity = _use_device(local_rank, devices) if devices else ""
     choice, why = _choose(mpi, control, transport, identity)
@@ -157,7 +157,7 @@ def _derived(mpi: Any, control: Any, choice: str | None, reasons: list[str]) -> 
         return Communicator(
             serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=reasons
         )
-    watch = Watch(mpi, control, default_timeout())
+    watch = Watch(mpi, control, default_timeout(), local_size)
     host = MpiTransport(mpi, control, watch)
     return Communicator(
         host,
