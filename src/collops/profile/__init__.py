@@ -1,8 +1,55 @@
-"""Measure what a program does: the messages that it sends and where its time goes."""
+"""Measure what a program does: the messages that it sends and where its time goes.
+
+`count_messages` counts messages. `mark` and `benchmark` name pieces of code, which `record` or the environment variable
+``COLLOPS_PROFILE`` times: on the device where the work runs there, and compared over ranks.
+
+``COLLOPS_PROFILE`` is a list separated by commas:
+
+==============  =====================================================================
+``1``           print a report at exit, on rank 0, to standard error
+``json=PATH``   write the report's numbers at exit
+``trace=PATH``  write a trace for Perfetto or Chrome at exit, with one process per rank
+``nvtx``        show marks as NVTX ranges
+``0`` or empty  off
+==============  =====================================================================
+"""
 
 from __future__ import annotations
 
 from collops.profile import messages
+from collops.profile.marks import benchmark, mark
 from collops.profile.messages import Message, MessageCounts, count_messages
+from collops.profile.recording import (
+    Recording,
+    disable,
+    enable,
+    enabled,
+    record,
+    report,
+    to_chrome_trace,
+    to_json,
+)
+from collops.profile.report import Report, Row
+from collops.profile.settings import report_on, start
 
-__all__ = ["Message", "MessageCounts", "count_messages", "messages"]
+__all__ = [
+    "Message",
+    "MessageCounts",
+    "Recording",
+    "Report",
+    "Row",
+    "benchmark",
+    "count_messages",
+    "disable",
+    "enable",
+    "enabled",
+    "mark",
+    "messages",
+    "record",
+    "report",
+    "report_on",
+    "to_chrome_trace",
+    "to_json",
+]
+
+start()

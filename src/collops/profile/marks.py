@@ -1,0 +1,251 @@
+"""Mark pieces of a program by a label, so that recordings can tell where the time goes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from collops.errors import CollopsError, UnsupportedTypeError
+from collops.profile.device import CudaClock, DeviceClock, Stamp
+
+if TYPE_CHECKING:
+    from collops.profile.recording import Recording
+
+__all__ = ["Span", "active", "benchmark", "mark"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+active: list[Recording] = []
+"""The open recordings, outermost first; marks test its truth."""
+
+# Module variables, not arguments, so that tests can put a simulated clock and device in their place.
+clock: Callable[[], int] = time.perf_counter_ns
+device: DeviceClock = CudaClock()
+
+
+class _Open(threading.local):
+    """The spans that this thread is inside of, outermost first, and the thread's name."""
+
+    def __init__(self) -> None:
+        self.stack: list[Span] = []
+        self.thread = threading.current_thread().name
+
+
+_open = _Open()
+
+
+class Mark:
+    """A label that can be entered, or put on a function.
+
+    Parameters
+    ----------
+    label : str
+        The name in reports.
+    """
+
+    __slots__ = ("label",)
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def __enter__(self) -> None:
+        """Do nothing: this is the mark that all code gets while nobody records."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Do nothing."""
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Mark every call of `function`, like `benchmark`."""
+        return benchmark(function, label=self.label)
+
+
+class Span(Mark):
+    """One passage through a marked piece of code.
+
+    Attributes
+    ----------
+    label : str
+        The name given to the mark.
+    parent : Span or None
+        The span that this thread was inside of.
+    thread : str
+        Name of the thread.
+    begin, end : int or None
+        Nanoseconds of the host's clock; `end` is None while the span is open.
+    device_begin, device_end : Stamp or None
+        The same moments on the device's stream.
+    device_times : tuple of int or None
+        When they happened, in nanoseconds of the host's clock; set by `collops.profile.device.resolve`.
+    """
+
+    __slots__ = (
+        "_ranges",
+        "_stack",
+        "begin",
+        "device_begin",
+        "device_end",
+        "device_times",
+        "end",
+        "parent",
+        "thread",
+    )
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
+        self._stack: list[Span] | None = None
+        self._ranges: Any = None
+        self.parent: Span | None = None
+        self.thread = ""
+        self.begin = 0
+        self.end: int | None = None
+        self.device_begin: Stamp | None = None
+        self.device_end: Stamp | None = None
+        self.device_times: tuple[int, int] | None = None
+
+    @property
+    def captured(self) -> bool:
+        """Whether the span began or ended while its stream was being captured, so that only the host's time is known."""
+        return any(
+            stamp is not None and stamp.event is None for stamp in (self.device_begin, self.device_end)
+        )
+
+    def __enter__(self) -> None:
+        """Begin the span in every open recording."""
+        if self._stack is not None:
+            raise CollopsError(
+                f"mark {self.label!r} was entered twice; call mark() anew for each with statement"
+            )
+        stack = self._stack = _open.stack
+        self.parent = stack[-1] if stack else None
+        self.thread = _open.thread
+        stack.append(self)
+        for recording in active:
+            recording.spans.append(self)
+            if self._ranges is None and recording.ranges is not None:
+                self._ranges = recording.ranges
+                self._ranges.push(self.label)
+        self.device_begin = device.stamp()
+        self.begin = clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the span, whether or not the recordings are still open."""
+        self.end = clock()
+        self.device_end = device.stamp()
+        stack = self._stack
+        # A suspended generator can leave a span open above this one, or this one may be closed from another thread, so
+        # the stack is cut here whatever is on top. A span that was cut away ends by itself later.
+        if stack is not None and self in stack:
+            while True:
+                top = stack.pop()
+                if top._ranges is not None:
+                    top._ranges.pop()
+                if top is self:
+                    break
+
+
+@functools.lru_cache(maxsize=1024)
+def _idle(label: str) -> Mark:
+    return Mark(label)
+
+
+def mark(label: str) -> Mark:
+    """Name a piece of code: ``with mark("modelling"): ...``, or ``@mark("modelling")`` on a function.
+
+    While nothing records (see `collops.profile.record` and ``COLLOPS_PROFILE``) this returns a shared object that does
+    nothing: asking for it, entering and leaving take about 0.3 us in all. While something records, a mark takes about 3 us
+    on the host, and more where it also records two events on a device stream. It never waits for the device.
+
+    Parameters
+    ----------
+    label : str
+        The name in reports. Marks with one label inside one parent are added up.
+
+    Returns
+    -------
+    Mark
+        A context for one ``with`` statement, or a decorator.
+
+    Notes
+    -----
+    Work that the host only enqueues on the current CUDA stream is timed on the device, by events. Work of other
+    asynchronous kinds (JAX) is timed by the host's clock, which sees the dispatch only.
+    """
+    return Span(label) if active else _idle(label)
+
+
+@overload
+def benchmark(function: Callable[P, T], *, label: str | None = None) -> Callable[P, T]: ...
+@overload
+def benchmark(
+    function: None = None, *, label: str | None = None
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+def benchmark(function: Callable[..., Any] | None = None, *, label: str | None = None) -> Any:
+    """Mark every call of a function: ``@benchmark`` or ``@benchmark(label="modelling")``.
+
+    Parameters
+    ----------
+    function : callable
+        What to mark. Of a generator function, each resumption counts as a call, so that what the consumer does in
+        between is not counted.
+    label : str, optional
+        The name in reports; the function's qualified name by default.
+
+    Returns
+    -------
+    callable
+        A function that does the same; about 0.15 us slower while nothing records.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        For ``async`` functions, whose passages interleave.
+    """
+    if function is None:
+        return functools.partial(benchmark, label=label)
+    name = label or getattr(function, "__qualname__", type(function).__qualname__)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise UnsupportedTypeError(f"{name} is asynchronous; mark the parts of it that do not await instead")
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generate(*args: Any, **keywords: Any) -> Generator[Any, Any, Any]:
+            return _marked(function(*args, **keywords), name)
+
+        return generate
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        if not active:
+            return function(*args, **keywords)
+        with Span(name):
+            return function(*args, **keywords)
+
+    return call
+
+
+def _marked(generator: Generator[Any, Any, T], label: str) -> Generator[Any, Any, T]:
+    """Run `generator` with a mark around each of its steps, passing through what is sent and thrown into it."""
+    step: Callable[[], Any] = functools.partial(next, generator)
+    while True:
+        with mark(label):
+            try:
+                item = step()
+            except StopIteration as stop:
+                return stop.value
+        try:
+            step = functools.partial(generator.send, (yield item))
+        except GeneratorExit:
+            generator.close()
+            raise
+        except BaseException as error:  # whatever the consumer throws belongs to the generator inside
+            step = functools.partial(generator.throw, error)
