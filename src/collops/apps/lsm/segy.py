@@ -1,0 +1,247 @@
+"""Surveys in SEG-Y: the geometry from the trace headers, each rank's own traces, and the way back to a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from collops.apps.lsm.line import Line
+from collops.apps.lsm.survey import Geometry
+from collops.apps.segy import SegyFile, scaled, write_segy
+from collops.errors import InputError
+
+__all__ = ["SurveyHeaders", "read_headers", "read_traces", "write_survey"]
+
+_SIGNATURE = "COLLOPS SURVEY 1"
+_ARC_UNITS = (2, 3, 4)
+# Identification codes that are no recorded wave field: dead, dummy, time break, uphole, sweep, timing, water break.
+_OTHER_TRACES = range(2, 9)
+_FIELDS = (
+    "FieldRecord EnergySourcePoint SourceX SourceY GroupX GroupY SourceGroupScalar ElevationScalar "
+    "ReceiverGroupElevation SourceSurfaceElevation SourceDepth DelayRecordingTime ScalarTraceHeader "
+    "TRACE_SAMPLE_INTERVAL TraceIdentificationCode CoordinateUnits"
+).split()
+
+
+@dataclass(frozen=True)
+class SurveyHeaders:
+    """What the headers of a survey say, before any trace is read.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        Positions of all shots.
+    traces : list of numpy.ndarray
+        For each shot, the numbers in the file of its traces, in the order of its receivers.
+    line : Line
+        Where the line lies on the map.
+    notes : list of str
+        What had to be decided, in sentences for the user.
+    defaults : dict
+        Options that the textual header names, if this package wrote the file.
+    """
+
+    geometry: Geometry
+    traces: list[np.ndarray]
+    line: Line
+    notes: list[str]
+    defaults: dict[str, str]
+
+
+def read_headers(path: str | Path) -> SurveyHeaders:
+    """Read the geometry of a survey.
+
+    Shots are told apart by field record, energy source point and source position, and keep the order in which they come.
+    Coordinates and elevations obey their scalars, and feet become metres. Depths count from sea level, or from the highest
+    station where one lies above it. The line is chosen by `Line.through`. Traces marked as dead, dummy or auxiliary are left out.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A SEG-Y file, revision 0 to 2.
+
+    Raises
+    ------
+    InputError
+        If the file is not whole, or the headers do not describe a survey.
+    """
+    file = SegyFile.inspect(path)
+    headers = file.headers(*_FIELDS)
+    notes: list[str] = []
+    # Revision 0 knows only lengths and arc seconds here, and its files often carry something else: only codes that
+    # the file's own revision defines are believed.
+    units = int(headers["CoordinateUnits"][0])
+    if units in _ARC_UNITS and (file.revision > 0 or units == _ARC_UNITS[0]):
+        raise InputError(f"{path} has coordinates in degrees: project them to metres first")
+
+    live = ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
+    if not live.any():
+        raise InputError(f"{path} has no live seismic traces: all are marked as dead or auxiliary")
+    if not live.all():
+        notes.append(f"{(~live).sum()} of {file.traces} traces are marked as dead or auxiliary and left out")
+    numbers = np.flatnonzero(live)
+    headers = {name: values[live] for name, values in headers.items()}
+
+    scalar = headers["SourceGroupScalar"]
+    source_east, source_north, group_east, group_north = (
+        scaled(headers[name], scalar) * file.metres for name in ("SourceX", "SourceY", "GroupX", "GroupY")
+    )
+    if not any(np.any(c) for c in (source_east, source_north)) and not any(np.any(c) for c in (group_east, group_north)):
+        raise InputError(f"{path} has no source and receiver coordinates in its trace headers: fill in bytes 73 to 88")
+    east, north = np.concatenate([source_east, group_east]), np.concatenate([source_north, group_north])
+    line = Line.through(east, north)
+    length, off_line = float(np.ptp(line.distance(east, north))), float(line.deviation(east, north).max())
+    if length == 0:
+        raise InputError(f"{path} has all sources and receivers at one point: fill in bytes 73 to 88 of its trace headers")
+    if off_line > 0.02 * length:
+        notes.append(f"stations lie up to {off_line:.0f} m off the straight line on which the 2-D migration puts them")
+
+    source_depth, receiver_depth = _depths(headers, file.metres, notes)
+    start = _start(headers, path)
+    shot_of, first_traces = _shots(headers)
+    sources = np.stack([line.distance(source_east, source_north), source_depth])
+    groups = np.stack([line.distance(group_east, group_north), receiver_depth])
+    order = [np.flatnonzero(shot_of == shot) for shot in range(len(first_traces))]
+    receivers = [groups[:, traces] for traces in order]
+    # One object for all shots of a fixed spread: what is computed per receiver is then computed once.
+    if all(np.array_equal(r, receivers[0]) for r in receivers):
+        receivers = [receivers[0]] * len(receivers)
+    geometry = Geometry(sources[:, first_traces], receivers, file.samples, _interval(file, headers), start)
+    return SurveyHeaders(geometry, [numbers[traces] for traces in order], line, notes, _defaults(file.text()))
+
+
+def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
+    """Read the traces of some shots, and no others.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        One array per shot, shape ``(receivers, samples)``.
+    """
+    if not shots:
+        return []
+    file = SegyFile.inspect(path)
+    numbers = [headers.traces[shot] for shot in shots]
+    together = file.read(np.concatenate(numbers))
+    return np.split(together, np.cumsum([len(n) for n in numbers])[:-1])
+
+
+def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: Mapping[str, str]) -> None:
+    """Write a whole survey as SEG-Y.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file; overwritten.
+    geometry : Geometry
+        Positions; stored to a tenth of a millimetre where the line is shorter than 214 km.
+    traces : list of numpy.ndarray
+        One array per shot; stored as float32.
+    defaults : mapping
+        Options of the migration that a reader may want again, by name; kept in the textual header.
+
+    Raises
+    ------
+    InputError
+        If the geometry does not fit the format.
+    """
+    interval = round(geometry.interval * 1e6)
+    delay = round(geometry.start * 1e3)
+    if abs(interval - geometry.interval * 1e6) > 1e-3:
+        raise InputError(f"SEG-Y holds whole microseconds: choose another interval than {geometry.interval} s")
+    counts = [receivers.shape[1] for receivers in geometry.receivers]
+    shot = np.repeat(np.arange(geometry.shots), counts)
+    source, group = geometry.sources[:, shot], np.concatenate(list(geometry.receivers), axis=1)
+    scalar = _scalar(np.concatenate([source[0], group[0]]))
+    depth_scalar = _scalar(np.concatenate([source[1], group[1]]))
+    constant = np.ones_like(shot)
+    headers = {
+        "TRACE_SEQUENCE_LINE": np.arange(len(shot)) + 1,
+        "FieldRecord": shot + 1,
+        "EnergySourcePoint": shot + 1,
+        "TraceNumber": np.concatenate([np.arange(count) + 1 for count in counts]),
+        "TraceIdentificationCode": constant,
+        "CoordinateUnits": constant,
+        "SourceGroupScalar": -scalar * constant,
+        "ElevationScalar": -depth_scalar * constant,
+        "SourceX": np.rint(source[0] * scalar),
+        "GroupX": np.rint(group[0] * scalar),
+        "offset": np.rint(group[0] - source[0]),
+        "SourceDepth": np.rint(source[1] * depth_scalar),
+        "ReceiverGroupElevation": np.rint(-group[1] * depth_scalar),
+        "DelayRecordingTime": delay * constant,
+    }
+    text = {1: _SIGNATURE, 2: "SYNTHETIC PRESTACK SURVEY, IEEE FLOATS, METRES, SECONDS, HERTZ"}
+    for number, (name, value) in enumerate(defaults.items(), start=4):
+        text[number] = f"{name.upper()}={value}"
+    write_segy(path, np.concatenate(traces), headers, interval, text)
+
+
+def _depths(headers: Mapping[str, np.ndarray], metres: float, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the depths of source and receiver of every trace below the datum."""
+    scalar = headers["ElevationScalar"]
+    elevation, surface, below = (
+        scaled(headers[name], scalar) * metres
+        for name in ("ReceiverGroupElevation", "SourceSurfaceElevation", "SourceDepth")
+    )
+    receiver, source = -elevation, below - surface
+    highest = min(float(receiver.min()), float(source.min()))
+    if highest < 0:
+        notes.append(f"depths count from the highest station, {-highest:g} m above sea level")
+        receiver, source = receiver - highest, source - highest
+    return source, receiver
+
+
+def _start(headers: Mapping[str, np.ndarray], path: str | Path) -> float:
+    """Return the time of the first sample in seconds."""
+    delays = scaled(headers["DelayRecordingTime"], headers["ScalarTraceHeader"])
+    if np.ptp(delays) > 0:
+        raise InputError(
+            f"{path} has delay recording times from {delays.min():g} to {delays.max():g} ms: "
+            "shift the traces to one common delay"
+        )
+    return float(delays[0]) / 1e3
+
+
+def _interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
+    """Return the sample interval in seconds: that of the traces where they name one, else that of the file."""
+    intervals = headers["TRACE_SAMPLE_INTERVAL"]
+    if np.ptp(intervals) > 0:
+        raise InputError(
+            f"{file.path} mixes sample intervals from {intervals.min()} to {intervals.max()} microseconds: "
+            "resample the traces to one interval"
+        )
+    # A negative number is an unsigned one above 32767 that was read as signed.
+    interval = int(intervals[0]) % 0x10000 or file.interval
+    if interval == 0:
+        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
+    return interval / 1e6
+
+
+def _shots(headers: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of the shot of every trace, in order of appearance, and the first trace of every shot."""
+    names = ("FieldRecord", "EnergySourcePoint", "SourceX", "SourceY")
+    keys = np.stack([headers[name] for name in names], axis=1)
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank_of = np.empty_like(order)
+    rank_of[order] = np.arange(len(order))
+    return rank_of[inverse.reshape(-1)], first[order]
+
+
+def _scalar(values: np.ndarray) -> int:
+    """Return the finest divisor for which all `values` fit the 32-bit integers of a trace header."""
+    for scalar in (10000, 1000, 100, 10, 1):
+        if np.abs(values).max() * scalar <= 0x7FFFFFFF:
+            return scalar
+    raise InputError("SEG-Y holds coordinates up to 2147483647 m only")
+
+
+def _defaults(text: str) -> dict[str, str]:
+    if _SIGNATURE not in text:
+        return {}
+    return {name.lower(): value for name, value in re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text)}

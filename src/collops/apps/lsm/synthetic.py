@@ -1,0 +1,150 @@
+"""A made-up survey: a model of dipping, faulted layers below a flat cover, and shots and receivers along its surface."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collops.apps.lsm.grid import Grid
+from collops.apps.lsm.survey import Geometry
+from collops.errors import InputError
+
+__all__ = ["INTERVAL", "add_noise", "default_frequency", "fixed_spread", "reflectivity"]
+
+INTERVAL = 0.004
+"""Sample interval of the synthetic survey in seconds."""
+
+_FREQUENCY = 20.0
+# Layers of the cover: depth and reflection strength, depth as a fraction of the model's.
+_COVER = ((0.13, 0.7), (0.20, -0.5), (0.27, 0.8), (0.335, -0.6))
+# Layers below the unconformity, in the coordinate across the layering before tilting and faulting.
+_TILTED = (
+    (0.22, 0.7),
+    (0.30, -0.8),
+    (0.37, 0.6),
+    (0.45, 1.0),
+    (0.53, -0.7),
+    (0.60, 0.8),
+    (0.69, -1.0),
+    (0.77, 0.7),
+    (0.85, -0.6),
+    (0.93, 0.9),
+    (1.01, -0.7),
+)
+# Faults: where they meet the surface, how far they lean over the whole depth (fractions of the width), and their throw.
+_FAULTS = ((0.24, 0.16, 0.075), (0.58, 0.14, -0.06))
+_DIP = 0.26
+_BASE = 0.93
+
+
+def default_frequency(velocity: np.ndarray, grid: Grid) -> float:
+    """Return 20 Hz, or less where the grid is too coarse to hold reflectors of that frequency."""
+    finest = float(velocity.min()) / (6.4 * max(grid.dx, grid.dz))
+    return float(f"{min(_FREQUENCY, finest):.3g}")
+
+
+def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarray:
+    """Return the model that the migration should find.
+
+    A cover of gently undulating layers lies on an unconformity; below it the layers dip and two normal faults offset
+    them. Reflectors are not one cell thin but have the shape that a wavelet of `frequency` can resolve: what lies outside
+    the band of the data cannot be found by any inversion of them, and would only hide how well the rest is found.
+
+    Parameters
+    ----------
+    grid : Grid
+        The image grid.
+    velocity : numpy.ndarray
+        Shape ``(nx, nz)``, m/s; it sets how thick a reflector is.
+    frequency : float
+        Of the wavelet in hertz.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape ``(nx, nz)``, of order 1.
+    """
+    width, depth = grid.dx * (grid.nx - 1), grid.dz * (grid.nz - 1)
+    across = ((grid.x - grid.x0) / width)[:, None]
+    down = (grid.z / depth)[None, :]
+    # Reflectors of the wavelet's peak frequency f have the wavenumber 2 f / v; a little less is better resolved.
+    wavenumber = 1.6 * frequency / velocity * depth
+
+    unconformity = 0.40 + 0.02 * np.sin(2 * np.pi * (across + 0.1)) + 0.015 * np.cos(5 * np.pi * across)
+    undulation = 0.012 * np.sin(2.5 * np.pi * across + 0.4) + 0.006 * np.sin(7 * np.pi * across)
+    model = 0.9 * _pulse(down - unconformity, wavenumber)
+    for level, strength in _COVER:
+        model = model + strength * _pulse(down - level - undulation * level / 0.3, wavenumber)
+
+    layer = down - _DIP * (across - 0.5) - 0.025 * np.sin(2 * np.pi * across)
+    for surface, lean, throw in _FAULTS:
+        # The offset grows over one cell: a sharper fault has wavenumbers that the grid cannot carry.
+        beyond = (across - surface - lean * down) * (grid.nx - 1)
+        layer = layer - throw * np.clip(beyond + 0.5, 0, 1)
+    tilted = np.zeros(grid.shape)
+    for level, strength in _TILTED:
+        tilted += strength * _pulse(layer - level, wavenumber)
+    below = _ramp((down - unconformity) * wavenumber - 0.9) * _ramp((_BASE - down) * wavenumber)
+    # Layers fade out towards both ends, where no echo reaches the receivers.
+    return (model + tilted * below) * _ramp(across / 0.10) * _ramp((1 - across) / 0.10)
+
+
+def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None) -> Geometry:
+    """Return a survey whose shots and receivers are spread evenly over the surface; all receivers record all shots.
+
+    Parameters
+    ----------
+    grid : Grid
+        The image grid.
+    velocity : numpy.ndarray
+        Shape ``(nx, nz)``, m/s.
+    shots, receivers : int
+        How many.
+    samples : int, optional
+        By default the record lasts until the echoes from the deepest corner have come back at moderate offset.
+    """
+    if samples is None:
+        slowness = 1 / velocity[grid.nx // 2]
+        vertical = grid.dz * float(slowness.sum())
+        aside = 0.35 * grid.dx * (grid.nx - 1) * float(slowness.mean())
+        samples = int(np.ceil((2 * np.hypot(vertical, aside) + 0.1) / INTERVAL / 50)) * 50 + 1
+    if samples * INTERVAL > 600:
+        raise InputError(f"--samples {samples} is a record of {samples * INTERVAL:.0f} s: choose at most 150000")
+    stations = np.stack([_spread(grid, receivers), np.zeros(receivers)])
+    sources = np.stack([_spread(grid, shots), np.zeros(shots)])
+    return Geometry(sources, [stations] * shots, samples, INTERVAL)
+
+
+def add_noise(traces: list[np.ndarray], shots: range, deviation: float, seed: int) -> None:
+    """Add white noise to the traces of some shots in place; the noise of a shot depends on nothing but its number.
+
+    Parameters
+    ----------
+    traces : list of numpy.ndarray
+        One array per shot.
+    shots : range
+        Their numbers.
+    deviation : float
+        Standard deviation of the noise.
+    seed : int
+        Another seed gives other noise.
+    """
+    for shot, values in zip(shots, traces, strict=True):
+        generator = np.random.default_rng([seed, shot])
+        values += (deviation * generator.standard_normal(values.shape)).astype(values.dtype)
+
+
+def _spread(grid: Grid, count: int) -> np.ndarray:
+    positions = np.linspace(grid.x[0], grid.x[-1], count) if count > 1 else np.array([grid.x[0] + grid.x[-1]]) / 2
+    # A tenth of a millimetre is what the headers of a SEG-Y file hold: the survey is the same when it is read again.
+    return np.round(positions, 4)
+
+
+def _pulse(distance: np.ndarray, wavenumber: np.ndarray) -> np.ndarray:
+    argument = (np.pi * wavenumber * distance) ** 2
+    return (1 - 2 * argument) * np.exp(-argument)
+
+
+def _ramp(position: np.ndarray) -> np.ndarray:
+    """Rise smoothly from 0 to 1 between the positions 0 and 1."""
+    inside = np.clip(position, 0, 1)
+    return inside * inside * (3 - 2 * inside)

@@ -1,0 +1,260 @@
+"""Velocities in depth: constants and gradients as text, NumPy files, and sections of SEG-Y volumes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from collops.apps.lsm.grid import Grid
+from collops.apps.lsm.line import Line
+from collops.apps.segy import SegyFile, scaled
+from collops.errors import InputError
+
+__all__ = ["Gradient", "Section", "on_grid", "parse_velocity", "read_npy", "read_section"]
+
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
+_SEGY_SUFFIXES = (".sgy", ".segy")
+_HELP = "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A velocity that changes linearly with depth, ``surface + gradient * z``.
+
+    Parameters
+    ----------
+    surface : float
+        Velocity at depth 0, in m/s.
+    gradient : float
+        Its growth with depth, in 1/s; 0 for a constant velocity.
+    """
+
+    surface: float
+    gradient: float = 0.0
+
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        """Return the velocity in m/s at depths in m."""
+        return self.surface + self.gradient * np.asarray(z, dtype=np.float64)
+
+    def __str__(self) -> str:
+        return f"{self.surface:g}{self.gradient:+g}z" if self.gradient else f"{self.surface:g}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """Velocities on a vertical section, as a file holds them.
+
+    Parameters
+    ----------
+    velocity : numpy.ndarray
+        Shape ``(columns, rows)``, m/s.
+    distance : numpy.ndarray
+        Distance of the columns from the first one, in metres, growing.
+    depth : numpy.ndarray
+        Depth of the rows in metres, growing.
+    east, north : numpy.ndarray
+        Map coordinates of the columns in metres.
+    inline : int
+        Number of the inline that was taken.
+    """
+
+    velocity: np.ndarray
+    distance: np.ndarray
+    depth: np.ndarray
+    east: np.ndarray
+    north: np.ndarray
+    inline: int
+
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        """Return the mean velocity of the section at depths in m."""
+        return np.interp(z, self.depth, self.velocity.mean(axis=0))
+
+
+def parse_velocity(text: str) -> Gradient | Path:
+    """Tell an expression from a file name, and parse the expression; nothing is evaluated.
+
+    Parameters
+    ----------
+    text : str
+        A sum of numbers and of multiples of ``z``, such as ``1800``, ``1500+0.6z`` or ``1.5e3 + 0.6*z``;
+        or the name of a file with the suffix .npy, .sgy or .segy.
+
+    Returns
+    -------
+    Gradient or pathlib.Path
+        The file's path if `text` names one by its suffix.
+
+    Raises
+    ------
+    InputError
+        If `text` is neither.
+    """
+    if Path(text).suffix.lower() in (".npy", *_SEGY_SUFFIXES):
+        return Path(text)
+    surface = gradient = 0.0
+    position = 0
+    while position < len(text) or position == 0:
+        term = _TERM.match(text, position)
+        if term is None or (position > 0 and term["sign"] is None):
+            raise InputError(f"cannot understand the velocity {text!r}: {_HELP}")
+        value = float(term["number"] or 1) * (-1 if term["sign"] == "-" else 1)
+        if term["depth"] or term["bare"]:
+            gradient += value
+        else:
+            surface += value
+        position = term.end()
+    if not (np.isfinite(surface) and np.isfinite(gradient)):
+        raise InputError(f"the velocity {text!r} is not finite: {_HELP}")
+    if surface <= 0:
+        raise InputError(f"the velocity {text!r} is {surface:g} m/s at depth 0, which is not positive: {_HELP}")
+    return Gradient(surface, gradient)
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """Read velocities of shape ``(nx, nz)`` in m/s from a NumPy file.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or damaged, or holds something else.
+    """
+    try:
+        velocity = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: check the name of the velocity file") from None
+    except (OSError, ValueError, EOFError) as problem:
+        raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
+    if not isinstance(velocity, np.ndarray):
+        raise InputError(f"{path} is an archive of arrays: save the velocity alone with numpy.save")
+    if velocity.ndim != 2 or velocity.dtype.kind not in "fiu" or min(velocity.shape) < 2:
+        raise InputError(
+            f"{path} holds {velocity.dtype} of shape {velocity.shape}: save real velocities of shape (nx, nz), "
+            "at least 2 along each axis"
+        )
+    velocity = velocity.astype(np.float64)
+    _check(velocity, str(path))
+    return velocity
+
+
+def read_section(path: Path, inline: int | None = None) -> Section:
+    """Read one vertical section of velocities in depth from a SEG-Y file.
+
+    Of a volume, the traces of one inline (bytes 189 to 192) are taken, sorted by their map coordinates (bytes 181 to 188).
+    The sample interval counts in millimetres, as is usual for files in depth, and the delay recording time in metres.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    inline : int, optional
+        Number of the inline; the middle one by default.
+
+    Raises
+    ------
+    InputError
+        If the file is not whole, has no such inline, or holds velocities that are not positive and finite.
+    """
+    file = SegyFile.inspect(path)
+    headers = file.headers("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime")
+    inlines = np.unique(headers["INLINE_3D"])
+    if inline is None:
+        inline = int(inlines[len(inlines) // 2])
+    elif inline not in inlines:
+        raise InputError(f"{path} has no inline {inline}: choose one from {inlines[0]} to {inlines[-1]}")
+    if file.interval == 0:
+        raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)")
+    numbers = np.flatnonzero(headers["INLINE_3D"] == inline)
+    east, north = (
+        scaled(headers[name][numbers], headers["SourceGroupScalar"][numbers]) * file.metres for name in ("CDP_X", "CDP_Y")
+    )
+    distance = Line.through(east, north).distance(east, north)
+    order = np.argsort(distance, kind="stable")
+    distance = distance[order] - distance.min()
+    if (np.diff(distance) <= 0).any():
+        raise InputError(f"{path} has several traces at one place of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)")
+    velocity = file.read(numbers[order]).astype(np.float64)
+    _check(velocity, str(path))
+    depth = float(headers["DelayRecordingTime"][numbers[0]]) + file.interval / 1000 * np.arange(file.samples)
+    return Section(velocity * file.metres, distance, depth * file.metres, east[order], north[order], inline)
+
+
+def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
+    """Return the velocity at the points of `grid`.
+
+    A section is put where its map coordinates are if these overlap with the grid, and else with its first trace at the
+    first column; beyond its ends its outermost velocities go on.
+
+    Parameters
+    ----------
+    model : Gradient, Section or numpy.ndarray
+        An array must have the grid's shape.
+    grid : Grid
+        The image grid.
+    line : Line or None
+        Where the grid lies on the map, if known.
+    notes : list of str
+        Gets a sentence for each decision that the user should know of.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape ``(nx, nz)``, m/s.
+
+    Raises
+    ------
+    InputError
+        If the velocity is not positive and finite everywhere, or has another shape than the grid.
+    """
+    if isinstance(model, Gradient):
+        velocity = np.broadcast_to(model(grid.z), grid.shape).copy()
+        _check(velocity, f"the velocity {model}")
+    elif isinstance(model, Section):
+        velocity = _resample(model, grid, line, notes)
+    else:
+        velocity = model
+        if velocity.shape != grid.shape:
+            raise InputError(
+                f"the velocity file has shape {velocity.shape}, but the image is {grid.shape}: leave out --nx and --nz"
+            )
+    return velocity
+
+
+def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
+    start = grid.x0
+    if line is not None:
+        ends = line.distance(section.east[[0, -1]], section.north[[0, -1]])
+        if ends.min() <= grid.x[-1] and ends.max() >= grid.x[0]:
+            start = float(ends.min())
+            if ends[0] > ends[1]:
+                flipped = section.distance[-1] - section.distance[::-1]
+                section = Section(
+                    section.velocity[::-1], flipped, section.depth, section.east[::-1], section.north[::-1], section.inline
+                )
+    columns = np.stack([np.interp(grid.z, section.depth, column) for column in section.velocity])
+    at = start + section.distance
+    velocity = np.stack([np.interp(grid.x, at, row) for row in columns.T], axis=1)
+    notes.append(
+        f"velocity from inline {section.inline}: {at[0]:.0f} to {at[-1]:.0f} m and down to {section.depth[-1]:.0f} m, "
+        f"on an image from {grid.x[0]:.0f} to {grid.x[-1]:.0f} m and down to {grid.z[-1]:.0f} m"
+    )
+    return velocity
+
+
+def _check(velocity: np.ndarray, name: str) -> None:
+    finite = np.isfinite(velocity)
+    if not finite.all():
+        column, row = np.argwhere(~finite)[0]
+        raise InputError(f"{name} is {velocity[column, row]} at column {column}, row {row}: replace what is not a finite number")
+    if velocity.min() <= 0:
+        column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)
+        raise InputError(f"{name} is {velocity.min():g} m/s at column {column}, row {row}: velocities must be positive")
+

@@ -1,0 +1,166 @@
+"""How the pictures of all jobs look, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.apps.outputs import atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["convergence", "figure", "section", "symmetric_limit"]
+
+_INK = "#26323d"
+_STYLE = {
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.8,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "xtick.direction": "out",
+    "ytick.direction": "out",
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.dpi": 160,
+}
+
+
+@contextmanager
+def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple[Figure, Sequence[Axes]]]:
+    """Draw a figure of `panels` axes side by side and write it to `path` when the body is done.
+
+    No window system and no global state of matplotlib are touched, so that this works in batch jobs and inside other
+    people's programs.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        drawing = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(drawing)
+        axes = drawing.subplots(1, panels, squeeze=False)[0]
+        yield drawing, list(axes)
+        with atomic(path) as temporary:
+            drawing.savefig(temporary)
+
+
+def symmetric_limit(image: np.ndarray, percent: float = 99.0) -> float:
+    """Return the amplitude that `percent` of the samples do not exceed, and 1 for an image of zeros."""
+    limit = float(np.percentile(np.abs(image), percent))
+    return limit or float(np.abs(image).max()) or 1.0
+
+
+def section(
+    axes: Axes,
+    image: np.ndarray,
+    extent: tuple[float, float, float, float],
+    title: str,
+    *,
+    limits: tuple[float, float],
+    colors: str = "gray",
+    depth_label: bool = True,
+) -> Any:
+    """Draw a vertical section with distance to the right and depth downwards.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to draw.
+    image : numpy.ndarray
+        Shape ``(nx, nz)``.
+    extent : tuple of float
+        First and last distance, first and last depth, in metres, at the centres of the outermost cells.
+    title : str
+        Stands above the panel.
+    limits : tuple of float
+        Values of the first and the last colour.
+    colors : str
+        Name of a colour map.
+    depth_label : bool
+        Whether to label the depth axis.
+
+    Returns
+    -------
+    matplotlib.image.AxesImage
+        For a colour bar.
+    """
+    left, right, top, bottom = extent
+    half_x = (right - left) / (image.shape[0] - 1) / 2
+    half_z = (bottom - top) / (image.shape[1] - 1) / 2
+    # Sections are drawn to scale unless that would make a ribbon of them.
+    aspect = "equal" if 0.5 < (right - left) / (bottom - top) < 4 else "auto"
+    kilometres = right - left > 2000
+    unit = 1000 if kilometres else 1
+    drawn = axes.imshow(
+        image.T,
+        cmap=colors,
+        vmin=limits[0],
+        vmax=limits[1],
+        extent=tuple(v / unit for v in (left - half_x, right + half_x, bottom + half_z, top - half_z)),
+        aspect=aspect,
+        interpolation="bilinear",
+    )
+    axes.set_title(title)
+    axes.set_xlabel(f"distance ({'km' if kilometres else 'm'})")
+    if depth_label:
+        axes.set_ylabel(f"depth ({'km' if kilometres else 'm'})")
+    else:
+        axes.tick_params(labelleft=False)
+    return drawn
+
+
+def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: float | None = None) -> None:
+    """Draw the residual norm, relative to the first, against the iteration.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The picture.
+    residuals : numpy.ndarray
+        Norms, the first one before the first iteration.
+    title : str
+        Stands above the panel.
+    noise_level : float, optional
+        Norm of the noise relative to the first residual: a model that fits the signal and nothing else ends there.
+    """
+    relative = residuals / residuals[0] if residuals[0] else residuals
+    with figure(path, 1, (6.4, 4.0)) as (_, (axes,)):
+        axes.semilogy(np.arange(len(relative)), np.maximum(relative, np.finfo(float).tiny), color="#0b6e99", lw=2)
+        axes.plot(len(relative) - 1, relative[-1], "o", color="#0b6e99", ms=6)
+        axes.annotate(
+            f"{relative[-1]:.3g}",
+            (len(relative) - 1, relative[-1]),
+            xytext=(-4, 8),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+        )
+        if noise_level:
+            axes.axhline(noise_level, color="#c8553d", lw=1.2, ls=(0, (5, 3)))
+            axes.annotate(
+                "noise in the data",
+                (0, noise_level),
+                xytext=(4, 4),
+                textcoords="offset points",
+                color="#c8553d",
+                va="bottom",
+            )
+        axes.set(xlabel="iteration", ylabel="residual norm, relative to the data", title=title)
+        axes.set_xlim(0, max(len(relative) - 1, 1) * 1.02)
+        axes.grid(True, which="both", color="#d7dde2", lw=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.get_major_locator().set_params(integer=True)

@@ -1,0 +1,241 @@
+"""Read and write SEG-Y files with segyio, after checking that the file is whole and what it claims to be."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError
+
+__all__ = ["SegyFile", "scaled", "write_segy"]
+
+_TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
+# Bytes of one sample by format code. Only what segyio converts to numbers: no fixed point with gain, no 3-byte numbers.
+_SAMPLE_BYTES = {1: 4, 2: 4, 3: 2, 5: 4, 6: 8, 8: 1, 10: 4, 11: 2, 16: 1}
+_INTERVAL, _SAMPLES, _FORMAT, _UNITS, _REVISION, _EXTENDED = 16, 20, 24, 54, 300, 304
+_FEET = 2
+
+
+@dataclass(frozen=True)
+class SegyFile:
+    """The facts of a SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Where it is.
+    endian : str
+        ``"big"`` or ``"little"``.
+    samples, traces : int
+        Samples of a trace, and number of traces.
+    interval : int
+        Sample interval of the binary header in microseconds (of a depth file, in millimetres); may be 0.
+    revision : int
+        Major revision of the standard, 0 if the file names none.
+    metres : float
+        Metres in the unit of length of the file.
+    """
+
+    path: Path
+    endian: str
+    samples: int
+    traces: int
+    interval: int
+    revision: int
+    metres: float
+
+    @classmethod
+    def inspect(cls, path: str | Path) -> SegyFile:
+        """Look at the size and the binary header of a file, and read nothing else.
+
+        Raises
+        ------
+        InputError
+            If the file is missing, empty, truncated or no SEG-Y, or if segyio is not installed.
+        """
+        path = Path(path)
+        try:
+            if path.is_dir():
+                raise InputError(f"{path} is a folder: name a SEG-Y file")
+            size = os.stat(path).st_size
+            with open(path, "rb") as file:
+                head = file.read(_TEXT_BYTES + _BINARY_BYTES)
+        except FileNotFoundError:
+            raise InputError(f"{path} does not exist: check the name of the SEG-Y file") from None
+        except OSError as problem:
+            raise InputError(f"{path} cannot be read ({problem.strerror}): check its permissions") from None
+        if size == 0:
+            raise InputError(f"{path} is empty: copy the SEG-Y file again")
+        if len(head) < _TEXT_BYTES + _BINARY_BYTES:
+            raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind")
+        binary = head[_TEXT_BYTES:]
+        endian = _endian(binary)
+        if endian is None:
+            code = _integer(binary, _FORMAT, "big")
+            raise InputError(f"{path} is not SEG-Y that can be read: its sample format code is {code}")
+        samples = _integer(binary, _SAMPLES, endian)
+        if samples < 1:
+            raise InputError(f"{path} is not usable SEG-Y: its binary header says 0 samples a trace")
+        extended = _integer(binary, _EXTENDED, endian)
+        if extended > 0x7FFF:
+            raise InputError(f"{path} has a variable number of text headers, which is not supported: remove them")
+        trace_bytes = _TRACE_HEADER_BYTES + samples * _SAMPLE_BYTES[_integer(binary, _FORMAT, endian)]
+        body = size - _TEXT_BYTES * (1 + extended) - _BINARY_BYTES
+        if body < trace_bytes or body % trace_bytes:
+            raise InputError(
+                f"{path} is truncated or damaged: {size} bytes hold {max(body, 0) / trace_bytes:.2f} traces "
+                f"of {samples} samples, not a whole number of them; copy it again"
+            )
+        if importlib.util.find_spec("segyio") is None:
+            raise InputError("reading SEG-Y needs the package segyio: install collops[segy]")
+        return cls(
+            path,
+            endian,
+            samples,
+            body // trace_bytes,
+            _integer(binary, _INTERVAL, endian),
+            _integer(binary, _REVISION, endian) >> 8,
+            0.3048 if _integer(binary, _UNITS, endian) == _FEET else 1.0,
+        )
+
+    def text(self) -> str:
+        """Return the textual header."""
+        with self._open() as file:
+            return bytes(file.text[0]).decode("ascii", "replace")
+
+    def headers(self, *names: str) -> dict[str, np.ndarray]:
+        """Read fields of all trace headers, named as in ``segyio.TraceField``.
+
+        Returns
+        -------
+        dict of numpy.ndarray
+            int64, one number per trace, by name.
+        """
+        import segyio
+
+        with self._open() as file:
+            return {
+                name: np.asarray(file.attributes(int(getattr(segyio.TraceField, name)))[:], dtype=np.int64)
+                for name in names
+            }
+
+    def read(self, traces: np.ndarray) -> np.ndarray:
+        """Read some traces.
+
+        Parameters
+        ----------
+        traces : numpy.ndarray
+            Numbers of the traces, counted from 0.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(len(traces), samples)``, float32 (float64 if the file holds that).
+        """
+        with self._open() as file:
+            result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
+            for first, last in _runs(traces):
+                # One read for traces that follow each other in the file, which those of a shot nearly always do.
+                result[first:last] = file.trace.raw[int(traces[first]) : int(traces[last - 1]) + 1]
+        return result
+
+    def _open(self) -> Any:
+        import segyio
+
+        try:
+            return segyio.open(str(self.path), "r", strict=False, ignore_geometry=True, endian=self.endian)
+        except (OSError, RuntimeError, ValueError) as problem:
+            raise InputError(f"{self.path} cannot be read as SEG-Y: {problem}") from None
+
+
+def scaled(values: np.ndarray, scalars: np.ndarray) -> np.ndarray:
+    """Apply a SEG-Y scalar: positive numbers multiply, negative ones divide, and 0 counts as 1.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64.
+    """
+    factor = np.where(scalars == 0, 1.0, np.abs(scalars).astype(np.float64))
+    return np.where(scalars < 0, values / factor, values * factor)
+
+
+def write_segy(
+    path: Path, traces: np.ndarray, headers: Mapping[str, np.ndarray], interval: int, text: Mapping[int, str]
+) -> None:
+    """Write traces as a big-endian SEG-Y file of IEEE floats, in metres.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file; overwritten.
+    traces : numpy.ndarray
+        Shape ``(traces, samples)``; stored as float32.
+    headers : mapping
+        Integers, one per trace, by the names of ``segyio.TraceField``.
+    interval : int
+        Sample interval in microseconds.
+    text : mapping
+        Lines of the textual header by their number, 1 to 40, at most 76 characters each.
+
+    Raises
+    ------
+    InputError
+        If a size does not fit the format, or segyio is not installed.
+    """
+    if importlib.util.find_spec("segyio") is None:
+        raise InputError("writing SEG-Y needs the package segyio: install collops[segy]")
+    import segyio
+
+    count, samples = traces.shape
+    if not (1 <= interval <= 0x7FFF and samples <= 0x7FFF):
+        raise InputError(
+            f"SEG-Y holds sample intervals of 1 to 32767 microseconds and 32767 samples a trace at most, "
+            f"not {interval} and {samples}"
+        )
+    spec = segyio.spec()
+    spec.format = int(segyio.SegySampleFormat.IEEE_FLOAT_4_BYTE)
+    spec.samples = np.arange(samples) * interval / 1000
+    spec.tracecount = count
+    with segyio.create(str(path), spec) as file:
+        file.text[0] = segyio.tools.create_text_header(dict(text))
+        file.bin.update(
+            {
+                segyio.BinField.Interval: interval,
+                segyio.BinField.Samples: samples,
+                segyio.BinField.MeasurementSystem: 1,
+                segyio.BinField.SEGYRevision: 1,
+                segyio.BinField.TraceFlag: 1,
+            }
+        )
+        fields = {int(getattr(segyio.TraceField, name)): values for name, values in headers.items()}
+        for number in range(count):
+            file.header[number] = {field: int(values[number]) for field, values in fields.items()} | {
+                int(segyio.TraceField.TRACE_SAMPLE_COUNT): samples,
+                int(segyio.TraceField.TRACE_SAMPLE_INTERVAL): interval,
+            }
+        file.trace.raw[:] = np.ascontiguousarray(traces, dtype=np.float32)
+
+
+def _integer(binary: bytes, offset: int, endian: str) -> int:
+    return int.from_bytes(binary[offset : offset + 2], "big" if endian == "big" else "little")
+
+
+def _endian(binary: bytes) -> str | None:
+    """Return the byte order in which the format code is one that can be read, or None if there is no such order."""
+    return next((e for e in ("big", "little") if _integer(binary, _FORMAT, e) in _SAMPLE_BYTES), None)
+
+
+def _runs(numbers: np.ndarray) -> list[tuple[int, int]]:
+    """Return the half-open ranges of positions at which `numbers` count up by one."""
+    if len(numbers) == 0:
+        return []
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    edges = [0, *breaks.tolist(), len(numbers)]
+    return list(zip(edges[:-1], edges[1:], strict=True))

@@ -1,0 +1,81 @@
+"""What a user sees when something is wrong: one line and exit code 2 for what they can mend, a traceback for our bugs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from collops.cli.launch import started
+from collops.errors import CollopsError
+
+__all__ = ["BAD_INPUT", "guarded", "report"]
+
+BAD_INPUT, _BUG, _INTERRUPTED = 2, 1, 130
+
+
+def report(command: str, message: str) -> None:
+    """Write one line on standard error, from the first rank only."""
+    launcher = started()
+    if launcher is None or launcher.rank == 0:
+        _write(f"{command}: {' '.join(message.split())}")
+
+
+def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
+    """Run `body`, and turn what it raises into an exit code that is the same on every rank.
+
+    An error that all ranks have agreed upon is one line from the first rank. An error that other ranks do not know of would leave
+    them waiting, so the rank that has it says so and ends the whole job.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command, which begins the line.
+    body : callable
+        Returns an exit code.
+    debug : bool
+        Whether to show the traceback as well.
+
+    Returns
+    -------
+    int
+        The code of `body`; 2 for a `CollopsError`; 130 after an interrupt; 1 for anything else.
+    """
+    try:
+        return body()
+    except CollopsError as error:
+        if debug:
+            traceback.print_exc()
+        if error.on_all_ranks or not _in_parallel():
+            report(command, str(error))
+        else:
+            launcher = started()
+            _write(f"{command}: rank {launcher.rank if launcher else '?'}: {' '.join(str(error).split())}")
+            _end_all_ranks(BAD_INPUT)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception:
+        # The one place where anything may be caught: without it the other ranks would wait for this one for ever.
+        traceback.print_exc()
+        _write(f"{command}: this is a bug in collops; please report it with the lines above")
+        _end_all_ranks(_BUG)
+        return _BUG
+
+
+def _write(line: str) -> None:
+    # One call, so that lines of several ranks do not mix; past Python's buffers, because the job may be ended next.
+    sys.stderr.flush()
+    os.write(2, (line + "\n").encode("utf-8", "replace"))
+
+
+def _in_parallel() -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1
+
+
+def _end_all_ranks(code: int) -> None:
+    if _in_parallel():
+        sys.stdout.flush()
+        sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(code)

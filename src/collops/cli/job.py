@@ -1,0 +1,148 @@
+"""The manners that all jobs share: one line for bad input, the right number of ranks, a progress bar, a table, JSON at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collops.apps.stages import raised_together
+from collops.cli.console import Progress, console, show
+from collops.cli.errors import guarded
+from collops.cli.launch import launch, started
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.apps.report import Outcome
+    from collops.comm import Communicator
+
+__all__ = ["Debug", "Json", "Quiet", "Ranks", "Transport", "run_job", "with_world"]
+
+Ranks = Annotated[
+    int | None,
+    typer.Option(help="Processes to run on. Under mpiexec or srun: as many as these started.", show_default="1"),
+]
+Transport = Annotated[
+    str, typer.Option(help="Wire for arrays on GPUs: auto, mpi, staged or nccl. Arrays on CPUs go by MPI.")
+]
+Json = Annotated[bool, typer.Option("--json", help="End standard output with one JSON object; all else goes to stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table, no notes; warnings and errors stay.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+_LAUNCHED = "COLLOPS_LAUNCHED"
+
+
+def with_world(
+    command: str,
+    body: Callable[[Communicator], None],
+    *,
+    ranks: int | None,
+    transport: str,
+    debug: bool,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Run `body` on every rank of the world, which is started first if need be, and exit.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command for messages.
+    body : callable
+        Gets the communicator of all ranks.
+    ranks : int, optional
+        How many ranks the user asked for.
+    transport : str
+        See `collops.comm.world`.
+    debug : bool
+        Whether errors show their traceback.
+    check : callable, optional
+        Raises what is wrong with the options; called before anything is started, and on every rank.
+
+    Raises
+    ------
+    typer.Exit
+        Always, with the exit code.
+    """
+
+    def here() -> int:
+        with raised_together():
+            if ranks is not None and ranks < 1:
+                raise InputError(f"--ranks must be at least 1, not {ranks}")
+            _check_transport(transport)
+            if check is not None:
+                check()
+            launcher = started()
+            if launcher is None and ranks is not None and ranks > 1:
+                if _LAUNCHED in os.environ:
+                    raise InputError("the launcher gave its processes no rank: name another one with COLLOPS_MPIEXEC")
+                os.environ[_LAUNCHED] = "1"
+                return launch(ranks, sys.argv[1:])
+            from collops.comm import world
+
+            # World of one by hand: MPI is not even loaded where nothing else asks for it.
+            comm = world(transport)
+            if launcher is not None and launcher.ranks not in (None, comm.size):
+                raise InputError(
+                    f"the launcher started {launcher.ranks} processes but MPI sees a world of {comm.size}: "
+                    "use the mpiexec that belongs to the MPI of mpi4py (or srun --mpi=pmix or pmi2)"
+                )
+            if ranks is not None and ranks != comm.size:
+                raise InputError(
+                    f"--ranks {ranks} disagrees with the {comm.size} that the launcher started: leave --ranks out"
+                )
+        body(comm)
+        return 0
+
+    raise typer.Exit(guarded(command, here, debug=debug))
+
+
+def run_job(
+    command: str,
+    job: Callable[[Communicator, Progress], Outcome],
+    *,
+    ranks: int | None,
+    transport: str,
+    as_json: bool,
+    quiet: bool,
+    debug: bool,
+    check: Callable[[], None],
+) -> None:
+    """Run one of the applications with a progress bar, and show its outcome. See `with_world`.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command.
+    job : callable
+        Gets the communicator and something to report progress to; returns the outcome on every rank.
+    ranks, transport, debug, check
+        See `with_world`.
+    as_json : bool
+        Whether standard output gets the numbers as JSON, and nothing else.
+    quiet : bool
+        Whether to leave out what is for reading.
+    """
+
+    def body(comm: Communicator) -> None:
+        first = comm.rank == 0
+        with Progress(command, shown=first and not quiet, speaking=first) as progress:
+            outcome = job(comm, progress)
+        if not first:
+            return
+        if not quiet:
+            show(outcome, console(to_stderr=as_json))
+        if as_json:
+            typer.echo(json.dumps(outcome.numbers, allow_nan=False))
+
+    with_world(command, body, ranks=ranks, transport=transport, debug=debug, check=check)
+
+
+def _check_transport(transport: str) -> None:
+    from collops.comm.world import TRANSPORTS
+
+    if transport not in TRANSPORTS:
+        raise InputError(f"there is no transport {transport!r}: choose one of {', '.join(TRANSPORTS)}")

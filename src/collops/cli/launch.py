@@ -1,0 +1,175 @@
+"""Start this program again under a launcher, so that ``--ranks N`` is all that a user needs to know of MPI."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collops.errors import InputError
+
+__all__ = ["Started", "command_for", "environment_for", "launch", "started"]
+
+_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK")
+_SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+# Slurm numbers the steps that run a batch script or an interactive shell, which are no parallel tasks, from the top.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+_THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Started:
+    """What the environment says about the launcher that started this process.
+
+    Parameters
+    ----------
+    rank : int
+        Number of this process.
+    ranks : int or None
+        How many processes there are, where the launcher says so.
+    """
+
+    rank: int
+    ranks: int | None
+
+
+def started(environment: Mapping[str, str] = os.environ) -> Started | None:
+    """Tell whether a launcher started this process, without importing MPI.
+
+    Returns
+    -------
+    Started or None
+        None for a process that was started by hand.
+    """
+    rank = next((_number(environment.get(name)) for name in _RANK_NAMES if name in environment), None)
+    ranks = next((_number(environment.get(name)) for name in _SIZE_NAMES if name in environment), None)
+    if _in_slurm_step(environment):
+        rank = _number(environment.get("SLURM_PROCID")) if rank is None else rank
+        if ranks is None:
+            ranks = _number(environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS")))
+    return None if rank is None else Started(rank, ranks)
+
+
+def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the command that runs this program with `arguments` on `ranks` processes.
+
+    The launcher is what COLLOPS_MPIEXEC says (a command with its options), else ``srun`` inside a Slurm allocation, else the
+    ``mpiexec`` beside this Python interpreter, which is where the wheel of an MPI library puts it, else the one on PATH.
+
+    Raises
+    ------
+    InputError
+        If there is no launcher.
+    """
+    program = [sys.executable, "-m", "collops", *arguments]
+    chosen = shlex.split(environment.get("COLLOPS_MPIEXEC", ""))
+    if chosen:
+        if shutil.which(chosen[0]) is None:
+            raise InputError(f"COLLOPS_MPIEXEC names {chosen[0]!r}, which is not there: correct it or unset it")
+        return [*chosen, "-n", str(ranks), *program]
+    if "SLURM_JOB_ID" in environment and (srun := shutil.which("srun", path=environment.get("PATH"))):
+        return [srun, f"--ntasks={ranks}", *program]
+    mpiexec = _mpiexec(environment)
+    if mpiexec is None:
+        raise InputError(
+            f"--ranks {ranks} needs a launcher, and there is no mpiexec: install collops[mpi], or load your MPI module"
+        )
+    return [mpiexec, *_launcher_options(mpiexec, ranks), "-n", str(ranks), *program]
+
+
+def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment for `ranks` processes that share this machine's cores.
+
+    Each rank gets its share of the cores as threads where the user says nothing else, and learns whether a terminal shows
+    what it writes, which it cannot see itself through the launcher's pipes.
+    """
+    result = dict(environment)
+    if "SLURM_JOB_ID" not in environment:
+        share = str(max(1, _cores() // ranks))
+        for name in _THREADS:
+            result.setdefault(name, share)
+    if sys.stderr.isatty():
+        result["COLLOPS_TERMINAL"] = str(shutil.get_terminal_size().columns)
+    return result
+
+
+def launch(ranks: int, arguments: Sequence[str]) -> int:
+    """Run this program with `arguments` on `ranks` processes, and wait for it.
+
+    Signals that ask for an end are passed on, so that no rank outlives this process.
+
+    Returns
+    -------
+    int
+        The exit code of the launcher; 128 plus the signal where one ended it, as shells count.
+
+    Raises
+    ------
+    InputError
+        If there is no launcher, or it cannot be started.
+    """
+    command = command_for(ranks, arguments)
+    try:
+        # A session of its own: the terminal's signals then reach the ranks once, through this process.
+        process = subprocess.Popen(
+            command, env=environment_for(ranks), stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError as problem:
+        raise InputError(f"cannot start {command[0]} ({problem.strerror}): check the MPI installation") from None
+    received: list[int] = []
+
+    def forward(number: int, _frame: object) -> None:
+        received.append(number)
+        process.send_signal(number)
+
+    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if received:
+        return 128 + received[0]
+    return code if code >= 0 else 128 - code
+
+
+def _mpiexec(environment: Mapping[str, str]) -> str | None:
+    # The interpreter's own folder, links not followed: in a virtual environment the interpreter is a link to elsewhere.
+    beside = Path(sys.executable).parent / "mpiexec"
+    if os.access(beside, os.X_OK):
+        return str(beside)
+    return shutil.which("mpiexec", path=environment.get("PATH"))
+
+
+def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
+    """Return what the kind of `mpiexec` needs to start more ranks than it counts slots."""
+    try:
+        answer = subprocess.run(
+            [mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise InputError(f"{mpiexec} does not answer ({problem}): check the MPI installation") from None
+    if not any(name in answer for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
+        return []
+    # Open MPI counts cores, which are half of the processors where these are threads. It also adds paragraphs of its own
+    # to an exit code that is not 0, which would bury the one line that says what is wrong.
+    return ["--quiet", *(["--oversubscribe"] if ranks > _cores() // 2 else [])]
+
+
+def _in_slurm_step(environment: Mapping[str, str]) -> bool:
+    step = _number(environment.get("SLURM_STEP_ID", environment.get("SLURM_STEPID")))
+    return step is not None and step < _FIRST_SPECIAL_STEP
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,130 @@
+"""``collops lsm``: least-squares migration of a seismic survey, real or made up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from collops.apps.lsm.options import Options
+from collops.cli.console import Progress
+from collops.cli.job import Debug, Json, Quiet, Ranks, Transport, run_job
+
+__all__ = ["lsm"]
+
+_FILES, _IMAGE, _MADE, _METHOD = "Survey and velocity", "Image", "Synthetic survey", "Method"
+_DEFAULT = Options()
+
+
+def lsm(
+    *,
+    ranks: Ranks = None,
+    transport: Transport = "auto",
+    iterations: Annotated[int, typer.Option(help="Iterations of CGLS.")] = _DEFAULT.iterations,
+    survey: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.sgy", help="SEG-Y survey to migrate; else one is made.", rich_help_panel=_FILES),
+    ] = None,
+    velocity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.npy|FILE.sgy|EXPRESSION",
+            help="Velocity in m/s: 1800, or 1500+0.6z, or a file in depth. A .npy file has shape (nx, nz).",
+            show_default="1500+0.6z for the synthetic survey",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
+    inline: Annotated[
+        int | None,
+        typer.Option(help="Inline of a SEG-Y velocity.", show_default="the middle one", rich_help_panel=_FILES),
+    ] = None,
+    nx: Annotated[int | None, typer.Option(help="Image points along the line.", rich_help_panel=_IMAGE)] = None,
+    nz: Annotated[int | None, typer.Option(help="Image points in depth.", rich_help_panel=_IMAGE)] = None,
+    dx: Annotated[float | None, typer.Option(help="Their spacing along the line, m.", rich_help_panel=_IMAGE)] = None,
+    dz: Annotated[float | None, typer.Option(help="Their spacing in depth, m.", rich_help_panel=_IMAGE)] = None,
+    x0: Annotated[float | None, typer.Option(help="Position of the first column, m.", rich_help_panel=_IMAGE)] = None,
+    shots: Annotated[int | None, typer.Option(help="Number of shots.", rich_help_panel=_MADE)] = None,
+    receivers: Annotated[int | None, typer.Option(help="Number of receivers.", rich_help_panel=_MADE)] = None,
+    samples: Annotated[int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(help="Noise relative to the signal (rms).", show_default="0.1", rich_help_panel=_MADE),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.", rich_help_panel=_MADE)] = _DEFAULT.seed,
+    write_survey: Annotated[
+        str | None, typer.Option(metavar="FILE.sgy", help="Write the survey to SEG-Y.", rich_help_panel=_MADE)
+    ] = None,
+    frequency: Annotated[
+        float | None,
+        typer.Option(
+            help="Peak frequency of the Ricker wavelet, Hz.", show_default="from the data", rich_help_panel=_METHOD
+        ),
+    ] = None,
+    mute: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SPEED",
+            help="Zero what arrives before offset / SPEED (m/s) and one wavelet, as the direct wave does.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="Travel times: eikonal or analytic (constant velocity).", rich_help_panel=_METHOD)
+    ] = _DEFAULT.mode,
+    damp: Annotated[
+        float, typer.Option(help="Damping relative to the operator's norm.", rich_help_panel=_METHOD)
+    ] = _DEFAULT.damp,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.", rich_help_panel=_METHOD)] = _DEFAULT.dtype,
+    engine: Annotated[
+        str, typer.Option(help="numpy, cupy, or auto: cupy where every rank has a GPU.", rich_help_panel=_METHOD)
+    ] = _DEFAULT.engine,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the results.")] = _DEFAULT.out,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
+
+    Without files it makes a survey over faulted, dipping layers and shows how well they are found. With --survey and
+    --velocity it migrates yours. Writes image.png, convergence.png and result.zarr.
+    """
+    options = Options(
+        survey=survey,
+        velocity=velocity,
+        inline=inline,
+        nx=nx,
+        nz=nz,
+        dx=dx,
+        dz=dz,
+        x0=x0,
+        shots=shots,
+        receivers=receivers,
+        samples=samples,
+        noise=noise,
+        seed=seed,
+        write_survey=write_survey,
+        frequency=frequency,
+        mute=mute,
+        mode=mode,
+        iterations=iterations,
+        damp=damp,
+        dtype=dtype,
+        engine=engine,
+        out=out,
+    )
+
+    def job(comm, progress: Progress):
+        from collops.apps.lsm.job import run
+
+        return run(options, comm, progress)
+
+    run_job(
+        "collops lsm",
+        job,
+        ranks=ranks,
+        transport=transport,
+        as_json=as_json,
+        quiet=quiet,
+        debug=debug,
+        check=options.check,
+    )

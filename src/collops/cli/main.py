@@ -1,0 +1,84 @@
+"""The entry point: parse the command line, run one command, and leave with its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from collops.cli.errors import BAD_INPUT, report
+from collops.cli.info import info
+from collops.cli.lsm import lsm
+
+__all__ = ["application", "main"]
+
+_INTERRUPTED = 130
+
+application = typer.Typer(
+    name="collops",
+    help="Large inverse problems on many CPUs and GPUs.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+application.command()(lsm)
+application.command()(info)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"collops {version('collops')}")
+        raise typer.Exit
+
+
+@application.callback()
+def _collops(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    # Its presence makes typer treat even a single command as a subcommand.
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows the program's name; ``sys.argv[1:]`` by default.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments:
+        arguments = ["--help"]
+    try:
+        code = application(arguments, prog_name="collops", standalone_mode=False)
+    except typer.Abort:
+        return _INTERRUPTED
+    except _usage_errors() as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "collops"
+        # The parser shows its messages to a person in a box of several lines; here they are one line like all others.
+        report(command, f"{error.format_message().rstrip('.')}: see {command} --help")
+        return BAD_INPUT
+    return code if isinstance(code, int) else 0
+
+
+def _usage_errors() -> type[Exception]:
+    """Return the class of the parser's errors: typer brings its own parser since 0.25, and used click before."""
+    try:
+        from typer.exceptions import TyperException
+    except ImportError:
+        from click import ClickException
+
+        return ClickException
+    return TyperException
