@@ -1,4 +1,4 @@
-"""Write results so that a reader sees a whole file or none: into a temporary neighbour first, then renamed."""
+"""Write results so that a reader sees a whole file or none: first into a temporary neighbour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["atomic", "check_writable", "prepare_folder"]
 
 
 def prepare_folder(folder: Path) -> None:
-    """Create the output `folder`, and find out now rather than after the computation whether it can be written.
+    """Create the output `folder`, and find out before the computation whether it can be written.
 
     Raises
     ------
@@ -30,7 +30,9 @@ def prepare_folder(folder: Path) -> None:
             pass
     except OSError as problem:
         reason = problem.strerror or problem
-        raise InputError(f"cannot write into the folder {folder} ({reason}): name another one with --out") from None
+        raise InputError(
+            f"cannot write into the folder {folder} ({reason}): name another one with --out"
+        ) from None
 
 
 def check_writable(path: Path) -> None:
@@ -49,12 +51,14 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as problem:
-        raise InputError(f"cannot write {path} ({problem.strerror or problem}): choose another folder") from None
+        raise InputError(
+            f"cannot write {path} ({problem.strerror or problem}): choose another folder"
+        ) from None
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path` to write a file or a folder to, and rename it to `path` when that went well.
+    """Give a temporary path to write a file or a folder to, and rename it to `path` when that went well.
 
     If the body raises, whatever it wrote is removed and what was at `path` before stays as it was.
 

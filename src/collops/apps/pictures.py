@@ -41,8 +41,8 @@ _STYLE = {
 def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple[Figure, Sequence[Axes]]]:
     """Draw a figure of `panels` axes side by side and write it to `path` when the body is done.
 
-    No window system and no global state of matplotlib are touched, so that this works in batch jobs and inside other
-    people's programs.
+    No window system and no global state of matplotlib are touched, so that this works in batch jobs and
+    inside other people's programs.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -134,11 +134,14 @@ def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: floa
     title : str
         Stands above the panel.
     noise_level : float, optional
-        Norm of the noise relative to the first residual: a model that fits the signal and nothing else ends there.
+        Norm of the noise relative to the first residual: a model that fits the signal and nothing else ends
+        there.
     """
     relative = residuals / residuals[0] if residuals[0] else residuals
     with figure(path, 1, (6.4, 4.0)) as (_, (axes,)):
-        axes.semilogy(np.arange(len(relative)), np.maximum(relative, np.finfo(float).tiny), color="#0b6e99", lw=2)
+        axes.semilogy(
+            np.arange(len(relative)), np.maximum(relative, np.finfo(float).tiny), color="#0b6e99", lw=2
+        )
         axes.plot(len(relative) - 1, relative[-1], "o", color="#0b6e99", ms=6)
         axes.annotate(
             f"{relative[-1]:.3g}",

@@ -1,4 +1,4 @@
-"""What a job hands back: numbers for a machine, rows for a person, and how the time of an iteration was spent on each rank."""
+"""What a job hands back: numbers for a machine, rows for a person, and where the time of each rank went."""
 
 from __future__ import annotations
 
@@ -15,7 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "TimeSplit", "versions"]
 
-_PACKAGES = ("collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba", "cupy", "cupy-cuda13x", "nccl4py")
+_PACKAGES = (
+    "collops",
+    "numpy",
+    "scipy",
+    "pylops",
+    "mpi4py",
+    "mpich",
+    "openmpi",
+    "numba",
+    "cupy",
+    "cupy-cuda13x",
+    "nccl4py",
+)
 
 
 @dataclass(frozen=True)

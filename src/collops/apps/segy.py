@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from collops.errors import InputError
 __all__ = ["SegyFile", "scaled", "write_segy"]
 
 _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
-# Bytes of one sample by format code. Only what segyio converts to numbers: no fixed point with gain, no 3-byte numbers.
+# Bytes of one sample by format code. Only what segyio converts to numbers: no fixed point with gain, no
+# 3-byte numbers.
 _SAMPLE_BYTES = {1: 4, 2: 4, 3: 2, 5: 4, 6: 8, 8: 1, 10: 4, 11: 2, 16: 1}
 _INTERVAL, _SAMPLES, _FORMAT, _UNITS, _REVISION, _EXTENDED = 16, 20, 24, 54, 300, 304
 _FEET = 2
@@ -73,7 +75,9 @@ class SegyFile:
         if size == 0:
             raise InputError(f"{path} is empty: copy the SEG-Y file again")
         if len(head) < _TEXT_BYTES + _BINARY_BYTES:
-            raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind")
+            raise InputError(
+                f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind"
+            )
         binary = head[_TEXT_BYTES:]
         endian = _endian(binary)
         if endian is None:
@@ -84,7 +88,9 @@ class SegyFile:
             raise InputError(f"{path} is not usable SEG-Y: its binary header says 0 samples a trace")
         extended = _integer(binary, _EXTENDED, endian)
         if extended > 0x7FFF:
-            raise InputError(f"{path} has a variable number of text headers, which is not supported: remove them")
+            raise InputError(
+                f"{path} has a variable number of text headers, which is not supported: remove them"
+            )
         trace_bytes = _TRACE_HEADER_BYTES + samples * _SAMPLE_BYTES[_integer(binary, _FORMAT, endian)]
         body = size - _TEXT_BYTES * (1 + extended) - _BINARY_BYTES
         if body < trace_bytes or body % trace_bytes:
@@ -141,7 +147,8 @@ class SegyFile:
         with self._open() as file:
             result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
             for first, last in _runs(traces):
-                # One read for traces that follow each other in the file, which those of a shot nearly always do.
+                # One read for traces that follow each other in the file, which those of a shot nearly always
+                # do.
                 result[first:last] = file.trace.raw[int(traces[first]) : int(traces[last - 1]) + 1]
         return result
 
@@ -228,7 +235,7 @@ def _integer(binary: bytes, offset: int, endian: str) -> int:
 
 
 def _endian(binary: bytes) -> str | None:
-    """Return the byte order in which the format code is one that can be read, or None if there is no such order."""
+    """Return the byte order in which the format code is one that can be read, if there is one."""
     return next((e for e in ("big", "little") if _integer(binary, _FORMAT, e) in _SAMPLE_BYTES), None)
 
 
@@ -238,4 +245,4 @@ def _runs(numbers: np.ndarray) -> list[tuple[int, int]]:
         return []
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
     edges = [0, *breaks.tolist(), len(numbers)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))

@@ -18,10 +18,11 @@ __all__ = ["local_stage", "raised_together"]
 def local_stage(comm: Communicator) -> Iterator[None]:
     """Run the local work of one stage, then let every rank know whether it went well. Collective.
 
-    The body must not communicate: a rank that fails leaves it at once and goes straight to the check at its end,
-    where the others arrive when they have done their part. Errors of the operating system (a file that cannot be read,
-    a full disk) and memory that cannot be had are what a user can act on, so they become `InputError`; a programming
-    error stays what it is on the rank where it happened, and the ranks that wait for it are ended by whoever runs the job.
+    The body must not communicate: a rank that fails leaves it at once and goes straight to the check at its
+    end, where the others arrive when they have done their part. Errors of the operating system (a file that
+    cannot be read, a full disk) and memory that cannot be had are what a user can act on, so they become
+    `InputError`; a programming error stays what it is on the rank where it happened, and the ranks that wait
+    for it are ended by whoever runs the job.
 
     Raises
     ------
@@ -35,7 +36,9 @@ def local_stage(comm: Communicator) -> Iterator[None]:
         error = problem
     except MemoryError as problem:
         # NumPy's message names the size it could not have.
-        error = InputError(f"not enough memory ({problem or 'no size known'}): choose smaller sizes or more ranks")
+        error = InputError(
+            f"not enough memory ({problem or 'no size known'}): choose smaller sizes or more ranks"
+        )
     except OSError as problem:
         error = InputError(_explain(problem))
     comm.check(error)
@@ -43,7 +46,7 @@ def local_stage(comm: Communicator) -> Iterator[None]:
 
 @contextmanager
 def raised_together() -> Iterator[None]:
-    """Mark the errors of a body that raises on all ranks or on none, so that no rank ends the others because of one."""
+    """Mark the errors of a body that raises on all ranks or on none: no rank need end the others then."""
     try:
         yield
     except CollopsError as error:

@@ -21,8 +21,8 @@ _MOST_RANK_ROWS = 8
 def console(*, to_stderr: bool) -> Console:
     """Return where to write.
 
-    Under a launcher standard error is a pipe; the process that called the launcher has left word of the terminal at its
-    other end in COLLOPS_TERMINAL, a width in characters.
+    Under a launcher standard error is a pipe; the process that called the launcher has left word of the
+    terminal at its other end in COLLOPS_TERMINAL, a width in characters.
     """
     from rich.console import Console
 
@@ -36,7 +36,7 @@ def console(*, to_stderr: bool) -> Console:
 
 
 class Progress:
-    """Notes, warnings, and a bar that advances by iterations; shown on one rank, and the bar only on a terminal.
+    """Notes, warnings, and a bar that advances by iterations; on one rank, and the bar only on a terminal.
 
     Parameters
     ----------
@@ -122,7 +122,9 @@ def _split_table(split: TimeSplit) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="milliseconds an iteration", title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title="milliseconds an iteration", title_justify="left"
+    )
     table.add_column("rank")
     for kind in (*split.kinds, "all"):
         table.add_column(kind, justify="right")

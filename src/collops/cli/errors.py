@@ -1,4 +1,4 @@
-"""What a user sees when something is wrong: one line and exit code 2 for what they can mend, a traceback for our bugs."""
+"""What a user sees when something is wrong: one line for what they can mend, a traceback for our bugs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def report(command: str, message: str) -> None:
 def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
     """Run `body`, and turn what it raises into an exit code that is the same on every rank.
 
-    An error that all ranks have agreed upon is one line from the first rank. An error that other ranks do not know of would leave
-    them waiting, so the rank that has it says so and ends the whole job.
+    An error that all ranks have agreed upon is one line from the first rank. An error that other ranks do not
+    know of would leave them waiting, so the rank that has it says so and ends the whole job.
 
     Parameters
     ----------
@@ -57,7 +57,8 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception:
-        # The one place where anything may be caught: without it the other ranks would wait for this one for ever.
+        # The one place where anything may be caught: without it the other ranks would wait for this one for
+        # ever.
         traceback.print_exc()
         _write(f"{command}: this is a bug in collops; please report it with the lines above")
         _end_all_ranks(_BUG)
@@ -65,7 +66,8 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
 
 
 def _write(line: str) -> None:
-    # One call, so that lines of several ranks do not mix; past Python's buffers, because the job may be ended next.
+    # One call, so that lines of several ranks do not mix; past Python's buffers, because the job may be ended
+    # next.
     sys.stderr.flush()
     os.write(2, (line + "\n").encode("utf-8", "replace"))
 

@@ -1,4 +1,4 @@
-"""Start this program again under a launcher, so that ``--ranks N`` is all that a user needs to know of MPI."""
+"""Start this program again under a launcher: ``--ranks N`` is all that a user needs to know of MPI."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collops.comm.deadline import available_cores
 from collops.errors import InputError
 
 __all__ = ["Started", "command_for", "environment_for", "launch", "started"]
 
 _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK")
 _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-# Slurm numbers the steps that run a batch script or an interactive shell, which are no parallel tasks, from the top.
+# Slurm numbers the steps that run a batch script or an interactive shell, which are no parallel tasks, from
+# the top.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -56,11 +58,14 @@ def started(environment: Mapping[str, str] = os.environ) -> Started | None:
     return None if rank is None else Started(rank, ranks)
 
 
-def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+def command_for(
+    ranks: int, arguments: Sequence[str], environment: Mapping[str, str] = os.environ
+) -> list[str]:
     """Return the command that runs this program with `arguments` on `ranks` processes.
 
-    The launcher is what COLLOPS_MPIEXEC says (a command with its options), else ``srun`` inside a Slurm allocation, else the
-    ``mpiexec`` beside this Python interpreter, which is where the wheel of an MPI library puts it, else the one on PATH.
+    The launcher is what COLLOPS_MPIEXEC says (a command with its options), else ``srun`` inside a Slurm
+    allocation, else the ``mpiexec`` beside this Python interpreter, which is where the wheel of an MPI
+    library puts it, else the one on PATH.
 
     Raises
     ------
@@ -71,14 +76,17 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
     chosen = shlex.split(environment.get("COLLOPS_MPIEXEC", ""))
     if chosen:
         if shutil.which(chosen[0]) is None:
-            raise InputError(f"COLLOPS_MPIEXEC names {chosen[0]!r}, which is not there: correct it or unset it")
+            raise InputError(
+                f"COLLOPS_MPIEXEC names {chosen[0]!r}, which is not there: correct it or unset it"
+            )
         return [*chosen, "-n", str(ranks), *program]
     if "SLURM_JOB_ID" in environment and (srun := shutil.which("srun", path=environment.get("PATH"))):
         return [srun, f"--ntasks={ranks}", *program]
     mpiexec = _mpiexec(environment)
     if mpiexec is None:
         raise InputError(
-            f"--ranks {ranks} needs a launcher, and there is no mpiexec: install collops[mpi], or load your MPI module"
+            f"--ranks {ranks} needs a launcher, and there is no mpiexec: "
+            "install collops[mpi], or load your MPI module"
         )
     return [mpiexec, *_launcher_options(mpiexec, ranks), "-n", str(ranks), *program]
 
@@ -86,12 +94,12 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
 def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment for `ranks` processes that share this machine's cores.
 
-    Each rank gets its share of the cores as threads where the user says nothing else, and learns whether a terminal shows
-    what it writes, which it cannot see itself through the launcher's pipes.
+    Each rank gets its share of the cores as threads where the user says nothing else, and learns whether a
+    terminal shows what it writes, which it cannot see itself through the launcher's pipes.
     """
     result = dict(environment)
     if "SLURM_JOB_ID" not in environment:
-        share = str(max(1, _cores() // ranks))
+        share = str(max(1, available_cores() // ranks))
         for name in _THREADS:
             result.setdefault(name, share)
     if sys.stderr.isatty():
@@ -121,14 +129,18 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             command, env=environment_for(ranks), stdin=subprocess.DEVNULL, start_new_session=True
         )
     except OSError as problem:
-        raise InputError(f"cannot start {command[0]} ({problem.strerror}): check the MPI installation") from None
+        raise InputError(
+            f"cannot start {command[0]} ({problem.strerror}): check the MPI installation"
+        ) from None
     received: list[int] = []
 
     def forward(number: int, _frame: object) -> None:
         received.append(number)
         process.send_signal(number)
 
-    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    previous = {
+        number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         code = process.wait()
     finally:
@@ -140,7 +152,8 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
 
 
 def _mpiexec(environment: Mapping[str, str]) -> str | None:
-    # The interpreter's own folder, links not followed: in a virtual environment the interpreter is a link to elsewhere.
+    # The interpreter's own folder, links not followed: in a virtual environment the interpreter is a link to
+    # elsewhere.
     beside = Path(sys.executable).parent / "mpiexec"
     if os.access(beside, os.X_OK):
         return str(beside)
@@ -151,24 +164,25 @@ def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
     """Return what the kind of `mpiexec` needs to start more ranks than it counts slots."""
     try:
         answer = subprocess.run(
-            [mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+            [mpiexec, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            stdin=subprocess.DEVNULL,
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise InputError(f"{mpiexec} does not answer ({problem}): check the MPI installation") from None
     if not any(name in answer for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
         return []
-    # Open MPI counts cores, which are half of the processors where these are threads. It also adds paragraphs of its own
-    # to an exit code that is not 0, which would bury the one line that says what is wrong.
-    return ["--quiet", *(["--oversubscribe"] if ranks > _cores() // 2 else [])]
+    # Open MPI counts cores, which are half of the processors where these are threads. It also adds paragraphs
+    # of its own to an exit code that is not 0, which would bury the one line that says what is wrong.
+    return ["--quiet", *(["--oversubscribe"] if ranks > available_cores() // 2 else [])]
 
 
 def _in_slurm_step(environment: Mapping[str, str]) -> bool:
     step = _number(environment.get("SLURM_STEP_ID", environment.get("SLURM_STEPID")))
     return step is not None and step < _FIRST_SPECIAL_STEP
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _number(text: str | None) -> int | None:

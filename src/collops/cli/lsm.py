@@ -23,7 +23,9 @@ def lsm(
     iterations: Annotated[int, typer.Option(help="Iterations of CGLS.")] = _DEFAULT.iterations,
     survey: Annotated[
         str | None,
-        typer.Option(metavar="FILE.sgy", help="SEG-Y survey to migrate; else one is made.", rich_help_panel=_FILES),
+        typer.Option(
+            metavar="FILE.sgy", help="SEG-Y survey to migrate; else one is made.", rich_help_panel=_FILES
+        ),
     ] = None,
     velocity: Annotated[
         str | None,
@@ -36,16 +38,28 @@ def lsm(
     ] = None,
     inline: Annotated[
         int | None,
-        typer.Option(help="Inline of a SEG-Y velocity.", show_default="the middle one", rich_help_panel=_FILES),
+        typer.Option(
+            help="Inline of a SEG-Y velocity.", show_default="the middle one", rich_help_panel=_FILES
+        ),
     ] = None,
-    nx: Annotated[int | None, typer.Option(help="Image points along the line.", rich_help_panel=_IMAGE)] = None,
+    nx: Annotated[
+        int | None, typer.Option(help="Image points along the line.", rich_help_panel=_IMAGE)
+    ] = None,
     nz: Annotated[int | None, typer.Option(help="Image points in depth.", rich_help_panel=_IMAGE)] = None,
-    dx: Annotated[float | None, typer.Option(help="Their spacing along the line, m.", rich_help_panel=_IMAGE)] = None,
-    dz: Annotated[float | None, typer.Option(help="Their spacing in depth, m.", rich_help_panel=_IMAGE)] = None,
-    x0: Annotated[float | None, typer.Option(help="Position of the first column, m.", rich_help_panel=_IMAGE)] = None,
+    dx: Annotated[
+        float | None, typer.Option(help="Their spacing along the line, m.", rich_help_panel=_IMAGE)
+    ] = None,
+    dz: Annotated[
+        float | None, typer.Option(help="Their spacing in depth, m.", rich_help_panel=_IMAGE)
+    ] = None,
+    x0: Annotated[
+        float | None, typer.Option(help="Position of the first column, m.", rich_help_panel=_IMAGE)
+    ] = None,
     shots: Annotated[int | None, typer.Option(help="Number of shots.", rich_help_panel=_MADE)] = None,
     receivers: Annotated[int | None, typer.Option(help="Number of receivers.", rich_help_panel=_MADE)] = None,
-    samples: Annotated[int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)
+    ] = None,
     noise: Annotated[
         float | None,
         typer.Option(help="Noise relative to the signal (rms).", show_default="0.1", rich_help_panel=_MADE),
@@ -57,7 +71,9 @@ def lsm(
     frequency: Annotated[
         float | None,
         typer.Option(
-            help="Peak frequency of the Ricker wavelet, Hz.", show_default="from the data", rich_help_panel=_METHOD
+            help="Peak frequency of the Ricker wavelet, Hz.",
+            show_default="from the data",
+            rich_help_panel=_METHOD,
         ),
     ] = None,
     mute: Annotated[
@@ -69,14 +85,16 @@ def lsm(
         ),
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="Travel times: eikonal or analytic (constant velocity).", rich_help_panel=_METHOD)
+        str,
+        typer.Option(help="Travel times: eikonal or analytic (constant velocity).", rich_help_panel=_METHOD),
     ] = _DEFAULT.mode,
     damp: Annotated[
         float, typer.Option(help="Damping relative to the operator's norm.", rich_help_panel=_METHOD)
     ] = _DEFAULT.damp,
     dtype: Annotated[str, typer.Option(help="float32 or float64.", rich_help_panel=_METHOD)] = _DEFAULT.dtype,
     engine: Annotated[
-        str, typer.Option(help="numpy, cupy, or auto: cupy where every rank has a GPU.", rich_help_panel=_METHOD)
+        str,
+        typer.Option(help="numpy, cupy, or auto: cupy where every rank has a GPU.", rich_help_panel=_METHOD),
     ] = _DEFAULT.engine,
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the results.")] = _DEFAULT.out,
     as_json: Json = False,
@@ -85,8 +103,8 @@ def lsm(
 ) -> None:
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
 
-    Without files it makes a survey over faulted, dipping layers and shows how well they are found. With --survey and
-    --velocity it migrates yours. Writes image.png, convergence.png and result.zarr.
+    Without files it makes a survey over faulted, dipping layers and shows how well they are found. With
+    --survey and --velocity it migrates yours. Writes image.png, convergence.png and result.zarr.
     """
     options = Options(
         survey=survey,

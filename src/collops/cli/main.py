@@ -38,7 +38,8 @@ def _show_version(asked: bool) -> None:
 @application.callback()
 def _collops(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     # Its presence makes typer treat even a single command as a subcommand.
@@ -67,14 +68,16 @@ def _run(arguments: list[str]) -> int:
     except _usage_errors() as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "collops"
-        # The parser shows its messages to a person in a box of several lines; here they are one line like all others.
-        report(command, f"{error.format_message().rstrip('.')}: see {command} --help")
+        message = str(getattr(error, "format_message", error.__str__)())
+        # The parser shows its messages to a person in a box of several lines; here they are one line like all
+        # others.
+        report(command, f"{message.rstrip('.')}: see {command} --help")
         return BAD_INPUT
     return code if isinstance(code, int) else 0
 
 
 def _usage_errors() -> type[Exception]:
-    """Return the class of the parser's errors: typer brings its own parser since 0.25, and used click before."""
+    """Return the class of the parser's errors: newer versions of typer have their own, older ones click's."""
     try:
         from typer.exceptions import TyperException
     except ImportError:

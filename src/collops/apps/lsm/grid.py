@@ -80,12 +80,14 @@ class Grid:
         slack_x, slack_z = self.dx / 1000, self.dz / 1000
         if left < self.x[0] - slack_x or right > self.x[-1] + slack_x:
             raise InputError(
-                f"sources and receivers lie at {left:g} to {right:g} m, off the model's {self.x[0]:g} to {self.x[-1]:g} m: "
+                f"sources and receivers lie at {left:g} to {right:g} m, "
+                f"off the model's {self.x[0]:g} to {self.x[-1]:g} m: "
                 "change --nx, --dx or --x0, or leave them out"
             )
         if top < -slack_z or bottom > self.z[-1] + slack_z:
             raise InputError(
-                f"sources and receivers lie at depths of {top:g} to {bottom:g} m, off the model's 0 to {self.z[-1]:g} m: "
+                f"sources and receivers lie at depths of {top:g} to {bottom:g} m, "
+                f"off the model's 0 to {self.z[-1]:g} m: "
                 "change --nz or --dz, or leave them out"
             )
 
@@ -102,9 +104,10 @@ def cover(
 ) -> Grid:
     """Choose the grid for a survey; what is given stays.
 
-    The line from the first to the last station is covered with a margin of 5 % on both sides. Columns are half a
-    receiver spacing apart (the spacing of midpoints), but at most 401. Rows reach as deep as a vertical echo at the end of
-    the record comes from, and are as far apart as the columns, but at most 401. Spacings are rounded to at most three digits.
+    The line from the first to the last station is covered with a margin of 5 % on both sides. Columns are
+    half a receiver spacing apart (the spacing of midpoints), but at most 401. Rows reach as deep as a
+    vertical echo at the end of the record comes from, and are as far apart as the columns, but at most 401.
+    Spacings are rounded to at most three digits.
 
     Parameters
     ----------
@@ -135,7 +138,11 @@ def cover(
     if dz is None or nz is None:
         depth = max(_deepest_echo(profile, geometry), 1.5 * deepest)
         if dz is None:
-            dz = max(dx, _round_up(depth / (_MOST_ROWS - 1))) if nz is None else _round_up(depth / max(nz - 1, 1))
+            dz = (
+                max(dx, _round_up(depth / (_MOST_ROWS - 1)))
+                if nz is None
+                else _round_up(depth / max(nz - 1, 1))
+            )
         if nz is None:
             nz = int(np.ceil(depth / dz)) + 1 if dz > 0 else 1
     return Grid(nx, nz, dx, dz, x0)
@@ -144,7 +151,7 @@ def cover(
 def _receiver_spacing(geometry: Geometry) -> float:
     """Return the median distance between neighbouring receivers along the line, over the shots."""
     steps = [np.diff(np.unique(receivers[0])) for receivers in geometry.distinct_receivers()]
-    together = np.concatenate(steps)
+    together: np.ndarray = np.concatenate(steps)
     left, right, _, _ = geometry.bounds
     return float(np.median(together)) if together.size else (right - left) / 100
 
@@ -153,7 +160,9 @@ def _deepest_echo(profile: Callable[[np.ndarray], np.ndarray], geometry: Geometr
     """Return the depth from which a vertical echo arrives at the end of the record."""
     one_way = float(geometry.times[-1]) / 2
     if one_way <= 0:
-        raise InputError("the record ends before the shot: check the delay recording time in the trace headers")
+        raise InputError(
+            "the record ends before the shot: check the delay recording time in the trace headers"
+        )
     speed = float(profile(np.zeros(1))[0])
     depth, steps = speed * one_way, 2000
     # The depth is not known in advance where the velocity grows: it doubles until it is deep enough.

@@ -28,8 +28,9 @@ class Line:
     def through(cls, east: np.ndarray, north: np.ndarray) -> Line:
         """Choose the line for points on the map.
 
-        Where only one coordinate varies, the distance is that coordinate as it is in the file. Else the line is the one from
-        which the points deviate least (in the mean square), it points east, and its first point has distance zero.
+        Where only one coordinate varies, the distance is that coordinate as it is in the file. Else the line
+        is the one from which the points deviate least (in the mean square), it points east, and its first
+        point has distance zero.
         """
         if np.ptp(north) == 0:
             return cls((0.0, float(north[0])), (1.0, 0.0))
@@ -48,4 +49,6 @@ class Line:
 
     def deviation(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
         """Return the distance from the line, in metres, of points on the map."""
-        return np.abs((north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1])
+        return np.abs(
+            (north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1]
+        )

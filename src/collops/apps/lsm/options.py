@@ -81,14 +81,21 @@ class Options:
     out: str = "collops-lsm"
 
     def check(self) -> None:
-        """Raise if the options contradict each other or a number makes no sense; look at the files but read no data.
+        """Raise if a number makes no sense or options contradict each other; reads only the heads of files.
 
         Raises
         ------
         InputError
             Naming the option and what to do.
         """
-        for name, least in (("nx", 2), ("nz", 2), ("shots", 1), ("receivers", 1), ("samples", 2), ("iterations", 1)):
+        for name, least in (
+            ("nx", 2),
+            ("nz", 2),
+            ("shots", 1),
+            ("receivers", 1),
+            ("samples", 2),
+            ("iterations", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"--{name} must be at least {least}, not {value}")
@@ -115,7 +122,9 @@ class Options:
             for name in _SYNTHETIC_ONLY:
                 if getattr(self, name) is not None:
                     option = name.replace("_", "-")
-                    raise InputError(f"--{option} belongs to the synthetic survey: leave it out, or leave out --survey")
+                    raise InputError(
+                        f"--{option} belongs to the synthetic survey: leave it out, or leave out --survey"
+                    )
             SegyFile.inspect(self.survey)
         self._check_velocity()
 
@@ -127,9 +136,13 @@ class Options:
             elif not model.is_file():
                 raise InputError(f"{model} does not exist: check the name of the velocity file")
         if self.inline is not None and (not isinstance(model, Path) or model.suffix.lower() == ".npy"):
-            raise InputError("--inline chooses a section of a SEG-Y velocity: give one with --velocity, or leave it out")
-        # The velocity of a survey that this package wrote may still come from its header; it is checked there again.
+            raise InputError(
+                "--inline chooses a section of a SEG-Y velocity: give one with --velocity, or leave it out"
+            )
+        # The velocity of a survey that this package wrote may still come from its header; it is checked there
+        # again.
         if self.mode == "analytic" and not (
-            (isinstance(model, Gradient) and model.gradient == 0) or (model is None and self.survey is not None)
+            (isinstance(model, Gradient) and model.gradient == 0)
+            or (model is None and self.survey is not None)
         ):
             raise InputError("--mode analytic needs a constant velocity: give one such as --velocity 1800")

@@ -1,4 +1,4 @@
-"""Surveys in SEG-Y: the geometry from the trace headers, each rank's own traces, and the way back to a file."""
+"""Surveys in SEG-Y: the geometry from the headers, each rank's own traces, and the way back to a file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,27 @@ __all__ = ["SurveyHeaders", "read_headers", "read_traces", "write_survey"]
 
 _SIGNATURE = "COLLOPS SURVEY 1"
 _ARC_UNITS = (2, 3, 4)
-# Identification codes that are no recorded wave field: dead, dummy, time break, uphole, sweep, timing, water break.
+# Identification codes that are no recorded wave field: dead, dummy, time break, uphole, sweep, timing, water
+# break.
 _OTHER_TRACES = range(2, 9)
-_FIELDS = (
-    "FieldRecord EnergySourcePoint SourceX SourceY GroupX GroupY SourceGroupScalar ElevationScalar "
-    "ReceiverGroupElevation SourceSurfaceElevation SourceDepth DelayRecordingTime ScalarTraceHeader "
-    "TRACE_SAMPLE_INTERVAL TraceIdentificationCode CoordinateUnits"
-).split()
+_FIELDS = [
+    "FieldRecord",
+    "EnergySourcePoint",
+    "SourceX",
+    "SourceY",
+    "GroupX",
+    "GroupY",
+    "SourceGroupScalar",
+    "ElevationScalar",
+    "ReceiverGroupElevation",
+    "SourceSurfaceElevation",
+    "SourceDepth",
+    "DelayRecordingTime",
+    "ScalarTraceHeader",
+    "TRACE_SAMPLE_INTERVAL",
+    "TraceIdentificationCode",
+    "CoordinateUnits",
+]
 
 
 @dataclass(frozen=True)
@@ -55,9 +69,10 @@ class SurveyHeaders:
 def read_headers(path: str | Path) -> SurveyHeaders:
     """Read the geometry of a survey.
 
-    Shots are told apart by field record, energy source point and source position, and keep the order in which they come.
-    Coordinates and elevations obey their scalars, and feet become metres. Depths count from sea level, or from the highest
-    station where one lies above it. The line is chosen by `Line.through`. Traces marked as dead, dummy or auxiliary are left out.
+    Shots are told apart by field record, energy source point and source position, and keep the order in which
+    they come. Coordinates and elevations obey their scalars, and feet become metres. Depths count from sea
+    level, or from the highest station where one lies above it. The line is chosen by `Line.through`. Traces
+    marked as dead, dummy or auxiliary are left out.
 
     Parameters
     ----------
@@ -72,8 +87,8 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     file = SegyFile.inspect(path)
     headers = file.headers(*_FIELDS)
     notes: list[str] = []
-    # Revision 0 knows only lengths and arc seconds here, and its files often carry something else: only codes that
-    # the file's own revision defines are believed.
+    # Revision 0 knows only lengths and arc seconds here, and its files often carry something else: only codes
+    # that the file's own revision defines are believed.
     units = int(headers["CoordinateUnits"][0])
     if units in _ARC_UNITS and (file.revision > 0 or units == _ARC_UNITS[0]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
@@ -90,15 +105,23 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     source_east, source_north, group_east, group_north = (
         scaled(headers[name], scalar) * file.metres for name in ("SourceX", "SourceY", "GroupX", "GroupY")
     )
-    if not any(np.any(c) for c in (source_east, source_north)) and not any(np.any(c) for c in (group_east, group_north)):
-        raise InputError(f"{path} has no source and receiver coordinates in its trace headers: fill in bytes 73 to 88")
+    if not any(np.any(c) for c in (source_east, source_north)) and not any(
+        np.any(c) for c in (group_east, group_north)
+    ):
+        raise InputError(
+            f"{path} has no source and receiver coordinates in its trace headers: fill in bytes 73 to 88"
+        )
     east, north = np.concatenate([source_east, group_east]), np.concatenate([source_north, group_north])
     line = Line.through(east, north)
     length, off_line = float(np.ptp(line.distance(east, north))), float(line.deviation(east, north).max())
     if length == 0:
-        raise InputError(f"{path} has all sources and receivers at one point: fill in bytes 73 to 88 of its trace headers")
+        raise InputError(
+            f"{path} has all sources and receivers at one point: fill in bytes 73 to 88 of its trace headers"
+        )
     if off_line > 0.02 * length:
-        notes.append(f"stations lie up to {off_line:.0f} m off the straight line on which the 2-D migration puts them")
+        notes.append(
+            f"stations lie up to {off_line:.0f} m off the straight line on which the 2-D migration puts them"
+        )
 
     source_depth, receiver_depth = _depths(headers, file.metres, notes)
     start = _start(headers, path)
@@ -130,7 +153,9 @@ def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[
     return np.split(together, np.cumsum([len(n) for n in numbers])[:-1])
 
 
-def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: Mapping[str, str]) -> None:
+def write_survey(
+    path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: Mapping[str, str]
+) -> None:
     """Write a whole survey as SEG-Y.
 
     Parameters
@@ -152,7 +177,9 @@ def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defau
     interval = round(geometry.interval * 1e6)
     delay = round(geometry.start * 1e3)
     if abs(interval - geometry.interval * 1e6) > 1e-3:
-        raise InputError(f"SEG-Y holds whole microseconds: choose another interval than {geometry.interval} s")
+        raise InputError(
+            f"SEG-Y holds whole microseconds: choose another interval than {geometry.interval} s"
+        )
     counts = [receivers.shape[1] for receivers in geometry.receivers]
     shot = np.repeat(np.arange(geometry.shots), counts)
     source, group = geometry.sources[:, shot], np.concatenate(list(geometry.receivers), axis=1)
@@ -181,7 +208,9 @@ def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defau
     write_segy(path, np.concatenate(traces), headers, interval, text)
 
 
-def _depths(headers: Mapping[str, np.ndarray], metres: float, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _depths(
+    headers: Mapping[str, np.ndarray], metres: float, notes: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the depths of source and receiver of every trace below the datum."""
     scalar = headers["ElevationScalar"]
     elevation, surface, below = (
@@ -208,7 +237,7 @@ def _start(headers: Mapping[str, np.ndarray], path: str | Path) -> float:
 
 
 def _interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
-    """Return the sample interval in seconds: that of the traces where they name one, else that of the file."""
+    """Return the sample interval in seconds: that of the traces if they name one, else that of the file."""
     intervals = headers["TRACE_SAMPLE_INTERVAL"]
     if np.ptp(intervals) > 0:
         raise InputError(
@@ -218,12 +247,14 @@ def _interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
     # A negative number is an unsigned one above 32767 that was read as signed.
     interval = int(intervals[0]) % 0x10000 or file.interval
     if interval == 0:
-        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
+        raise InputError(
+            f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)"
+        )
     return interval / 1e6
 
 
 def _shots(headers: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of the shot of every trace, in order of appearance, and the first trace of every shot."""
+    """Return the shot of every trace, numbered in order of appearance, and the first trace of every shot."""
     names = ("FieldRecord", "EnergySourcePoint", "SourceX", "SourceY")
     keys = np.stack([headers[name] for name in names], axis=1)
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)

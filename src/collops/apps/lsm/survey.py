@@ -1,4 +1,4 @@
-"""What a seismic survey is: where the shots and their receivers stand, how long they listen, and the traces of this rank."""
+"""What a seismic survey is: where shots and receivers stand, how they are sampled, and this rank's traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Geometry", "Survey", "shots_of"]
 
 
 def shots_of(rank: int, shots: int, ranks: int) -> range:
-    """Return the shots that `rank` owns: blocks in order, the first ``shots % ranks`` of them one shot longer."""
+    """Return the shots that `rank` owns: blocks in order, the first ``shots % ranks`` one shot longer."""
     size, longer = divmod(shots, ranks)
     first = rank * size + min(rank, longer)
     return range(first, first + size + (rank < longer))
@@ -24,7 +24,8 @@ def shots_of(rank: int, shots: int, ranks: int) -> range:
 class Geometry:
     """Positions and sampling of a 2-D survey, the same on every rank.
 
-    Every shot has receivers of its own, as a towed streamer has; a fixed spread is the case where they coincide.
+    Every shot has receivers of its own, as a towed streamer has; a fixed spread is the case where they
+    coincide.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ class Geometry:
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
-        """Smallest and largest position along the line, smallest and largest depth, of all sources and receivers."""
+        """Smallest and largest position along the line, and depth, of all sources and receivers."""
         positions = np.concatenate([self.sources, *self.distinct_receivers()], axis=1)
         low, high = positions.min(axis=1), positions.max(axis=1)
         return float(low[0]), float(high[0]), float(low[1]), float(high[1])
@@ -135,7 +136,9 @@ class Survey:
 
     def __post_init__(self) -> None:
         if len(self.traces) != len(self.local_shots):
-            raise InputError(f"{len(self.local_shots)} shots need as many arrays of traces, not {len(self.traces)}")
+            raise InputError(
+                f"{len(self.local_shots)} shots need as many arrays of traces, not {len(self.traces)}"
+            )
         for shot, traces in zip(self.local_shots, self.traces, strict=True):
             expected = (self.geometry.receivers[shot].shape[1], self.geometry.samples)
             if traces.shape != expected:

@@ -1,4 +1,4 @@
-"""A made-up survey: a model of dipping, faulted layers below a flat cover, and shots and receivers along its surface."""
+"""A made-up survey: dipping, faulted layers below a flat cover, with shots and receivers above them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _TILTED = (
     (0.93, 0.9),
     (1.01, -0.7),
 )
-# Faults: where they meet the surface, how far they lean over the whole depth (fractions of the width), and their throw.
+# Faults: where they meet the surface, how far they lean over the whole depth (fractions of the width), and
+# their throw.
 _FAULTS = ((0.24, 0.16, 0.075), (0.58, 0.14, -0.06))
 _DIP = 0.26
 _BASE = 0.93
@@ -45,9 +46,10 @@ def default_frequency(velocity: np.ndarray, grid: Grid) -> float:
 def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarray:
     """Return the model that the migration should find.
 
-    A cover of gently undulating layers lies on an unconformity; below it the layers dip and two normal faults offset
-    them. Reflectors are not one cell thin but have the shape that a wavelet of `frequency` can resolve: what lies outside
-    the band of the data cannot be found by any inversion of them, and would only hide how well the rest is found.
+    A cover of gently undulating layers lies on an unconformity; below it the layers dip and two normal faults
+    offset them. Reflectors are not one cell thin but have the shape that a wavelet of `frequency` can
+    resolve: what lies outside the band of the data cannot be found by any inversion of them, and would only
+    hide how well the rest is found.
 
     Parameters
     ----------
@@ -66,7 +68,8 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
     width, depth = grid.dx * (grid.nx - 1), grid.dz * (grid.nz - 1)
     across = ((grid.x - grid.x0) / width)[:, None]
     down = (grid.z / depth)[None, :]
-    # Reflectors of the wavelet's peak frequency f have the wavenumber 2 f / v; a little less is better resolved.
+    # Reflectors of the wavelet's peak frequency f have the wavenumber 2 f / v; a little less is better
+    # resolved.
     wavenumber = 1.6 * frequency / velocity * depth
 
     unconformity = 0.40 + 0.02 * np.sin(2 * np.pi * (across + 0.1)) + 0.015 * np.cos(5 * np.pi * across)
@@ -88,8 +91,10 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
     return (model + tilted * below) * _ramp(across / 0.10) * _ramp((1 - across) / 0.10)
 
 
-def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None) -> Geometry:
-    """Return a survey whose shots and receivers are spread evenly over the surface; all receivers record all shots.
+def fixed_spread(
+    grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None
+) -> Geometry:
+    """Return a survey with shots and receivers spread evenly over the surface, all recording all shots.
 
     Parameters
     ----------
@@ -100,7 +105,8 @@ def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, s
     shots, receivers : int
         How many.
     samples : int, optional
-        By default the record lasts until the echoes from the deepest corner have come back at moderate offset.
+        By default the record lasts until the echoes from the deepest corner have come back at moderate
+        offset.
     """
     if samples is None:
         slowness = 1 / velocity[grid.nx // 2]
@@ -108,14 +114,16 @@ def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, s
         aside = 0.35 * grid.dx * (grid.nx - 1) * float(slowness.mean())
         samples = int(np.ceil((2 * np.hypot(vertical, aside) + 0.1) / INTERVAL / 50)) * 50 + 1
     if samples * INTERVAL > 600:
-        raise InputError(f"--samples {samples} is a record of {samples * INTERVAL:.0f} s: choose at most 150000")
+        raise InputError(
+            f"--samples {samples} is a record of {samples * INTERVAL:.0f} s: choose at most 150000"
+        )
     stations = np.stack([_spread(grid, receivers), np.zeros(receivers)])
     sources = np.stack([_spread(grid, shots), np.zeros(shots)])
     return Geometry(sources, [stations] * shots, samples, INTERVAL)
 
 
 def add_noise(traces: list[np.ndarray], shots: range, deviation: float, seed: int) -> None:
-    """Add white noise to the traces of some shots in place; the noise of a shot depends on nothing but its number.
+    """Add white noise to the traces of some shots in place; that of a shot depends on its number only.
 
     Parameters
     ----------
@@ -134,8 +142,11 @@ def add_noise(traces: list[np.ndarray], shots: range, deviation: float, seed: in
 
 
 def _spread(grid: Grid, count: int) -> np.ndarray:
-    positions = np.linspace(grid.x[0], grid.x[-1], count) if count > 1 else np.array([grid.x[0] + grid.x[-1]]) / 2
-    # A tenth of a millimetre is what the headers of a SEG-Y file hold: the survey is the same when it is read again.
+    positions = (
+        np.linspace(grid.x[0], grid.x[-1], count) if count > 1 else np.array([grid.x[0] + grid.x[-1]]) / 2
+    )
+    # A tenth of a millimetre is what the headers of a SEG-Y file hold: the survey is the same when it is read
+    # again.
     return np.round(positions, 4)
 
 

@@ -1,4 +1,4 @@
-"""Travel times from every source and receiver to every image point, computed once for each position and shared by the ranks."""
+"""Travel times from each position to the image points, computed once and shared by the ranks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def travel_times(
     shares = [shots_of(rank, count, comm.size) for rank in range(comm.size)]
     with local_stage(comm):
         if mode == "eikonal" and importlib.util.find_spec("skfmm") is None:
-            raise InputError("eikonal travel times need the package scikit-fmm: install it, or use --mode analytic")
+            raise InputError(
+                "eikonal travel times need scikit-fmm: install collops[eikonal], or use --mode analytic"
+            )
         compute = straight if mode == "analytic" else travel_time
         table = np.empty((count, *grid.shape), dtype)
         mine = shares[comm.rank]
@@ -75,12 +77,13 @@ def straight(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarr
 def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:
     """Return first-arrival times in seconds from one position, by fast marching; shape ``(nx, nz)``.
 
-    Within three cells the ray is taken as straight through the mean of the slowness at its ends. From the circle there
-    the second-order scheme of scikit-fmm goes on. The position may lie between grid points.
+    Within three cells the ray is taken as straight through the mean of the slowness at its ends. From the
+    circle there the second-order scheme of scikit-fmm goes on. The position may lie between grid points.
 
     References
     ----------
-    Sethian, J. A., *A fast marching level set method for monotonically advancing fronts*, PNAS 93 (1996), 1591-1595.
+    Sethian, J. A., *A fast marching level set method for monotonically advancing fronts*, PNAS 93 (1996),
+    1591-1595.
     """
     import skfmm
 

@@ -18,7 +18,9 @@ __all__ = ["Gradient", "Section", "on_grid", "parse_velocity", "read_npy", "read
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
 _SEGY_SUFFIXES = (".sgy", ".segy")
-_HELP = "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
+_HELP = (
+    "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ def parse_velocity(text: str) -> Gradient | Path:
     if not (np.isfinite(surface) and np.isfinite(gradient)):
         raise InputError(f"the velocity {text!r} is not finite: {_HELP}")
     if surface <= 0:
-        raise InputError(f"the velocity {text!r} is {surface:g} m/s at depth 0, which is not positive: {_HELP}")
+        raise InputError(
+            f"the velocity {text!r} is {surface:g} m/s at depth 0, which is not positive: {_HELP}"
+        )
     return Gradient(surface, gradient)
 
 
@@ -132,13 +136,15 @@ def read_npy(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: check the name of the velocity file") from None
     except (OSError, ValueError, EOFError) as problem:
-        raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
+        raise InputError(
+            f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again"
+        ) from None
     if not isinstance(velocity, np.ndarray):
         raise InputError(f"{path} is an archive of arrays: save the velocity alone with numpy.save")
     if velocity.ndim != 2 or velocity.dtype.kind not in "fiu" or min(velocity.shape) < 2:
         raise InputError(
-            f"{path} holds {velocity.dtype} of shape {velocity.shape}: save real velocities of shape (nx, nz), "
-            "at least 2 along each axis"
+            f"{path} holds {velocity.dtype} of shape {velocity.shape}: "
+            "save real velocities of shape (nx, nz), at least 2 along each axis"
         )
     velocity = velocity.astype(np.float64)
     _check(velocity, str(path))
@@ -148,8 +154,9 @@ def read_npy(path: Path) -> np.ndarray:
 def read_section(path: Path, inline: int | None = None) -> Section:
     """Read one vertical section of velocities in depth from a SEG-Y file.
 
-    Of a volume, the traces of one inline (bytes 189 to 192) are taken, sorted by their map coordinates (bytes 181 to 188).
-    The sample interval counts in millimetres, as is usual for files in depth, and the delay recording time in metres.
+    Of a volume, the traces of one inline (bytes 189 to 192) are taken, sorted by their map coordinates (bytes
+    181 to 188). The sample interval counts in millimetres, as is usual for files in depth, and the delay
+    recording time in metres.
 
     Parameters
     ----------
@@ -171,27 +178,35 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     elif inline not in inlines:
         raise InputError(f"{path} has no inline {inline}: choose one from {inlines[0]} to {inlines[-1]}")
     if file.interval == 0:
-        raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)")
+        raise InputError(
+            f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)"
+        )
     numbers = np.flatnonzero(headers["INLINE_3D"] == inline)
     east, north = (
-        scaled(headers[name][numbers], headers["SourceGroupScalar"][numbers]) * file.metres for name in ("CDP_X", "CDP_Y")
+        scaled(headers[name][numbers], headers["SourceGroupScalar"][numbers]) * file.metres
+        for name in ("CDP_X", "CDP_Y")
     )
     distance = Line.through(east, north).distance(east, north)
     order = np.argsort(distance, kind="stable")
     distance = distance[order] - distance.min()
     if (np.diff(distance) <= 0).any():
-        raise InputError(f"{path} has several traces at one place of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)")
+        raise InputError(
+            f"{path} has several traces at one place of inline {inline}: "
+            "fill in bytes 181 to 188 (CDP X and Y)"
+        )
     velocity = file.read(numbers[order]).astype(np.float64)
     _check(velocity, str(path))
     depth = float(headers["DelayRecordingTime"][numbers[0]]) + file.interval / 1000 * np.arange(file.samples)
     return Section(velocity * file.metres, distance, depth * file.metres, east[order], north[order], inline)
 
 
-def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
+def on_grid(
+    model: Gradient | Section | np.ndarray, grid: Grid, line: Line | None, notes: list[str]
+) -> np.ndarray:
     """Return the velocity at the points of `grid`.
 
-    A section is put where its map coordinates are if these overlap with the grid, and else with its first trace at the
-    first column; beyond its ends its outermost velocities go on.
+    A section is put where its map coordinates are if these overlap with the grid, and else with its first
+    trace at the first column; beyond its ends its outermost velocities go on.
 
     Parameters
     ----------
@@ -223,7 +238,8 @@ def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | Non
         velocity = model
         if velocity.shape != grid.shape:
             raise InputError(
-                f"the velocity file has shape {velocity.shape}, but the image is {grid.shape}: leave out --nx and --nz"
+                f"the velocity file has shape {velocity.shape}, but the image is {grid.shape}: "
+                "leave out --nx and --nz"
             )
     return velocity
 
@@ -237,13 +253,19 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
             if ends[0] > ends[1]:
                 flipped = section.distance[-1] - section.distance[::-1]
                 section = Section(
-                    section.velocity[::-1], flipped, section.depth, section.east[::-1], section.north[::-1], section.inline
+                    section.velocity[::-1],
+                    flipped,
+                    section.depth,
+                    section.east[::-1],
+                    section.north[::-1],
+                    section.inline,
                 )
     columns = np.stack([np.interp(grid.z, section.depth, column) for column in section.velocity])
     at = start + section.distance
     velocity = np.stack([np.interp(grid.x, at, row) for row in columns.T], axis=1)
     notes.append(
-        f"velocity from inline {section.inline}: {at[0]:.0f} to {at[-1]:.0f} m and down to {section.depth[-1]:.0f} m, "
+        f"velocity from inline {section.inline}: "
+        f"{at[0]:.0f} to {at[-1]:.0f} m and down to {section.depth[-1]:.0f} m, "
         f"on an image from {grid.x[0]:.0f} to {grid.x[-1]:.0f} m and down to {grid.z[-1]:.0f} m"
     )
     return velocity
@@ -253,8 +275,12 @@ def _check(velocity: np.ndarray, name: str) -> None:
     finite = np.isfinite(velocity)
     if not finite.all():
         column, row = np.argwhere(~finite)[0]
-        raise InputError(f"{name} is {velocity[column, row]} at column {column}, row {row}: replace what is not a finite number")
+        raise InputError(
+            f"{name} is {velocity[column, row]} at column {column}, row {row}: "
+            "replace what is not a finite number"
+        )
     if velocity.min() <= 0:
         column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)
-        raise InputError(f"{name} is {velocity.min():g} m/s at column {column}, row {row}: velocities must be positive")
-
+        raise InputError(
+            f"{name} is {velocity.min():g} m/s at column {column}, row {row}: velocities must be positive"
+        )

@@ -1,0 +1,125 @@
+"""Write what a migration found: two pictures for a person and one Zarr group for a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collops.apps.lsm.grid import Grid
+from collops.apps.outputs import atomic
+from collops.apps.pictures import convergence, figure, section, symmetric_limit
+
+__all__ = ["write_pictures", "write_result"]
+
+
+def write_pictures(
+    folder: Path,
+    grid: Grid,
+    *,
+    truth: np.ndarray | None,
+    velocity: np.ndarray,
+    adjoint: np.ndarray,
+    image: np.ndarray,
+    residuals: np.ndarray,
+    noise_level: float | None,
+    error: float | None,
+) -> list[Path]:
+    """Draw ``image.png`` and ``convergence.png``.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Where to write.
+    grid : Grid
+        The image grid; all images have its shape.
+    truth : numpy.ndarray or None
+        The model that was to be found; the velocity is shown instead where it is not known.
+    velocity : numpy.ndarray
+        In m/s.
+    adjoint : numpy.ndarray
+        The adjoint image, scaled to fit the data.
+    image : numpy.ndarray
+        The least-squares image.
+    residuals : numpy.ndarray
+        Norms of the residual.
+    noise_level : float or None
+        Norm of the noise relative to the first residual.
+    error : float or None
+        Relative error of the image.
+
+    Returns
+    -------
+    list of pathlib.Path
+        What was written.
+    """
+    path, history = folder / "image.png", folder / "convergence.png"
+    extent = (float(grid.x[0]), float(grid.x[-1]), float(grid.z[0]), float(grid.z[-1]))
+    ratio = (extent[1] - extent[0]) / (extent[3] - extent[2])
+    panel_width = 5.2
+    height = panel_width / ratio + 1.0 if 0.5 < ratio < 4 else 3.2
+    iterations = len(residuals) - 1
+    with figure(path, 3, (3 * panel_width, height)) as (drawing, axes):
+        if truth is None:
+            drawn = section(
+                axes[0],
+                velocity,
+                extent,
+                "velocity",
+                limits=(velocity.min(), velocity.max()),
+                colors="viridis",
+            )
+            bar = drawing.colorbar(drawn, ax=axes[0], shrink=0.85, pad=0.02)
+            bar.set_label("m/s")
+            bar.outline.set_visible(False)
+            limits = [symmetric_limit(adjoint), symmetric_limit(image)]
+        else:
+            # One scale for all three, so that what the adjoint lacks in amplitude shows.
+            limits = [symmetric_limit(truth, 99.5)] * 2
+            section(axes[0], truth, extent, "true reflectivity", limits=(-limits[0], limits[0]))
+        section(axes[1], adjoint, extent, "adjoint image", limits=(-limits[0], limits[0]), depth_label=False)
+        title = f"least-squares image, {iterations} iterations"
+        if error is not None:
+            title += f", error {100 * error:.0f} %"
+        section(axes[2], image, extent, title, limits=(-limits[1], limits[1]), depth_label=False)
+    convergence(history, residuals, "CGLS", noise_level)
+    return [path, history]
+
+
+def write_result(
+    path: Path, grid: Grid, arrays: dict[str, np.ndarray], units: dict[str, str], attributes: dict[str, Any]
+) -> Path:
+    """Write a Zarr group (format 3) that xarray opens with its coordinates.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The group's folder; replaced as a whole.
+    grid : Grid
+        The image grid.
+    arrays : dict of numpy.ndarray
+        2-D ones have the grid's shape; 1-D ones are histories over the iterations.
+    units : dict of str
+        Unit of each array; "1" for a pure number.
+    attributes : dict
+        Whatever JSON can hold.
+
+    Returns
+    -------
+    pathlib.Path
+        `path`.
+    """
+    import zarr
+
+    dimensions = {2: ("x", "z"), 1: ("iteration",)}
+    with atomic(path) as temporary:
+        group = zarr.open_group(str(temporary), mode="w", zarr_format=3, attributes=attributes)
+        for name, values, names in (
+            ("x", grid.x, ("x",)),
+            ("z", grid.z, ("z",)),
+            *((name, values, dimensions[values.ndim]) for name, values in arrays.items()),
+        ):
+            array = group.create_array(name, data=np.ascontiguousarray(values), dimension_names=names)
+            array.attrs["units"] = "m" if name in ("x", "z") else units[name]
+    return path
