@@ -1,0 +1,20 @@
+"""Benchmarks: each checks its answer, then times this package beside its peers in the same run."""
+
+from collops.bench.record import Check, Measurement, Record, default_path, read_record, write_record
+from collops.bench.registry import BENCHMARKS, Benchmark, Options, run
+from collops.bench.timing import Spread, Timing
+
+__all__ = [
+    "BENCHMARKS",
+    "Benchmark",
+    "Check",
+    "Measurement",
+    "Options",
+    "Record",
+    "Spread",
+    "Timing",
+    "default_path",
+    "read_record",
+    "run",
+    "write_record",
+]

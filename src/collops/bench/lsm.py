@@ -1,0 +1,263 @@
+"""Least-squares Kirchhoff migration (forward, adjoint, CGLS iteration) beside PyLops-MPI.
+
+The small problem is that of PyLops-MPI's tutorial: an image of 81 x 60 points, 4 m apart, two flat
+reflectors in a constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large
+one, on GPUs, has 401 x 300 points, 40 shots, 101 receivers and 1001 samples. Travel times are straight
+rays. The peer runs PyLops' operator with its fastest engine: Numba on hosts (in double precision, as in the
+tutorial), CUDA on GPUs (in single precision).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops import profile
+from collops.apps.lsm.survey import shots_of
+from collops.array import DistributedArray
+from collops.bench.peers import PEER, Peer, load_peer
+from collops.bench.record import Check, Measurement, check
+from collops.bench.registry import Context
+from collops.bench.timing import Plan, Timing, interleave, interleave_iterations
+from collops.errors import CollopsError
+from collops.operators import Kirchhoff
+from collops.solvers import cgls
+
+__all__ = ["measure"]
+
+EAGER, REPLAYED = "collops, eager", "collops, replayed"
+_SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
+_CHECKED_ITERATIONS = 10
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Sizes of a survey, from which all its numbers follow."""
+
+    nx: int
+    nz: int
+    shots: int
+    receivers: int
+    samples: int
+    dtype: str
+
+    @property
+    def x(self) -> np.ndarray:
+        return _SPACING * np.arange(self.nx)
+
+    @property
+    def z(self) -> np.ndarray:
+        return _SPACING * np.arange(self.nz)
+
+    @property
+    def t(self) -> np.ndarray:
+        return _INTERVAL * np.arange(self.samples)
+
+    @property
+    def reflectivity(self) -> np.ndarray:
+        image = np.zeros((self.nx, self.nz))
+        image[:, self.nz // 2], image[:, self.nz * 5 // 6] = -1.0, 0.5
+        return image.ravel()
+
+    def spread(self, count: int, depth: float) -> np.ndarray:
+        """Return positions of sources or receivers along the line, ten points from either end."""
+        along = np.linspace(10 * _SPACING, (self.nx - 10) * _SPACING, count)
+        return np.vstack([along, np.full(count, depth)])
+
+    def wavelet(self) -> tuple[np.ndarray, int]:
+        """Return the tutorial's wavelet, a Ricker of 20 Hz, and the index of its centre."""
+        from pylops.utils.wavelets import ricker
+
+        values, _, centre = ricker(self.t[:41], f0=20)
+        return values, centre
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        sizes = {"image": [self.nx, self.nz], "shots": self.shots, "receivers": self.receivers}
+        return sizes | {"samples": self.samples, "dtype": self.dtype}
+
+    @property
+    def name(self) -> str:
+        return f"migration of {self.nx} x {self.nz}"
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield forward, adjoint and an iteration, for each problem."""
+    on_device = context.engine.memory == "device"
+    dtype = "float32" if on_device else "float64"
+    if context.options.quick:
+        problems = [_Problem(41, 30, 6, 5, 301, dtype)]
+    else:
+        problems = [_Problem(81, 60, 40, 11, 651, dtype)]
+        problems += [_Problem(401, 300, 40, 101, 1001, dtype)] if on_device else []
+    peer = load_peer(context)
+    obstacle = _obstacle(context, peer)
+    for problem in problems:
+        yield from _measure(context, obstacle if obstacle is not None else peer, problem)
+
+
+def _obstacle(context: Context, peer: Peer | str) -> str | None:
+    """Why PyLops' operator with its fastest engine is not there, though PyLops-MPI is; on any rank."""
+    if isinstance(peer, str):
+        return None
+    found = importlib.util.find_spec("numba") is not None
+    if found and context.engine.name == "cupy":
+        found = importlib.util.find_spec("numba.cuda") is not None
+    everywhere = all(context.comm.allgather_metadata(found))
+    return None if everywhere else "PyLops' fast engines need Numba, which is not installed on all ranks"
+
+
+def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[Measurement]:
+    comm, engine = context.comm, context.engine
+    sources, receivers = problem.spread(problem.shots, 10.0), problem.spread(problem.receivers, 20.0)
+    wavelet, centre = problem.wavelet()
+    operator = Kirchhoff(
+        problem.z,
+        problem.x,
+        problem.t,
+        sources,
+        receivers,
+        _VELOCITY,
+        wavelet,
+        centre,
+        mode="analytic",
+        comm=comm,
+        engine=engine.name,
+        dtype=problem.dtype,
+    )
+    model = engine.from_host(problem.reflectivity.astype(problem.dtype))
+    x = DistributedArray(operator.domain, comm, model)
+    y = operator.forward(x)
+    image, data = operator.adjoint(y), operator.forward(x)
+
+    forward: dict[str, Callable[[], Any]] = {"collops": lambda: operator.forward(x, out=data)}
+    adjoint: dict[str, Callable[[], Any]] = {"collops": lambda: operator.adjoint(y, out=image)}
+
+    def solve(iterations: int, graph: bool) -> Any:
+        result = cgls(operator, y, niter=iterations, tol=0.0, graph=graph)
+        if result.iterations != iterations:
+            raise CollopsError(f"collops stopped after {result.iterations} of {iterations} iterations")
+        return result.x
+
+    solvers: dict[str, Callable[[int], Any]] = {}
+    if engine.memory == "device":
+        solvers[REPLAYED] = lambda iterations: solve(iterations, True)
+        solvers[EAGER] = lambda iterations: solve(iterations, False)
+    else:
+        solvers["collops"] = lambda iterations: solve(iterations, False)
+    ours = next(iter(solvers))
+    missing: dict[str, str] = {}
+    if isinstance(peer, str):
+        missing[PEER] = peer
+    else:
+        peer_operator = peer.vstack([_local_of_peer(context, problem, sources, receivers, wavelet, centre)])
+        traces = [
+            len(shots_of(rank, problem.shots, comm.size)) * problem.receivers * problem.samples
+            for rank in range(comm.size)
+        ]
+        peer_x, peer_y = peer.replicated(model), peer.split(y.local_array, traces)
+        start = peer.replicated(engine.xp.zeros_like(model))
+        forward[PEER] = lambda: peer_operator.matvec(peer_x)
+        adjoint[PEER] = lambda: peer_operator.rmatvec(peer_y)
+        solvers[PEER] = lambda iterations: peer.cgls(peer_operator, peer_y, start, iterations)
+
+    checks = {
+        "forward": _compare(context, problem, "traces", forward),
+        "adjoint": _compare(context, problem, "image of migration", adjoint),
+        "iteration": _compare(
+            context,
+            problem,
+            f"image after {_CHECKED_ITERATIONS} iterations",
+            {name: (lambda run=run: run(_CHECKED_ITERATIONS)) for name, run in solvers.items()},
+        ),
+    }
+    plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=7, seconds=0.2)
+    ranks = f"{comm.size} {'GPU' if engine.memory == 'device' else 'rank'}{'s' if comm.size > 1 else ''}"
+
+    def measurement(case: str, timings: dict[str, Timing], ours: str, sent: dict[str, int]) -> Measurement:
+        return Measurement(
+            case,
+            problem.parameters,
+            timings,
+            missing,
+            ours=ours,
+            peer=PEER,
+            checks=checks[case],
+            messages=sent,
+            headline=f"{problem.name}, {case}, {ranks}",
+        )
+
+    for case, programs in (("forward", forward), ("adjoint", adjoint)):
+        timings = interleave(programs, comm, engine, plan)
+        yield measurement(case, timings, "collops", _messages(programs["collops"]))
+    short, long = (2, 6) if context.options.quick else (5, 30)
+    timings = interleave_iterations(solvers, comm, engine, plan, short=short, long=long)
+    five, ten = _messages(lambda: solve(5, False)), _messages(lambda: solve(10, False))
+    sent = {name: round((ten[name] - five.get(name, 0)) / 5) for name in ten}
+    yield measurement("iteration", timings, ours, sent)
+
+
+def _local_of_peer(
+    context: Context,
+    problem: _Problem,
+    sources: np.ndarray,
+    receivers: np.ndarray,
+    wavelet: np.ndarray,
+    centre: int,
+) -> Any:
+    """Return PyLops' operator for the shots of this rank."""
+    from pylops.waveeqprocessing import Kirchhoff as KirchhoffOfPylops
+
+    engine = context.engine
+    shots = shots_of(context.comm.rank, problem.shots, context.comm.size)
+    on_device = engine.name == "cupy"
+    operator = KirchhoffOfPylops(
+        problem.z,
+        problem.x,
+        problem.t,
+        sources[:, shots.start : shots.stop],
+        receivers,
+        _VELOCITY,
+        engine.from_host(wavelet.astype(problem.dtype)),
+        centre,
+        mode="analytic",
+        engine="cuda" if on_device else "numba",
+        dtype=problem.dtype,
+    )
+    if on_device:
+        # What its documentation asks for: the travel times, made on the host, are moved once.
+        operator.trav_srcs = engine.from_host(operator.trav_srcs.astype(problem.dtype))
+        operator.trav_recs = engine.from_host(operator.trav_recs.astype(problem.dtype))
+    return operator
+
+
+def _compare(context: Context, problem: _Problem, what: str, programs: dict[str, Callable[[], Any]]) -> list[Check]:
+    """Make sure that all programs give what the first one gives."""
+    # In single precision a travel time on the edge of a sample may fall to either side of it.
+    tolerance = {"float64": 1e-8, "float32": 2e-3}[problem.dtype]
+    results = {name: context.engine.to_host(_local(run())).copy() for name, run in programs.items()}
+    (first, reference), *others = results.items()
+    return [
+        check(
+            context.comm,
+            f"{what} of the {problem.name}, {first} against {other}",
+            float(np.linalg.norm(reference - result) / np.linalg.norm(result)),
+            tolerance,
+        )
+        for other, result in others
+    ]
+
+
+def _local(result: Any) -> Any:
+    """Return the local array of what a program gave: ours and the peer's arrays both call it so."""
+    return getattr(result, "local_array", result)
+
+
+def _messages(program: Callable[[], Any]) -> dict[str, int]:
+    with profile.count_messages() as messages:
+        program()
+    return {name: messages[name] for name in sorted({record.operation for record in messages.records})}

@@ -1,0 +1,116 @@
+"""The benchmarks by name, and how one is run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from collops.bench.record import Measurement, Record, new_record
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+
+__all__ = ["BENCHMARKS", "Benchmark", "Context", "Options", "run"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose.
+
+    Parameters
+    ----------
+    quick : bool
+        Small sizes and few rounds: to see that everything works, not to publish.
+    peer : bool
+        Whether to measure the peer as well, where it is installed.
+    transport : str
+        Wire for device arrays, as for :func:`collops.world`.
+    """
+
+    quick: bool = False
+    peer: bool = True
+    transport: str = "auto"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a benchmark works with: its ranks, its engine and its options."""
+
+    comm: Communicator
+    engine: Engine
+    options: Options
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark.
+
+    Parameters
+    ----------
+    name : str
+        As on the command line.
+    summary : str
+        One line for the help text.
+    module : str
+        Imported when the benchmark runs; its function ``measure(context)`` yields measurements.
+    """
+
+    name: str
+    summary: str
+    module: str
+
+    def measure(self, context: Context) -> Iterator[Measurement]:
+        """Yield one measurement after the other. Collective."""
+        function: Callable[[Context], Iterator[Measurement]] = importlib.import_module(self.module).measure
+        return function(context)
+
+
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark("arrays", "Dot products and x + 2y of distributed arrays.", "collops.bench.arrays"),
+        Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", "collops.bench.cgls"),
+        Benchmark("lsm", "Least-squares Kirchhoff migration.", "collops.bench.lsm"),
+        Benchmark("collectives", "Messages of all sizes against the raw library.", "collops.bench.collectives"),
+    )
+}
+"""All benchmarks that can be run."""
+
+
+def run(
+    name: str,
+    comm: Communicator,
+    engine: Engine,
+    options: Options,
+    *,
+    report: Callable[[Measurement], None] | None = None,
+) -> Record:
+    """Run one benchmark. Collective.
+
+    Parameters
+    ----------
+    name : str
+        A key of `BENCHMARKS`.
+    comm : Communicator
+        Ranks that take part.
+    engine : Engine
+        Where the arrays live.
+    options : Options
+        What the user chose.
+    report : callable, optional
+        Gets each measurement as soon as it is there, on every rank.
+
+    Returns
+    -------
+    Record
+        Equal on all ranks but for what a rank says of its own wires.
+    """
+    record = new_record(name, comm, engine, asdict(options))
+    for measurement in BENCHMARKS[name].measure(Context(comm, engine, options)):
+        record.measurements.append(measurement)
+        if report is not None:
+            report(measurement)
+    return record

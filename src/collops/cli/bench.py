@@ -1,0 +1,141 @@
+"""``collops bench``: run a benchmark beside its peer, or make plots and tables from recorded results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from collops.cli.console import console
+from collops.cli.errors import guarded
+from collops.cli.job import Debug, Ranks, Transport, with_world
+
+if TYPE_CHECKING:
+    from collops.bench import Benchmark, Measurement, Record
+    from collops.comm import Communicator
+
+__all__ = ["application"]
+
+application = typer.Typer(
+    name="bench",
+    help="Measure this package beside its peers, and report what was measured.",
+    no_args_is_help=True,
+)
+
+_Engine = Annotated[
+    str | None, typer.Option(help="numpy or cupy.", show_default="cupy where there is a GPU, else numpy")
+]
+_Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")]
+_File = Annotated[
+    Path | None,
+    typer.Option("--json", help="Where to record.", show_default="benchmarks/results/NAME-MACHINE-RANKS.json"),
+]
+_NoPeer = Annotated[bool, typer.Option("--no-peer", help="Leave the peer out.")]
+
+
+def _add(name: str, summary: str) -> None:
+    """Add the command of one benchmark; they differ in nothing but their name."""
+
+    @application.command(name, help=summary)
+    def command(
+        *,
+        ranks: Ranks = None,
+        engine: _Engine = None,
+        transport: Transport = "auto",
+        quick: _Quick = False,
+        json: _File = None,
+        no_peer: _NoPeer = False,
+        debug: Debug = False,
+    ) -> None:
+        def body(comm: Communicator) -> None:
+            from collops.bench import Options
+
+            options = Options(quick=quick, peer=not no_peer, transport=transport)
+            _measure(comm, name, engine, options, json)
+
+        with_world(f"collops bench {name}", body, ranks=ranks, transport=transport, debug=debug)
+
+
+def _measure(comm: Communicator, name: str, engine: str | None, options: Any, path: Path | None) -> None:
+    from collops.backend import engine as engine_called
+    from collops.bench import default_path, run, write_record
+    from collops.errors import InputError
+
+    chosen = engine_called(engine or ("cupy" if comm.device_transport is not None else "numpy"))
+    if chosen.name not in ("numpy", "cupy"):
+        raise InputError(f"engine {chosen.name!r} has no benchmarks: choose numpy or cupy")
+    where = console(to_stderr=False) if comm.rank == 0 else None
+
+    def report(measurement: Measurement) -> None:
+        if where is not None:
+            where.print(_lines(measurement), markup=False, soft_wrap=True)
+
+    record: Record = run(name, comm, chosen, options, report=report)
+    failure: InputError | None = None
+    if where is not None:
+        path = path or default_path(record)
+        try:
+            write_record(record, path)
+            where.print(f"wrote {path}", markup=False, soft_wrap=True)
+        except InputError as problem:
+            failure = problem
+    comm.check(failure)
+
+
+def _lines(measurement: Measurement) -> str:
+    """One measurement for a person to read."""
+    from collops.bench.report import seconds_in_words
+
+    def shown(clock: Any) -> str:
+        return seconds_in_words(clock.median)
+
+    details = ", ".join(f"{key} {value}" for key, value in measurement.parameters.items())
+    lines = [f"{measurement.case} ({details})"]
+    for program, timing in measurement.timings.items():
+        spread = timing.wall
+        clocks = ", ".join(f"{name} {shown(clock)}" for name, clock in timing.clocks.items() if name != "wall")
+        bounds = f"{seconds_in_words(spread.minimum)} to {seconds_in_words(spread.maximum)}"
+        lines.append(f"  {program:26s} {shown(spread):>9s}  ({bounds}; {clocks})")
+    lines += [f"  {program:26s} not measured: {reason}" for program, reason in measurement.missing.items()]
+    if measurement.speedup is not None:
+        lines.append(f"  {measurement.ours} is {measurement.speedup:.3g} times as fast as {measurement.peer}")
+    return "\n".join(lines)
+
+
+@application.command()
+def plot(
+    *,
+    results: Annotated[Path, typer.Option(help="Folder of the recorded results.")] = Path("benchmarks/results"),
+    out: Annotated[Path, typer.Option(help="Folder for the plots.")] = Path("benchmarks/plots"),
+    readme: Annotated[
+        Path | None, typer.Option(help="File whose table of speed is rewritten.", show_default="none")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Draw bandwidth against message size and speed against the peers, and write the README's table."""
+
+    def here() -> int:
+        from collops.bench.report import read_records, update_readme, write_plots
+
+        records = read_records(results)
+        for path in write_plots(records, out):
+            typer.echo(f"wrote {path}")
+        if readme is not None:
+            update_readme(readme, records)
+            typer.echo(f"rewrote the table of speed in {readme}")
+        return 0
+
+    raise typer.Exit(guarded("collops bench plot", here, debug=debug))
+
+
+def _add_all(add: Callable[[str, str], None]) -> None:
+    from collops.bench.registry import BENCHMARKS
+
+    benchmarks: dict[str, Benchmark] = BENCHMARKS
+    for benchmark in benchmarks.values():
+        add(benchmark.name, benchmark.summary)
+
+
+_add_all(_add)
