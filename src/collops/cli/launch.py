@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 import shutil
@@ -22,6 +23,9 @@ _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 # Slurm numbers the steps that run a batch script or an interactive shell, which are no parallel tasks, from
 # the top.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
+_LAUNCHED = "COLLOPS_LAUNCHED"  # set in what was launched: nothing launched launches again
+_MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
+_PR_SET_PDEATHSIG = 1
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -70,7 +74,7 @@ def command_for(
     Raises
     ------
     InputError
-        If there is no launcher.
+        If there is no launcher, or this machine is to run more ranks than it can bear.
     """
     program = [sys.executable, "-m", "collops", *arguments]
     chosen = shlex.split(environment.get("COLLOPS_MPIEXEC", ""))
@@ -88,6 +92,13 @@ def command_for(
             f"--ranks {ranks} needs a launcher, and there is no mpiexec: "
             "install collops[mpi], or load your MPI module"
         )
+    most = max(_MOST_RANKS, _MOST_RANKS_PER_CORE * available_cores())
+    if ranks > most:
+        # Thousands of processes would stop the machine before MPI found anything wrong.
+        raise InputError(
+            f"--ranks {ranks} is too much for one machine of {available_cores()} cores: "
+            f"choose at most {most}, or name the launcher of a cluster with COLLOPS_MPIEXEC"
+        )
     return [mpiexec, *_launcher_options(mpiexec, ranks), "-n", str(ranks), *program]
 
 
@@ -97,7 +108,7 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
     Each rank gets its share of the cores as threads where the user says nothing else, and learns whether a
     terminal shows what it writes, which it cannot see itself through the launcher's pipes.
     """
-    result = dict(environment)
+    result = {**environment, _LAUNCHED: "1"}
     if "SLURM_JOB_ID" not in environment:
         share = str(max(1, available_cores() // ranks))
         for name in _THREADS:
@@ -122,11 +133,21 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     InputError
         If there is no launcher, or it cannot be started.
     """
+    if _LAUNCHED in os.environ:
+        # Without this a launcher that does not say who is who would start this program again and again.
+        raise InputError(
+            "the launcher started this process without a rank in its environment: "
+            "check COLLOPS_MPIEXEC, or start the ranks yourself and leave --ranks out"
+        )
     command = command_for(ranks, arguments)
     try:
         # A session of its own: the terminal's signals then reach the ranks once, through this process.
         process = subprocess.Popen(
-            command, env=environment_for(ranks), stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            env=environment_for(ranks),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     except OSError as problem:
         raise InputError(
@@ -149,6 +170,12 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     if received:
         return 128 + received[0]
     return code if code >= 0 else 128 - code
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to end the launcher when this process is killed by a signal that it cannot pass on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def _mpiexec(environment: Mapping[str, str]) -> str | None:

@@ -130,11 +130,16 @@ def cover(
             dx = _round_up(span / max(nx - 1, 1))
         else:
             dx = max(_round_down(_receiver_spacing(geometry) / 2), _round_up(span / (_MOST_COLUMNS - 1)))
+    margin = _MARGIN * (right - left)
+    if dx > 0 and nx is None and x0 is None:
+        # Columns at multiples of the spacing, so that stations at multiples of it lie on columns.
+        first, last = np.floor((left - margin) / dx), np.ceil((right + margin) / dx)
+        nx, x0 = int(last - first) + 1, float(first * dx)
     if nx is None:
-        nx = int(np.ceil(span / dx)) + 1 if dx > 0 else 1
+        nx = int(np.ceil((right + margin - (left if x0 is None else x0)) / dx)) + 1 if dx > 0 else 1
     if x0 is None:
-        # The spare columns go to both sides, and stations at multiples of the spacing stay on columns.
-        x0 = float(np.floor(((left + right) - (nx - 1) * dx) / 2 / dx + 1e-6) * dx) if dx > 0 else left
+        # Spare columns go to both sides.
+        x0 = ((left + right) - (nx - 1) * dx) / 2
     if dz is None or nz is None:
         depth = max(_deepest_echo(profile, geometry), 1.5 * deepest)
         if dz is None:

@@ -43,7 +43,9 @@ class Gradient:
         return self.surface + self.gradient * np.asarray(z, dtype=np.float64)
 
     def __str__(self) -> str:
-        return f"{self.surface:g}{self.gradient:+g}z" if self.gradient else f"{self.surface:g}"
+        surface, gradient = (repr(float(v)).removesuffix(".0") for v in (self.surface, self.gradient))
+        sign = "" if gradient.startswith("-") else "+"
+        return f"{surface}{sign}{gradient}z" if self.gradient else surface
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def ricker(frequency: float, interval: float, dtype: str | np.dtype = "float64")
     -----
     .. math:: w(t) = (1 - 2 \pi^2 f^2 t^2) e^{-\pi^2 f^2 t^2}
     """
-    half = int(np.ceil(4.1 / (np.pi * frequency) / interval))
+    half = int(np.ceil(4.3 / (np.pi * frequency) / interval))
     argument = (np.pi * frequency * interval * np.arange(-half, half + 1)) ** 2
     return ((1 - 2 * argument) * np.exp(-argument)).astype(dtype), half
 

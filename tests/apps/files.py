@@ -1,0 +1,48 @@
+"""Make the SEG-Y files, whole and broken, that the tests read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from collops.apps.lsm.segy import write_survey
+from collops.apps.lsm.survey import Geometry
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def small_geometry(shots: int = 3, receivers: int = 5, samples: int = 40, *, towed: bool = False) -> Geometry:
+    sources = np.stack([np.linspace(100, 300, shots), np.full(shots, 6.0)])
+    spread = np.stack([np.linspace(0, 400, receivers), np.full(receivers, 2.5)])
+    if towed:
+        groups = [spread + np.array([[source - 100], [0]]) for source in sources[0]]
+    else:
+        groups = [spread] * shots
+    return Geometry(sources, groups, samples, 0.004)
+
+
+def random_traces(geometry: Geometry, seed: int = 0) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [generator.normal(size=(r.shape[1], geometry.samples)).astype(np.float32) for r in geometry.receivers]
+
+
+def small_survey(path: Path, **defaults: str) -> Path:
+    geometry = small_geometry()
+    write_survey(path, geometry, random_traces(geometry), defaults)
+    return path
+
+
+def set_header(path: Path, trace: int, byte: int, value: int, *, samples: int = 40, size: int = 2) -> None:
+    """Overwrite one number of a trace header; `byte` counts from 1 as in the standard."""
+    content = bytearray(path.read_bytes())
+    start = 3600 + trace * (240 + 4 * samples) + byte - 1
+    content[start : start + size] = value.to_bytes(size, "big", signed=True)
+    path.write_bytes(content)
+
+
+def set_binary(path: Path, byte: int, value: int) -> None:
+    """Overwrite one 2-byte number of the binary header; `byte` counts from 1 as in the standard."""
+    content = bytearray(path.read_bytes())
+    content[byte - 1 : byte + 1] = value.to_bytes(2, "big")
+    path.write_bytes(content)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collops.apps.lsm.grid import Grid, cover
+from collops.apps.lsm.mute import mute_direct
+from collops.apps.lsm.survey import Geometry, Survey
+from collops.apps.lsm.synthetic import add_noise, default_frequency, fixed_spread, reflectivity
+from collops.apps.lsm.traveltimes import straight, travel_time, travel_times
+from collops.apps.lsm.velocity import Gradient, on_grid
+from collops.apps.lsm.wavelet import frequency_from_power, power_spectrum, ricker
+from collops.errors import InputError
+
+from tests.apps.files import small_geometry
+
+
+@given(st.floats(5, 60))
+def test_the_frequency_of_a_ricker_is_found_in_its_spectrum(frequency):
+    wavelet, centre = ricker(frequency, 0.002)
+    assert wavelet[centre] == 1
+    np.testing.assert_allclose(wavelet, wavelet[::-1])
+    assert abs(wavelet[0]) < 1e-6
+    trace = np.zeros((1, 1001))
+    trace[0, 500 - centre : 501 + centre] = wavelet
+    power = power_spectrum([trace], 1001)
+    assert frequency_from_power(power, 1001, 0.002) == pytest.approx(frequency, rel=1e-3)
+
+
+def test_no_power_has_no_frequency():
+    assert frequency_from_power(power_spectrum([], 8), 8, 0.004) == 0
+
+
+@pytest.mark.parametrize("position", [(0.0, 0.0), (1003.0, 6.0), (3000.0, 0.0)])
+def test_eikonal_times_are_those_of_a_linear_gradient(position):
+    grid = Grid(241, 121, 12.5, 12.5)
+    gradient = 0.6
+    velocity = on_grid(Gradient(1500, gradient), grid, None, [])
+    x, z = np.meshgrid(grid.x - position[0], grid.z - position[1], indexing="ij")
+    at = 1500 + gradient * position[1]
+    exact = np.arccosh(1 + gradient**2 * (x**2 + z**2) / (2 * at * velocity)) / gradient
+    error = travel_time(np.array(position), velocity, grid) - exact
+    assert np.abs(error).max() < 2.5e-3
+    assert np.sqrt((error**2).mean()) < 1e-3
+
+
+def test_eikonal_times_are_straight_where_the_velocity_is_constant():
+    grid = Grid(61, 41, 10, 10, 500.0)
+    velocity = np.full(grid.shape, 2000.0)
+    position = np.array([700.0, 0.0])
+    exact = straight(position, velocity, grid)
+    assert exact[20, 0] == 0
+    assert exact[0, 0] == pytest.approx(0.1)
+    assert np.abs(travel_time(position, velocity, grid) - exact).max() < 1.5e-3
+
+
+def test_ranks_share_travel_times(comm):
+    grid = Grid(21, 11, 10, 10)
+    velocity = on_grid(Gradient(1500, 0.6), grid, None, [])
+    positions = np.stack([np.linspace(0, 200, 5), np.zeros(5)])
+    times = travel_times(positions, velocity, grid, "eikonal", comm, "float64")
+    expected = np.stack([travel_time(p, velocity, grid) for p in positions.T])
+    assert np.array_equal(times, expected)
+
+
+def test_the_grid_covers_the_survey_with_a_margin_and_reaches_as_deep_as_the_record():
+    geometry = small_geometry(samples=501)
+    grid = cover(geometry, Gradient(2000.0))
+    left, right, _, deepest = geometry.bounds
+    assert grid.x[0] < left and grid.x[-1] > right
+    assert grid.dx == 50  # half of the 100 m between receivers
+    assert grid.z[-1] == pytest.approx(2000, abs=grid.dz)
+    assert grid.z[-1] > deepest
+    grid.check_contains(geometry)
+
+
+def test_the_deepest_echo_of_a_gradient_has_its_formula():
+    geometry = small_geometry(samples=501)
+    grid = cover(geometry, Gradient(1500, 0.6), dx=5, dz=5)
+    expected = 1500 / 0.6 * (np.exp(0.6 * 2.0 / 2) - 1)
+    assert grid.z[-1] == pytest.approx(expected, abs=5)
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 90), st.integers(2, 90))
+def test_given_sizes_stay_and_still_cover(nx, nz):
+    geometry = small_geometry()
+    grid = cover(geometry, Gradient(1500, 0.6), nx=nx, nz=nz)
+    assert grid.shape == (nx, nz)
+    # One cell of room is what the snapping of the first column may take.
+    assert grid.x[0] <= geometry.bounds[0] + grid.dx and grid.x[-1] >= geometry.bounds[1] - grid.dx
+
+
+@pytest.mark.parametrize("change", [{"x0": 150.0}, {"dx": 1.0, "nx": 10}, {"nz": 2, "dz": 1.0}])
+def test_stations_off_the_model_are_named(change):
+    geometry = small_geometry()
+    grid = cover(geometry, Gradient(1500.0), **change)
+    with pytest.raises(InputError, match="off the model"):
+        grid.check_contains(geometry)
+
+
+@pytest.mark.parametrize("size", [{"nx": 1}, {"nz": 0}, {"dx": 0.0}, {"dz": float("nan")}, {"x0": float("inf")}])
+def test_a_grid_needs_sizes(size):
+    with pytest.raises(InputError, match=f"--{next(iter(size))}"):
+        Grid(**({"nx": 5, "nz": 5, "dx": 1.0, "dz": 1.0} | size))
+
+
+def test_the_made_up_model_is_in_the_band_of_the_wavelet():
+    grid = Grid(241, 121, 12.5, 12.5)
+    velocity = on_grid(Gradient(1500, 0.6), grid, None, [])
+    frequency = default_frequency(velocity, grid)
+    model = reflectivity(grid, velocity, frequency)
+    assert model.shape == grid.shape and 0.5 < np.abs(model).max() < 3
+    assert not model[0].any() and not model[-1].any()
+    # Nothing of importance at wavenumbers that the data cannot see: averages over depth nearly vanish.
+    assert np.abs(model.mean(axis=1)).max() < 0.05 * np.abs(model).max()
+
+
+@pytest.mark.parametrize(("nx", "nz"), [(2, 2), (5, 3), (31, 21)])
+def test_small_models_are_finite(nx, nz):
+    grid = Grid(nx, nz, 12.5, 12.5)
+    velocity = np.full(grid.shape, 1500.0)
+    assert np.isfinite(reflectivity(grid, velocity, default_frequency(velocity, grid))).all()
+    geometry = fixed_spread(grid, velocity, 1, 1, None)
+    grid.check_contains(geometry)
+    assert geometry.sources[0, 0] == pytest.approx(grid.x.mean(), abs=1e-4)
+
+
+def test_noise_depends_on_the_shot_and_the_seed_only():
+    whole = [np.zeros((3, 20), np.float32) for _ in range(4)]
+    part = [np.zeros((3, 20), np.float32) for _ in range(2)]
+    add_noise(whole, range(4), 0.5, 7)
+    add_noise(part, range(2, 4), 0.5, 7)
+    assert np.array_equal(np.stack(whole)[2:], np.stack(part))
+    assert np.stack(whole).std() == pytest.approx(0.5, rel=0.2)
+
+
+def test_the_mute_silences_the_direct_wave_and_nothing_later():
+    geometry = small_geometry(samples=200)
+    traces = [np.ones((5, 200), np.float32) for _ in range(1)]
+    mute_direct(traces, geometry, range(1, 2), 1000.0, 0.02)
+    for offset, trace in zip(np.abs(geometry.receivers[1][0] - 200), traces[0], strict=True):
+        assert not trace[geometry.times <= offset / 1000 + 0.0199].any()
+        assert (trace[geometry.times >= offset / 1000 + 0.0401] == 1).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_numbers_are_found(value):
+    geometry = small_geometry()
+    traces = [np.zeros((5, 40), np.float32)]
+    traces[0][3, 17] = value
+    with pytest.raises(InputError, match="shot 3, trace 4, sample 18"):
+        Survey(geometry, range(2, 3), traces)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"samples": 1},
+        {"interval": 0.0},
+        {"interval": float("inf")},
+        {"start": float("nan")},
+        {"receivers": []},
+        {"sources": np.empty((2, 0))},
+        {"sources": np.full((2, 3), np.nan)},
+        {"receivers": [np.empty((2, 0))] * 3},
+    ],
+)
+def test_a_geometry_that_makes_no_sense_is_refused(change):
+    good = small_geometry()
+    values = {name: getattr(good, name) for name in ("sources", "receivers", "samples", "interval", "start")}
+    with pytest.raises(InputError):
+        Geometry(**(values | change))

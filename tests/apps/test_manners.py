@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from collops.apps.outputs import atomic, check_writable, prepare_folder
+from collops.apps.report import TimeSplit, versions
+from collops.apps.stages import local_stage
+from collops.errors import InputError
+
+
+@pytest.mark.parametrize("kind", [InputError, OSError, MemoryError])
+def test_what_fails_on_one_rank_raises_on_all(comm, kind):
+    with pytest.raises(InputError, match="the tape is torn") as caught, local_stage(comm):
+        if comm.rank == comm.size - 1:
+            raise kind("the tape is torn")
+    assert comm.size == 1 or caught.value.on_all_ranks
+
+
+def test_a_stage_that_goes_well_costs_one_check(comm):
+    from collops import profile
+
+    with profile.count_messages() as messages, local_stage(comm):
+        pass
+    assert messages.total == messages["metadata"] == (0 if comm.size == 1 else 1)
+
+
+def test_times_of_all_ranks_are_compared(comm):
+    split = TimeSplit.gather(comm, {"modelling": 1.0 + comm.rank, "rest": 0.5})
+    assert split.seconds.shape == (comm.size, 2)
+    modelling = split.summary()["modelling"]
+    assert (modelling["min"], modelling["max"]) == (1.0, comm.size)
+    assert modelling["mean"] == pytest.approx((1 + comm.size) / 2)
+
+
+@pytest.mark.serial
+class TestFiles:
+    def test_a_file_appears_whole_or_not_at_all(self, tmp_path):
+        path = tmp_path / "a.txt"
+        path.write_text("before")
+        with pytest.raises(RuntimeError), atomic(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+        assert path.read_text() == "before"
+        with atomic(path) as temporary:
+            temporary.write_text("after")
+        assert path.read_text() == "after"
+        assert os.listdir(tmp_path) == ["a.txt"]
+
+    def test_a_folder_replaces_a_folder(self, tmp_path):
+        path = tmp_path / "group"
+        for name in ("old", "new"):
+            with atomic(path) as temporary:
+                temporary.mkdir()
+                (temporary / name).touch()
+        assert os.listdir(path) == ["new"]
+        assert os.listdir(tmp_path) == ["group"]
+
+    def test_a_file_is_no_folder(self, tmp_path):
+        (tmp_path / "a").touch()
+        with pytest.raises(InputError, match="is a file"):
+            prepare_folder(tmp_path / "a")
+        with pytest.raises(InputError, match="cannot write into"):
+            prepare_folder(tmp_path / "a" / "b")
+
+    def test_a_place_for_a_file_needs_a_folder(self, tmp_path):
+        check_writable(tmp_path / "a")
+        assert os.listdir(tmp_path) == []
+        with pytest.raises(InputError, match="does not exist"):
+            check_writable(tmp_path / "no" / "a")
+        with pytest.raises(InputError, match="is a folder"):
+            check_writable(tmp_path)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_a_folder_without_permission(self, tmp_path):
+        tmp_path.chmod(0o500)
+        with pytest.raises(InputError, match="cannot write"):
+            prepare_folder(tmp_path / "out")
+
+    def test_versions_name_what_is_installed(self):
+        assert versions()["numpy"] == np.__version__

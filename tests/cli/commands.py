@@ -1,0 +1,43 @@
+"""Run the command line as a user does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from collops.cli.launch import command_for
+
+SOURCE = Path(__file__).parents[2] / "src"
+SMALL = "--nx 31 --nz 21 --shots 5 --receivers 9 --samples 101 --iterations 5".split()
+
+
+def environment() -> dict[str, str]:
+    """This environment without what a launcher left in it."""
+    names = ("PMI", "PMIX", "OMPI", "MPI_", "HYDI", "SLURM", "COLLOPS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    return kept | {"PYTHONPATH": f"{SOURCE}:{kept.get('PYTHONPATH', '')}", "NUMBA_NUM_THREADS": "1"}
+
+
+def collops(*arguments: object, cwd: Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+    """Run ``collops`` with `arguments`."""
+    return _run([sys.executable, "-m", "collops", *map(str, arguments)], cwd, timeout)
+
+
+def under_mpiexec(ranks: int, *arguments: object, cwd: Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+    """Run ``collops`` with `arguments` as a user does who starts the ranks."""
+    return _run(command_for(ranks, [str(a) for a in arguments], environment()), cwd, timeout)
+
+
+def _run(command: list[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )

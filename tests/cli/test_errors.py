@@ -1,0 +1,163 @@
+"""Bad input: one line that says what is wrong, exit code 2, on any number of ranks, and nothing written."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collops.apps.lsm.segy import read_headers
+from collops.apps.segy import SegyFile
+from tests.apps.files import set_header, small_survey
+from tests.cli.commands import SMALL, collops, under_mpiexec
+
+pytestmark = pytest.mark.serial
+
+MPI = importlib.util.find_spec("mpi4py") is not None
+VELOCITY = ("--velocity", "1500+0.6z")
+
+
+def assert_one_line(result, *parts: str) -> None:
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("collops lsm: ")
+    for part in parts:
+        assert part in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--nx", "0"], ["--nx"]),
+        (["--shots", "-3"], ["--shots"]),
+        (["--receivers", "0"], ["--receivers"]),
+        (["--samples", "1"], ["--samples"]),
+        (["--iterations", "0"], ["--iterations"]),
+        (["--ranks", "0"], ["--ranks"]),
+        (["--ranks", "-1"], ["--ranks"]),
+        (["--ranks", "two"], ["--ranks"]),
+        (["--transport", "pigeon"], ["transport", "pigeon"]),
+        (["--engine", "abacus"], ["--engine"]),
+        (["--engine", "cupy"], ["cupy"]),
+        (["--dtype", "int8"], ["--dtype"]),
+        (["--mode", "guess"], ["--mode"]),
+        (["--mode", "analytic"], ["constant velocity"]),
+        (["--noise", "nan"], ["--noise"]),
+        (["--damp", "-1"], ["--damp"]),
+        (["--dx", "inf"], ["--dx"]),
+        (["--frequency", "500"], ["--frequency"]),
+        (["--velocity", "fast"], ["fast"]),
+        (["--velocity", "gone.npy"], ["gone.npy", "does not exist"]),
+        (["--velocity", "gone.sgy"], ["gone.sgy", "does not exist"]),
+        (["--survey", "gone.sgy", *VELOCITY], ["gone.sgy", "does not exist"]),
+        (["--survey", "gone.sgy", "--shots", "3"], ["--shots"]),
+        (["--inline", "7"], ["--inline"]),
+        (["--nx", "1000000", "--nz", "1000000"], ["GiB"]),
+        (["--out", "/dev/null"], ["/dev/null", "--out"]),
+        (["--out", "/dev/null/x"], ["/dev/null/x", "--out"]),
+        (["--write-survey", "no/such/folder.sgy"], ["no/such"]),
+        (["--no-such-option"], ["--no-such-option"]),
+    ],
+)
+def test_options(tmp_path, arguments, parts):
+    if arguments == ["--engine", "cupy"] and importlib.util.find_spec("cupy") is not None:
+        pytest.skip("CuPy is installed here")
+    assert_one_line(collops("lsm", *SMALL, *arguments, cwd=tmp_path), *parts)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def _nan_in_the_last_trace(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-4:] = np.array([np.nan], ">f4").tobytes()
+    path.write_bytes(content)
+
+
+FILES = {
+    "empty": (lambda path: path.write_bytes(b""), ["is empty"]),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), ["truncated"]),
+    "not SEG-Y": (lambda path: path.write_text("no traces here\n" * 900), ["is not SEG-Y"]),
+    "nan": (_nan_in_the_last_trace, ["shot 3, trace 5, sample 40", "nan"]),
+    "mixed": (lambda path: set_header(path, 3, 117, 999), ["mixes sample intervals"]),
+}
+
+
+@pytest.mark.parametrize("damage", FILES)
+def test_a_bad_survey_on_one_rank(tmp_path, damage):
+    path = small_survey(tmp_path / "a.sgy")
+    make, parts = FILES[damage]
+    make(path)
+    assert_one_line(collops("lsm", "--survey", path, *VELOCITY, cwd=tmp_path), *parts)
+    assert sorted(os.listdir(tmp_path)) in (["a.sgy"], ["a.sgy", "collops-lsm"])
+
+
+@pytest.mark.skipif(not MPI, reason="mpi4py is not installed")
+@pytest.mark.parametrize("start", [collops, under_mpiexec])
+@pytest.mark.parametrize("damage", ["empty", "nan"])
+def test_a_bad_survey_on_three_ranks(tmp_path, damage, start):
+    path = small_survey(tmp_path / "a.sgy")
+    make, parts = FILES[damage]
+    make(path)  # only the last rank reads the trace that is not a number
+    arguments = ["lsm", "--survey", path, *VELOCITY]
+    result = (
+        collops(*arguments, "--ranks", 3, cwd=tmp_path)
+        if start is collops
+        else under_mpiexec(3, *arguments, cwd=tmp_path)
+    )
+    assert_one_line(result, *parts)
+
+
+@pytest.mark.skipif(not MPI, reason="mpi4py is not installed")
+def test_ranks_that_disagree_with_the_launcher(tmp_path):
+    assert_one_line(under_mpiexec(2, "lsm", *SMALL, "--ranks", 3, cwd=tmp_path), "--ranks 3", "leave --ranks out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--nx", "5", "--dx", "10"], ["off the model"]),
+        (["--x0", "200"], ["off the model"]),
+        ([], ["--velocity"]),
+        (["--velocity", "100-1z"], ["positive"]),
+    ],
+)
+def test_a_survey_that_does_not_fit_the_model(tmp_path, arguments, parts):
+    path = small_survey(tmp_path / "a.sgy")
+    velocity = () if "--velocity" in arguments or not arguments else VELOCITY
+    assert_one_line(collops("lsm", "--survey", path, *velocity, *arguments, cwd=tmp_path), *parts)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, -1.0])
+def test_a_velocity_that_is_none(tmp_path, value):
+    velocity = np.full((31, 21), 1500.0)
+    velocity[7, 3] = value
+    np.save(tmp_path / "v.npy", velocity)
+    assert_one_line(collops("lsm", *SMALL, "--velocity", "v.npy", cwd=tmp_path), "v.npy", "column 7, row 3")
+
+
+def test_a_survey_of_zeros(tmp_path):
+    path = small_survey(tmp_path / "a.sgy")
+    file, content = SegyFile.inspect(path), bytearray(path.read_bytes())
+    for trace in range(file.traces):
+        start = 3600 + trace * (240 + 4 * file.samples) + 240
+        content[start : start + 4 * file.samples] = bytes(4 * file.samples)
+    path.write_bytes(content)
+    assert read_headers(path).geometry.traces == 15
+    assert_one_line(collops("lsm", "--survey", path, *VELOCITY, cwd=tmp_path), "nothing but zeros")
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    result = collops("lsm", "--survey", "gone.sgy", *VELOCITY, "--debug", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("collops lsm: ")
+
+
+def test_a_command_that_is_none(tmp_path):
+    result = collops("lsmm", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("collops: ") and len(result.stderr.splitlines()) == 1

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from collops.cli.launch import Started, command_for, environment_for, started
+from collops.comm.deadline import available_cores
+from collops.errors import InputError
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, Started(1, 3)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, Started(0, 2)),
+        ({"PMIX_RANK": "4"}, Started(4, None)),
+        ({"SLURM_JOB_ID": "7"}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
+        # A batch script and an interactive shell are steps with special numbers.
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967291"}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290"}, None),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"},
+            Started(2, 4),
+        ),
+        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "8", "PMIX_RANK": "1"}, Started(1, 8)),
+    ],
+)
+def test_the_environment_tells_the_launcher(environment, expected):
+    assert started(environment) == expected
+
+
+def _program(folder: Path, name: str, answer: str = "") -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_inside_a_slurm_allocation_srun_starts_the_ranks(tmp_path):
+    srun = _program(tmp_path, "srun")
+    command = command_for(3, ["lsm"], {"SLURM_JOB_ID": "1", "PATH": str(tmp_path)})
+    assert command == [str(srun), "--ntasks=3", sys.executable, "-m", "collops", "lsm"]
+
+
+def test_the_mpiexec_beside_the_interpreter_comes_before_that_on_the_path(tmp_path, monkeypatch):
+    beside, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
+    beside.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    far = _program(elsewhere, "mpiexec", "HYDRA build details:")
+    environment = {"PATH": f"{elsewhere}:/usr/bin:/bin"}
+    assert command_for(2, [], environment)[:3] == [str(far), "-n", "2"]
+    near = _program(beside, "mpiexec", "HYDRA build details:")
+    assert command_for(2, ["lsm", "--nx", "5"], environment) == [
+        str(near), "-n", "2", str(beside / "python"), "-m", "collops", "lsm", "--nx", "5",
+    ]  # fmt: skip
+
+
+def test_open_mpi_is_asked_for_more_ranks_than_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    _program(tmp_path, "mpiexec", "mpiexec (Open MPI) 5.0.11")
+    assert "--oversubscribe" in command_for(64, [], {"PATH": "/usr/bin:/bin"}) or available_cores() > 128
+
+
+def test_more_ranks_than_a_machine_can_bear_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    _program(tmp_path, "mpiexec", "HYDRA build details:")
+    with pytest.raises(InputError, match="too much for one machine"):
+        command_for(100_000, [], {"PATH": "/usr/bin:/bin"})
+
+
+def test_the_user_may_name_the_launcher(tmp_path):
+    launcher = _program(tmp_path, "mpirun")
+    command = command_for(2, [], {"COLLOPS_MPIEXEC": f"{launcher} --bind-to none", "SLURM_JOB_ID": "1"})
+    assert command[:5] == [str(launcher), "--bind-to", "none", "-n", "2"]
+    with pytest.raises(InputError, match="COLLOPS_MPIEXEC"):
+        command_for(2, [], {"COLLOPS_MPIEXEC": "/no/such/mpirun"})
+
+
+def test_without_a_launcher_the_user_learns_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(InputError, match=r"collops\[mpi\]"):
+        command_for(2, [], {"PATH": str(tmp_path)})
+
+
+def test_cores_are_shared_unless_the_user_says_otherwise():
+    assert environment_for(10_000, {})["NUMBA_NUM_THREADS"] == "1"
+    assert environment_for(10_000, {"NUMBA_NUM_THREADS": "5"})["NUMBA_NUM_THREADS"] == "5"
+    assert "OMP_NUM_THREADS" not in environment_for(2, {"SLURM_JOB_ID": "1"})
