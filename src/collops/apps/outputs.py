@@ -30,9 +30,7 @@ def prepare_folder(folder: Path) -> None:
             pass
     except OSError as problem:
         reason = problem.strerror or problem
-        raise InputError(
-            f"cannot write into the folder {folder} ({reason}): name another one with --out"
-        ) from None
+        raise InputError(f"cannot write into the folder {folder} ({reason}): name another one with --out") from None
 
 
 def check_writable(path: Path) -> None:
@@ -51,9 +49,7 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as problem:
-        raise InputError(
-            f"cannot write {path} ({problem.strerror or problem}): choose another folder"
-        ) from None
+        raise InputError(f"cannot write {path} ({problem.strerror or problem}): choose another folder") from None
 
 
 @contextmanager

@@ -139,9 +139,7 @@ def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: floa
     """
     relative = residuals / residuals[0] if residuals[0] else residuals
     with figure(path, 1, (6.4, 4.0)) as (_, (axes,)):
-        axes.semilogy(
-            np.arange(len(relative)), np.maximum(relative, np.finfo(float).tiny), color="#0b6e99", lw=2
-        )
+        axes.semilogy(np.arange(len(relative)), np.maximum(relative, np.finfo(float).tiny), color="#0b6e99", lw=2)
         axes.plot(len(relative) - 1, relative[-1], "o", color="#0b6e99", ms=6)
         axes.annotate(
             f"{relative[-1]:.3g}",

@@ -75,9 +75,7 @@ class SegyFile:
         if size == 0:
             raise InputError(f"{path} is empty: copy the SEG-Y file again")
         if len(head) < _TEXT_BYTES + _BINARY_BYTES:
-            raise InputError(
-                f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind"
-            )
+            raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind")
         binary = head[_TEXT_BYTES:]
         endian = _endian(binary)
         if endian is None:
@@ -88,9 +86,7 @@ class SegyFile:
             raise InputError(f"{path} is not usable SEG-Y: its binary header says 0 samples a trace")
         extended = _integer(binary, _EXTENDED, endian)
         if extended > 0x7FFF:
-            raise InputError(
-                f"{path} has a variable number of text headers, which is not supported: remove them"
-            )
+            raise InputError(f"{path} has a variable number of text headers, which is not supported: remove them")
         trace_bytes = _TRACE_HEADER_BYTES + samples * _SAMPLE_BYTES[_integer(binary, _FORMAT, endian)]
         body = size - _TEXT_BYTES * (1 + extended) - _BINARY_BYTES
         if body < trace_bytes or body % trace_bytes:

@@ -36,9 +36,7 @@ def local_stage(comm: Communicator) -> Iterator[None]:
         error = problem
     except MemoryError as problem:
         # NumPy's message names the size it could not have.
-        error = InputError(
-            f"not enough memory ({problem or 'no size known'}): choose smaller sizes or more ranks"
-        )
+        error = InputError(f"not enough memory ({problem or 'no size known'}): choose smaller sizes or more ranks")
     except OSError as problem:
         error = InputError(_explain(problem))
     comm.check(error)

@@ -21,31 +21,36 @@ _MOST_RANK_ROWS = 8
 def console(*, to_stderr: bool) -> Console:
     """Return where to write.
 
-    Under a launcher standard error is a pipe; the process that called the launcher has left word of the
-    terminal at its other end in COLLOPS_TERMINAL, a width in characters.
+    Under a launcher both streams are pipes. The process that called the launcher tells rich of a terminal at
+    the other end of standard error (`collops.cli.launch.environment_for`), and of one behind standard output
+    by COLLOPS_STDOUT_TERMINAL.
     """
     from rich.console import Console
 
-    width = os.environ.get("COLLOPS_TERMINAL", "")
-    if to_stderr and width.isdecimal() and not sys.stderr.isatty():
-        return Console(stderr=True, force_terminal=True, width=int(width), highlight=False)
-    if not to_stderr and not sys.stdout.isatty():
-        # A file or a pipe: wide enough that no row is folded.
-        return Console(width=110, highlight=False)
-    return Console(stderr=to_stderr, highlight=False)
+    if to_stderr:
+        return Console(stderr=True, highlight=False)
+    if sys.stdout.isatty() or "COLLOPS_STDOUT_TERMINAL" in os.environ:
+        return Console(highlight=False)
+    # A file or a pipe: no colours, and wide enough that no row is folded.
+    return Console(force_terminal=False, width=110, highlight=False)
 
 
 class Progress:
-    """Notes, warnings, and a bar that advances by iterations; on one rank, and the bar only on a terminal.
+    """Notes, warnings, and the name of the present stage; on one rank, and the latter only on a terminal.
 
     Parameters
     ----------
     command : str
         Name of the command, which begins each warning.
     shown : bool
-        Whether to show stages, notes and the bar.
+        Whether to show notes and stages.
     speaking : bool
         Whether to show warnings.
+
+    Attributes
+    ----------
+    live : bool
+        Whether somebody sees progress as it happens.
     """
 
     def __init__(self, command: str, *, shown: bool, speaking: bool) -> None:
@@ -53,30 +58,16 @@ class Progress:
         self._shown = shown
         self._speaking = speaking
         self._console = console(to_stderr=True) if shown or speaking else None
-        self._bar: Any = None
-        self._task: Any = None
+        self._status: Any = None
+        self.live = shown and self._console is not None and self._console.is_terminal
 
     def __enter__(self) -> Self:
-        if self._shown and self._console is not None and self._console.is_terminal:
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self._console,
-                transient=True,
-            )
-            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self.stage(None)
 
     def note(self, text: str) -> None:
         """Say what was decided or done."""
@@ -88,17 +79,14 @@ class Progress:
         if self._speaking and self._console is not None:
             self._console.print(f"{self._command}: warning: {text}", markup=False)
 
-    def stage(self, text: str, steps: int | None = None) -> None:
-        """Begin a stage of `steps` steps; None where their number is not known."""
-        if self._bar is not None:
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(text, total=steps)
-
-    def advance(self) -> None:
-        """Count one step of the stage."""
-        if self._bar is not None and self._task is not None:
-            self._bar.advance(self._task)
+    def stage(self, text: str | None) -> None:
+        """Show that a stage begins; None ends the last one and leaves the line to others."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        if self.live and text is not None and self._console is not None:
+            self._status = self._console.status(text)
+            self._status.start()
 
 
 def show(outcome: Outcome, where: Console) -> None:
@@ -122,9 +110,7 @@ def _split_table(split: TimeSplit) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title="milliseconds an iteration", title_justify="left"
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="milliseconds an iteration", title_justify="left")
     table.add_column("rank")
     for kind in (*split.kinds, "all"):
         table.add_column(kind, justify="right")

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["info"]
 
 
-def info(
-    *, ranks: Ranks = None, transport: Transport = "auto", as_json: Json = False, debug: Debug = False
-) -> None:
+def info(*, ranks: Ranks = None, transport: Transport = "auto", as_json: Json = False, debug: Debug = False) -> None:
     """Show the MPI library, NCCL and NVSHMEM, devices and their links, and what a run would use and why."""
 
     def body(comm: Communicator) -> None:

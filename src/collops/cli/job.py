@@ -24,9 +24,7 @@ __all__ = ["Debug", "Json", "Quiet", "Ranks", "Transport", "run_job", "with_worl
 
 Ranks = Annotated[
     int | None,
-    typer.Option(
-        help="Processes to run on. Under mpiexec or srun: as many as these started.", show_default="1"
-    ),
+    typer.Option(help="Processes to run on. Under mpiexec or srun: as many as these started.", show_default="1"),
 ]
 Transport = Annotated[
     str, typer.Option(help="Wire for arrays on GPUs: auto, mpi, staged or nccl. Arrays on CPUs go by MPI.")
@@ -34,9 +32,7 @@ Transport = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="End standard output with one JSON object; all else goes to stderr.")
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="No progress bar, no table, no notes; warnings and errors stay.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table, no notes; warnings and errors stay.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 _LAUNCHED = "COLLOPS_LAUNCHED"
@@ -84,9 +80,7 @@ def with_world(
             launcher = started()
             if launcher is None and ranks is not None and ranks > 1:
                 if _LAUNCHED in os.environ:
-                    raise InputError(
-                        "the launcher gave its processes no rank: name another one with COLLOPS_MPIEXEC"
-                    )
+                    raise InputError("the launcher gave its processes no rank: name another one with COLLOPS_MPIEXEC")
                 os.environ[_LAUNCHED] = "1"
                 return launch(ranks, sys.argv[1:])
             from collops.comm import world
@@ -100,8 +94,7 @@ def with_world(
                 )
             if ranks is not None and ranks != comm.size:
                 raise InputError(
-                    f"--ranks {ranks} disagrees with the {comm.size} that the launcher started: "
-                    "leave --ranks out"
+                    f"--ranks {ranks} disagrees with the {comm.size} that the launcher started: leave --ranks out"
                 )
         body(comm)
         return 0

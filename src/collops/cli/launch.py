@@ -62,9 +62,7 @@ def started(environment: Mapping[str, str] = os.environ) -> Started | None:
     return None if rank is None else Started(rank, ranks)
 
 
-def command_for(
-    ranks: int, arguments: Sequence[str], environment: Mapping[str, str] = os.environ
-) -> list[str]:
+def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the command that runs this program with `arguments` on `ranks` processes.
 
     The launcher is what COLLOPS_MPIEXEC says (a command with its options), else ``srun`` inside a Slurm
@@ -80,17 +78,14 @@ def command_for(
     chosen = shlex.split(environment.get("COLLOPS_MPIEXEC", ""))
     if chosen:
         if shutil.which(chosen[0]) is None:
-            raise InputError(
-                f"COLLOPS_MPIEXEC names {chosen[0]!r}, which is not there: correct it or unset it"
-            )
+            raise InputError(f"COLLOPS_MPIEXEC names {chosen[0]!r}, which is not there: correct it or unset it")
         return [*chosen, "-n", str(ranks), *program]
     if "SLURM_JOB_ID" in environment and (srun := shutil.which("srun", path=environment.get("PATH"))):
         return [srun, f"--ntasks={ranks}", *program]
     mpiexec = _mpiexec(environment)
     if mpiexec is None:
         raise InputError(
-            f"--ranks {ranks} needs a launcher, and there is no mpiexec: "
-            "install collops[mpi], or load your MPI module"
+            f"--ranks {ranks} needs a launcher, and there is no mpiexec: install collops[mpi], or load your MPI module"
         )
     most = max(_MOST_RANKS, _MOST_RANKS_PER_CORE * available_cores())
     if ranks > most:
@@ -114,7 +109,10 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
         for name in _THREADS:
             result.setdefault(name, share)
     if sys.stderr.isatty():
-        result["COLLOPS_TERMINAL"] = str(shutil.get_terminal_size().columns)
+        result.update(TTY_COMPATIBLE="1", TTY_INTERACTIVE="1")
+        result.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
+    if sys.stdout.isatty():
+        result["COLLOPS_STDOUT_TERMINAL"] = "1"
     return result
 
 
@@ -147,21 +145,17 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             env=environment_for(ranks),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 (no other thread runs in this process)
         )
     except OSError as problem:
-        raise InputError(
-            f"cannot start {command[0]} ({problem.strerror}): check the MPI installation"
-        ) from None
+        raise InputError(f"cannot start {command[0]} ({problem.strerror}): check the MPI installation") from None
     received: list[int] = []
 
     def forward(number: int, _frame: object) -> None:
         received.append(number)
         process.send_signal(number)
 
-    previous = {
-        number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         code = process.wait()
     finally:

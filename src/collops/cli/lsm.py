@@ -23,9 +23,7 @@ def lsm(
     iterations: Annotated[int, typer.Option(help="Iterations of CGLS.")] = _DEFAULT.iterations,
     survey: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.sgy", help="SEG-Y survey to migrate; else one is made.", rich_help_panel=_FILES
-        ),
+        typer.Option(metavar="FILE.sgy", help="SEG-Y survey to migrate; else one is made.", rich_help_panel=_FILES),
     ] = None,
     velocity: Annotated[
         str | None,
@@ -38,28 +36,16 @@ def lsm(
     ] = None,
     inline: Annotated[
         int | None,
-        typer.Option(
-            help="Inline of a SEG-Y velocity.", show_default="the middle one", rich_help_panel=_FILES
-        ),
+        typer.Option(help="Inline of a SEG-Y velocity.", show_default="the middle one", rich_help_panel=_FILES),
     ] = None,
-    nx: Annotated[
-        int | None, typer.Option(help="Image points along the line.", rich_help_panel=_IMAGE)
-    ] = None,
+    nx: Annotated[int | None, typer.Option(help="Image points along the line.", rich_help_panel=_IMAGE)] = None,
     nz: Annotated[int | None, typer.Option(help="Image points in depth.", rich_help_panel=_IMAGE)] = None,
-    dx: Annotated[
-        float | None, typer.Option(help="Their spacing along the line, m.", rich_help_panel=_IMAGE)
-    ] = None,
-    dz: Annotated[
-        float | None, typer.Option(help="Their spacing in depth, m.", rich_help_panel=_IMAGE)
-    ] = None,
-    x0: Annotated[
-        float | None, typer.Option(help="Position of the first column, m.", rich_help_panel=_IMAGE)
-    ] = None,
+    dx: Annotated[float | None, typer.Option(help="Their spacing along the line, m.", rich_help_panel=_IMAGE)] = None,
+    dz: Annotated[float | None, typer.Option(help="Their spacing in depth, m.", rich_help_panel=_IMAGE)] = None,
+    x0: Annotated[float | None, typer.Option(help="Position of the first column, m.", rich_help_panel=_IMAGE)] = None,
     shots: Annotated[int | None, typer.Option(help="Number of shots.", rich_help_panel=_MADE)] = None,
     receivers: Annotated[int | None, typer.Option(help="Number of receivers.", rich_help_panel=_MADE)] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)
-    ] = None,
+    samples: Annotated[int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)] = None,
     noise: Annotated[
         float | None,
         typer.Option(help="Noise relative to the signal (rms).", show_default="0.1", rich_help_panel=_MADE),

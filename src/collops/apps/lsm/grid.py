@@ -143,11 +143,7 @@ def cover(
     if dz is None or nz is None:
         depth = max(_deepest_echo(profile, geometry), 1.5 * deepest)
         if dz is None:
-            dz = (
-                max(dx, _round_up(depth / (_MOST_ROWS - 1)))
-                if nz is None
-                else _round_up(depth / max(nz - 1, 1))
-            )
+            dz = max(dx, _round_up(depth / (_MOST_ROWS - 1))) if nz is None else _round_up(depth / max(nz - 1, 1))
         if nz is None:
             nz = int(np.ceil(depth / dz)) + 1 if dz > 0 else 1
     return Grid(nx, nz, dx, dz, x0)
@@ -165,9 +161,7 @@ def _deepest_echo(profile: Callable[[np.ndarray], np.ndarray], geometry: Geometr
     """Return the depth from which a vertical echo arrives at the end of the record."""
     one_way = float(geometry.times[-1]) / 2
     if one_way <= 0:
-        raise InputError(
-            "the record ends before the shot: check the delay recording time in the trace headers"
-        )
+        raise InputError("the record ends before the shot: check the delay recording time in the trace headers")
     speed = float(profile(np.zeros(1))[0])
     depth, steps = speed * one_way, 2000
     # The depth is not known in advance where the velocity grows: it doubles until it is deep enough.

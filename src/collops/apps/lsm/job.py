@@ -30,17 +30,17 @@ _NOISE = 0.1
 class Listener(Protocol):
     """Who hears how far the job is."""
 
+    live: bool
+    """Whether this rank shows progress as it happens."""
+
     def note(self, text: str) -> None:
         """Hear what was decided."""
 
     def warn(self, text: str) -> None:
         """Hear what the user should know."""
 
-    def stage(self, text: str, steps: int | None = None) -> None:
-        """Hear that a stage begins, and how many steps it has."""
-
-    def advance(self) -> None:
-        """Hear that a step is done."""
+    def stage(self, text: str | None) -> None:
+        """Hear that a stage begins; None ends the last one."""
 
 
 def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
@@ -92,21 +92,17 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         if options.write_survey is not None:
             _write_survey(Path(options.write_survey), problem, traces, comm)
 
-    listener.stage("iterations", options.iterations)
+    listener.stage(None)
     migration = least_squares(
         operator,
-        problem,
         traces,
         comm,
         compute,
         dtype=options.dtype,
         iterations=options.iterations,
         damp=options.damp,
-        advance=listener.advance,
+        progress=listener.live,
     )
-    with raised_together():
-        if not np.isfinite(migration.residuals).all():
-            raise InputError("the solution is not finite: scale the data down, or use --dtype float64")
 
     listener.stage("writing")
     noise_level = noise_norm / migration.residuals[0] if noise_norm and migration.residuals[0] else None
@@ -116,6 +112,7 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         if comm.rank == 0:
             files = _write(folder, problem, migration, noise_level, numbers)
     files += [Path(options.write_survey)] if options.write_survey else []
+    listener.stage(None)
     return Outcome(numbers, _rows(problem, migration, numbers, compute), migration.split, files)
 
 
@@ -143,7 +140,8 @@ def _synthetic_traces(
     if deviation > 0:
         add_noise(noisy, problem.shots, deviation, seed)
     own = sum(float(((a - b).astype(np.float64) ** 2).sum()) for a, b in zip(noisy, clean, strict=True))
-    # What a SEG-Y file would hold of the data is all that the migration gets, so that both ways give one image.
+    # What a SEG-Y file would hold of the data is all that the migration gets, so that both ways give one
+    # image.
     rounded = [shot.astype(np.float32).astype(dtype) for shot in noisy]
     return rounded, float(np.sqrt(comm.allreduce(np.array(own))[()]))
 
@@ -218,6 +216,7 @@ def _numbers(
         "seconds_per_iteration": migration.seconds_per_iteration,
         "seconds_split": migration.split.summary(),
         "messages_per_iteration": migration.messages_per_iteration,
+        "execution": migration.execution,
         "transport": comm.transport if compute.memory == "device" else comm.host_transport,
         "engine": compute.name,
         "ranks": comm.size,
@@ -241,9 +240,7 @@ def _numbers(
     }
 
 
-def _rows(
-    problem: Problem, migration: Migration, numbers: dict[str, Any], compute: Engine
-) -> list[tuple[str, str]]:
+def _rows(problem: Problem, migration: Migration, numbers: dict[str, Any], compute: Engine) -> list[tuple[str, str]]:
     geometry, grid = problem.geometry, problem.grid
     rows = [
         ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
@@ -263,9 +260,9 @@ def _rows(
                 f"(adjoint image at its best scale: {100 * numbers['adjoint_relative_error']:.1f} %)",
             )
         )
-    rows.append(("time", f"{1e3 * migration.seconds_per_iteration:.3g} ms an iteration"))
+    rows.append(("time", f"{1e3 * migration.seconds_per_iteration:.3g} ms an iteration ({migration.execution})"))
     rows.append(("messages", f"{migration.messages_per_iteration:g} an iteration"))
-    return [*rows, *migration.remarks]
+    return rows
 
 
 def _relative_error(image: np.ndarray, truth: np.ndarray | None) -> float | None:

@@ -49,6 +49,4 @@ class Line:
 
     def deviation(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
         """Return the distance from the line, in metres, of points on the map."""
-        return np.abs(
-            (north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1]
-        )
+        return np.abs((north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1])

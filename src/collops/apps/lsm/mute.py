@@ -9,9 +9,7 @@ from collops.apps.lsm.survey import Geometry
 __all__ = ["mute_direct"]
 
 
-def mute_direct(
-    traces: list[np.ndarray], geometry: Geometry, shots: range, speed: float, duration: float
-) -> None:
+def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, speed: float, duration: float) -> None:
     """Set to zero, in place, what arrives before the direct wave has passed.
 
     Parameters

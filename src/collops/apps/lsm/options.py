@@ -122,9 +122,7 @@ class Options:
             for name in _SYNTHETIC_ONLY:
                 if getattr(self, name) is not None:
                     option = name.replace("_", "-")
-                    raise InputError(
-                        f"--{option} belongs to the synthetic survey: leave it out, or leave out --survey"
-                    )
+                    raise InputError(f"--{option} belongs to the synthetic survey: leave it out, or leave out --survey")
             SegyFile.inspect(self.survey)
         self._check_velocity()
 
@@ -142,7 +140,6 @@ class Options:
         # The velocity of a survey that this package wrote may still come from its header; it is checked there
         # again.
         if self.mode == "analytic" and not (
-            (isinstance(model, Gradient) and model.gradient == 0)
-            or (model is None and self.survey is not None)
+            (isinstance(model, Gradient) and model.gradient == 0) or (model is None and self.survey is not None)
         ):
             raise InputError("--mode analytic needs a constant velocity: give one such as --velocity 1800")

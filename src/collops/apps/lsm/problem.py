@@ -136,9 +136,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
             raise InputError("--mode analytic needs a constant velocity: give one such as --velocity 1800")
         grid = _grid_for(geometry, model, options, said, notes)
         grid.check_contains(geometry)
-        _check_memory(
-            grid, geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers()), options.dtype
-        )
+        _check_memory(grid, geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers()), options.dtype)
         velocity = on_grid(model, grid, line, notes)
         frequency = options.frequency or said.number("frequency", float)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
@@ -156,9 +154,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     if options.mute is not None:
         mute_direct(traces, geometry, shots, options.mute, 1 / frequency)
     notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples")
-    notes.append(
-        f"image: {grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m, from {grid.x0:g} m on the line"
-    )
+    notes.append(f"image: {grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m, from {grid.x0:g} m on the line")
     expression = str(model) if isinstance(model, Gradient) else None
     return Problem(geometry, shots, grid, velocity, expression, mode, frequency, None, traces, line, notes)
 
@@ -178,9 +174,7 @@ class _Defaults:
         try:
             return None if text is None else kind(text)
         except ValueError:
-            raise InputError(
-                f"{self._path} says {name.upper()}={text} in its text header: give --{name}"
-            ) from None
+            raise InputError(f"{self._path} says {name.upper()}={text} in its text header: give --{name}") from None
 
 
 def _load_velocity(text: str, inline: int | None) -> Gradient | Section | np.ndarray:

@@ -108,9 +108,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     if not any(np.any(c) for c in (source_east, source_north)) and not any(
         np.any(c) for c in (group_east, group_north)
     ):
-        raise InputError(
-            f"{path} has no source and receiver coordinates in its trace headers: fill in bytes 73 to 88"
-        )
+        raise InputError(f"{path} has no source and receiver coordinates in its trace headers: fill in bytes 73 to 88")
     east, north = np.concatenate([source_east, group_east]), np.concatenate([source_north, group_north])
     line = Line.through(east, north)
     length, off_line = float(np.ptp(line.distance(east, north))), float(line.deviation(east, north).max())
@@ -119,9 +117,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
             f"{path} has all sources and receivers at one point: fill in bytes 73 to 88 of its trace headers"
         )
     if off_line > 0.02 * length:
-        notes.append(
-            f"stations lie up to {off_line:.0f} m off the straight line on which the 2-D migration puts them"
-        )
+        notes.append(f"stations lie up to {off_line:.0f} m off the straight line on which the 2-D migration puts them")
 
     source_depth, receiver_depth = _depths(headers, file.metres, notes)
     start = _start(headers, path)
@@ -153,9 +149,7 @@ def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[
     return np.split(together, np.cumsum([len(n) for n in numbers])[:-1])
 
 
-def write_survey(
-    path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: Mapping[str, str]
-) -> None:
+def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: Mapping[str, str]) -> None:
     """Write a whole survey as SEG-Y.
 
     Parameters
@@ -177,9 +171,7 @@ def write_survey(
     interval = round(geometry.interval * 1e6)
     delay = round(geometry.start * 1e3)
     if abs(interval - geometry.interval * 1e6) > 1e-3:
-        raise InputError(
-            f"SEG-Y holds whole microseconds: choose another interval than {geometry.interval} s"
-        )
+        raise InputError(f"SEG-Y holds whole microseconds: choose another interval than {geometry.interval} s")
     counts = [receivers.shape[1] for receivers in geometry.receivers]
     shot = np.repeat(np.arange(geometry.shots), counts)
     source, group = geometry.sources[:, shot], np.concatenate(list(geometry.receivers), axis=1)
@@ -208,9 +200,7 @@ def write_survey(
     write_segy(path, np.concatenate(traces), headers, interval, text)
 
 
-def _depths(
-    headers: Mapping[str, np.ndarray], metres: float, notes: list[str]
-) -> tuple[np.ndarray, np.ndarray]:
+def _depths(headers: Mapping[str, np.ndarray], metres: float, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the depths of source and receiver of every trace below the datum."""
     scalar = headers["ElevationScalar"]
     elevation, surface, below = (
@@ -247,9 +237,7 @@ def _interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
     # A negative number is an unsigned one above 32767 that was read as signed.
     interval = int(intervals[0]) % 0x10000 or file.interval
     if interval == 0:
-        raise InputError(
-            f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)"
-        )
+        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
     return interval / 1e6
 
 

@@ -136,9 +136,7 @@ class Survey:
 
     def __post_init__(self) -> None:
         if len(self.traces) != len(self.local_shots):
-            raise InputError(
-                f"{len(self.local_shots)} shots need as many arrays of traces, not {len(self.traces)}"
-            )
+            raise InputError(f"{len(self.local_shots)} shots need as many arrays of traces, not {len(self.traces)}")
         for shot, traces in zip(self.local_shots, self.traces, strict=True):
             expected = (self.geometry.receivers[shot].shape[1], self.geometry.samples)
             if traces.shape != expected:

@@ -91,9 +91,7 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
     return (model + tilted * below) * _ramp(across / 0.10) * _ramp((1 - across) / 0.10)
 
 
-def fixed_spread(
-    grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None
-) -> Geometry:
+def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None) -> Geometry:
     """Return a survey with shots and receivers spread evenly over the surface, all recording all shots.
 
     Parameters
@@ -114,9 +112,7 @@ def fixed_spread(
         aside = 0.35 * grid.dx * (grid.nx - 1) * float(slowness.mean())
         samples = int(np.ceil((2 * np.hypot(vertical, aside) + 0.1) / INTERVAL / 50)) * 50 + 1
     if samples * INTERVAL > 600:
-        raise InputError(
-            f"--samples {samples} is a record of {samples * INTERVAL:.0f} s: choose at most 150000"
-        )
+        raise InputError(f"--samples {samples} is a record of {samples * INTERVAL:.0f} s: choose at most 150000")
     stations = np.stack([_spread(grid, receivers), np.zeros(receivers)])
     sources = np.stack([_spread(grid, shots), np.zeros(shots)])
     return Geometry(sources, [stations] * shots, samples, INTERVAL)
@@ -142,9 +138,7 @@ def add_noise(traces: list[np.ndarray], shots: range, deviation: float, seed: in
 
 
 def _spread(grid: Grid, count: int) -> np.ndarray:
-    positions = (
-        np.linspace(grid.x[0], grid.x[-1], count) if count > 1 else np.array([grid.x[0] + grid.x[-1]]) / 2
-    )
+    positions = np.linspace(grid.x[0], grid.x[-1], count) if count > 1 else np.array([grid.x[0] + grid.x[-1]]) / 2
     # A tenth of a millimetre is what the headers of a SEG-Y file hold: the survey is the same when it is read
     # again.
     return np.round(positions, 4)

@@ -55,9 +55,7 @@ def travel_times(
     shares = [shots_of(rank, count, comm.size) for rank in range(comm.size)]
     with local_stage(comm):
         if mode == "eikonal" and importlib.util.find_spec("skfmm") is None:
-            raise InputError(
-                "eikonal travel times need scikit-fmm: install collops[eikonal], or use --mode analytic"
-            )
+            raise InputError("eikonal travel times need scikit-fmm: install collops[eikonal], or use --mode analytic")
         compute = straight if mode == "analytic" else travel_time
         table = np.empty((count, *grid.shape), dtype)
         mine = shares[comm.rank]

@@ -18,9 +18,7 @@ __all__ = ["Gradient", "Section", "on_grid", "parse_velocity", "read_npy", "read
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
 _SEGY_SUFFIXES = (".sgy", ".segy")
-_HELP = (
-    "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
-)
+_HELP = "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
 
 
 @dataclass(frozen=True)
@@ -114,9 +112,7 @@ def parse_velocity(text: str) -> Gradient | Path:
     if not (np.isfinite(surface) and np.isfinite(gradient)):
         raise InputError(f"the velocity {text!r} is not finite: {_HELP}")
     if surface <= 0:
-        raise InputError(
-            f"the velocity {text!r} is {surface:g} m/s at depth 0, which is not positive: {_HELP}"
-        )
+        raise InputError(f"the velocity {text!r} is {surface:g} m/s at depth 0, which is not positive: {_HELP}")
     return Gradient(surface, gradient)
 
 
@@ -138,9 +134,7 @@ def read_npy(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: check the name of the velocity file") from None
     except (OSError, ValueError, EOFError) as problem:
-        raise InputError(
-            f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again"
-        ) from None
+        raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
     if not isinstance(velocity, np.ndarray):
         raise InputError(f"{path} is an archive of arrays: save the velocity alone with numpy.save")
     if velocity.ndim != 2 or velocity.dtype.kind not in "fiu" or min(velocity.shape) < 2:
@@ -180,9 +174,7 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     elif inline not in inlines:
         raise InputError(f"{path} has no inline {inline}: choose one from {inlines[0]} to {inlines[-1]}")
     if file.interval == 0:
-        raise InputError(
-            f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)"
-        )
+        raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)")
     numbers = np.flatnonzero(headers["INLINE_3D"] == inline)
     east, north = (
         scaled(headers[name][numbers], headers["SourceGroupScalar"][numbers]) * file.metres
@@ -193,8 +185,7 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     distance = distance[order] - distance.min()
     if (np.diff(distance) <= 0).any():
         raise InputError(
-            f"{path} has several traces at one place of inline {inline}: "
-            "fill in bytes 181 to 188 (CDP X and Y)"
+            f"{path} has several traces at one place of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)"
         )
     velocity = file.read(numbers[order]).astype(np.float64)
     _check(velocity, str(path))
@@ -202,9 +193,7 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     return Section(velocity * file.metres, distance, depth * file.metres, east[order], north[order], inline)
 
 
-def on_grid(
-    model: Gradient | Section | np.ndarray, grid: Grid, line: Line | None, notes: list[str]
-) -> np.ndarray:
+def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
     """Return the velocity at the points of `grid`.
 
     A section is put where its map coordinates are if these overlap with the grid, and else with its first
@@ -240,8 +229,7 @@ def on_grid(
         velocity = model
         if velocity.shape != grid.shape:
             raise InputError(
-                f"the velocity file has shape {velocity.shape}, but the image is {grid.shape}: "
-                "leave out --nx and --nz"
+                f"the velocity file has shape {velocity.shape}, but the image is {grid.shape}: leave out --nx and --nz"
             )
     return velocity
 
@@ -278,11 +266,8 @@ def _check(velocity: np.ndarray, name: str) -> None:
     if not finite.all():
         column, row = np.argwhere(~finite)[0]
         raise InputError(
-            f"{name} is {velocity[column, row]} at column {column}, row {row}: "
-            "replace what is not a finite number"
+            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace what is not a finite number"
         )
     if velocity.min() <= 0:
         column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)
-        raise InputError(
-            f"{name} is {velocity.min():g} m/s at column {column}, row {row}: velocities must be positive"
-        )
+        raise InputError(f"{name} is {velocity.min():g} m/s at column {column}, row {row}: velocities must be positive")
