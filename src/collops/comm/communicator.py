@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine, engine_of
+from collops.comm.deadline import Watch
 from collops.comm.reductions import check_reduction
 from collops.comm.transport import Pending, Transport
 from collops.errors import (
@@ -72,6 +73,7 @@ class Communicator:
         local_rank: int = 0,
         local_size: int = 1,
         reasons: Sequence[str] = (),
+        watch: Watch | None = None,
         derive: Callable[[Any], Communicator] | None = None,
     ) -> None:
         self.control = control
@@ -82,6 +84,7 @@ class Communicator:
         self._host = host
         self._device = device
         self.reasons = tuple(reasons)
+        self._watch = watch
         self._derive = derive
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
@@ -125,7 +128,7 @@ class Communicator:
         x : array or number
             The same shape and dtype on every rank.
         op : str
-            ``sum, prod, min, max, avg, land, lor, lxor``; see :mod:`collops.comm.reductions` for what each dtype allows.
+            ``sum, prod, min, max, avg, land, lor, lxor``; :mod:`collops.comm.reductions` says what each dtype allows.
         out : array, optional
             Gets the result; `x` itself works in place.
 
@@ -276,9 +279,7 @@ class Communicator:
             raise LayoutError(f"alltoall needs a first axis of {self.size} blocks, not shape {source.shape}")
         return self._alltoall("alltoall", source, [1] * self.size, [1] * self.size, out, engine)
 
-    def alltoallv(
-        self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None
-    ) -> Any:
+    def alltoallv(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None) -> Any:
         """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` rows from it.
 
         Parameters
@@ -354,6 +355,32 @@ class Communicator:
             for message in pending:
                 message.wait()
 
+    def wait(self, event: Any, operation: str = "device work") -> None:
+        """Wait on the host for a device event, with the deadline of every other wait. Not collective.
+
+        Parameters
+        ----------
+        event : object with a ``done`` attribute
+            A recorded ``cupy.cuda.Event``.
+        operation : str
+            What the error calls the work.
+
+        Raises
+        ------
+        CommunicationTimeout
+            If the event does not come in time, for instance because another rank never entered a collective that
+            this rank's stream is waiting in. The device's wire is shut down first, which frees the GPU.
+        """
+        if self._watch is None:
+            event.synchronize()
+            return
+        try:
+            self._watch.until(lambda: event.done, operation)
+        except CommunicationTimeout:
+            if self._device is not None:
+                self._device.abort()
+            raise
+
     # Sub-communicators
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
@@ -418,14 +445,12 @@ class Communicator:
         texts = np.empty(int(lengths.sum()), np.uint8)
         self._host.allgatherv(text, texts, lengths.tolist())
         ends = np.cumsum(lengths)
-        return [
-            json.loads(texts[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)
-        ]
+        return [json.loads(texts[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)]
 
     def check(self, error: Exception | None) -> None:
         """Raise on every rank if any rank passes an error; return if all pass ``None``.
 
-        The class is kept where it is one of collops' own, ``ValueError``, ``TypeError``, ``OSError`` or ``MemoryError``,
+        The class is kept where it is ours, ``ValueError``, ``TypeError``, ``OSError`` or ``MemoryError``,
         and is ``CollopsError`` otherwise; the message names the ranks unless all failed. One metadata message when
         all is well.
         """
@@ -453,11 +478,11 @@ class Communicator:
     # For the rooms above
 
     def transport_of(self, array: Any) -> Transport:
-        """The wire that carries `array`. Not collective."""
+        """Return the wire that carries `array`. Not collective."""
         return self._plane(engine_of(array))
 
     def next_plan_tag(self) -> int:
-        """Number an exchange plan; all ranks make their plans in the same order. No message."""
+        """Return the number of a new exchange plan; all ranks make their plans in the same order. No message."""
         self._plans += 1
         return self._plans % 32768
 
@@ -515,9 +540,7 @@ class Communicator:
         self._check_rank(root, "root")
         if messages.active:
             messages.record(name, source.size, source.nbytes)
-        counts = (
-            [source.size] * self.size if name == "gather" else _in_elements(rows, (0, *source.shape[1:]))
-        )
+        counts = [source.size] * self.size if name == "gather" else _in_elements(rows, (0, *source.shape[1:]))
         if self.rank != root:
             self._plane(engine).gatherv(source, None, counts, root)
             return None
@@ -573,9 +596,7 @@ class Communicator:
             out[...] = landing
         return out
 
-    def _message(
-        self, engine: Engine, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]], tag: int
-    ) -> None:
+    def _message(self, engine: Engine, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]], tag: int) -> None:
         if not 0 <= tag < _USER_TAGS:
             raise InputError(f"a tag must be between 0 and {_USER_TAGS - 1}, not {tag}")
         pending = self._plane(engine).start_exchange(sends, receives, _PLAN_TAGS + tag)
@@ -591,9 +612,8 @@ _USER_TAGS = 1 << 20
 
 def _prepared(x: Any) -> tuple[Any, Engine]:
     """Make `x` a C-contiguous array, and find its engine."""
-    if not hasattr(x, "flags") or isinstance(x, np.generic):
-        if not hasattr(x, "__array_namespace__"):
-            x = np.asarray(x)
+    if isinstance(x, (bool, int, float, complex, list, np.generic)):
+        x = np.asarray(x)
     engine = engine_of(x)
     if not engine.mutable:
         raise UnsupportedTypeError(f"arrays of {engine.name} are sent by collops.{engine.name}, not by a communicator")

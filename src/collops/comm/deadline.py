@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class Watch:
         self._spins = _SPINS if local_size <= available_cores() else _SPINS_OF_MANY
 
     def wait(self, request: Any, operation: str) -> None:
-        """Return when `request` is done.
+        """Return when an MPI `request` is done.
 
         Raises
         ------
@@ -78,22 +79,26 @@ class Watch:
             When MPI reports an error, such as a message longer than its buffer.
         """
         try:
-            for _ in range(self._spins):
-                if request.Test():
-                    return
-            for _ in range(_YIELDS):  # with more ranks than cores, somebody else needs this one to get here
-                time.sleep(0)
-                if request.Test():
-                    return
-            self._wait_slowly(request, operation)
+            self.until(request.Test, operation)
         except self._mpi.Exception as error:
             raise CommunicationError(f"{operation}: MPI reports: {error.Get_error_string()}") from error
 
-    def _wait_slowly(self, request: Any, operation: str) -> None:
+    def until(self, done: Callable[[], bool], operation: str) -> None:
+        """Return when `done` says so, or raise :class:`~collops.errors.CommunicationTimeout` as :meth:`wait` does."""
+        for _ in range(self._spins):
+            if done():
+                return
+        for _ in range(_YIELDS):  # with more ranks than cores, somebody else needs this one to get here
+            time.sleep(0)
+            if done():
+                return
+        self._until_slowly(done, operation)
+
+    def _until_slowly(self, done: Callable[[], bool], operation: str) -> None:
         """Poll with short sleeps, watching the clock and the notes of others."""
         start = time.monotonic()
         next_look = start + 0.01
-        while not request.Test():
+        while not done():
             time.sleep(_NAP_SECONDS)
             now = time.monotonic()
             if now < next_look:

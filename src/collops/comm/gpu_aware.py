@@ -45,7 +45,7 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
     for query in ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support"):
         if _ask(mpi, query) == 1:
             return "all", f"{query} answers yes"
-    ucx = os.environ.get("OMPI_MCA_pml") == "ucx"
+    ucx = os.environ.get("OMPI_MCA_pml") == "ucx"  # noqa: SIM112  Open MPI writes it so
     if ucx and "cuda" in os.environ.get("UCX_TLS", "").split(","):
         return "p2p", "Open MPI runs on UCX with CUDA, which carries device pointers between two ranks"
     return "none", "the MPI library does not say that it takes device pointers"
@@ -117,9 +117,7 @@ class GpuAwareTransport(StagedTransport):
         else:
             super().reduce_scatter(source, target, op)
 
-    def alltoallv(
-        self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]
-    ) -> None:
+    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         if self._takes(source):
             self._direct.alltoallv(source, target, send_counts, receive_counts)
         else:
@@ -128,9 +126,6 @@ class GpuAwareTransport(StagedTransport):
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         self._cupy.cuda.get_current_stream().synchronize()
         return self._direct.start_exchange(sends, receives, tag)
-
-    def close(self) -> None:
-        self._direct.close()
 
     def _takes(self, array: Any) -> bool:
         """Whether MPI may be given the device pointer; half types are reduced by host code, which cannot read it."""

@@ -19,7 +19,17 @@ from collops.errors import TransportError
 
 __all__ = ["facts"]
 
-_PACKAGES = ("numpy", "scipy", "pylops", "mpi4py", "cupy-cuda13x", "jax", "numba", "nccl4py", "nvshmem4py-cu13")
+_PACKAGES = (
+    "numpy",
+    "scipy",
+    "pylops",
+    "mpi4py",
+    "cupy-cuda13x",
+    "jax",
+    "numba",
+    "nccl4py",
+    "nvshmem4py-cu13",
+)
 
 
 def facts(comm: Communicator) -> dict[str, Any]:
@@ -96,7 +106,9 @@ def _nccl() -> dict[str, Any]:
 def _nvshmem() -> dict[str, Any]:
     if importlib.util.find_spec("nvshmem") is None:
         return {"binding": None, "version": None, "reason": "nvshmem4py is not installed"}
-    library = next((found for name in ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12") if (found := _version(name))), None)
+    library = next(
+        (found for name in ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12") if (found := _version(name))), None
+    )
     reason = None if library else "the library is not a Python package here; its version shows when it starts"
     return {"binding": "nvshmem4py", "version": library, "reason": reason}
 
@@ -137,7 +149,7 @@ def _links() -> list[list[str]]:
 
 def _nvlinked(one: int, other: int) -> bool:
     """Whether native atomics work between two devices, which NVLink offers and PCIe does not."""
-    from cuda.bindings import runtime
+    from cuda.bindings import runtime  # pyright: ignore[reportAttributeAccessIssue]
 
     attribute = runtime.cudaDeviceP2PAttr.cudaDevP2PAttrNativeAtomicSupported
     error, value = runtime.cudaDeviceGetP2PAttribute(attribute, one, other)

@@ -141,9 +141,7 @@ class MpiTransport(Transport):
     def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
         datatype = self._wire.moved(target)
         self._wait(
-            self._comm.Iallgatherv(
-                [self._buffer(source), datatype], _pieces(self._buffer(target), counts, datatype)
-            ),
+            self._comm.Iallgatherv([self._buffer(source), datatype], _pieces(self._buffer(target), counts, datatype)),
             "allgatherv",
         )
 
@@ -168,9 +166,7 @@ class MpiTransport(Transport):
         if op == "avg":
             _divide(target, self._size)
 
-    def alltoallv(
-        self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]
-    ) -> None:
+    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         datatype = self._wire.moved(source)
         self._wait(
             self._comm.Ialltoallv(
@@ -181,20 +177,12 @@ class MpiTransport(Transport):
         )
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
-        requests = [
-            self._messages.Irecv(self._described(array), source=peer, tag=tag) for peer, array in receives
-        ]
-        requests += [
-            self._messages.Isend(self._described(array), dest=peer, tag=tag) for peer, array in sends
-        ]
+        requests = [self._messages.Irecv(self._described(array), source=peer, tag=tag) for peer, array in receives]
+        requests += [self._messages.Isend(self._described(array), dest=peer, tag=tag) for peer, array in sends]
         return _Requests(requests, self._watch)
 
     def barrier(self) -> None:
         self._wait(self._comm.Ibarrier(), "barrier")
-
-    def close(self) -> None:
-        self._comm.Free()
-        self._messages.Free()
 
     def _buffer(self, array: Any) -> Any:
         """Show MPI the memory of `array` (NumPy exports no buffer of a bfloat16 array)."""

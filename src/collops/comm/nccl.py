@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from collops.comm.nccl_binding import Nccl4py, NcclOfCupy
@@ -109,9 +109,7 @@ class NcclTransport(Transport):
         self.binding.broadcast(address, address, target.nbytes, _BYTE, root, self._comm, self._stream().ptr)
 
     def allgather(self, source: Any, target: Any) -> None:
-        self.binding.all_gather(
-            source.data.ptr, target.data.ptr, source.nbytes, _BYTE, self._comm, self._stream().ptr
-        )
+        self.binding.all_gather(source.data.ptr, target.data.ptr, source.nbytes, _BYTE, self._comm, self._stream().ptr)
 
     def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
         pieces = _cut(target, counts)
@@ -151,9 +149,7 @@ class NcclTransport(Transport):
             self._stream().ptr,
         )
 
-    def alltoallv(
-        self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]
-    ) -> None:
+    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         leaving = _cut(source, send_counts)
         arriving = _cut(target, receive_counts)
         arriving[self._rank][...] = leaving[self._rank]
@@ -188,11 +184,7 @@ class NcclTransport(Transport):
         finally:
             self.binding.group_end()
 
-    def close(self) -> None:
-        self.binding.destroy(self._comm)
-
     def abort(self) -> None:
-        """Stop all work of this communicator on the device, finished or not."""
         self.binding.abort(self._comm)
 
     def _resolve(self, dtype: Any, op: str) -> tuple[int, int, int]:
@@ -224,7 +216,7 @@ class NcclTransport(Transport):
 
 
 def _cut(array: Any, counts: Sequence[int]) -> list[Any]:
-    """Views of consecutive pieces of a contiguous array."""
+    """Return views of consecutive pieces of a contiguous array."""
     flat = array.ravel()
     ends = list(accumulate(counts, initial=0))
-    return [flat[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
+    return [flat[start:stop] for start, stop in pairwise(ends)]

@@ -22,10 +22,8 @@ class Nccl4py:
     name = "nccl4py"
 
     def __init__(self) -> None:
-        from nccl.bindings import nccl as bindings
-        from nccl.core import get_unique_id
+        from nccl.bindings import nccl as bindings  # pyright: ignore[reportAttributeAccessIssue]
 
-        self._unique_id = get_unique_id
         self._bindings = bindings
         self.all_reduce = bindings.all_reduce
         self.reduce = bindings.reduce
@@ -45,7 +43,7 @@ class Nccl4py:
 
     def unique_id(self) -> bytes:
         """Make the name under which the ranks of a new communicator find each other."""
-        return bytes(self._unique_id())
+        return bytes(self._bindings.get_unique_id())
 
     def connect(self, size: int, rank: int, unique_id: bytes) -> Any:
         """Join a communicator. Collective."""
@@ -77,9 +75,7 @@ class NcclOfCupy:
         signed = tuple(byte - 256 if byte > 127 else byte for byte in unique_id)
         return self._nccl.NcclCommunicator(size, signed, rank)
 
-    def all_reduce(
-        self, source: int, target: int, count: int, datatype: int, op: int, comm: Any, stream: int
-    ) -> None:
+    def all_reduce(self, source: int, target: int, count: int, datatype: int, op: int, comm: Any, stream: int) -> None:
         comm.allReduce(source, target, count, datatype, op, stream)
 
     def reduce(
@@ -87,9 +83,7 @@ class NcclOfCupy:
     ) -> None:
         comm.reduce(source, target, count, datatype, op, root, stream)
 
-    def broadcast(
-        self, source: int, target: int, count: int, datatype: int, root: int, comm: Any, stream: int
-    ) -> None:
+    def broadcast(self, source: int, target: int, count: int, datatype: int, root: int, comm: Any, stream: int) -> None:
         comm.broadcast(source, target, count, datatype, root, stream)
 
     def all_gather(self, source: int, target: int, count: int, datatype: int, comm: Any, stream: int) -> None:

@@ -43,8 +43,6 @@ def check_reduction(op: str, dtype: Any) -> None:
             f"{op!r} of complex numbers is not supported across ranks; reduce to real numbers first"
         )
     if op == "avg" and kind in "biu":
-        raise UnsupportedTypeError(
-            f"'avg' of {dtype} would be rounded; convert to a floating dtype or use 'sum'"
-        )
+        raise UnsupportedTypeError(f"'avg' of {dtype} would be rounded; convert to a floating dtype or use 'sum'")
     if op in ("land", "lor", "lxor") and kind not in "biu":
         raise UnsupportedTypeError(f"{op!r} needs booleans or integers, not {dtype}; compare with zero first")

@@ -44,9 +44,7 @@ class SerialTransport(Transport):
     def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
         _copy(source, target)
 
-    def alltoallv(
-        self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]
-    ) -> None:
+    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         _copy(source, target)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:

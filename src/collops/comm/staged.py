@@ -48,7 +48,7 @@ class StagedTransport(Transport):
         self._in_chunks(target, target, lambda chunk: self._host.bcast(chunk, root))
 
     def allgather(self, source: Any, target: Any) -> None:
-        self._whole(source, target, lambda given, result: self._host.allgather(given, result))
+        self._whole(source, target, self._host.allgather)
 
     def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
         self._whole(source, target, lambda given, result: self._host.allgatherv(given, result, counts))
@@ -62,9 +62,7 @@ class StagedTransport(Transport):
     def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
         self._whole(source, target, lambda given, result: self._host.reduce_scatter(given, result, op))
 
-    def alltoallv(
-        self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]
-    ) -> None:
+    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         self._whole(
             source,
             target,
@@ -124,13 +122,15 @@ class StagedTransport(Transport):
 
     def _whole(self, source: Any, target: Any, message: Callable[[Any, Any], None]) -> None:
         stream = self._cupy.cuda.get_current_stream()
-        given = None if source is None else self._pinned(source)
-        result = None if target is None else self._pinned(target)
-        if given is not None:
+        given = result = None
+        if source is not None:
+            given = self._pinned(source)
             source.get(out=given, stream=stream, blocking=False)
+        if target is not None:
+            result = self._pinned(target)
         stream.synchronize()
         message(given, result)
-        if result is not None:
+        if target is not None:
             target.set(result, stream=stream)
             stream.synchronize()
 
@@ -138,9 +138,7 @@ class StagedTransport(Transport):
 class _StagedPending(Pending):
     __slots__ = ("_arriving", "_sent", "_stream")
 
-    def __init__(
-        self, arriving: list[tuple[Pending, np.ndarray, Any]], sent: list[Pending], stream: Any
-    ) -> None:
+    def __init__(self, arriving: list[tuple[Pending, np.ndarray, Any]], sent: list[Pending], stream: Any) -> None:
         self._arriving = arriving
         self._sent = sent
         self._stream = stream

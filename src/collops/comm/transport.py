@@ -63,9 +63,7 @@ class Transport(ABC):
         """Reduce equal blocks of `source` over the ranks; rank *r* gets block *r* in `target`."""
 
     @abstractmethod
-    def alltoallv(
-        self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]
-    ) -> None:
+    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         """Send consecutive pieces of `source` to the ranks; collect theirs in `target`."""
 
     @abstractmethod
@@ -80,5 +78,5 @@ class Transport(ABC):
         """Merge the calls inside into one launch where the wire can."""
         return nullcontext()
 
-    def close(self) -> None:
-        """Free what the wire holds. Collective."""
+    def abort(self) -> None:  # noqa: B027  most wires have nothing to stop
+        """Stop what the wire has under way, after a deadline: a device must not wait for a rank that is gone."""

@@ -105,7 +105,7 @@ def load_mpi() -> tuple[Any, str]:
 
 
 def device_count() -> int:
-    """Number of GPUs that this process sees; 0 without CuPy."""
+    """Count the GPUs that this process sees; 0 without CuPy."""
     if importlib.util.find_spec("cupy") is None:
         return 0
     import cupy
@@ -144,6 +144,7 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         local_rank=local_rank,
         local_size=local_size,
         reasons=reasons,
+        watch=watch,
         derive=lambda split: _derived(mpi, split, choice, reasons),
     )
 
@@ -166,6 +167,7 @@ def _derived(mpi: Any, control: Any, choice: str | None, reasons: list[str]) -> 
         local_rank=local_rank,
         local_size=local_size,
         reasons=reasons,
+        watch=watch,
         derive=lambda split: _derived(mpi, split, choice, reasons),
     )
 
@@ -178,7 +180,9 @@ def _choose(mpi: Any, control: Any, transport: str, identity: str) -> tuple[str 
     without = [rank for rank, name in enumerate(identities) if not name]
     if without:
         if transport in ("nccl", "staged"):
-            raise TransportError(f"transport {transport!r} needs a GPU and CuPy on every rank; ranks {without} have none")
+            raise TransportError(
+                f"transport {transport!r} needs a GPU and CuPy on every rank; ranks {without} have none"
+            )
         return None, "no GPU with CuPy on " + ("any rank" if len(without) == len(facts) else f"ranks {without}")
     shared = len(set(identities)) < len(identities)
     bindings = {fact[1] for fact in facts}
@@ -196,9 +200,7 @@ def _choose(mpi: Any, control: Any, transport: str, identity: str) -> tuple[str 
     return "staged", f"pinned host memory; {'asked for' if transport == 'staged' else because}"
 
 
-def _device_transport(
-    mpi: Any, control: Any, host: MpiTransport, watch: Watch, choice: str | None
-) -> Transport | None:
+def _device_transport(mpi: Any, control: Any, host: MpiTransport, watch: Watch, choice: str | None) -> Transport | None:
     if choice is None:
         return None
     if choice == "staged":
@@ -245,4 +247,3 @@ def _abort_on_uncaught_errors(mpi: Any) -> None:
 
     end_all_ranks.ends_all_ranks = True  # type: ignore[attr-defined]
     sys.excepthook = end_all_ranks
-

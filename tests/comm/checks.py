@@ -1,0 +1,175 @@
+"""What every wire must do, as functions of a communicator and an array namespace: run on hosts and on devices."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pytest
+
+DTYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+]
+OPERATIONS = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+    "lxor": np.logical_xor,
+}
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of a name, bfloat16 included."""
+    if name == "bfloat16":
+        return np.dtype(pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes").bfloat16)
+    return np.dtype(name)
+
+
+def values(rank: int, size: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """Small whole numbers, different on every rank, whose sums and products are exact in every dtype."""
+    numbers = (np.arange(size) * (rank + 3) + rank) % 3
+    if dtype.kind == "c":
+        return (numbers + 1j * ((numbers + rank) % 2)).astype(dtype)
+    return numbers.astype(dtype)
+
+
+def to_host(array: Any) -> np.ndarray:
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+def check_reductions(comm: Any, xp: Any, name: str, op: str) -> None:
+    """allreduce, reduce, reduce_scatter against NumPy on all ranks' values."""
+    dtype = dtype_of(name)
+    parts = [values(rank, 7, dtype) for rank in range(comm.size)]
+    expected = reduce(OPERATIONS[op], parts).astype(dtype)
+    x = xp.asarray(parts[comm.rank])
+
+    np.testing.assert_array_equal(to_host(comm.allreduce(x, op)), expected)
+    np.testing.assert_array_equal(to_host(x), parts[comm.rank])
+    out = xp.zeros_like(x)
+    assert comm.allreduce(x, op, out=out) is out
+    np.testing.assert_array_equal(to_host(out), expected)
+    inplace = x.copy()
+    assert comm.allreduce(inplace, op, out=inplace) is inplace
+    np.testing.assert_array_equal(to_host(inplace), expected)
+
+    for root in range(comm.size):
+        result = comm.reduce(x, op, root)
+        assert (result is None) == (comm.rank != root)
+        if result is not None:
+            np.testing.assert_array_equal(to_host(result), expected)
+
+    blocks = [values(rank, 3 * comm.size, dtype).reshape(comm.size, 3) for rank in range(comm.size)]
+    scattered = comm.reduce_scatter(xp.asarray(blocks[comm.rank]), op)
+    np.testing.assert_array_equal(to_host(scattered), reduce(OPERATIONS[op], blocks).astype(dtype)[comm.rank])
+
+
+def check_average(comm: Any, xp: Any, name: str) -> None:
+    dtype = dtype_of(name)
+    x = xp.full(5, comm.rank * 2, dtype)
+    np.testing.assert_array_equal(to_host(comm.allreduce(x, "avg")), np.full(5, comm.size - 1, dtype))
+
+
+def check_movement(comm: Any, xp: Any, name: str) -> None:
+    """Everything that moves values unchanged, equal and unequal counts, empty ranks included."""
+    dtype = dtype_of(name)
+    rank, size = comm.rank, comm.size
+    parts = [values(r, 6, dtype).reshape(2, 3) for r in range(size)]
+    x = xp.asarray(parts[rank])
+    for root in range(size):
+        np.testing.assert_array_equal(to_host(comm.bcast(x, root)), parts[root])
+        gathered = comm.gather(x, root)
+        assert (gathered is None) == (rank != root)
+        if gathered is not None:
+            np.testing.assert_array_equal(to_host(gathered), np.stack(parts))
+        given = xp.asarray(np.stack(parts)) if rank == root else None
+        out = xp.empty((2, 3), dtype)
+        np.testing.assert_array_equal(to_host(comm.scatter(given, root, out=out)), parts[rank])
+    np.testing.assert_array_equal(to_host(comm.allgather(x)), np.stack(parts))
+
+    rows = [r % 3 for r in range(size)]  # rank 0 has none
+    ragged = [values(r, 2 * rows[r], dtype).reshape(rows[r], 2) for r in range(size)]
+    mine = xp.asarray(ragged[rank])
+    whole = np.concatenate(ragged)
+    np.testing.assert_array_equal(to_host(comm.allgatherv(mine, rows)), whole)
+    np.testing.assert_array_equal(to_host(comm.allgatherv(mine)), whole)
+    last = size - 1
+    gathered = comm.gatherv(mine, rows, last)
+    assert (gathered is None) == (rank != last)
+    if gathered is not None:
+        np.testing.assert_array_equal(to_host(gathered), whole)
+    given = xp.asarray(whole) if rank == last else mine
+    np.testing.assert_array_equal(to_host(comm.scatterv(given, rows, last)), ragged[rank])
+
+    table = [values(r, 2 * size, dtype).reshape(size, 2) for r in range(size)]
+    expected = np.stack([table[r][rank] for r in range(size)])
+    np.testing.assert_array_equal(to_host(comm.alltoall(xp.asarray(table[rank]))), expected)
+
+    def rows_between(sender: int, receiver: int) -> int:
+        return (sender + 2 * receiver) % 3
+
+    leaving = [rows_between(rank, r) for r in range(size)]
+    arriving = [rows_between(r, rank) for r in range(size)]
+    pieces = [[values(10 * s + r, rows_between(s, r), dtype) for r in range(size)] for s in range(size)]
+    result = comm.alltoallv(xp.asarray(np.concatenate(pieces[rank])), leaving, arriving)
+    np.testing.assert_array_equal(to_host(result), np.concatenate([pieces[s][rank] for s in range(size)]))
+
+
+def check_messages(comm: Any, xp: Any, name: str) -> None:
+    """A ring, one call at a time and as a group; long enough to be cut into chunks by a staged wire."""
+    dtype = dtype_of(name)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for size in (0, 5, 700_001):
+        x = xp.asarray(values(comm.rank, size, dtype))
+        out = xp.empty_like(x)
+        assert comm.sendrecv(x, right, out, left) is out
+        np.testing.assert_array_equal(to_host(out), values(left, size, dtype))
+        back = xp.empty_like(x)
+        with comm.group():
+            comm.send(out, left, tag=3)
+            comm.recv(back, right, tag=3)
+        np.testing.assert_array_equal(to_host(back), to_host(x))
+
+
+def check_strided(comm: Any, xp: Any) -> None:
+    """Arrays that are not contiguous, as input and as output."""
+    grid = xp.arange(24, dtype="float64").reshape(4, 6)
+    expected = np.arange(24.0).reshape(4, 6)[:, ::2] * comm.size
+    np.testing.assert_array_equal(to_host(comm.allreduce(grid[:, ::2])), expected)
+    np.testing.assert_array_equal(to_host(comm.allreduce(grid.T)), comm.size * to_host(grid).T)
+    target = xp.zeros((4, 6))
+    assert comm.allreduce(grid[:, ::2], out=target[:, 1::2]) is not None
+    np.testing.assert_array_equal(to_host(target)[:, 1::2], expected)
+    assert not to_host(target)[:, ::2].any()
+    out = xp.zeros((6, 4)).T
+    comm.sendrecv(grid, (comm.rank + 1) % comm.size, out, (comm.rank - 1) % comm.size)
+    np.testing.assert_array_equal(to_host(out), to_host(grid))
+
+
+def check_plan(comm: Any, xp: Any) -> None:
+    """A periodic halo of an uneven block partition, several exchanges in flight at once."""
+    from collops.comm import ExchangePlan
+
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    rows = 2 + rank
+    inner_first, inner_last = (slice(1, 2), slice(0, 3)), (slice(rows, rows + 1), slice(0, 3))
+    halo_first, halo_last = (slice(0, 1), slice(0, 3)), (slice(rows + 1, rows + 2), slice(0, 3))
+    plan = ExchangePlan(comm, [(left, inner_first), (right, inner_last)], [(right, halo_last), (left, halo_first)])
+    fields = []
+    for number in range(3):
+        field = np.zeros((rows + 2, 3))
+        field[1:-1] = 100 * number + 10 * rank + np.arange(rows)[:, None] + np.arange(3) / 10
+        fields.append(xp.asarray(field))
+    exchanges = [plan.start(field, field) for field in fields]
+    for number, exchange in enumerate(exchanges):
+        field = to_host(exchange.finish())
+        above = 100 * number + 10 * left + (2 + left - 1) + np.arange(3) / 10
+        below = 100 * number + 10 * right + np.arange(3) / 10
+        np.testing.assert_array_equal(field[0], above)
+        np.testing.assert_array_equal(field[-1], below)
