@@ -1,0 +1,29 @@
+"""Linear operators on distributed arrays: their algebra, stacks of them, and the operators themselves."""
+
+from __future__ import annotations
+
+from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
+from collops.operators.base import LinearOperator
+from collops.operators.block_diag import BlockDiag
+from collops.operators.dottest import dottest
+from collops.operators.hstack import HStack
+from collops.operators.local import LocalOperator, lift_local
+from collops.operators.stacked import StackedBlockDiag, StackedHStack, StackedVStack
+from collops.operators.vstack import VStack
+
+__all__ = [
+    "Adjoint",
+    "BlockDiag",
+    "Combination",
+    "Conjugate",
+    "HStack",
+    "LinearOperator",
+    "LocalOperator",
+    "Product",
+    "StackedBlockDiag",
+    "StackedHStack",
+    "StackedVStack",
+    "VStack",
+    "dottest",
+    "lift_local",
+]

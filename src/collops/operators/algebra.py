@@ -1,0 +1,274 @@
+"""Operators made from operators: sums with coefficients, products, powers, adjoints and conjugates."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from collops.array import StackedArray, axpby
+from collops.errors import InputError, LayoutError
+from collops.operators.base import Buffers, LinearOperator, is_complex
+
+__all__ = [
+    "Adjoint",
+    "Combination",
+    "Conjugate",
+    "Product",
+    "adjoint_of",
+    "combination",
+    "conjugate_of",
+    "power",
+    "product",
+]
+
+
+def combination(terms: Sequence[tuple[Any, LinearOperator]]) -> LinearOperator:
+    """Return the sum of operators times coefficients, with nested sums merged.
+
+    Parameters
+    ----------
+    terms : sequence of (scalar, LinearOperator)
+        At least one; all with the same domain and range.
+
+    Raises
+    ------
+    LayoutError
+        If domains or ranges differ.
+    """
+    flat: list[tuple[Any, LinearOperator]] = []
+    for coefficient, term in terms:
+        value = _as_number(coefficient)
+        if isinstance(term, Combination):
+            flat += [(value * inner, part) for inner, part in term.terms]
+        else:
+            flat.append((value, term))
+    if len(flat) == 1 and flat[0][0] == 1:
+        return flat[0][1]
+    return Combination(flat)
+
+
+def product(*factors: LinearOperator) -> LinearOperator:
+    """Return the operator that applies `factors` from right to left, with nested products merged.
+
+    Parameters
+    ----------
+    *factors : LinearOperator
+        At least one; the domain of each is the range of the next.
+
+    Raises
+    ------
+    LayoutError
+        If they do not fit each other.
+    """
+    flat: list[LinearOperator] = []
+    for factor in factors:
+        flat += factor.factors if isinstance(factor, Product) else (factor,)
+    return flat[0] if len(flat) == 1 else Product(flat)
+
+
+def power(base: LinearOperator, exponent: int) -> LinearOperator:
+    """Return `base` applied `exponent` times.
+
+    Parameters
+    ----------
+    base : LinearOperator
+        With the same domain and range.
+    exponent : int
+        At least 1.
+
+    Raises
+    ------
+    InputError
+        If `exponent` is no integer of at least 1.
+    LayoutError
+        If domain and range differ.
+    """
+    try:
+        times = operator.index(exponent)
+    except TypeError:
+        times = 0
+    if times < 1:
+        raise InputError(f"an operator can be raised to the powers 1, 2, 3 and so on, not to {exponent!r}")
+    if base.domain is not base.range:
+        raise LayoutError(f"only an operator with one layout on both sides has powers; {base!r} has two")
+    return product(*(base,) * times)
+
+
+def adjoint_of(op: LinearOperator) -> LinearOperator:
+    """Return the adjoint operator; that of an adjoint is the operator itself."""
+    return op.operator if isinstance(op, Adjoint) else Adjoint(op)
+
+
+def conjugate_of(op: LinearOperator) -> LinearOperator:
+    """Return the operator with conjugated coefficients; a real operator is its own."""
+    if isinstance(op, Conjugate):
+        return op.operator
+    if isinstance(op, Adjoint):
+        return adjoint_of(conjugate_of(op.operator))
+    return Conjugate(op) if is_complex(op.dtype) else op
+
+
+class Combination(LinearOperator):
+    """A sum of operators times coefficients.
+
+    Parameters
+    ----------
+    terms : sequence of (scalar, LinearOperator)
+        At least one; all with the same domain and range.
+
+    Raises
+    ------
+    LayoutError
+        If domains or ranges differ.
+    """
+
+    def __init__(self, terms: Sequence[tuple[Any, LinearOperator]]) -> None:
+        self.terms = tuple(terms)
+        first = self.terms[0][1]
+        for _, term in self.terms[1:]:
+            if term.domain is not first.domain or term.range is not first.range:
+                raise LayoutError(f"operators can be added when their layouts are the same, not {first!r} and {term!r}")
+        dtype = np.result_type(*(term.dtype for _, term in self.terms))
+        for coefficient, _ in self.terms:
+            dtype = np.result_type(dtype, coefficient)
+        super().__init__(first.domain, first.range, dtype, first.comm)
+        self.capturable = all(term.capturable for _, term in self.terms)
+        self._forward_terms = [(coefficient, term._forward) for coefficient, term in self.terms]
+        self._adjoint_terms = [(np.conjugate(coefficient).item(), term._adjoint) for coefficient, term in self.terms]
+        self._buffers = Buffers()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._apply(self._forward_terms, self.range, x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._apply(self._adjoint_terms, self.domain, y, out)
+
+    def _apply(self, terms: Sequence[tuple[Any, Any]], layout: Any, x: Any, out: Any) -> Any:
+        if out is None and x.engine.mutable:
+            out = self._new(layout, x)
+        total_coefficient, apply = terms[0]
+        total = apply(x, out)
+        for coefficient, apply_next in terms[1:]:
+            part = apply_next(x, self._buffers.get(layout, layout, x, total.dtype))
+            total = axpby(coefficient, part, total_coefficient, total, out=total)
+            total_coefficient = 1
+        if total_coefficient != 1:
+            total *= total_coefficient
+        return total
+
+
+class Product(LinearOperator):
+    """Operators applied from right to left.
+
+    Parameters
+    ----------
+    factors : sequence of LinearOperator
+        At least one; the domain of each is the range of the next.
+
+    Raises
+    ------
+    LayoutError
+        If they do not fit each other.
+    """
+
+    def __init__(self, factors: Sequence[LinearOperator]) -> None:
+        self.factors = tuple(factors)
+        for left, right in zip(self.factors, self.factors[1:], strict=False):
+            if left.domain is not right.range:
+                raise LayoutError(
+                    f"a product needs the domain of the left operator to be the range of the right one: "
+                    f"{left.domain} is not {right.range}"
+                )
+        last = self.factors[-1]
+        dtype = np.result_type(*(factor.dtype for factor in self.factors))
+        super().__init__(last.domain, self.factors[0].range, dtype, last.comm)
+        self.capturable = all(factor.capturable for factor in self.factors)
+        self._forward_chain = [(factor._forward, factor.range, factor.dtype) for factor in reversed(self.factors)]
+        self._adjoint_chain = [(factor._adjoint, factor.domain, factor.dtype) for factor in self.factors]
+        self._buffers = Buffers()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._apply(self._forward_chain, x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._apply(self._adjoint_chain, y, out)
+
+    def _apply(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Any, out: Any) -> Any:
+        for number, (apply, layout, dtype) in enumerate(chain[:-1]):
+            # Two buffers per layout take turns: one factor reads one while it writes the other.
+            x = apply(x, self._buffers.get((layout, number % 2), layout, x, np.result_type(dtype, x.dtype)))
+        return chain[-1][0](x, out)
+
+
+class Adjoint(LinearOperator):
+    """The adjoint of an operator.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+        What is turned round.
+    """
+
+    def __init__(self, operator: LinearOperator) -> None:
+        super().__init__(operator.range, operator.domain, operator.dtype, operator.comm)
+        self.operator = operator
+        self.capturable = operator.capturable
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self.operator._adjoint(x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self.operator._forward(y, out)
+
+
+class Conjugate(LinearOperator):
+    """An operator with conjugated coefficients.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+        What is conjugated.
+
+    Notes
+    -----
+    Computed as :math:`\\overline{A \\overline{x}}`, which needs no other coefficients than those of A.
+    """
+
+    def __init__(self, operator: LinearOperator) -> None:
+        super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
+        self.operator = operator
+        self.capturable = operator.capturable
+        self._buffers = Buffers()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        result = self.operator._forward(self._conjugated(x, self.domain), out)
+        return _conjugate(result, result)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        result = self.operator._adjoint(self._conjugated(y, self.range), out)
+        return _conjugate(result, result)
+
+    def _conjugated(self, x: Any, layout: Any) -> Any:
+        if not is_complex(x.dtype):
+            return x
+        return _conjugate(x, self._buffers.get(layout, layout, x, x.dtype))
+
+
+def _conjugate(x: Any, out: Any) -> Any:
+    """Return the conjugate of `x`, in `out` where its engine can be written to."""
+    if out is None or not x.engine.mutable:
+        return x.conj()
+    if isinstance(x, StackedArray):
+        for part, target in zip(x.arrays, out.arrays, strict=True):
+            _conjugate(part, target)
+    else:
+        x.engine.xp.conjugate(x.local_array, out=out.local_array)
+    return out
+
+
+def _as_number(value: Any) -> Any:
+    """Return a coefficient as a Python number, which takes part in NumPy's promotion without widening the arrays."""
+    return value.item() if hasattr(value, "item") else value

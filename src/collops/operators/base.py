@@ -1,0 +1,269 @@
+"""What a linear operator is: two layouts, a dtype, and a forward and an adjoint that fill given arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from numbers import Number
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, empty
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["AnyArray", "AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array"]
+
+AnyArray: TypeAlias = DistributedArray | StackedArray
+AnyLayout: TypeAlias = Layout | StackedLayout
+
+
+class LinearOperator:
+    """A linear map between distributed arrays.
+
+    Subclasses implement ``_forward(x, out)`` and ``_adjoint(y, out)``. Both get an array of the right layout and
+    ``out``, which is ``None`` or an array of the right layout to fill, and return the result: `out` itself where it was
+    given and its engine can be written to.
+
+    Parameters
+    ----------
+    domain : Layout or StackedLayout
+        Of the arrays that :meth:`forward` takes.
+    range : Layout or StackedLayout
+        Of the arrays that it returns.
+    dtype : dtype
+        Of the operator's coefficients. Results have the common type of this and the input, unless `out` says otherwise.
+    comm : Communicator
+        The ranks.
+
+    Attributes
+    ----------
+    domain, range : Layout or StackedLayout
+    dtype : numpy.dtype
+    comm : Communicator
+    shape : tuple of int
+        Global numbers of rows and columns.
+    capturable : bool
+        Whether a solver may record the operator's device work once and replay it (a CUDA graph). An operator whose work
+        depends on values that the host reads, or that differs from call to call, sets this to ``False``.
+
+    Raises
+    ------
+    LayoutError
+        If the layouts are on different numbers of ranks.
+    """
+
+    capturable = True
+
+    def __init__(self, domain: AnyLayout, range: AnyLayout, dtype: Any, comm: Communicator) -> None:
+        if not domain.ranks == range.ranks == comm.size:
+            raise LayoutError(
+                f"an operator on {comm.size} ranks cannot have a domain on {domain.ranks} and a range on {range.ranks} ranks"
+            )
+        self.domain = domain
+        self.range = range
+        self.dtype = np.dtype(dtype)
+        self.comm = comm
+
+    # What subclasses provide
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no adjoint")
+
+    def _new(self, layout: AnyLayout, like: Any) -> Any:
+        """Return an array for the result of applying the operator to `like`."""
+        return new_array(layout, like, np.result_type(self.dtype, like.dtype))
+
+    # Application
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Global numbers of rows and columns."""
+        return self.range.size, self.domain.size
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        """Apply the operator. Collective.
+
+        Parameters
+        ----------
+        x : DistributedArray or StackedArray
+            In the layout ``domain``.
+        out : DistributedArray or StackedArray, optional
+            In the layout ``range``; gets the result.
+
+        Returns
+        -------
+        DistributedArray or StackedArray
+            The result, in `out` where it was given.
+
+        Raises
+        ------
+        LayoutError
+            If an array has another layout.
+        """
+        self._check(x, self.domain, "forward takes an array")
+        if out is not None:
+            self._check_out(x, out, self.range)
+        return self._forward(x, out)
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        """Apply the adjoint: the conjugate transpose. Collective.
+
+        Parameters
+        ----------
+        y : DistributedArray or StackedArray
+            In the layout ``range``.
+        out : DistributedArray or StackedArray, optional
+            In the layout ``domain``; gets the result.
+
+        Returns
+        -------
+        DistributedArray or StackedArray
+            The result, in `out` where it was given.
+
+        Raises
+        ------
+        LayoutError
+            If an array has another layout.
+        """
+        self._check(y, self.range, "adjoint takes an array")
+        if out is not None:
+            self._check_out(y, out, self.domain)
+        return self._adjoint(y, out)
+
+    def _check(self, array: Any, layout: AnyLayout, role: str) -> None:
+        if not isinstance(array, DistributedArray | StackedArray):
+            raise UnsupportedTypeError(
+                f"{type(self).__name__}.{role} of collops, not {type(array).__module__}.{type(array).__qualname__}; "
+                "make one with collops.from_global or collops.from_local"
+            )
+        # Layouts are interned: equal ones are one object.
+        if array.layout is not layout:
+            raise LayoutError(
+                f"{type(self).__name__}.{role} in the layout {layout}, but this one is {array.layout}; "
+                "redistribute() or reshape() gives it another"
+            )
+
+    def _check_out(self, given: Any, out: Any, layout: AnyLayout) -> None:
+        self._check(out, layout, "out is an array")
+        if out is given:
+            raise InputError(f"{type(self).__name__} cannot work in place: out must be another array than the input")
+        for leaf in out.leaves:
+            if out.engine.mutable and not leaf.local_array.flags.c_contiguous:
+                raise LayoutError(f"{type(self).__name__} fills contiguous arrays only, which this out is not")
+
+    # Algebra
+
+    @property
+    def H(self) -> LinearOperator:
+        """The adjoint operator."""
+        from collops.operators.algebra import adjoint_of
+
+        return adjoint_of(self)
+
+    @property
+    def T(self) -> LinearOperator:
+        """The transposed operator, without conjugation."""
+        return self.conj().H
+
+    def conj(self) -> LinearOperator:
+        """Return the operator with conjugated coefficients."""
+        from collops.operators.algebra import conjugate_of
+
+        return conjugate_of(self)
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, LinearOperator):
+            from collops.operators.algebra import product
+
+            return product(self, other)
+        return self.forward(other)
+
+    def __mul__(self, other: Any) -> Any:
+        if _is_scalar(other):
+            from collops.operators.algebra import combination
+
+            return combination([(other, self)])
+        return self @ other
+
+    def __rmul__(self, other: Any) -> Any:
+        if _is_scalar(other):
+            return self * other
+        return NotImplemented
+
+    def __truediv__(self, other: Any) -> Any:
+        if _is_scalar(other):
+            return self * (1 / other)
+        return NotImplemented
+
+    def __neg__(self) -> LinearOperator:
+        return self * -1
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, LinearOperator):
+            return NotImplemented
+        from collops.operators.algebra import combination
+
+        return combination([(1, self), (1, other)])
+
+    def __sub__(self, other: Any) -> Any:
+        if not isinstance(other, LinearOperator):
+            return NotImplemented
+        from collops.operators.algebra import combination
+
+        return combination([(1, self), (-1, other)])
+
+    def __pow__(self, exponent: int) -> LinearOperator:
+        from collops.operators.algebra import power
+
+        return power(self, exponent)
+
+    def dottest(self, *, rtol: float | None = None, seed: int = 0, raises: bool = True, **options: Any) -> bool:
+        """Check that forward and adjoint fit each other; see :func:`collops.operators.dottest`. Collective."""
+        from collops.operators.dottest import dottest
+
+        return dottest(self, rtol=rtol, seed=seed, raises=raises, **options)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
+
+
+def new_array(layout: AnyLayout, like: Any, dtype: Any) -> Any:
+    """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
+    return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
+
+
+def is_complex(dtype: Any) -> bool:
+    """Return whether `dtype` is a complex type."""
+    return np.dtype(dtype).kind == "c"
+
+
+class Buffers:
+    """Intermediate arrays that an operator keeps, so that applying it again allocates nothing.
+
+    A buffer is never dropped: a recorded CUDA graph may still write to it.
+    """
+
+    __slots__ = ("_arrays",)
+
+    def __init__(self) -> None:
+        self._arrays: dict[Hashable, Any] = {}
+
+    def get(self, slot: Hashable, layout: AnyLayout, like: Any, dtype: Any) -> Any:
+        """Return the array in `slot` for input such as `like`; ``None`` where arrays cannot be written to."""
+        key = (slot, dtype, like.engine, like.comm)
+        array = self._arrays.get(key)
+        if array is None and like.engine.mutable:
+            array = self._arrays[key] = new_array(layout, like, dtype)
+        return array
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Number | np.generic) or (
+        getattr(value, "ndim", None) == 0 and not isinstance(value, DistributedArray | StackedArray)
+    )

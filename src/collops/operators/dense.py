@@ -1,0 +1,92 @@
+"""Dense local matrices: products into given memory, with the BLAS of the array's engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collops.backend import engine_of
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["DenseMatrix", "dense"]
+
+
+class DenseMatrix:
+    """A dense matrix on the host, or on an engine without a product into given memory.
+
+    Parameters
+    ----------
+    matrix : array, 2-D
+        Used where it lies when it is contiguous in either order, else copied once.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    """
+
+    __slots__ = ("_complex", "_conjugated", "_engine", "_matrix", "_transposed", "dtype", "shape")
+
+    def __init__(self, matrix: Any) -> None:
+        self._engine = engine_of(matrix)
+        if self._engine.mutable and not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
+            matrix = self._engine.xp.ascontiguousarray(matrix)
+        self._matrix = matrix
+        self._transposed = matrix.T
+        self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self.dtype: np.dtype = matrix.dtype
+        self._complex = self.dtype.kind == "c"
+        self._conjugated: Any = None
+
+    def forward_local(self, x: Any, out: Any) -> Any:
+        """Return the matrix times `x`."""
+        return self._product(self._matrix, x, out)
+
+    def adjoint_local(self, y: Any, out: Any) -> Any:
+        """Return the conjugate transpose times `y`."""
+        if not self._complex:
+            return self._product(self._transposed, y, out)
+        # BLAS has no product with a conjugate that is not transposed, which is what this is for a matrix in C order:
+        # the vectors are conjugated instead of the matrix.
+        xp = self._engine.xp
+        result = self._product(self._transposed, self._conjugate_of(y), out)
+        return xp.conjugate(result, out=result) if self._engine.mutable else xp.conj(result)
+
+    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+        # dot() writes into `out` only what has exactly its dtype.
+        if out is not None and x.dtype == self.dtype == out.dtype:
+            return self._engine.xp.dot(matrix, x, out=out)
+        result = matrix @ x
+        if out is None:
+            return result
+        if result.dtype.kind == "c" and out.dtype.kind != "c":
+            raise UnsupportedTypeError(f"a product of dtype {result.dtype} does not fit into {out.dtype}")
+        out[...] = result
+        return out
+
+    def _conjugate_of(self, y: Any) -> Any:
+        if not self._engine.mutable or y.dtype != self.dtype:
+            return y.conj()
+        if self._conjugated is None:
+            self._conjugated = self._engine.xp.empty(self.shape[0], self.dtype)
+        return self._engine.xp.conjugate(y, out=self._conjugated)
+
+
+def dense(matrix: Any) -> Any:
+    """Return the local operator of a 2-D array: on CuPy one that works while a stream is being captured.
+
+    Parameters
+    ----------
+    matrix : array, 2-D
+        Of any engine.
+
+    Returns
+    -------
+    LocalOperator
+    """
+    if engine_of(matrix).name == "cupy" and matrix.dtype.char in "fdFD":
+        from collops.operators.cublas import CublasMatrix
+
+        return CublasMatrix(matrix)
+    return DenseMatrix(matrix)

@@ -1,0 +1,172 @@
+"""CG: conjugate gradients for Hermitian positive definite operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.array import axpby, divide, dots
+from collops.errors import LayoutError
+from collops.operators import LinearOperator
+from collops.operators.base import new_array
+from collops.solvers.driver import solve
+from collops.solvers.method import Row
+from collops.solvers.problem import agreed, check_number, check_problem, working_dtype
+from collops.solvers.result import SolverResult, Status
+
+__all__ = ["CG", "cg"]
+
+
+@dataclass(slots=True)
+class CGState:
+    """Vectors and scalars of CG between two iterations."""
+
+    operator: LinearOperator
+    x: Any
+    residual: Any
+    direction: Any
+    image: Any  # (A + damp) direction
+    residual_agreed: Any  # the residual in the form whose square all ranks agree on
+    residual_square: Any
+
+
+@dataclass(frozen=True)
+class CG:
+    """CG as a method of the driver.
+
+    Attributes
+    ----------
+    damp : float
+        Multiple of the identity that is added to the operator.
+    tol : float
+        Bound on the squared norm of the residual.
+    """
+
+    damp: float = 0.0
+    tol: float = 1e-4
+    name = "CG"
+    width = 1
+
+    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> CGState:
+        """Return the state before the first iteration: the residual, also as first direction."""
+        dtype = working_dtype(operator, data, x0)
+        image = new_array(operator.range, data, dtype)
+        if x0 is None:
+            x = new_array(operator.domain, data, dtype)
+            x.fill(0)
+            residual = data.astype(dtype)
+        else:
+            x = x0.astype(dtype)
+            image = self._image(operator, x, image)
+            residual = axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype))
+        residual_agreed = agreed(residual)
+        (residual_square,) = dots((residual_agreed, residual_agreed))
+        return CGState(operator, x, residual, residual.copy(), image, residual_agreed, residual_square)
+
+    def step(self, state: CGState) -> CGState:
+        """Minimise along the direction, and find the next one."""
+        direction = state.direction
+        image = state.image = self._image(state.operator, direction, state.image)
+        (curvature,) = dots((direction, image))
+        length = divide(state.residual_square, abs(curvature))
+        state.x = axpby(length, direction, 1.0, state.x, out=state.x)
+        state.residual = axpby((-1.0, length), image, 1.0, state.residual, out=state.residual)
+        (residual_square,) = dots((state.residual_agreed, state.residual_agreed))
+        ratio = divide(residual_square, state.residual_square)
+        state.direction = axpby(1.0, state.residual, ratio, direction, out=direction)
+        state.residual_square = residual_square
+        return state
+
+    def finalize(self, state: CGState) -> CGState:
+        """Return the state."""
+        return state
+
+    def late(self, state: CGState) -> bool:
+        """Return False: the numbers of an iteration are there with it."""
+        return False
+
+    def monitor(self, state: CGState) -> tuple[Any, ...]:
+        """Return the squared norm of the residual."""
+        return (state.residual_square,)
+
+    def verdict(self, row: Row, first: Row) -> Status | None:
+        """Stop where the squared norm of the residual is at most ``tol``."""
+        (square,) = row
+        if square - square != 0:
+            return Status.NOT_FINITE
+        return Status.CONVERGED if square <= self.tol else None
+
+    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
+        """Return the norms of the residual."""
+        return np.sqrt(rows[:, 0])
+
+    def details(self, state: CGState, row: Row) -> dict[str, Any]:
+        """Return nothing more."""
+        return {}
+
+    def _image(self, operator: LinearOperator, x: Any, out: Any) -> Any:
+        image = operator._forward(x, out)
+        return axpby(self.damp, x, 1.0, image, out=image) if self.damp else image
+
+
+def cg(
+    A: LinearOperator,
+    y: Any,
+    x0: Any = None,
+    *,
+    niter: int = 10,
+    damp: float = 0.0,
+    tol: float = 1e-4,
+    callback: Callable[[int, Any], Any] | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    """Solve :math:`(A + \\epsilon I) x = y` by conjugate gradients. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Hermitian positive definite, with one layout on both sides.
+    y : DistributedArray or StackedArray
+        The right-hand side. Its precision is that of the computation.
+    x0 : DistributedArray or StackedArray, optional
+        Where to start; zero by default.
+    niter : int
+        Largest number of iterations.
+    damp : float
+        The multiple :math:`\\epsilon` of the identity that is added to `A`.
+    tol : float
+        Stop when the squared norm of the residual is at most this.
+    callback, progress, graph, lag
+        As for :func:`collops.solvers.cgls`.
+
+    Returns
+    -------
+    SolverResult
+        The solution and how it was reached.
+
+    Raises
+    ------
+    LayoutError
+        If `A` has two layouts, or `y` or `x0` has not that of `A`.
+    InputError
+        If an option makes no sense.
+
+    Notes
+    -----
+    Besides the messages of `A`, an iteration sends two scalar allreduces, of a replicated model one.
+
+    References
+    ----------
+    .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research
+       of the National Bureau of Standards 49, 409-436, 1952.
+    """
+    check_problem(A, y, x0, niter)
+    if A.domain is not A.range:
+        raise LayoutError(f"cg needs an operator with one layout on both sides, not {A!r}; cgls takes any")
+    method = CG(check_number("damp", damp), check_number("tol", tol))
+    return solve(method, A, y, x0, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)

@@ -1,0 +1,226 @@
+"""CGLS: conjugate gradients for least squares, with damping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.array import axpby, divide, dots
+from collops.operators import LinearOperator
+from collops.operators.base import new_array
+from collops.solvers.driver import solve
+from collops.solvers.method import Row
+from collops.solvers.problem import agreed, check_number, check_problem, working_dtype
+from collops.solvers.result import SolverResult, Status
+from collops.solvers.state import transient
+
+__all__ = ["CGLS", "cgls"]
+
+
+@dataclass(slots=True)
+class CGLSState:
+    """Vectors and scalars of CGLS between two iterations."""
+
+    operator: LinearOperator
+    x: Any
+    residual: Any
+    gradient: Any  # A^H residual - damp^2 x, half the negative gradient of the objective
+    direction: Any
+    image: Any  # A direction
+    gradient_agreed: Any  # the gradient in the form whose square all ranks agree on
+    residual_agreed: Any
+    gradient_square: Any
+    late: bool
+    monitored: tuple[Any, ...] = transient()  # squares of gradient and residual
+
+
+@dataclass(frozen=True)
+class CGLS:
+    """CGLS as a method of the driver.
+
+    Attributes
+    ----------
+    damp : float
+        Damping factor.
+    tol : float
+        Bound on the squared norm of the gradient.
+    """
+
+    damp: float = 0.0
+    tol: float = 1e-4
+    name = "CGLS"
+    width = 2
+
+    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> CGLSState:
+        """Return the state before the first iteration: the residual, and its gradient as first direction."""
+        dtype = working_dtype(operator, data, x0)
+        image = new_array(operator.range, data, dtype)
+        gradient = new_array(operator.domain, data, dtype)
+        if x0 is None:
+            x = new_array(operator.domain, data, dtype)
+            x.fill(0)
+            residual = data.astype(dtype)
+        else:
+            x = x0.astype(dtype)
+            image = operator._forward(x, image)
+            residual = axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype))
+        gradient = operator._adjoint(residual, gradient)
+        if self.damp and x0 is not None:
+            gradient = axpby(-(self.damp**2), x, 1.0, gradient, out=gradient)
+        gradient_agreed, residual_agreed = agreed(gradient), agreed(residual)
+        gradient_square, residual_square = dots((gradient_agreed, gradient_agreed), (residual_agreed, residual_agreed))
+        return CGLSState(
+            operator,
+            x,
+            residual,
+            gradient,
+            gradient.copy(),
+            image,
+            gradient_agreed,
+            residual_agreed,
+            gradient_square,
+            # Of a replicated model each rank knows the gradient's square by itself, so that all scalars of an iteration
+            # fit into one message if those to be looked at may wait for the next.
+            not prompt and gradient_agreed is not gradient,
+            (gradient_square, residual_square),
+        )
+
+    def step(self, state: CGLSState) -> CGLSState:
+        """Minimise along the direction, and find the next one."""
+        operator, direction = state.operator, state.direction
+        image = state.image = operator._forward(direction, state.image)
+        pairs = [(image, image)]
+        if self.damp:
+            pairs.append((direction, direction))
+        if state.late:
+            gradient, residual = state.gradient_agreed, state.residual_agreed
+            image_square, *others, gradient_square, residual_square = dots(
+                *pairs, (gradient, gradient), (residual, residual)
+            )
+            state.monitored = (gradient_square, residual_square)
+        else:
+            image_square, *others = dots(*pairs)
+        curvature = image_square + self.damp**2 * others[0] if others else image_square
+        length = divide(state.gradient_square, curvature)
+        state.x = axpby(length, direction, 1.0, state.x, out=state.x)
+        state.residual = axpby((-1.0, length), image, 1.0, state.residual, out=state.residual)
+        state.gradient = operator._adjoint(state.residual, state.gradient)
+        if self.damp:
+            state.gradient = axpby(-(self.damp**2), state.x, 1.0, state.gradient, out=state.gradient)
+        if state.late:
+            (gradient_square,) = dots((state.gradient, state.gradient))
+        else:
+            gradient_square, _ = state.monitored = self._squares(state)
+        ratio = divide(gradient_square, state.gradient_square)
+        state.direction = axpby(1.0, state.gradient, ratio, direction, out=direction)
+        state.gradient_square = gradient_square
+        return state
+
+    def finalize(self, state: CGLSState) -> CGLSState:
+        """Return the state with the numbers of the last iteration."""
+        if state.late:
+            state.monitored = self._squares(state)
+        return state
+
+    def late(self, state: CGLSState) -> bool:
+        """Return whether the numbers of an iteration come with the next one."""
+        return state.late
+
+    def monitor(self, state: CGLSState) -> tuple[Any, ...]:
+        """Return the squared norms of gradient and residual."""
+        return state.monitored
+
+    def verdict(self, row: Row, first: Row) -> Status | None:
+        """Stop where the squared norm of the gradient is at most ``tol``."""
+        gradient_square, residual_square = row
+        if not gradient_square - gradient_square == residual_square - residual_square == 0:
+            return Status.NOT_FINITE
+        return Status.CONVERGED if gradient_square <= self.tol else None
+
+    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
+        """Return the norms of the residual, damping not included."""
+        return np.sqrt(rows[:, 1])
+
+    def details(self, state: CGLSState, row: Row) -> dict[str, Any]:
+        """Return the norm of the gradient."""
+        return {"gradient_norm": float(np.sqrt(row[0]))}
+
+    @staticmethod
+    def _squares(state: CGLSState) -> tuple[Any, ...]:
+        gradient, residual = state.gradient_agreed, state.residual_agreed
+        return dots((gradient, gradient), (residual, residual))
+
+
+def cgls(
+    A: LinearOperator,
+    y: Any,
+    x0: Any = None,
+    *,
+    niter: int = 10,
+    damp: float = 0.0,
+    tol: float = 1e-4,
+    callback: Callable[[int, Any], Any] | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    """Minimise :math:`\\|y - A x\\|^2 + \\epsilon^2 \\|x\\|^2` by CGLS. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Any shape.
+    y : DistributedArray or StackedArray
+        The data, in the range of `A`. Its precision is that of the computation.
+    x0 : DistributedArray or StackedArray, optional
+        Where to start; zero by default.
+    niter : int
+        Largest number of iterations.
+    damp : float
+        The damping factor :math:`\\epsilon`.
+    tol : float
+        Stop when the squared norm of :math:`A^H (y - A x) - \\epsilon^2 x` is at most this.
+    callback : callable, optional
+        Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations done, and
+        a view of the state with ``x`` (this iteration's, to be copied if it is to be kept) and ``residual_norm``. If it
+        returns ``True``, on all ranks alike, the solver stops.
+    progress : bool, optional
+        Whether to show a progress bar on rank 0; by default where standard error is a terminal.
+    graph : bool or "auto"
+        On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the operator can
+        be recorded, ``True`` insists, ``False`` launches every iteration.
+    lag : int, optional
+        On devices, how many iterations the host may be ahead of those whose numbers it checks, which can then be done in
+        vain; by default 3. On hosts always 0.
+
+    Returns
+    -------
+    SolverResult
+        With ``gradient_norm`` in its details.
+
+    Raises
+    ------
+    LayoutError
+        If `y` or `x0` has not the layout of `A`.
+    InputError
+        If an option makes no sense.
+
+    Notes
+    -----
+    Besides the messages of `A`, an iteration sends two scalar allreduces; on devices, of a replicated model, one.
+
+    The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
+    gradient has the square of `damp`, as all others have.
+
+    References
+    ----------
+    .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research
+       of the National Bureau of Standards 49, 409-436, 1952.
+    .. [2] Björck, Å., "Numerical methods for least squares problems", SIAM, 1996, section 7.4.
+    """
+    check_problem(A, y, x0, niter)
+    method = CGLS(check_number("damp", damp), check_number("tol", tol))
+    return solve(method, A, y, x0, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)

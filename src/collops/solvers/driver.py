@@ -1,0 +1,149 @@
+"""The driver: one loop for all iterative methods, with callbacks, tolerances, history, progress and timing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from collops.operators import LinearOperator
+from collops.profile import mark
+from collops.solvers.execution import Execution, open_execution
+from collops.solvers.history import History, open_history
+from collops.solvers.method import Method
+from collops.solvers.problem import group_of
+from collops.solvers.progress import ProgressBar, open_progress
+from collops.solvers.result import SolverResult, Status
+
+__all__ = ["View", "solve"]
+
+Callback = Callable[[int, "View"], Any]
+
+
+class View:
+    """What a callback sees of a solver between two iterations.
+
+    Attributes
+    ----------
+    x : DistributedArray or StackedArray
+        The solution so far. The next iteration writes into it: copy what is to be kept.
+    iteration : int
+        Iterations done.
+    """
+
+    __slots__ = ("_history", "_method", "iteration", "x")
+
+    def __init__(self, method: Method, history: History, iteration: int, x: Any) -> None:
+        self._method = method
+        self._history = history
+        self.iteration = iteration
+        self.x = x
+
+    @property
+    def residual_norm(self) -> float:
+        """Norm of the residual after this iteration; asking for it waits for the device."""
+        row = np.array([self._history.row(self.iteration)])
+        return float(self._method.residual_norms(row)[0])
+
+
+def solve(
+    method: Method,
+    operator: LinearOperator,
+    data: Any,
+    x0: Any = None,
+    *,
+    niter: int,
+    callback: Callback | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    """Run a method until it says stop, the callback does, or `niter` iterations are done. Collective.
+
+    Parameters
+    ----------
+    method : Method
+        With its options.
+    operator, data, x0
+        The problem, whose layouts have been checked.
+    niter, callback, progress, graph, lag
+        See :func:`collops.solvers.cgls`.
+
+    Returns
+    -------
+    SolverResult
+        Its `x` is ordered on the caller's current stream.
+    """
+    begin = time.perf_counter()
+    comm = group_of(data)
+    # One row before the first iteration, one after each.
+    history = open_history(data.engine, method.width, niter + 1, lag, comm)
+    prompt = history.lag == 0 or callback is not None
+    execution = open_execution(graph, method, history, operator, data.engine, niter, comm)
+    with ExitStack() as stack:
+        stack.enter_context(mark(method.name))
+        state = method.init(operator, data, x0, prompt)
+        stack.enter_context(execution)
+        if not method.late(state):
+            history.store(method.monitor(state))
+            history.advance()
+        bar = open_progress(progress, method.name, niter, comm)
+        if bar is not None:
+            stack.enter_context(bar)
+        start = time.perf_counter()
+        state, iterations, status = _iterate(method, state, history, execution, niter, callback, bar)
+        state = method.finalize(state)
+        if method.late(state):
+            history.store(method.monitor(state))
+            history.advance()
+        rows = history.rows()
+        end = time.perf_counter()
+    last = rows[-1].tolist()
+    if status is None:
+        status = method.verdict(last, rows[0].tolist()) or Status.ITERATION_LIMIT
+    return SolverResult(
+        x=state.x,
+        status=status,
+        iterations=iterations,
+        residual_norms=method.residual_norms(rows),
+        seconds=end - begin,
+        seconds_per_iteration=(end - start) / max(1, iterations),
+        execution=execution.description,
+        details=method.details(state, last),
+    )
+
+
+def _iterate(
+    method: Method,
+    state: Any,
+    history: History,
+    execution: Execution,
+    niter: int,
+    callback: Callback | None,
+    bar: ProgressBar | None,
+) -> tuple[Any, int, Status | None]:
+    """Run the iterations; return the last state, their number, and why they ended if not for their number."""
+    advance, verdict, lag = execution.advance, method.verdict, history.lag
+    iteration = checked = 0
+    while True:
+        # Every rank looks at the same rows at the same iteration, so that all of them stop together.
+        while checked < history.count - lag:
+            status = verdict(history.row(checked), history.row(0))
+            checked += 1
+            if status is not None:
+                return state, iteration, status
+        if iteration == niter:
+            return state, iteration, None
+        state = advance(state)
+        iteration += 1
+        if callback is not None:
+            with execution.outside():
+                stop = callback(iteration, View(method, history, iteration, state.x))
+            if stop is True:
+                return state, iteration, Status.STOPPED
+        if bar is not None and (bar.due or iteration == niter):
+            known = [history.row(checked - 1)] if checked else []
+            bar.update(iteration, float(method.residual_norms(np.array(known))[0]) if known else None)

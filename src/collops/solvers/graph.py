@@ -1,0 +1,190 @@
+"""Steps as a CUDA graph: one iteration is recorded and replayed, so that the host launches one thing instead of twenty.
+
+The solver's work runs on a stream of its own, ordered after the caller's when it begins and before it when it ends. The
+first step is launched as usual, which makes whatever operators make at their first call; the second is recorded. Memory
+that a recorded step allocates comes from a pool that nobody else allocates from as long as the graph lives.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from types import TracebackType
+from typing import Any
+
+import cupy
+
+from collops.comm import Communicator
+from collops.errors import CollopsError, UnsupportedTypeError
+from collops.profile import MessageCounts, mark, messages
+from collops.solvers.execution import EagerExecution
+from collops.solvers.history import History
+from collops.solvers.method import Method
+from collops.solvers.state import array_fields, local_arrays, other_fields
+
+__all__ = ["GraphExecution"]
+
+
+class _Lane:
+    """A stream and a memory pool for recorded work; one solver at a time uses it."""
+
+    def __init__(self) -> None:
+        # Not a non-blocking stream: work that an operator puts on the legacy default stream is then ordered with ours,
+        # and refused while we record, instead of silently missing from the graph.
+        self.stream = cupy.cuda.Stream(non_blocking=False)
+        self.pool = cupy.cuda.MemoryPool()
+
+
+_idle_lanes: dict[int, list[_Lane]] = {}
+_lanes_lock = threading.Lock()
+
+
+def _take_lane(device: int) -> _Lane:
+    """Return a lane that no running solver uses, such as one around a solver that is called from a callback."""
+    with _lanes_lock:
+        idle = _idle_lanes.setdefault(device, [])
+        return idle.pop() if idle else _Lane()
+
+
+class GraphExecution:
+    """Records the second step and replays it from then on; launches all steps where that cannot be done.
+
+    Parameters
+    ----------
+    method : Method
+        Whose steps.
+    history : History
+        Gets their numbers.
+    comm : Communicator
+        The ranks, which record all or none.
+    required : bool
+        Whether it is an error if the step cannot be recorded.
+    """
+
+    def __init__(self, method: Method, history: History, comm: Communicator, required: bool) -> None:
+        self._method = method
+        self._history = history
+        self._comm = comm
+        self._required = required
+        self._eager = EagerExecution(method, history)
+        self._label = f"{method.name} iteration"
+        self._graph: Any = None
+        self._sent: list[Any] = []
+        self._next = self._warm_up
+        self._contexts = ExitStack()
+        self.description = "eager: no iteration was left to record"
+
+    def __enter__(self) -> GraphExecution:
+        self._device = cupy.cuda.Device().id
+        self._lane = _take_lane(self._device)
+        self._caller = cupy.cuda.get_current_stream()
+        self._lane.stream.wait_event(self._caller.record())
+        self._contexts.enter_context(self._lane.stream)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Order the caller's stream after the solver's work."""
+        self._contexts.close()
+        self._caller.wait_event(self._lane.stream.record())
+        if kind is None:
+            # The driver has read the last row, so nothing runs any more that could write to the pool's memory. After an
+            # error that is not known, and the lane is given up.
+            self._graph = None
+            with _lanes_lock:
+                _idle_lanes[self._device].append(self._lane)
+
+    def advance(self, state: Any) -> Any:
+        """Return the state after one more step."""
+        return self._next(state)
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """Return a context that does nothing: the solver's stream is the current one, and its pool is not in use."""
+        return nullcontext()
+
+    def _warm_up(self, state: Any) -> Any:
+        self._next = self._record_or_launch
+        with cupy.cuda.using_allocator(self._lane.pool.malloc):
+            return self._eager.advance(state)
+
+    def _record_or_launch(self, state: Any) -> Any:
+        """Record the step if every rank can, and do it in either way."""
+        reasons = [reason for reason in self._comm.allgather_metadata(self._record(state)) if reason is not None]
+        if not reasons:
+            self.description = "replayed CUDA graph"
+            self._next = self._replay
+        elif self._required:
+            raise UnsupportedTypeError(f"graph=True, but the step cannot be recorded: {reasons[0]}")
+        else:
+            self.description = f"eager: {reasons[0]}"
+            self._graph = None
+            self._next = self._eager.advance
+        return self._next(state)
+
+    def _replay(self, state: Any) -> Any:
+        with mark(self._label):
+            self._graph.launch(self._lane.stream)
+            self._history.advance()
+        if messages.active:
+            for message in self._sent:
+                messages.record(*message)
+        return state
+
+    def _record(self, state: Any) -> str | None:
+        """Record one step from `state`, which stays as it is; return why that could not be done, or ``None``."""
+        stream = self._lane.stream
+        trial = copy.copy(state)
+        seen = MessageCounts()
+        reason: str | None = None
+        # Nothing is sent while recording. What a replay sends is what the counters would have seen.
+        counting, messages.active[:] = messages.active[:], [seen]
+        try:
+            stream.begin_capture()
+            try:
+                with cupy.cuda.using_allocator(self._lane.pool.malloc):
+                    trial = self._method.step(trial)
+                    self._history.store(self._method.monitor(trial))
+                    _carry(trial, state)
+            except Exception as error:  # whatever an operator cannot do in a capture, it may do outside
+                reason = _in_one_line(error)
+            finally:
+                try:
+                    self._graph = stream.end_capture()
+                except cupy.cuda.runtime.CUDARuntimeError as error:
+                    reason = reason or _in_one_line(error)
+        finally:
+            messages.active[:] = counting
+        if reason is not None:
+            return reason
+        self._sent = seen.records
+        self._graph.upload(stream)
+        return None
+
+
+def _carry(after: Any, before: Any) -> None:
+    """Copy what a step left in new memory to where the next replay of it reads.
+
+    Raises
+    ------
+    CollopsError
+        If the step changed something that is no array, which a replay cannot do.
+    """
+    for name, value in other_fields(before):
+        if getattr(after, name) is not value:
+            raise CollopsError(f"the step changes {name} on the host")
+    moves: list[tuple[Any, Any]] = []
+    for name, target in array_fields(before):
+        for new, old in zip(local_arrays(getattr(after, name)), local_arrays(target), strict=True):
+            if new.data.ptr != old.data.ptr:
+                moves.append((new, old))
+    # Two buffers that took turns would overwrite each other: what is also a target is set aside first.
+    targets = {old.data.ptr for _, old in moves}
+    moves = [(new.copy() if new.data.ptr in targets else new, old) for new, old in moves]
+    for new, old in moves:
+        old[...] = new
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,27 @@
+// Writes the numbers of one iteration into the next row of a table in pinned host memory.
+
+__device__ double number(const void* value, int kind)
+{
+    return kind == 0 ? static_cast<double>(*static_cast<const float*>(value)) : *static_cast<const double*>(value);
+}
+
+extern "C" __global__ void record_scalars(const void* a, int a_kind, const void* b, int b_kind, const void* c, int c_kind,
+                                          const void* d, int d_kind, int width, double* rows, long long* next)
+{
+    double* row = rows + *next * width;
+    row[0] = number(a, a_kind);
+    if (width > 1) row[1] = number(b, b_kind);
+    if (width > 2) row[2] = number(c, c_kind);
+    if (width > 3) row[3] = number(d, d_kind);
+    ++*next;
+    __threadfence_system();
+}
+
+extern "C" __global__ void record_block(const double* values, int width, double* rows, long long* next)
+{
+    const long long row = *next;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) rows[row * width + i] = values[i];
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) *next = row + 1;
+}

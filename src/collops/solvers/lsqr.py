@@ -1,0 +1,235 @@
+"""LSQR: least squares by Golub and Kahan's bidiagonalisation, with damping and estimates of norms and condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.array import DistributedArray, axpby, dots, zeros
+from collops.operators import LinearOperator
+from collops.operators.base import new_array
+from collops.solvers.driver import solve
+from collops.solvers.lsqr_recurrence import REPORTED, after_u, after_v, coefficient, first_scalars
+from collops.solvers.method import Row
+from collops.solvers.problem import agreed, check_number, check_problem, real_dtype, working_dtype
+from collops.solvers.result import SolverResult, Status
+
+__all__ = ["LSQR", "lsqr"]
+
+
+@dataclass(slots=True)
+class LSQRState:
+    """Vectors and scalars of LSQR between two iterations. The bidiagonalisation's u and v are U / beta and V / alfa."""
+
+    operator: LinearOperator
+    x: Any
+    u: Any
+    v: Any
+    w: Any
+    image: Any  # A v
+    back: Any  # A^H u
+    u_agreed: Any  # in the form whose square all ranks agree on
+    v_agreed: Any
+    w_agreed: Any
+    variance: Any
+    scalars: Any
+    coefficients: dict[str, Any]  # elements of the scalars, read by the vector operations
+
+
+@dataclass(frozen=True)
+class LSQR:
+    """LSQR as a method of the driver.
+
+    Attributes
+    ----------
+    damp : float
+        Damping factor.
+    atol, btol : float
+        Relative errors of operator and data.
+    conlim : float
+        Bound on the condition number; 0 for none.
+    calc_var : bool
+        Whether to estimate the diagonal of the inverse.
+    """
+
+    damp: float = 0.0
+    atol: float = 1e-8
+    btol: float = 1e-8
+    conlim: float = 1e8
+    calc_var: bool = False
+    name = "LSQR"
+    width = REPORTED
+
+    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> LSQRState:
+        """Return the state before the first iteration: the first vectors of both bases."""
+        dtype = working_dtype(operator, data, x0)
+        image = new_array(operator.range, data, dtype)
+        back = new_array(operator.domain, data, dtype)
+        if x0 is None:
+            x = new_array(operator.domain, data, dtype)
+            x.fill(0)
+            u = data.astype(dtype)
+        else:
+            x = x0.astype(dtype)
+            image = operator._forward(x, image)
+            u = axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype))
+        v = operator._adjoint(u, new_array(operator.domain, data, dtype))
+        u_agreed, v_agreed = agreed(u), agreed(v)
+        scalars = first_scalars(data.engine, *dots((u_agreed, u_agreed), (v_agreed, v_agreed)))
+        names = ("per_alfa", "u_carry", "per_beta", "v_carry", "x_step", "w_carry", "per_rho_square")
+        coefficients = {name: coefficient(scalars, name) for name in names}
+        v = axpby(coefficients["per_beta"], v, 0.0, v, out=v)
+        w = axpby(coefficients["per_alfa"], v, 0.0, v, out=new_array(operator.domain, data, dtype))
+        variance = None
+        if self.calc_var:
+            engine = data.engine
+            variance = zeros(operator.domain, comm=data.comm, dtype=real_dtype(dtype), engine=engine)
+        return LSQRState(
+            operator, x, u, v, w, image, back, u_agreed, v_agreed, agreed(w), variance, scalars, coefficients
+        )
+
+    def step(self, state: LSQRState) -> LSQRState:
+        """Extend both bases by one vector each, and update the solution."""
+        operator, c, engine = state.operator, state.coefficients, state.x.engine
+        state.image = operator._forward(state.v, state.image)
+        state.u = axpby(c["per_alfa"], state.image, c["u_carry"], state.u, out=state.u)
+        (u_square,) = dots((state.u_agreed, state.u_agreed))
+        after_u(engine, state.scalars, u_square)
+        state.back = operator._adjoint(state.u, state.back)
+        state.v = axpby(c["per_beta"], state.back, c["v_carry"], state.v, out=state.v)
+        v_square, w_square = dots((state.v_agreed, state.v_agreed), (state.w_agreed, state.w_agreed))
+        after_v(engine, state.scalars, v_square, w_square, self.damp)
+        if state.variance is not None:
+            _add_squares(c["per_rho_square"], state.w, state.variance)
+        state.x = axpby(c["x_step"], state.w, 1.0, state.x, out=state.x)
+        state.w = axpby(c["per_alfa"], state.v, c["w_carry"], state.w, out=state.w)
+        return state
+
+    def finalize(self, state: LSQRState) -> LSQRState:
+        """Return the state."""
+        return state
+
+    def late(self, state: LSQRState) -> bool:
+        """Return False: the numbers of an iteration are there with it."""
+        return False
+
+    def monitor(self, state: LSQRState) -> Any:
+        """Return the norms that the tests for convergence look at."""
+        return state.scalars[:REPORTED]
+
+    def verdict(self, row: Row, first: Row) -> Status | None:
+        """Stop by the tests of Paige and Saunders, the strongest statement first."""
+        r1norm, rnorm, arnorm, anorm, acond, xnorm = row
+        _, data_norm, arnorm0, *_ = first
+        if not r1norm - r1norm == arnorm - arnorm == 0:
+            return Status.NOT_FINITE
+        if arnorm0 == 0:
+            return Status.EXACT_ZERO
+        if acond == 0:  # before the first iteration
+            return None
+        solution = anorm * xnorm / data_norm
+        residual, gradient, inverse_condition = rnorm / data_norm, arnorm / arnorm0, 1 / acond
+        tests = (
+            (residual <= self.btol + self.atol * solution, Status.COMPATIBLE),
+            (gradient <= self.atol, Status.LEAST_SQUARES),
+            (self.conlim > 0 and inverse_condition <= 1 / self.conlim, Status.ILL_CONDITIONED),
+            (1 + residual / (1 + solution) <= 1, Status.COMPATIBLE_TO_ROUNDING),
+            (1 + gradient <= 1, Status.LEAST_SQUARES_TO_ROUNDING),
+            (1 + inverse_condition <= 1, Status.SINGULAR_TO_ROUNDING),
+        )
+        return next((status for passed, status in tests if passed), None)
+
+    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
+        """Return the norms of the residual, damping not included."""
+        return rows[:, 0]
+
+    def details(self, state: LSQRState, row: Row) -> dict[str, Any]:
+        """Return the last norms, and the variances if they were asked for."""
+        names = ("r1norm", "r2norm", "arnorm", "anorm", "acond", "xnorm")
+        return {**dict(zip(names, row, strict=True)), "var": state.variance}
+
+
+def lsqr(
+    A: LinearOperator,
+    y: Any,
+    x0: Any = None,
+    *,
+    niter: int = 10,
+    damp: float = 0.0,
+    atol: float = 1e-8,
+    btol: float = 1e-8,
+    conlim: float = 1e8,
+    calc_var: bool = False,
+    callback: Callable[[int, Any], Any] | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    """Minimise :math:`\\|y - A x\\|^2 + \\epsilon^2 \\|x\\|^2` by LSQR. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Any shape.
+    y : DistributedArray or StackedArray
+        The data, in the range of `A`. Its precision is that of the vectors; the scalars are in double precision.
+    x0 : DistributedArray or StackedArray, optional
+        Where to start; zero by default.
+    niter : int
+        Largest number of iterations.
+    damp : float
+        The damping factor :math:`\\epsilon`.
+    atol, btol : float
+        Stop when the residual is explained by relative errors of this size in `A` and `y`, or when the gradient has fallen
+        to `atol` times what it was.
+    conlim : float
+        Stop when the estimated condition number exceeds this; 0 for never.
+    calc_var : bool
+        Whether to estimate the diagonal of :math:`(A^H A + \\epsilon^2 I)^{-1}`, which costs a pass over the model per
+        iteration.
+    callback, progress, graph, lag
+        As for :func:`collops.solvers.cgls`.
+
+    Returns
+    -------
+    SolverResult
+        In its details: ``r1norm`` and ``r2norm`` (norms of the residual without and with damping), ``arnorm`` (of the
+        gradient), ``anorm`` and ``acond`` (estimates of the Frobenius norm of [A; damp] and of its condition number),
+        ``xnorm``, and ``var``, a real array like ``x`` or ``None``.
+
+    Raises
+    ------
+    LayoutError
+        If `y` or `x0` has not the layout of `A`.
+    InputError
+        If an option makes no sense.
+
+    Notes
+    -----
+    Besides the messages of `A`, an iteration sends two scalar allreduces.
+
+    References
+    ----------
+    .. [1] Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
+       Transactions on Mathematical Software 8, 43-71, 1982.
+    """
+    check_problem(A, y, x0, niter)
+    options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
+    method = LSQR(**{name: check_number(name, value) for name, value in options.items()}, calc_var=bool(calc_var))
+    return solve(method, A, y, x0, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+
+
+def _add_squares(factor: Any, w: Any, variance: Any) -> None:
+    """Add ``factor * |w|**2`` to the variances, element by element."""
+    for leaf, target in zip(w.leaves, variance.leaves, strict=True):
+        square = _square(leaf, target.dtype)
+        axpby(factor, square, 1.0, target, out=target)
+
+
+def _square(w: DistributedArray, dtype: np.dtype) -> DistributedArray:
+    xp, local = w.engine.xp, w.local_array
+    size = xp.abs(local).astype(dtype, copy=False)
+    return DistributedArray(w.layout, w.comm, xp.multiply(size, size, out=size))

@@ -1,0 +1,87 @@
+"""What an iterative method is: pure functions over a state, run by one driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from collops.operators import LinearOperator
+from collops.solvers.result import Status
+
+__all__ = ["Method", "Row"]
+
+Row = Sequence[float]
+"""The numbers that a method reports of one iteration."""
+
+
+class Method(Protocol):
+    """An iterative method with its options, which never change.
+
+    A state is a dataclass with a field ``x``. A step may write into the arrays of the state that it is given, and sets the
+    fields whose arrays are new. It reads no device value on the host and keeps nothing outside the state, so that it can
+    be recorded as a CUDA graph, or compiled.
+
+    Attributes
+    ----------
+    name : str
+        For progress bars and profiles.
+    width : int
+        How many numbers :meth:`monitor` returns.
+    """
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row has."""
+        ...
+
+    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> Any:
+        """Return the state before the first iteration.
+
+        Parameters
+        ----------
+        operator : LinearOperator
+            What is to be inverted.
+        data : DistributedArray or StackedArray
+            In its range; never written to.
+        x0 : DistributedArray, StackedArray or None
+            Where to start; never written to.
+        prompt : bool
+            Whether the numbers of an iteration are needed as soon as it is done. Otherwise they may come with the next
+            one, if that saves a message.
+        """
+        ...
+
+    def step(self, state: Any) -> Any:
+        """Return the state after one more iteration."""
+        ...
+
+    def finalize(self, state: Any) -> Any:
+        """Return the state with what is needed after the last iteration."""
+        ...
+
+    def late(self, state: Any) -> bool:
+        """Return whether the numbers of an iteration come with the next one (the last ones with :meth:`finalize`)."""
+        ...
+
+    def monitor(self, state: Any) -> Any:
+        """Return this iteration's numbers: up to four real 0-d arrays, or one float64 1-d array."""
+        ...
+
+    def verdict(self, row: Row, first: Row) -> Status | None:
+        """Return whether an iteration was the last, and why, from its numbers and those before the first iteration."""
+        ...
+
+    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
+        """Return the norm of the residual from each row of numbers."""
+        ...
+
+    def details(self, state: Any, row: Row) -> dict[str, Any]:
+        """Return what else the method knows, from its last state and numbers."""
+        ...

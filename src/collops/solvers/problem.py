@@ -1,0 +1,110 @@
+"""What every solver does with its arguments: checks, the type to compute in, and scalars that all ranks agree on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collops.array import DistributedArray, Layout, StackedArray, zeros
+from collops.comm import Communicator
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators import LinearOperator
+
+__all__ = ["agreed", "check_number", "check_problem", "group_of", "real_dtype", "working_dtype"]
+
+
+def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
+    """Refuse arguments that do not fit each other. The same on every rank, without messages: layouts are global.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `operator` is no linear operator, or `data` or `x0` no distributed array.
+    LayoutError
+        If a layout is not that of the operator.
+    InputError
+        If `niter` is negative or no integer, or the engines differ.
+    """
+    if not isinstance(operator, LinearOperator):
+        raise UnsupportedTypeError(
+            f"a solver needs a distributed operator, not {type(operator).__module__}.{type(operator).__qualname__}; "
+            "collops.operators.VStack or BlockDiag makes one of local operators"
+        )
+    for name, array, layout in (("y", data, operator.range), ("x0", x0, operator.domain)):
+        if array is None and name == "x0":
+            continue
+        if not isinstance(array, DistributedArray | StackedArray):
+            raise UnsupportedTypeError(
+                f"{name} must be a distributed array, not {type(array).__module__}.{type(array).__qualname__}; "
+                "collops.from_global or collops.from_local makes one"
+            )
+        if array.layout is not layout:
+            raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
+    if x0 is not None and x0.engine is not data.engine:
+        raise InputError(f"y is an array of {data.engine.name}, but x0 one of {x0.engine.name}")
+    if isinstance(niter, bool) or not isinstance(niter, int | np.integer) or niter < 0:
+        raise InputError(f"niter must be an integer of at least 0, not {niter!r}")
+
+
+def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
+    """Return an option as a float.
+
+    Raises
+    ------
+    InputError
+        If it is no finite real number of at least `smallest`.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not smallest <= number < float("inf"):
+        raise InputError(f"{name} must be a finite number of at least {smallest:g}, not {value!r}")
+    return number
+
+
+def working_dtype(operator: LinearOperator, data: Any, x0: Any) -> np.dtype:
+    """Return the dtype of a solver's vectors: the precision of the data, complex if anything is.
+
+    The operator's dtype decides about complex numbers only: in many packages it names a precision that nobody chose.
+    """
+    dtype = data.dtype if x0 is None else np.result_type(data.dtype, x0.dtype)
+    if dtype.kind in "biu":
+        dtype = np.result_type(dtype, np.float64 if operator.dtype.kind in "biu" else operator.dtype)
+    if operator.dtype.kind == "c" and dtype.kind != "c":
+        dtype = np.result_type(dtype, np.complex64)
+    return dtype
+
+
+def real_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of squared norms of arrays of `dtype`: single precision at least."""
+    if dtype.kind == "c":
+        return np.dtype(f"f{dtype.itemsize // 2}")
+    return np.result_type(dtype, np.float32)
+
+
+def agreed(array: Any) -> Any:
+    """Return `array` in a form whose inner products are the same to the last bit on every rank that shares a decision.
+
+    The inner product of an array of which ranks hold copies needs no message, and each rank computes its own: with another
+    number of BLAS threads, or on another kind of processor, it can round differently. A decision to stop that hangs on
+    it would be taken on some ranks only. An empty split part beside the array makes the product part of a message.
+    """
+    layout, comm = array.layout, array.comm
+    leaves = (layout,) if isinstance(layout, Layout) else layout.leaves
+    mask = next((leaf.mask for leaf in leaves if leaf.mask is not None), None)
+    together = (0,) * comm.size if mask is None else mask
+    groups = {leaf.reduction_groups() for leaf in leaves if not leaf.is_replicated}
+    if comm.size == 1 or len(groups) > 1 or groups == {together}:
+        return array
+    empty = zeros(Layout.split((0,), comm.size, mask=mask), comm=comm, dtype=array.dtype, engine=array.engine)
+    return StackedArray([array, empty])
+
+
+def group_of(array: Any) -> Communicator:
+    """Return the ranks that solve one problem together: all, or those of one group of a mask."""
+    layout = array.layout
+    leaves = (layout,) if isinstance(layout, Layout) else layout.leaves
+    mask = next((leaf.mask for leaf in leaves if leaf.mask is not None), None)
+    return array.comm if mask is None else array.comm.subgroup(mask)

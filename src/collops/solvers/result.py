@@ -1,0 +1,95 @@
+"""What a solver returns, and why it stopped, in words that help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+__all__ = ["SolverResult", "Status"]
+
+
+class Status(Enum):
+    """Why a solver stopped. Each member's value is a sentence that says what to do about it, where there is something."""
+
+    CONVERGED = "The tolerance was met."
+    ITERATION_LIMIT = (
+        "The iteration limit was reached before the tolerance; raise niter, or loosen the tolerance, to go on."
+    )
+    STOPPED = "The callback asked to stop."
+    NOT_FINITE = (
+        "The residual became infinite or not a number, and the solution is useless; check the data for such values, "
+        "the operator with its dottest(), and scale both so that their squares fit the precision."
+    )
+    EXACT_ZERO = (
+        "The adjoint of the data is zero, so the starting model already is the solution; is the operator right?"
+    )
+    COMPATIBLE = "The equations are satisfied as well as atol and btol ask for."
+    LEAST_SQUARES = "The least-squares solution is as good as atol asks for."
+    ILL_CONDITIONED = "The operator's condition number exceeds conlim; damp the problem, or raise conlim to go on."
+    COMPATIBLE_TO_ROUNDING = "The equations are satisfied as well as the precision allows; loosen atol and btol."
+    LEAST_SQUARES_TO_ROUNDING = "The least-squares solution is as good as the precision allows; loosen atol."
+    SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
+
+    @property
+    def successful(self) -> bool:
+        """Whether the solution is as good as was asked for, or as it can be."""
+        return self in _SUCCESSFUL
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_SUCCESSFUL = frozenset(
+    {
+        Status.CONVERGED,
+        Status.EXACT_ZERO,
+        Status.COMPATIBLE,
+        Status.LEAST_SQUARES,
+        Status.COMPATIBLE_TO_ROUNDING,
+        Status.LEAST_SQUARES_TO_ROUNDING,
+    }
+)
+
+
+@dataclass(frozen=True)
+class SolverResult:
+    """The outcome of a solver.
+
+    Attributes
+    ----------
+    x : DistributedArray or StackedArray
+        The solution.
+    status : Status
+        Why the solver stopped.
+    iterations : int
+        Iterations that `x` has had.
+    residual_norms : numpy.ndarray
+        Norm of the residual before the first iteration and after each one.
+    seconds : float
+        Time of the whole solution, set-up included.
+    seconds_per_iteration : float
+        Mean over the iterations.
+    execution : str
+        How the steps ran: ``"eager"``, ``"replayed CUDA graph"``, or ``"eager: "`` and why no graph could be made.
+    details : dict
+        What the method knows besides, by name.
+    """
+
+    x: Any
+    status: Status
+    iterations: int
+    residual_norms: np.ndarray
+    seconds: float
+    seconds_per_iteration: float
+    execution: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        last = f"{self.residual_norms[-1]:.6g}" if len(self.residual_norms) else "unknown"
+        return (
+            f"<SolverResult {self.status.name.lower()} after {self.iterations} iterations, residual norm {last}, "
+            f"{self.seconds:.3g} s, {self.execution}>"
+        )
