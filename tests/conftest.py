@@ -1,0 +1,109 @@
+"""One suite for any number of ranks: every rank runs the same tests in the same order.
+
+``python -m pytest`` runs it on one rank, ``mpiexec -n N python -m pytest`` on N. Rank 0 shows the progress, and every
+rank its own failures.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+# Before anything loads a numerical library: several ranks share this machine's cores, and a wait that never ends should
+# end before the test's own limit does.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "2")
+os.environ.setdefault("COLLOPS_TIMEOUT", "60")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import pytest
+
+import collops
+from collops.errors import CommunicationTimeout
+
+# All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.
+hypothesis.settings.register_profile("ranks", derandomize=True, deadline=None, database=None, max_examples=25)
+hypothesis.settings.load_profile("ranks")
+
+
+class Agreement:
+    """Keeps the ranks together: where only some of them fail, the session ends on all of them.
+
+    After that the ranks no longer agree on which message comes next, and every later test would fail for this reason
+    alone, each after a full deadline.
+    """
+
+    def __init__(self, control) -> None:
+        self.control = control.Dup()  # its own, so that messages left behind by a failed test cannot be taken for its
+        self.outcome = ""
+
+    def tell(self, what: str, text: str) -> None:
+        """Write to the terminal from a rank that has no report of its own there."""
+        if self.control.rank:
+            sys.__stderr__.write(f"\n=== rank {self.control.rank}: {what}\n{text}\n")
+            sys.__stderr__.flush()
+
+    @pytest.hookimpl
+    def pytest_internalerror(self, excrepr) -> None:
+        self.tell("pytest itself failed", str(excrepr))
+        self.control.Abort(3)
+
+    @pytest.hookimpl
+    def pytest_collectreport(self, report) -> None:
+        if report.failed:
+            self.tell(f"cannot collect {report.nodeid}", report.longreprtext)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session) -> None:
+        found = self.control.allgather([item.nodeid for item in session.items])
+        if any(nodes != found[0] for nodes in found):
+            pytest.exit("the ranks found different tests", returncode=1)
+
+    @pytest.hookimpl
+    def pytest_exception_interact(self, call) -> None:
+        if call.excinfo is not None and call.excinfo.errisinstance(CommunicationTimeout):
+            self.outcome = "waited in vain"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.failed:
+            self.outcome = self.outcome or "failed"
+            self.tell(f"{report.nodeid} ({report.when})", report.longreprtext)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        self.outcome = ""
+        result = yield
+        outcomes = self.control.allgather(self.outcome)
+        if any(outcome != outcomes[0] for outcome in outcomes):
+            ranks = ", ".join(f"{rank} {outcome or 'passed'}" for rank, outcome in enumerate(outcomes))
+            item.session.shouldfail = f"the ranks lost step in {item.nodeid} (rank {ranks})"
+        return result
+
+
+@pytest.hookimpl(trylast=True)  # after pytest has made its terminal reporter
+def pytest_configure(config) -> None:
+    world = collops.world()
+    if world.size == 1:
+        return
+    config.pluginmanager.register(Agreement(world.control), "collops-agreement")
+    if world.rank > 0:
+        config.pluginmanager.unregister(name="terminalreporter")
+        config.pluginmanager.register(pytest.TerminalReporter(config, io.StringIO()), "terminalreporter")
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    if collops.world().size == 1:
+        return
+    serial = [item for item in items if item.get_closest_marker("serial")]
+    items[:] = [item for item in items if not item.get_closest_marker("serial")]
+    config.hook.pytest_deselected(items=serial)
+
+
+@pytest.fixture(scope="session")
+def comm():
+    """The world: all ranks that run this suite."""
+    return collops.world()
