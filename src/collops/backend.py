@@ -144,6 +144,4 @@ def _recognise(array: Any) -> Engine:
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(array, jax.Array):
         return engine("jax")
-    raise UnsupportedTypeError(
-        f"{type(array).__module__}.{type(array).__qualname__} is no array of numpy, cupy or jax"
-    )
+    raise UnsupportedTypeError(f"{type(array).__module__}.{type(array).__qualname__} is no array of numpy, cupy or jax")

@@ -45,7 +45,7 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
     for query in ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support"):
         if _ask(mpi, query) == 1:
             return "all", f"{query} answers yes"
-    ucx = os.environ.get("OMPI_MCA_pml") == "ucx"  # noqa: SIM112  Open MPI writes it so
+    ucx = os.environ.get("OMPI_MCA_pml") == "ucx"
     if ucx and "cuda" in os.environ.get("UCX_TLS", "").split(","):
         return "p2p", "Open MPI runs on UCX with CUDA, which carries device pointers between two ranks"
     return "none", "the MPI library does not say that it takes device pointers"

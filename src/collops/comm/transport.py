@@ -78,5 +78,5 @@ class Transport(ABC):
         """Merge the calls inside into one launch where the wire can."""
         return nullcontext()
 
-    def abort(self) -> None:  # noqa: B027  most wires have nothing to stop
+    def abort(self) -> None:
         """Stop what the wire has under way, after a deadline: a device must not wait for a rank that is gone."""

@@ -101,7 +101,7 @@ def load_mpi() -> tuple[Any, str]:
         if launched:
             raise TransportError(f"an MPI launcher started this process, but MPI does not load: {error}") from error
         return None, f"mpi4py finds no MPI library ({error})"
-    return MPI, MPI.Get_library_version().splitlines()[0].strip()
+    return MPI, MPI.Get_library_version().splitlines()[0].strip(" \0")
 
 
 def device_count() -> int:
