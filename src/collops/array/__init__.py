@@ -1,0 +1,46 @@
+"""Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
+
+from collops.array.creation import (
+    empty,
+    empty_like,
+    from_global,
+    from_local,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    random,
+    where,
+    zeros,
+    zeros_like,
+)
+from collops.array.distributed import DistributedArray
+from collops.array.fused import axpby, divide, dots
+from collops.array.io import load, save
+from collops.array.layout import Layout
+from collops.array.stacked import StackedArray
+from collops.array.stacked_layout import StackedLayout
+
+__all__ = [
+    "DistributedArray",
+    "Layout",
+    "StackedArray",
+    "StackedLayout",
+    "axpby",
+    "divide",
+    "dots",
+    "empty",
+    "empty_like",
+    "from_global",
+    "from_local",
+    "full",
+    "full_like",
+    "load",
+    "ones",
+    "ones_like",
+    "random",
+    "save",
+    "where",
+    "zeros",
+    "zeros_like",
+]

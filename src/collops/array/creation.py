@@ -1,0 +1,373 @@
+"""Ways to make distributed arrays: filled, random, from a global array, from local ones, and like another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
+
+import numpy as np
+
+from collops.array.distributed import DistributedArray
+from collops.array.dtypes import as_dtype
+from collops.array.layout import Layout
+from collops.array.random import child_seed, fill_random
+from collops.array.redistribute import moved, on_root
+from collops.array.stacked import StackedArray
+from collops.array.stacked_layout import StackedLayout
+from collops.backend import Engine, engine_of
+from collops.backend import engine as find_engine
+from collops.errors import CollopsError, InputError, LayoutError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = [
+    "empty",
+    "empty_like",
+    "from_global",
+    "from_local",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "random",
+    "where",
+    "zeros",
+    "zeros_like",
+]
+
+Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+Array = TypeVar("Array", DistributedArray, StackedArray)
+
+
+def _made(
+    layout: Layout | StackedLayout | Shape,
+    comm: Communicator | None,
+    engine: Engine | str | None,
+    make: Callable[[Engine, Layout, int, int], Any],
+    number: int = 0,
+) -> Any:
+    """Make the array of a layout (or a shape, split along axis 0) from ``make(engine, layout, rank, leaf_number)``."""
+    comm = _comm(comm)
+    chosen = engine if isinstance(engine, Engine) else find_engine(engine)
+    if isinstance(layout, StackedLayout):
+        parts = []
+        for part in layout:
+            parts.append(_made(part, comm, chosen, make, number))
+            number += 1 if isinstance(part, Layout) else len(part.leaves)
+        return StackedArray(parts)
+    if not isinstance(layout, Layout):
+        layout = Layout.split(layout, comm.size)
+    elif layout.ranks != comm.size:
+        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+    return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))
+
+
+def _comm(comm: Communicator | None) -> Communicator:
+    if comm is None:
+        from collops.comm import world
+
+        return world()
+    return comm
+
+
+def zeros(
+    layout: Layout | StackedLayout | Shape,
+    *,
+    comm: Communicator | None = None,
+    dtype: Any = np.float64,
+    engine: Engine | str | None = None,
+) -> Any:
+    """Return an array of zeros.
+
+    Collective where the layout's process grid or mask is new to `comm`, as all ways to make arrays are.
+
+    Parameters
+    ----------
+    layout : Layout, StackedLayout, int or sequence of int
+        Who holds what; a shape is split along axis 0.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Element type; ``"bfloat16"`` needs ml_dtypes.
+    engine : str or Engine, optional
+        By default the environment's ``COLLOPS_ENGINE``, else NumPy.
+
+    Returns
+    -------
+    DistributedArray or StackedArray
+        The latter for a stacked layout.
+    """
+    kind = as_dtype(dtype)
+    return _made(layout, comm, engine, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), kind))
+
+
+def ones(
+    layout: Layout | StackedLayout | Shape,
+    *,
+    comm: Communicator | None = None,
+    dtype: Any = np.float64,
+    engine: Engine | str | None = None,
+) -> Any:
+    """Return an array of ones; parameters as for :func:`zeros`."""
+    kind = as_dtype(dtype)
+    return _made(layout, comm, engine, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), kind))
+
+
+def empty(
+    layout: Layout | StackedLayout | Shape,
+    *,
+    comm: Communicator | None = None,
+    dtype: Any = np.float64,
+    engine: Engine | str | None = None,
+) -> Any:
+    """Return an array of arbitrary values; parameters as for :func:`zeros`."""
+    kind = as_dtype(dtype)
+    return _made(layout, comm, engine, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), kind))
+
+
+def full(
+    layout: Layout | StackedLayout | Shape,
+    value: Any,
+    *,
+    comm: Communicator | None = None,
+    dtype: Any = None,
+    engine: Engine | str | None = None,
+) -> Any:
+    """Return an array filled with a number.
+
+    Parameters
+    ----------
+    layout, comm, engine
+        As for :func:`zeros`.
+    value : number
+        The value of every element.
+    dtype : dtype, optional
+        By default that of `value`.
+    """
+    kind = np.asarray(value).dtype if dtype is None else as_dtype(dtype)
+    return _made(layout, comm, engine, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, kind))
+
+
+def random(
+    layout: Layout | StackedLayout | Shape,
+    *,
+    kind: str = "normal",
+    seed: int = 0,
+    comm: Communicator | None = None,
+    dtype: Any = np.float64,
+    engine: Engine | str | None = None,
+) -> Any:
+    """Return random numbers: the same global array on any number of ranks, in any layout, on any engine.
+
+    Parameters
+    ----------
+    layout, comm, engine
+        As for :func:`zeros`. Each part of a stacked layout has numbers of its own.
+    kind : str
+        ``"normal"`` (mean 0, variance 1; of real and imaginary parts each) or ``"uniform"`` (in [0, 1)).
+    seed : int
+        Equal seeds give equal numbers.
+    dtype : dtype, optional
+        A floating or complex type.
+
+    Raises
+    ------
+    InputError
+        For another `kind`.
+    UnsupportedTypeError
+        For integers and booleans.
+
+    Notes
+    -----
+    Uniform numbers agree bit by bit between engines, normal ones to the rounding of their logarithm and cosine.
+    """
+    element = as_dtype(dtype)
+    stacked = isinstance(layout, StackedLayout)
+
+    def make(chosen: Engine, part: Layout, rank: int, number: int) -> Any:
+        return fill_random(chosen, part, rank, element, kind, child_seed(seed, number) if stacked else seed)
+
+    return _made(layout, comm, engine, make)
+
+
+def from_global(
+    values: Any,
+    layout: Layout | None = None,
+    *,
+    comm: Communicator | None = None,
+    root: int | None = None,
+    dtype: Any = None,
+    engine: Engine | str | None = None,
+) -> DistributedArray:
+    """Distribute a global array. Without `root` no message is sent.
+
+    Parameters
+    ----------
+    values : array_like
+        The whole array, equal on every rank; with `root`, used there only.
+    layout : Layout, optional
+        By default split along axis 0.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    root : int, optional
+        The one rank that has `values`. Collective then: one metadata message, and one exchange of the parts.
+    dtype : dtype, optional
+        By default that of `values`.
+    engine : str or Engine, optional
+        By default the engine of `values`.
+
+    Returns
+    -------
+    DistributedArray
+        With its own memory.
+
+    Raises
+    ------
+    LayoutError
+        If `layout` has another shape, or is for another number of ranks.
+    """
+    comm = _comm(comm)
+    if root is not None and not 0 <= root < comm.size:
+        raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+    element = None if dtype is None else as_dtype(dtype)
+    if root is None:
+        layout = _fitting(layout, np.shape(values), comm)
+        part = (values if hasattr(values, "dtype") else np.asarray(values))[layout.slices(comm.rank)]
+        return DistributedArray(layout, comm, _owned(part, element, engine))
+    # The root's description, or what is wrong with it, goes to all before anything else.
+    whole, description, error = None, None, None
+    if comm.rank == root:
+        try:
+            whole = _owned(values if hasattr(values, "dtype") else np.asarray(values), element, engine)
+            description = [list(whole.shape), whole.dtype.name, engine_of(whole).name]
+            _fitting(layout, whole.shape, comm)
+        except CollopsError as problem:
+            error = problem
+    reports = comm.allgather_metadata([description, None if error is None else str(error)])
+    given, problem = reports[root]
+    if problem is not None:
+        raise (error or LayoutError(problem))
+    shape, name, engine_name = tuple(given[0]), given[1], given[2]
+    layout = _fitting(layout, shape, comm)
+    source = on_root(layout, root)
+    xp = find_engine(engine_name).xp
+    if whole is None:
+        whole = xp.empty(source.local_shape(comm.rank), as_dtype(name))
+    return DistributedArray(layout, comm, moved(whole, source, layout, comm, xp))
+
+
+def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:
+    if layout is None:
+        return Layout.split(shape, comm.size)
+    if layout.shape != tuple(shape):
+        raise LayoutError(f"an array of shape {tuple(shape)} does not fit the layout {layout}")
+    if layout.ranks != comm.size:
+        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+    return layout
+
+
+def _owned(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> Any:
+    """Return a contiguous copy in the engine asked for."""
+    current = engine_of(part)
+    target = current if engine is None else engine if isinstance(engine, Engine) else find_engine(engine)
+    kind = as_dtype(part.dtype) if dtype is None else dtype
+    if target is current:
+        return target.xp.array(part, dtype=kind, copy=True, order="C")
+    return target.from_host(np.ascontiguousarray(current.to_host(part), kind))
+
+
+def from_local(
+    local_array: Any,
+    layout: Layout | None = None,
+    *,
+    comm: Communicator | None = None,
+    axis: int = 0,
+    mask: Sequence[SupportsIndex] | None = None,
+) -> DistributedArray:
+    """Wrap arrays that the ranks have already. Collective: one metadata message.
+
+    Parameters
+    ----------
+    local_array : array
+        This rank's part; kept, not copied.
+    layout : Layout, optional
+        By default the parts follow each other along `axis`, and may differ in extent there.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    axis : int, optional
+        See `layout`.
+    mask : sequence of int, optional
+        Group number of each rank, for reductions within groups; not together with `layout`.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if the parts do not fit together or do not fit `layout`.
+    """
+    comm = _comm(comm)
+    if layout is None:
+        return DistributedArray(Layout.from_local(local_array.shape, comm, axis, mask=mask), comm, local_array)
+    if mask is not None:
+        raise LayoutError("give the mask to the layout, not both to from_local")
+    array, error = None, None
+    try:
+        array = DistributedArray(layout, comm, local_array)
+    except CollopsError as problem:
+        error = problem
+    comm.check(error)
+    return array  # pyright: ignore[reportReturnType] - check has raised where there is none
+
+
+def empty_like(x: Array, dtype: Any = None) -> Array:
+    """Return an array of arbitrary values with layout, engine and (by default) dtype of `x`. No messages."""
+    return _like(x, dtype, lambda xp, local, kind: xp.empty(local.shape, kind))
+
+
+def zeros_like(x: Array, dtype: Any = None) -> Array:
+    """Return zeros with layout, engine and (by default) dtype of `x`. No messages."""
+    return _like(x, dtype, lambda xp, local, kind: xp.zeros(local.shape, kind))
+
+
+def ones_like(x: Array, dtype: Any = None) -> Array:
+    """Return ones with layout, engine and (by default) dtype of `x`. No messages."""
+    return _like(x, dtype, lambda xp, local, kind: xp.ones(local.shape, kind))
+
+
+def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
+    """Return a filled array with layout, engine and (by default) dtype of `x`. No messages."""
+    return _like(x, dtype, lambda xp, local, kind: xp.full(local.shape, value, kind))
+
+
+def _like(x: Any, dtype: Any, make: Callable[[Any, Any, Any], Any]) -> Any:
+    if isinstance(x, StackedArray):
+        return x._like([_like(part, dtype, make) for part in x.arrays])
+    kind = x.dtype if dtype is None else as_dtype(dtype)
+    return x._like(make(x.engine.xp, x.local_array, kind))
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """Return elements of `x` where `condition` is true, else of `y`. No messages.
+
+    Parameters
+    ----------
+    condition : DistributedArray or StackedArray
+        Of booleans.
+    x, y : array like `condition`, or number
+        What to choose from.
+
+    Raises
+    ------
+    LayoutError
+        If layouts differ.
+    UnsupportedTypeError
+        For plain arrays.
+    """
+    if isinstance(condition, StackedArray):
+        columns = [condition._operands(value) for value in (x, y)]
+        if any(column is NotImplemented for column in columns):
+            raise UnsupportedTypeError("where chooses from distributed arrays and numbers")
+        return condition._like([where(c, *both) for c, *both in zip(condition, *columns, strict=True)])
+    if not isinstance(condition, DistributedArray):
+        raise UnsupportedTypeError("the condition of where is a distributed array; for plain ones use numpy.where")
+    return condition._choose(x, y)

@@ -1,0 +1,365 @@
+"""The distributed array: a layout, a communicator, and this rank's part of the values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+
+import numpy as np
+
+from collops.array import fused, reductions
+from collops.array.dtypes import as_dtype
+from collops.array.elementwise import Arithmetic, check_alike, check_ufunc, local_operand
+from collops.array.layout import Layout
+from collops.array.plans import ReductionPlan, reduction_plan
+from collops.array.redistribute import check_copies, gathered, redistributed
+from collops.backend import Engine, engine_of
+from collops.errors import LayoutError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Self
+
+    from matplotlib.axes import Axes
+
+    from collops.comm import Communicator
+
+__all__ = ["DistributedArray"]
+
+_new = object.__new__
+
+
+class DistributedArray(Arithmetic):
+    """An array whose parts are on different ranks.
+
+    Arithmetic, comparisons and NumPy's ufuncs work element by element, without messages, on arrays of one layout and on
+    scalars, with NumPy's promotion rules. Reductions send one message at most and return 0-d arrays of the engine, for
+    which nobody waits until their value is used.
+
+    Parameters
+    ----------
+    layout : Layout
+        Which rank holds what.
+    comm : Communicator
+        The ranks.
+    local_array : array
+        This rank's part, of shape ``layout.local_shape(comm.rank)``; kept, not copied. Where the layout replicates, the
+        copies must be equal (see :meth:`check_replicated`).
+
+    Attributes
+    ----------
+    layout : Layout
+    comm : Communicator
+    local_array : array
+    engine : Engine
+        The engine of `local_array`.
+    leaves : tuple of DistributedArray
+        The array itself; for stacked arrays, all their parts.
+
+    Raises
+    ------
+    LayoutError
+        If `local_array` has not the shape that `layout` gives this rank, or `comm` has another number of ranks.
+
+    Notes
+    -----
+    Collective where a process grid or a mask is new to `comm`: communicators for reductions are made here, never later.
+    """
+
+    __slots__ = ("__weakref__", "_plan", "comm", "engine", "layout", "local_array")
+
+    layout: Layout
+    comm: Communicator
+    engine: Engine
+    local_array: Any
+    _plan: ReductionPlan
+
+    def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
+        self.engine = engine_of(local_array)
+        self._plan = reduction_plan(layout, comm)
+        if tuple(local_array.shape) != layout.local_shape(comm.rank):
+            raise LayoutError(
+                f"rank {comm.rank} has {layout.local_shape(comm.rank)} elements of {layout}, "
+                f"but its local array has the shape {tuple(local_array.shape)}"
+            )
+        self.layout = layout
+        self.comm = comm
+        self.local_array = local_array
+
+    def _like(self, local_array: Any) -> Self:
+        """Wrap another local array of this layout and engine, without checks: the way by which operations return."""
+        array = _new(self.__class__)
+        array.layout = self.layout
+        array.comm = self.comm
+        array.engine = self.engine
+        array._plan = self._plan
+        array.local_array = local_array
+        return array
+
+    @property
+    def leaves(self) -> tuple[DistributedArray, ...]:
+        """The array itself, as the one part that it has."""
+        return (self,)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type."""
+        return self.local_array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return self.layout.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.layout.ndim
+
+    @property
+    def size(self) -> int:
+        """Global number of elements."""
+        return self.layout.size
+
+    @property
+    def nbytes(self) -> int:
+        """Global number of bytes, copies not counted."""
+        return self.layout.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.layout.shape[0]
+
+    def __iter__(self) -> NoReturn:
+        raise UnsupportedTypeError("a distributed array cannot be iterated over; use local_array or gather()")
+
+    def __repr__(self) -> str:
+        rank = self.comm.rank
+        block = self.layout.block(rank)
+        transport = self.comm.host_transport if self.engine.memory == "host" else self.comm.device_transport
+        return (
+            f"<DistributedArray {self.dtype} {self.layout}; rank {rank} holds {block.shape} at {block.offset}; "
+            f"{self.engine.name} over {transport}>"
+        )
+
+    # Element by element: no messages
+
+    def _binary(self, function: Callable[[Any, Any], Any], other: Any, reflected: bool = False) -> Any:
+        if other.__class__ is DistributedArray:
+            if other.layout is not self.layout or other.comm is not self.comm:
+                check_alike(self, other)
+            return self._like(function(self.local_array, other.local_array))
+        if other.__class__ is not float:
+            other = local_operand(self, other)
+            if other is NotImplemented:
+                return NotImplemented
+        if reflected:
+            return self._like(function(other, self.local_array))
+        return self._like(function(self.local_array, other))
+
+    def _unary(self, function: Callable[[Any], Any]) -> Self:
+        return self._like(function(self.local_array))
+
+    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+        if other.__class__ is not float:
+            other = local_operand(self, other)
+            if other is NotImplemented:
+                return NotImplemented
+        # NumPy and CuPy write in place and return the same object; an immutable engine returns a new one.
+        self.local_array = function(self.local_array, other)
+        return self
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **arguments: Any) -> Any:
+        """Apply a NumPy ufunc element by element: ``numpy.sin(x)``, ``numpy.add(x, y, out=z, where=mask)``.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            For methods such as ``reduce``, for matmul, for plain arrays, and where the engine lacks the function.
+        """
+        outs = arguments.pop("out", None)
+        check_ufunc(ufunc, method, outs)
+        function = ufunc if self.engine.name == "numpy" else getattr(self.engine.xp, ufunc.__name__, None)
+        if function is None:
+            raise UnsupportedTypeError(f"the engine {self.engine.name} has no function {ufunc.__name__}")
+        operands = [local_operand(self, value) for value in inputs]
+        if any(operand is NotImplemented for operand in operands):
+            return NotImplemented
+        if "where" in arguments:
+            arguments["where"] = local_operand(self, arguments["where"])
+        if outs is None:
+            result = function(*operands, **arguments)
+            return tuple(map(self._like, result)) if isinstance(result, tuple) else self._like(result)
+        if not self.engine.mutable:
+            raise UnsupportedTypeError(f"arrays of {self.engine.name} cannot be written in place: leave out out=")
+        targets: tuple[Any, ...] = tuple(None if out is None else local_operand(self, out) for out in outs)
+        result: Any = function(*operands, out=targets[0] if len(targets) == 1 else targets, **arguments)
+        results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
+        wrapped: tuple[Any, ...] = tuple(
+            self._like(value) if out is None else out for out, value in zip(outs, results, strict=True)
+        )
+        return wrapped[0] if len(wrapped) == 1 else wrapped
+
+    def copy(self) -> Self:
+        """Return a copy with its own memory. No messages."""
+        return self._like(self.local_array.copy())
+
+    def conj(self) -> Self:
+        """Return the complex conjugate, as a copy also of real arrays. No messages."""
+        return self._like(self.engine.xp.conjugate(self.local_array))
+
+    conjugate = conj
+
+    def astype(self, dtype: Any, copy: bool = True) -> Self:
+        """Return the array converted to `dtype`; itself if it is that already and `copy` is false. No messages."""
+        dtype = as_dtype(dtype)
+        if dtype == self.dtype and not copy:
+            return self
+        return self._like(self.local_array.astype(dtype))
+
+    @property
+    def real(self) -> Self:
+        """The real part: a view where the engine has views."""
+        return self._like(self.local_array.real)
+
+    @property
+    def imag(self) -> Self:
+        """The imaginary part: a view of complex arrays where the engine has views."""
+        return self._like(self.local_array.imag)
+
+    def fill(self, value: Any) -> None:
+        """Set all elements to a number, in place. No messages."""
+        if not self.engine.mutable:
+            self.local_array = self.engine.xp.full_like(self.local_array, value)
+        else:
+            self.local_array[...] = local_operand(self, value)
+
+    def _choose(self, x: Any, y: Any) -> Self:
+        """Choose between `x` and `y` where this array is true or not; see :func:`collops.array.where`."""
+        operands = [local_operand(self, value) for value in (x, y)]
+        if any(operand is NotImplemented for operand in operands):
+            raise UnsupportedTypeError("where chooses from distributed arrays and numbers")
+        return self._like(self.engine.xp.where(self.local_array, *operands))
+
+    # Reductions: one message at most
+
+    def sum(self, axis: reductions.Axis = None, dtype: Any = None, out: None = None) -> Any:
+        """Return the sum over `axis`; see :func:`collops.array.reductions.sum`. Collective."""
+        return reductions.sum(self, axis, dtype, out)
+
+    def min(self, axis: reductions.Axis = None, out: None = None) -> Any:
+        """Return the minimum over `axis`; see :func:`collops.array.reductions.min`. Collective."""
+        return reductions.min(self, axis, out)
+
+    def max(self, axis: reductions.Axis = None, out: None = None) -> Any:
+        """Return the maximum over `axis`; see :func:`collops.array.reductions.max`. Collective."""
+        return reductions.max(self, axis, out)
+
+    def mean(self, axis: reductions.Axis = None, dtype: Any = None, out: None = None) -> Any:
+        """Return the mean over `axis`; see :func:`collops.array.reductions.mean`. Collective."""
+        return reductions.mean(self, axis, dtype, out)
+
+    def all(self, axis: reductions.Axis = None, out: None = None) -> Any:
+        """Return whether all elements along `axis` are true. Collective: at most one allreduce."""
+        return reductions.all(self, axis, out)
+
+    def any(self, axis: reductions.Axis = None, out: None = None) -> Any:
+        """Return whether any element along `axis` is true. Collective: at most one allreduce."""
+        return reductions.any(self, axis, out)
+
+    def dot(self, other: Self) -> Any:
+        """Return the sum of ``self * other``, not conjugated. Collective: one scalar allreduce, none if replicated."""
+        return fused.dot(self, other)
+
+    def vdot(self, other: Self) -> Any:
+        """Return the sum of ``conj(self) * other``. Collective: one scalar allreduce, none if replicated."""
+        return fused.dots((self, other))[0]
+
+    def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
+        """Return a vector norm; see :func:`collops.array.reductions.norm`. Collective: at most one allreduce."""
+        return reductions.norm(self, ord, axis)
+
+    # Other shapes and layouts
+
+    def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex] | Layout) -> DistributedArray:
+        """Return the array in another shape, in C order, without messages; a view where the engine can.
+
+        Parameters
+        ----------
+        *shape : int, sequence of int or Layout
+            The new global shape (one extent may be -1), or the layout that the result shall have.
+
+        Raises
+        ------
+        LayoutError
+            If data would have to move to other ranks; the message proposes :meth:`redistribute`.
+        """
+        target = shape[0] if len(shape) == 1 else shape
+        layout = self.layout.reshape(target.shape if isinstance(target, Layout) else target)  # pyright: ignore[reportArgumentType]
+        if isinstance(target, Layout) and layout is not target:
+            raise LayoutError(
+                f"reshaped without moving data, {self.layout} becomes {layout}, not {target}; "
+                "reshape to that layout's shape and redistribute"
+            )
+        local = self.local_array.reshape(layout.local_shape(self.comm.rank))
+        return DistributedArray(layout, self.comm, local)
+
+    def ravel(self) -> DistributedArray:
+        """Return the array as a vector; see :meth:`reshape`."""
+        return self.reshape(math.prod(self.shape))
+
+    def redistribute(self, layout: Layout) -> DistributedArray:
+        """Return a copy in another layout of the same shape. Collective: one all-to-all-v of the overlaps.
+
+        No message is sent where every rank holds already what it needs, as from a replicated layout.
+
+        Parameters
+        ----------
+        layout : Layout
+            The new layout, on the same ranks.
+
+        Raises
+        ------
+        LayoutError
+            If `layout` has another shape or number of ranks.
+        """
+        return DistributedArray(layout, self.comm, redistributed(self, layout))
+
+    def gather(self, root: int | None = None) -> Any:
+        """Return the global array, in the engine's memory. Collective: one message, no metadata.
+
+        Parameters
+        ----------
+        root : int, optional
+            The rank that gets it; all ranks by default.
+
+        Returns
+        -------
+        array or None
+            A new array; ``None`` on the ranks that do not get it.
+        """
+        return gathered(self, root)
+
+    def check_replicated(self) -> None:
+        """Prove that copies which the layout promises to be equal are so, bit by bit. Collective: one metadata message.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if copies of a block differ; the message names the ranks.
+        """
+        check_copies(self)
+
+    # Files and pictures
+
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the array to a Zarr store; see :func:`collops.array.save`. Collective."""
+        from collops.array.io import save
+
+        save(path, self, overwrite=overwrite)
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
+        """Draw a 1-d or 2-d array with the ranks' boundaries; see :func:`collops.array.plot.plot`. Collective."""
+        from collops.array.plot import plot
+
+        return plot(self, ax, **options)

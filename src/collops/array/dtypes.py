@@ -1,0 +1,53 @@
+"""Element types: names that NumPy lacks, and the types in which half-precision numbers are accumulated."""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError
+
+__all__ = ["accumulator", "as_dtype", "is_half", "real_of"]
+
+
+def as_dtype(dtype: Any) -> np.dtype:
+    """Return the NumPy dtype called `dtype`; ``"bfloat16"`` is the one of ml_dtypes.
+
+    Raises
+    ------
+    InputError
+        If there is no such dtype, or ml_dtypes is needed and not installed.
+    """
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        except ModuleNotFoundError:
+            raise InputError("dtype bfloat16 needs the package ml_dtypes, which is not installed") from None
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise InputError(f"{dtype!r} is no dtype: {error}") from None
+    if found.kind not in "biufc" and found.name != "bfloat16":
+        raise InputError(f"arrays hold booleans, integers, real or complex numbers, not {found}")
+    return found
+
+
+@lru_cache(maxsize=64)
+def is_half(dtype: np.dtype) -> bool:
+    """Return whether `dtype` is float16 or bfloat16."""
+    return dtype.itemsize == 2 and (dtype.kind == "f" or dtype.name == "bfloat16")
+
+
+@lru_cache(maxsize=64)
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which sums of products of `dtype` are kept: float32 for half types, else `dtype`."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+@lru_cache(maxsize=64)
+def real_of(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of the real part."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype

@@ -1,0 +1,193 @@
+"""Fused vector operations: what iterative solvers do, in as few passes over memory and messages as there can be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from collops.array.dtypes import accumulator, real_of
+from collops.array.elementwise import check_alike
+from collops.array.kernels import kernels_for
+from collops.backend import engine as find_engine
+from collops.backend import engine_of
+from collops.errors import LayoutError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from collops.array.distributed import DistributedArray
+    from collops.array.stacked import StackedArray
+    from collops.comm import Communicator
+
+    Array = TypeVar("Array", DistributedArray, StackedArray)
+
+__all__ = ["axpby", "divide", "dot", "dots"]
+
+
+def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array:
+    """Return ``a * x + b * y`` in one pass. No messages.
+
+    Parameters
+    ----------
+    a, b : number, 0-d array, or tuple of a number and a 0-d array
+        Coefficients. A 0-d array of a device engine is read by the kernel, never by the host; a pair stands for its
+        product, so that ``(-1, alpha)`` needs no operation of its own. A coefficient never raises the precision of the
+        result, and one that is exactly 0 excludes its array, as in BLAS, whatever that holds.
+    x, y : DistributedArray or StackedArray
+        Arrays of one layout.
+    out : DistributedArray or StackedArray, optional
+        Gets the result; may be `x` or `y`. On engines that cannot write in place it is ignored, so callers write
+        ``y = axpby(a, x, 1, y, out=y)``.
+
+    Returns
+    -------
+    DistributedArray or StackedArray
+        `out` if it was given and could be written, else a new array.
+
+    Raises
+    ------
+    LayoutError
+        If layouts differ.
+    UnsupportedTypeError
+        If engines differ, or `out` cannot hold the result.
+    """
+    if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
+        check_alike(x, y)
+    if out is not None and (x.layout is not out.layout or x.comm is not out.comm or x.engine is not out.engine):
+        check_alike(x, out)
+    kernels = kernels_for(x.engine)
+    try:
+        x_local = x.local_array  # pyright: ignore[reportAttributeAccessIssue]
+    except AttributeError:
+        return _axpby_stacked(a, x, b, y, out)  # pyright: ignore[reportReturnType, reportArgumentType]
+    if out is None:
+        return x._like(kernels.axpby(a, x_local, b, y.local_array, None))  # pyright: ignore[reportAttributeAccessIssue]
+    result = kernels.axpby(a, x_local, b, y.local_array, out.local_array)  # pyright: ignore[reportAttributeAccessIssue]
+    return out if x.engine.mutable else x._like(result)
+
+
+def _axpby_stacked(a: Any, x: StackedArray, b: Any, y: StackedArray, out: StackedArray | None) -> StackedArray:
+    outs = [None] * len(x.arrays) if out is None else out.arrays
+    parts = [
+        axpby(a, x_part, b, y_part, out_part)  # pyright: ignore[reportArgumentType]
+        for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
+    ]
+    return out if out is not None and x.engine.mutable else x._like(parts)
+
+
+def dots(*pairs: tuple[Array, Array], out: Any = None) -> tuple[Any, ...]:
+    """Return the inner product of each pair, the first argument conjugated. Collective: one allreduce for all of them.
+
+    Parameters
+    ----------
+    *pairs : tuple of two DistributedArray or two StackedArray
+        The two of a pair have one layout; pairs may differ. Replicated pairs need no message and take part in none;
+        pairs with masks of different groups take one allreduce for each kind of group.
+    out : array, optional
+        One-dimensional array of the engine, one element per pair, that gets the results (of the dtype that holds them
+        all), so that nothing is allocated.
+
+    Returns
+    -------
+    tuple of 0-d array
+        In the dtype of the arrays; float32 for half-precision ones; real for a pair of one complex array with itself.
+        Nobody waits for their values.
+
+    Raises
+    ------
+    LayoutError
+        If the two of a pair have different layouts.
+    UnsupportedTypeError
+        If engines differ, or `out` has not the right dtype.
+    """
+    return _dots(pairs, True, out)
+
+
+def dot(x: Array, y: Array) -> Any:
+    """Return the sum of ``x * y``, without conjugation. Collective: one scalar allreduce, none if replicated."""
+    return _dots(((x, y),), False, None)[0]
+
+
+def divide(a: Any, b: Any, out: Any = None) -> Any:
+    """Return ``a / b``, and 0 where `b` is 0, for 0-d arrays or numbers; on devices in one small kernel.
+
+    Parameters
+    ----------
+    a, b : 0-d array or number
+        Of one engine; numbers may stand beside arrays.
+    out : 0-d array, optional
+        Gets the result where the engine can write in place.
+    """
+    array = a if hasattr(a, "dtype") and not isinstance(a, np.generic) else b
+    engine = engine_of(array) if hasattr(array, "dtype") else find_engine("numpy")
+    return kernels_for(engine).divide(a, b, out)
+
+
+def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Any) -> tuple[Any, ...]:
+    for x, y in pairs:
+        if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
+            check_alike(x, y)
+    if len(pairs) == 1 and out is None:
+        return (_one_dot(*pairs[0], conjugate),)
+    if not pairs:
+        return ()
+    engine = pairs[0][0].engine
+    if any(x.engine is not engine for x, _ in pairs):
+        raise UnsupportedTypeError("the pairs of dots must be of one engine")
+    dtypes = [_dot_dtype(x, y, conjugate) for x, y in pairs]
+    results: list[Any] = [None] * len(pairs)
+    by_ranks: dict[Communicator | None, list[int]] = {}
+    for number, (x, _) in enumerate(pairs):
+        by_ranks.setdefault(x._plan.communicator, []).append(number)
+    if out is not None and (out.dtype != np.result_type(*dtypes) or tuple(out.shape) != (len(pairs),)):
+        raise LayoutError(f"out of dots must have the shape ({len(pairs)},) and the dtype {np.result_type(*dtypes)}")
+    for communicator, numbers in by_ranks.items():
+        dtype = np.result_type(*(dtypes if out is not None else [dtypes[number] for number in numbers]))
+        target = out if out is not None and len(by_ranks) == 1 else None
+        jobs = [_local_pairs(*pairs[number]) for number in numbers]
+        values = kernels_for(engine).dots(jobs, dtype, conjugate, target)
+        if communicator is not None:
+            values = communicator.allreduce(values, out=values)
+        for place, number in enumerate(numbers):
+            results[number] = _as(values[place], dtypes[number])
+            if out is not None and target is None:
+                out[number] = results[number]
+    return tuple(results)
+
+
+def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:
+    kernels = kernels_for(x.engine)
+    try:
+        x_local = x.local_array
+    except AttributeError:
+        dtype = _dot_dtype(x, y, conjugate)
+        value = kernels.dots([_local_pairs(x, y)], dtype, conjugate, None)
+    else:
+        value = kernels.dot(x_local, y.local_array, conjugate)
+    communicator = x._plan.communicator
+    if communicator is not None:
+        value = communicator.allreduce(value, out=value if value.shape else None)
+    return value[0] if value.shape else value[()]
+
+
+def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
+    """Return the local arrays whose products this rank adds to the sum."""
+    return [
+        (a.local_array, b.local_array)
+        for a, b, counted in zip(x.leaves, y.leaves, x._plan.counted, strict=True)
+        if counted
+    ]
+
+
+def _dot_dtype(x: Any, y: Any, conjugate: bool) -> np.dtype:
+    """Return the dtype of the inner product, the same on ranks that have nothing to add."""
+    if conjugate and x is y:
+        dtypes = [real_of(leaf.dtype) for leaf in x.leaves]
+    else:
+        dtypes = [np.result_type(a.dtype, b.dtype) for a, b in zip(x.leaves, y.leaves, strict=True)]
+    return np.result_type(*[accumulator(dtype) for dtype in dtypes])
+
+
+def _as(value: Any, dtype: np.dtype) -> Any:
+    if value.dtype == dtype:
+        return value
+    return (value.real if dtype.kind != "c" else value).astype(dtype)

@@ -1,0 +1,222 @@
+"""Vector kernels on the host: BLAS where it has the type, else NumPy in pieces that stay in cache.
+
+No kernel makes a temporary of the array's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas as _scipy_blas
+
+from collops.array.dtypes import accumulator, is_half, real_of
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
+
+_PIECE = 1 << 15  # elements; a piece and its temporary fit into a second-level cache
+_BLAS_LIMIT = 1 << 30  # SciPy's BLAS counts with 32 bits
+
+blas: Any = _scipy_blas  # its functions are made at import, where type checkers cannot see them
+_AXPY: dict[str, Any] = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
+_SCALE: dict[str, Any] = {"f": blas.sscal, "d": blas.dscal, "F": blas.cscal, "D": blas.zscal}
+_DOT: dict[str, Any] = {"f": blas.sdot, "d": blas.ddot, "F": blas.cdotu, "D": blas.zdotu}
+_VDOT: dict[str, Any] = {"f": blas.sdot, "d": blas.ddot, "F": blas.cdotc, "D": blas.zdotc}
+
+
+def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """Return ``a * x + b * y``, in `out` if it is given (it may be `x` or `y`). See :func:`collops.array.axpby`."""
+    if a.__class__ is not float:
+        a = _number(a)
+    if b.__class__ is not float:
+        b = _number(b)
+    if out is y and b == 1 and 0 < y.size < _BLAS_LIMIT:
+        # The step of most iterations, kept free of everything that it does not need.
+        char = y.dtype.char
+        if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.c_contiguous:
+            if x.ndim > 1:
+                _AXPY[char](x.reshape(-1), y.reshape(-1), a=_checked(a, char))
+            else:
+                _AXPY[char](x, y, a=_checked(a, char))
+            return y
+    if out is None:
+        out = np.empty(x.shape, np.result_type(x.dtype, y.dtype, _weak(a), _weak(b)))
+    elif (out is not x and np.may_share_memory(out, x)) or (out is not y and np.may_share_memory(out, y)):
+        x, y = _apart(x, out), _apart(y, out)
+    if x is y:
+        a, b = a + b, 0
+    for x_piece, y_piece, out_piece in _pieces(x, y, out):
+        _axpby_piece(a, x_piece, b, y_piece, out_piece)
+    return out
+
+
+def _axpby_piece(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
+    char = out.dtype.char
+    if b == 0:
+        _scaled(a, x, out)
+    elif a == 0:
+        _scaled(b, y, out)
+    elif (
+        char in _AXPY
+        and x.dtype.char == char
+        and y.dtype.char == char
+        and out.ndim == x.ndim == 1
+        and out.flags.c_contiguous
+        and _same(out, y) + _same(out, x)  # in place: two BLAS calls on a piece that stays in cache
+    ):
+        if _same(out, x):
+            a, x, b, y = b, y, a, x
+        if b != 1:
+            _SCALE[char](_checked(b, char), out)
+        _AXPY[char](x, out, a=_checked(a, char))
+    else:
+        half = is_half(out.dtype)
+        wide = accumulator(out.dtype) if half else None
+        total = np.multiply(x, a, dtype=wide) if a != 1 else x.astype(wide or x.dtype)
+        scaled = np.multiply(y, b, dtype=wide) if b != 1 else y
+        np.copyto(out, total + scaled, casting="same_kind")
+
+
+def _scaled(a: Any, x: np.ndarray, out: np.ndarray) -> None:
+    if a == 0:
+        out[...] = 0
+    elif is_half(out.dtype):
+        out[...] = np.multiply(x, a, dtype=np.float32)
+    else:
+        np.multiply(x, a, out=out)
+
+
+def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
+    """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
+    char = x.dtype.char
+    if char == y.dtype.char and char in _DOT and x.flags.c_contiguous and y.flags.c_contiguous:
+        if conjugate and x is y and char in "FD":
+            x = y = x.view(real_of(x.dtype))
+            char = x.dtype.char
+        product = _VDOT[char] if conjugate else _DOT[char]
+        kind = x.dtype.type
+        if x.ndim > 1:
+            x, y = x.reshape(-1), y.reshape(-1)
+        if 0 < x.size < _BLAS_LIMIT:
+            return kind(product(x, y))
+        return kind(
+            sum(
+                product(x[start : start + _BLAS_LIMIT], y[start : start + _BLAS_LIMIT])
+                for start in range(0, x.size, _BLAS_LIMIT)
+            )
+        )
+    return _dot_by_pieces(x, y, conjugate)
+
+
+def _dot_by_pieces(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
+    dtype = accumulator(np.result_type(x.dtype, y.dtype))
+    total = dtype.type(0)
+    with np.errstate(over="ignore"):  # integers wrap, as in numpy.dot
+        for x_piece, y_piece in _pieces(x, y):
+            x_wide = x_piece.astype(dtype, copy=False).ravel()
+            y_wide = y_piece.astype(dtype, copy=False).ravel()
+            total = total + (np.vdot(x_wide, y_wide) if conjugate else np.dot(x_wide, y_wide))
+    return total.real if conjugate and x is y else total
+
+
+def dots(
+    slots: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]],
+    dtype: np.dtype,
+    conjugate: bool,
+    out: np.ndarray | None,
+) -> np.ndarray:
+    """Return for each slot the sum of the inner products of its pairs, as an array of `dtype`."""
+    if out is None:
+        out = np.empty(len(slots), dtype)
+    for number, pairs in enumerate(slots):
+        total = dtype.type(0)
+        for x, y in pairs:
+            total = total + dot(x, y, conjugate)
+        out[number] = total
+    return out
+
+
+def divide(a: Any, b: Any, out: np.ndarray | None) -> Any:
+    """Return ``a / b``, and 0 where `b` is 0."""
+    quotient = a / b if b != 0 else np.true_divide(0, 1, dtype=np.result_type(_weak(a), _weak(b), np.float16))
+    if out is None:
+        return quotient
+    out[...] = quotient
+    return out
+
+
+def norm_part(x: np.ndarray, order: float) -> Any:
+    """Return what this rank adds to the norm of an array: a count, a sum of powers, or an extreme of absolute values.
+
+    The dtype is the real one of the norm: float64 for integers, float32 for half types.
+    """
+    if x.dtype.kind in "biu":
+        dtype = np.dtype(np.float64)
+    else:
+        dtype = accumulator(real_of(x.dtype))
+    if abs(order) == np.inf:
+        extreme = np.maximum if order > 0 else np.minimum
+        result = dtype.type(0 if order > 0 else np.inf)
+        for (piece,) in _pieces(x):
+            result = extreme(result, extreme.reduce(_magnitude(piece, dtype), axis=None))
+        return result
+    total = 0.0
+    for (piece,) in _pieces(x):
+        if order == 0:
+            total += np.count_nonzero(piece)
+        else:
+            size = _magnitude(piece, dtype)
+            with np.errstate(divide="ignore"):  # negative orders: 1 / 0 is inf, and the norm is 0
+                total += float(np.sum(size if order == 1 else size**order))
+    return dtype.type(total)
+
+
+def _magnitude(piece: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if piece.dtype.kind in "biu" or is_half(piece.dtype):
+        piece = piece.astype(dtype)
+    return np.abs(piece)
+
+
+def _pieces(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """Cut arrays of one shape into the same pieces, as views: of bounded size where contiguous, else by rows."""
+    if all(array.flags.c_contiguous for array in arrays):
+        arrays = tuple(array.reshape(-1) for array in arrays)
+    first = arrays[0]
+    if first.size == 0:
+        return
+    rows = max(1, _PIECE * first.shape[0] // first.size)
+    for start in range(0, first.shape[0], rows):
+        yield tuple(array[start : start + rows] for array in arrays)
+
+
+def _number(a: Any) -> Any:
+    """Return a coefficient as a number; a pair stands for its product."""
+    if isinstance(a, tuple):
+        factor, scalar = a
+        return factor * _number(scalar)
+    return a.item() if hasattr(a, "item") else a
+
+
+def _weak(a: Any) -> Any:
+    """Return a stand-in for a number that promotes kinds but not precisions."""
+    return a.item() if isinstance(a, np.generic) else a
+
+
+def _checked(a: Any, char: str) -> Any:
+    if isinstance(a, complex) and char in "fd":
+        raise UnsupportedTypeError("a complex coefficient does not fit into a real array: give a complex out")
+    return a
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two arrays of one shape and dtype are the same memory."""
+    return a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides
+
+
+def _apart(x: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Return `x`, copied if writing `out` element by element would change elements of it before they are read."""
+    if x is out or not np.may_share_memory(x, out) or (_same(x, out) and x.dtype == out.dtype):
+        return x
+    return x.copy()

@@ -1,0 +1,664 @@
+"""Layouts: which rank holds which part of a global array, known everywhere by arithmetic alone.
+
+Asking a layout anything never sends a message. The one exception, :meth:`Layout.from_local`, says so in its name and
+its documentation.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+
+from collops.errors import LayoutError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["Block", "Layout"]
+
+_interned: weakref.WeakValueDictionary[tuple[Any, ...], Layout] = weakref.WeakValueDictionary()
+_interning = threading.Lock()
+
+_SIZES_SHOWN = 6
+
+
+class Block(NamedTuple):
+    """The part of the global array that one rank holds.
+
+    Attributes
+    ----------
+    shape, offset : tuple of int
+        Local extents, and the global index of the first element, per axis.
+    slices : tuple of slice
+        The same as slices of the global array.
+    """
+
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    slices: tuple[slice, ...]
+
+
+class Layout:
+    """A block partition of a global array over ranks.
+
+    Every axis of the array is either whole on each rank or split over one axis of a process grid. Axes of the process
+    grid that split nothing replicate. Layouts are immutable and interned: equal layouts are one object, so that
+    comparing them costs nothing. To make that so, the process grid is kept in a normal form: extents of 1 are
+    dropped and neighbouring replicating axes merged.
+
+    Most layouts come from :meth:`split`, :meth:`grid` or :meth:`replicated`; the constructor is the general form.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Global shape; at least one axis.
+    ranks : int
+        Number of ranks.
+    process_grid : sequence of int
+        Extents of the process grid; their product is `ranks`. Ranks are numbered in C order.
+    axes : sequence of int or None
+        For each axis of the array, the process-grid axis that splits it, or ``None`` where it is whole.
+    sizes : sequence of (sequence of int or None), optional
+        For each axis of the array the sizes of its blocks, in order; ``None`` gives the first ``n % p`` of ``p`` blocks
+        one element more than the others.
+    mask : sequence of int, optional
+        One group number per rank. Reductions stay within a group; the global array still spans all ranks.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    ranks : int
+    process_grid : tuple of int
+        In normal form: without extents of 1, except that it is ``(1,)`` in a world of one.
+    axes : tuple of (int or None)
+    sizes : tuple of tuple of int
+        One entry per axis of the array; a whole axis has one block.
+    mask : tuple of int or None
+        Group numbers, counted from 0 in the order of first appearance; ``None`` where there is one group.
+    ndim, size : int
+    split_axes : tuple of int
+        The axes of the array that are split.
+    is_replicated : bool
+        Whether every rank holds everything (always so in a world of one).
+
+    Raises
+    ------
+    LayoutError
+        If the arguments contradict each other.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_blocks",
+        "_groups",
+        "_representatives",
+        "_starts",
+        "_strides",
+        "axes",
+        "is_replicated",
+        "mask",
+        "ndim",
+        "process_grid",
+        "ranks",
+        "shape",
+        "size",
+        "sizes",
+        "split_axes",
+    )
+
+    shape: tuple[int, ...]
+    ranks: int
+    process_grid: tuple[int, ...]
+    axes: tuple[int | None, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    mask: tuple[int, ...] | None
+    ndim: int
+    size: int
+    split_axes: tuple[int, ...]
+    is_replicated: bool
+    _starts: tuple[tuple[int, ...], ...]
+    _strides: tuple[int, ...]
+    _blocks: dict[int, Block]
+    _groups: dict[tuple[int, ...], tuple[int, ...] | None]
+    _representatives: frozenset[int] | None
+
+    def __new__(
+        cls,
+        shape: Sequence[SupportsIndex],
+        ranks: SupportsIndex,
+        process_grid: Sequence[SupportsIndex],
+        axes: Sequence[int | None],
+        sizes: Sequence[Sequence[SupportsIndex] | None] | None = None,
+        mask: Sequence[SupportsIndex] | None = None,
+    ) -> Layout:
+        """Return the one layout that these arguments describe."""
+        shape = _extents(shape, "shape", smallest=0)
+        if not shape:
+            raise LayoutError("a distributed array has at least one axis; give a scalar the shape (1,)")
+        ranks = operator.index(ranks)
+        process_grid = _extents(process_grid, "process grid", smallest=1)
+        if ranks < 1 or math.prod(process_grid) != ranks:
+            raise LayoutError(
+                f"a process grid {process_grid} has {math.prod(process_grid)} places, not one for each of {ranks} ranks"
+            )
+        grid, places = _normal_grid(process_grid, _checked_axes(axes, shape, process_grid))
+        blocks = _block_sizes(shape, grid, places, sizes)
+        groups = _normal_mask(mask, ranks)
+        key = (shape, ranks, grid, places, blocks, groups)
+        with _interning:
+            layout = _interned.get(key)
+            if layout is None:
+                layout = _interned[key] = cls._make(*key)
+        return layout
+
+    @classmethod
+    def _make(
+        cls,
+        shape: tuple[int, ...],
+        ranks: int,
+        grid: tuple[int, ...],
+        axes: tuple[int | None, ...],
+        sizes: tuple[tuple[int, ...], ...],
+        mask: tuple[int, ...] | None,
+    ) -> Layout:
+        layout = object.__new__(cls)
+        layout.shape = shape
+        layout.ranks = ranks
+        layout.process_grid = grid
+        layout.axes = axes
+        layout.sizes = sizes
+        layout.mask = mask
+        layout.ndim = len(shape)
+        layout.size = math.prod(shape)
+        layout.split_axes = tuple(axis for axis, place in enumerate(axes) if place is not None)
+        layout.is_replicated = not layout.split_axes
+        layout._starts = tuple(tuple(accumulate(blocks[:-1], initial=0)) for blocks in sizes)
+        layout._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
+        layout._blocks = {}
+        layout._groups = {}
+        layout._representatives = None
+        layout._check_mask()
+        return layout
+
+    # -- ways to make one ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def split(
+        cls,
+        shape: Sequence[SupportsIndex] | SupportsIndex,
+        ranks: SupportsIndex,
+        axis: int = 0,
+        *,
+        sizes: Sequence[SupportsIndex] | None = None,
+        mask: Sequence[SupportsIndex] | None = None,
+    ) -> Layout:
+        """Split one axis over all ranks.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            Global shape.
+        ranks : int
+            Number of ranks.
+        axis : int
+            The axis to split; negative numbers count from the end.
+        sizes : sequence of int, optional
+            Size of each rank's part; by default the first ``n % ranks`` ranks get one element more.
+        mask : sequence of int, optional
+            Group number of each rank.
+
+        Raises
+        ------
+        LayoutError
+            If there is no such axis, or `sizes` do not add up to its extent.
+        """
+        shape = _as_shape(shape)
+        axis = _normal_axis(axis, len(shape))
+        ranks = operator.index(ranks)
+        if ranks == 1:
+            _block_list(sizes, shape[axis], 1, axis)
+        places = tuple(0 if a == axis else None for a in range(len(shape)))
+        return cls(shape, ranks, (ranks,), places, [sizes if a == axis else None for a in range(len(shape))], mask)
+
+    @classmethod
+    def grid(
+        cls,
+        shape: Sequence[SupportsIndex],
+        process_grid: Sequence[SupportsIndex],
+        *,
+        sizes: Sequence[Sequence[SupportsIndex] | None] | None = None,
+        mask: Sequence[SupportsIndex] | None = None,
+    ) -> Layout:
+        """Split every axis over the process-grid axis of the same number (an extent of 1 leaves it whole).
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Global shape.
+        process_grid : sequence of int
+            Number of blocks along each axis; their product is the number of ranks.
+        sizes : sequence of (sequence of int or None), optional
+            Block sizes along each axis.
+        mask : sequence of int, optional
+            Group number of each rank.
+
+        Raises
+        ------
+        LayoutError
+            If `process_grid` has not one extent per axis, or `sizes` do not fit.
+        """
+        shape = _as_shape(shape)
+        process_grid = _extents(process_grid, "process grid", smallest=1)
+        if len(process_grid) != len(shape):
+            raise LayoutError(f"a process grid {process_grid} must have one extent per axis of the shape {shape}")
+        return cls(shape, math.prod(process_grid), process_grid, range(len(shape)), sizes, mask)
+
+    @classmethod
+    def replicated(
+        cls,
+        shape: Sequence[SupportsIndex] | SupportsIndex,
+        ranks: SupportsIndex,
+        *,
+        mask: Sequence[SupportsIndex] | None = None,
+    ) -> Layout:
+        """Keep the whole array on every rank.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            Global shape.
+        ranks : int
+            Number of ranks.
+        mask : sequence of int, optional
+            Group number of each rank; copies need to agree within a group only.
+        """
+        shape = _as_shape(shape)
+        return cls(shape, ranks, (ranks,), (None,) * len(shape), None, mask)
+
+    @classmethod
+    def from_local(
+        cls,
+        local_shape: Sequence[SupportsIndex] | SupportsIndex,
+        comm: Communicator,
+        axis: int = 0,
+        *,
+        mask: Sequence[SupportsIndex] | None = None,
+    ) -> Layout:
+        """Make the layout of arrays that already exist, split along `axis`. Collective: one metadata message.
+
+        Parameters
+        ----------
+        local_shape : int or sequence of int
+            Shape of this rank's part; the ranks may differ along `axis` only.
+        comm : Communicator
+            The ranks.
+        axis : int
+            The axis along which the parts follow each other.
+        mask : sequence of int, optional
+            Group number of each rank.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if the parts do not fit together.
+        """
+        shape = _as_shape(local_shape)
+        shapes = [tuple(other) for other in comm.allgather_metadata(shape)]
+        if len({len(other) for other in shapes}) != 1:
+            raise LayoutError(f"local arrays must have one number of axes, not the shapes {_few(shapes)}")
+        axis = _normal_axis(axis, len(shape))
+        rest = {other[:axis] + other[axis + 1 :] for other in shapes}
+        if len(rest) != 1:
+            raise LayoutError(f"local arrays may differ along axis {axis} only, but have the shapes {_few(shapes)}")
+        sizes = [other[axis] for other in shapes]
+        return cls.split((*shape[:axis], sum(sizes), *shape[axis + 1 :]), comm.size, axis, sizes=sizes, mask=mask)
+
+    # -- where things are ------------------------------------------------------------------------------------------
+
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Return the place of `rank` in the process grid."""
+        if not 0 <= rank < self.ranks:
+            raise LayoutError(f"there is no rank {rank} among {self.ranks}")
+        return tuple(rank // stride % extent for stride, extent in zip(self._strides, self.process_grid, strict=True))
+
+    def block(self, rank: int) -> Block:
+        """Return shape, offset and slices of the part of `rank`."""
+        block = self._blocks.get(rank)
+        if block is None:
+            place = self.coordinates(rank)
+            numbers = [0 if axis is None else place[axis] for axis in self.axes]
+            shape = tuple(sizes[number] for sizes, number in zip(self.sizes, numbers, strict=True))
+            offset = tuple(starts[number] for starts, number in zip(self._starts, numbers, strict=True))
+            slices = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
+            block = self._blocks[rank] = Block(shape, offset, slices)
+        return block
+
+    def local_shape(self, rank: int) -> tuple[int, ...]:
+        """Return the shape of the part of `rank`."""
+        return self.block(rank).shape
+
+    def local_size(self, rank: int) -> int:
+        """Return the number of elements that `rank` holds."""
+        return math.prod(self.block(rank).shape)
+
+    def offset(self, rank: int) -> tuple[int, ...]:
+        """Return the global index of the first element of `rank`, per axis."""
+        return self.block(rank).offset
+
+    def slices(self, rank: int) -> tuple[slice, ...]:
+        """Return the part of `rank` as slices of the global array."""
+        return self.block(rank).slices
+
+    def owner(self, index: SupportsIndex | Sequence[SupportsIndex]) -> int:
+        """Return the (lowest) rank that holds the element at a global index.
+
+        Parameters
+        ----------
+        index : int or sequence of int
+            One integer per axis; negative ones count from the end.
+
+        Raises
+        ------
+        LayoutError
+            If there is no such element.
+        """
+        position = (
+            (operator.index(index),) if isinstance(index, SupportsIndex) else tuple(operator.index(i) for i in index)
+        )
+        if len(position) != self.ndim or any(not -n <= i < n for i, n in zip(position, self.shape, strict=True)):
+            raise LayoutError(f"there is no element {position} in an array of shape {self.shape}")
+        rank = 0
+        for i, extent, starts, axis in zip(position, self.shape, self._starts, self.axes, strict=True):
+            if axis is not None:
+                # Of several blocks that start here only the last is not empty.
+                rank += (bisect_right(starts, i % extent) - 1) * self._strides[axis]
+        return rank
+
+    # -- what a reduction needs ------------------------------------------------------------------------------------
+
+    def reduction_groups(self, axes: Iterable[int] | None = None) -> tuple[int, ...] | None:
+        """Return which ranks' partial results must be combined.
+
+        Ranks of one group hold every element once between them, so that each takes part with all that it holds.
+
+        Parameters
+        ----------
+        axes : iterable of int, optional
+            The axes of the array that are reduced; all by default.
+
+        Returns
+        -------
+        tuple of int or None
+            One group number per rank, counted from 0 in the order of first appearance; ``None`` where no message is
+            needed.
+        """
+        chosen = self.split_axes if axes is None else tuple(a for a in self.split_axes if a in set(axes))
+        try:
+            return self._groups[chosen]
+        except KeyError:
+            pass
+        reduced = {self.axes[a] for a in chosen}
+        groups = None
+        if reduced:
+            kept = [axis for axis in range(len(self.process_grid)) if axis not in reduced]
+            places = [self.coordinates(rank) for rank in range(self.ranks)]
+            mask = self.mask or (0,) * self.ranks
+            groups = _first_appearance(
+                (mask[rank], *(places[rank][axis] for axis in kept)) for rank in range(self.ranks)
+            )
+        self._groups[chosen] = groups
+        return groups
+
+    def reduction_count(self, rank: int, axes: Iterable[int] | None = None) -> int:
+        """Return how many elements a reduction over `axes` combines into each result on `rank`."""
+        reduced = range(self.ndim) if axes is None else tuple(axes)
+        groups = self.reduction_groups(reduced)
+        members = [rank] if groups is None else [r for r in range(self.ranks) if groups[r] == groups[rank]]
+        return sum(math.prod(self.block(member).shape[a] for a in reduced) for member in members)
+
+    def representative(self, rank: int) -> bool:
+        """Return whether the part of `rank` is the one that counts among copies: the lowest rank's of each group."""
+        if self._representatives is None:
+            mask = self.mask or (0,) * self.ranks
+            first: dict[Any, int] = {}
+            for other in range(self.ranks):
+                first.setdefault((mask[other], self._block_number(other)), other)
+            self._representatives = frozenset(first.values())
+        return rank in self._representatives
+
+    # -- layouts of related arrays ---------------------------------------------------------------------------------
+
+    def drop(self, axes: int | Iterable[int]) -> Layout:
+        """Return the layout without some axes; what they split becomes replicated.
+
+        Parameters
+        ----------
+        axes : int or iterable of int
+            Axes to remove; at least one must remain.
+        """
+        removed = {_normal_axis(axis, self.ndim) for axis in ([axes] if isinstance(axes, SupportsIndex) else axes)}
+        kept = [axis for axis in range(self.ndim) if axis not in removed]
+        return Layout(
+            [self.shape[a] for a in kept],
+            self.ranks,
+            self.process_grid,
+            [self.axes[a] for a in kept],
+            [self.sizes[a] for a in kept],
+            self.mask,
+        )
+
+    def reshape(self, shape: Sequence[SupportsIndex] | SupportsIndex) -> Layout:
+        """Return the layout of the array reshaped in C order without moving data between ranks.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            The new global shape; one extent may be -1.
+
+        Raises
+        ------
+        LayoutError
+            If the sizes differ, or a split axis would not be one in the new shape.
+        """
+        new = _complete_shape(_as_shape(shape, smallest=-1), self.size)
+        axes: list[int | None] = [None] * len(new)
+        sizes: list[Sequence[int] | None] = [None] * len(new)
+        for axis in self.split_axes:
+            target, blocks = self._reshaped_axis(axis, new)
+            axes[target] = self.axes[axis]
+            sizes[target] = blocks
+        return Layout(new, self.ranks, self.process_grid, axes, sizes, self.mask)
+
+    def _reshaped_axis(self, axis: int, new: tuple[int, ...]) -> tuple[int, Sequence[int]]:
+        before, inner = math.prod(self.shape[:axis]), math.prod(self.shape[axis + 1 :])
+        for target, extent in enumerate(new):
+            if math.prod(new[:target]) != before:
+                continue
+            if extent == self.shape[axis] and math.prod(new[target + 1 :]) == inner:
+                return target, self.sizes[axis]
+            new_inner = math.prod(new[target + 1 :])
+            # An extent of 1 cannot carry a split that another axis behind it can.
+            fits = extent != 1 and new_inner > 0 and extent * new_inner == self.shape[axis] * inner
+            if fits and all(size * inner % new_inner == 0 for size in self.sizes[axis]):
+                return target, [size * inner // new_inner for size in self.sizes[axis]]
+        raise LayoutError(
+            f"the shape {new} cannot hold {self} without moving data: axis {axis} is split where no axis of the new "
+            "shape can be; first call redistribute with a layout that is split along its first axis"
+        )
+
+    def without_mask(self) -> Layout:
+        """Return the same partition with one group of ranks."""
+        if self.mask is None:
+            return self
+        return Layout(self.shape, self.ranks, self.process_grid, self.axes, self.sizes)
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _block_number(self, rank: int) -> tuple[int, ...]:
+        """Return which block `rank` holds: the same for copies."""
+        place = self.coordinates(rank)
+        return tuple(place[axis] for axis in self.axes if axis is not None)
+
+    def _check_mask(self) -> None:
+        """Refuse masks that would let a reduction within a group see one element twice or never."""
+        copies = self.reduction_groups()
+        if self.mask is None or copies is None:
+            return
+        held: dict[int, set[tuple[int, ...]]] = {}
+        held_by_copy: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+        for rank in range(self.ranks):
+            number = self._block_number(rank)
+            held.setdefault(self.mask[rank], set()).add(number)
+            held_by_copy.setdefault((self.mask[rank], copies[rank]), set()).add(number)
+        if any(blocks != held[group] for (group, _), blocks in held_by_copy.items()):
+            raise LayoutError(
+                f"the mask {self.mask} cuts through the copies of a partially replicated layout; "
+                "give all or none of a copy's ranks to each group"
+            )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `_representatives` is filled on first use; everything else is written once, by `_make`.
+        if hasattr(self, name) and name != "_representatives":
+            raise AttributeError(f"layouts are immutable: make a new one instead of setting {name!r}")
+        object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Layout, (self.shape, self.ranks, self.process_grid, self.axes, self.sizes, self.mask)
+
+    def __copy__(self) -> Layout:
+        return self
+
+    def __str__(self) -> str:
+        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
+        parts = [f"axis {axis} as {_sizes_text(self.sizes[axis])}" for axis in self.split_axes]
+        how = f"split along {', '.join(parts)}" if parts else "replicated"
+        if parts and math.prod(len(self.sizes[axis]) for axis in self.split_axes) < self.ranks:
+            how += ", in copies"
+        mask = "" if self.mask is None else f", mask {self.mask}"
+        return f"{self.shape} on {ranks}, {how}{mask}"
+
+    def __repr__(self) -> str:
+        return f"<Layout {self}>"
+
+
+def _as_shape(shape: Sequence[SupportsIndex] | SupportsIndex, smallest: int = 0) -> tuple[int, ...]:
+    return _extents([shape] if isinstance(shape, SupportsIndex) else shape, "shape", smallest)
+
+
+def _extents(values: Sequence[SupportsIndex], what: str, smallest: int) -> tuple[int, ...]:
+    extents = tuple(operator.index(value) for value in values)
+    if any(extent < smallest for extent in extents):
+        raise LayoutError(f"a {what} needs extents of at least {smallest}, not {extents}")
+    return extents
+
+
+def _normal_axis(axis: int, ndim: int) -> int:
+    if not -ndim <= operator.index(axis) < ndim:
+        raise LayoutError(f"there is no axis {axis} in an array with {ndim} axes")
+    return operator.index(axis) % ndim
+
+
+def _checked_axes(
+    axes: Sequence[int | None], shape: tuple[int, ...], process_grid: tuple[int, ...]
+) -> tuple[int | None, ...]:
+    if len(axes) != len(shape):
+        raise LayoutError(f"{len(axes)} axis assignments do not fit the shape {shape}")
+    used = [axis for axis in axes if axis is not None]
+    if any(not 0 <= axis < len(process_grid) for axis in used) or len(set(used)) != len(used):
+        raise LayoutError(
+            f"each axis of the process grid {process_grid} can split one axis of the array, not {tuple(axes)}"
+        )
+    return tuple(axes)
+
+
+def _normal_grid(
+    process_grid: tuple[int, ...], axes: tuple[int | None, ...]
+) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """Drop process-grid extents of 1 and merge neighbouring replicating axes; neither changes where anything is."""
+    used = {axis for axis in axes if axis is not None}
+    grid: list[int] = []
+    place: dict[int, int] = {}
+    merging = False
+    for axis, extent in enumerate(process_grid):
+        if extent == 1:
+            continue
+        if axis in used:
+            place[axis] = len(grid)
+            grid.append(extent)
+            merging = False
+        elif merging:
+            grid[-1] *= extent
+        else:
+            grid.append(extent)
+            merging = True
+    return tuple(grid) or (1,), tuple(None if axis is None else place.get(axis) for axis in axes)
+
+
+def _block_sizes(
+    shape: tuple[int, ...],
+    grid: tuple[int, ...],
+    axes: tuple[int | None, ...],
+    sizes: Sequence[Sequence[SupportsIndex] | None] | None,
+) -> tuple[tuple[int, ...], ...]:
+    if sizes is None:
+        sizes = [None] * len(shape)
+    if len(sizes) != len(shape):
+        raise LayoutError(f"sizes need one entry per axis of the shape {shape}, not {len(sizes)}")
+    return tuple(
+        _block_list(given, extent, 1 if place is None else grid[place], axis)
+        for axis, (given, extent, place) in enumerate(zip(sizes, shape, axes, strict=True))
+    )
+
+
+def _block_list(given: Sequence[SupportsIndex] | None, extent: int, parts: int, axis: int) -> tuple[int, ...]:
+    if given is None:
+        share, longer = divmod(extent, parts)
+        return (share + 1,) * longer + (share,) * (parts - longer)
+    blocks = tuple(operator.index(size) for size in given)
+    if len(blocks) != parts or sum(blocks) != extent or any(size < 0 for size in blocks):
+        raise LayoutError(
+            f"axis {axis} of {extent} elements in {parts} parts: the sizes {_sizes_text(blocks)} do not fit "
+            f"(they are {len(blocks)} parts and add up to {sum(blocks)})"
+        )
+    return blocks
+
+
+def _normal_mask(mask: Sequence[SupportsIndex] | None, ranks: int) -> tuple[int, ...] | None:
+    if mask is None:
+        return None
+    if len(mask) != ranks:
+        raise LayoutError(f"a mask has one group number per rank: {len(mask)} do not fit {ranks} ranks")
+    groups = _first_appearance(operator.index(group) for group in mask)
+    return groups if max(groups) > 0 else None
+
+
+def _first_appearance(keys: Iterable[Any]) -> tuple[int, ...]:
+    numbers: dict[Any, int] = {}
+    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+
+
+def _complete_shape(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    unknown = shape.count(-1)
+    known = math.prod(extent for extent in shape if extent != -1)
+    if unknown == 1 and known > 0 and size % known == 0:
+        shape = tuple(size // known if extent == -1 else extent for extent in shape)
+    if -1 in shape or math.prod(shape) != size:
+        raise LayoutError(f"an array of {size} elements cannot have the shape {shape}")
+    return shape
+
+
+def _sizes_text(sizes: Sequence[int]) -> str:
+    if len(sizes) <= _SIZES_SHOWN:
+        return "+".join(str(size) for size in sizes)
+    return f"{len(sizes)} parts of {min(sizes)} to {max(sizes)}"
+
+
+def _few(shapes: Sequence[tuple[int, ...]]) -> str:
+    shown = ", ".join(str(shape) for shape in shapes[:_SIZES_SHOWN])
+    return shown if len(shapes) <= _SIZES_SHOWN else f"{shown}, …"

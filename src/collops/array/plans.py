@@ -1,0 +1,117 @@
+"""Reduction plans: with which ranks the partial results of an array must be combined, decided when it is made.
+
+No communicator is made in an operation: :func:`reduction_plan` asks for all that reductions of a layout can need, which
+sends messages only when a process grid or a mask is used for the first time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from collops.array.layout import Layout
+from collops.array.stacked_layout import StackedLayout
+from collops.errors import LayoutError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["ReductionPlan", "reduction_plan"]
+
+_plans: weakref.WeakKeyDictionary[Communicator, weakref.WeakKeyDictionary[Layout | StackedLayout, ReductionPlan]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class ReductionPlan:
+    """How the arrays of one layout are reduced on one communicator.
+
+    Attributes
+    ----------
+    communicator : Communicator or None
+        The ranks whose partial results of a full reduction are combined; ``None`` where this rank knows the result.
+    counted : tuple of bool
+        For each leaf, whether this rank's part of it counts in a sum.
+    """
+
+    __slots__ = ("_by_axes", "communicator", "counted")
+
+    def __init__(
+        self,
+        communicator: Communicator | None,
+        counted: tuple[bool, ...] = (True,),
+        by_axes: dict[tuple[int, ...], Communicator | None] | None = None,
+    ) -> None:
+        self.communicator = communicator
+        self.counted = counted
+        self._by_axes = by_axes or {}
+
+    def over(self, split_axes: tuple[int, ...]) -> Communicator | None:
+        """Return the ranks to combine with when just these split axes are reduced."""
+        return self._by_axes[split_axes]
+
+
+def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> ReductionPlan:
+    """Return the plan for arrays of `layout`. Collective: the first use of a process grid or mask makes communicators.
+
+    Raises
+    ------
+    LayoutError
+        If `layout` is for another number of ranks, or the masks of stacked parts contradict each other.
+    """
+    plans = _plans.get(comm)
+    if plans is None:
+        plans = _plans[comm] = weakref.WeakKeyDictionary()
+    plan = plans.get(layout)
+    if plan is None:
+        if layout.ranks != comm.size:
+            raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+        plan = plans[layout] = _single(layout, comm) if isinstance(layout, Layout) else _stacked(layout, comm)
+    return plan
+
+
+def _single(layout: Layout, comm: Communicator) -> ReductionPlan:
+    subsets = (axes for count in range(len(layout.split_axes) + 1) for axes in combinations(layout.split_axes, count))
+    by_axes = {axes: _communicator(layout.reduction_groups(axes), comm) for axes in subsets}
+    return ReductionPlan(by_axes[layout.split_axes], (True,), by_axes)
+
+
+def _stacked(layout: StackedLayout, comm: Communicator) -> ReductionPlan:
+    leaves = layout.leaves
+    groups = {leaf.reduction_groups() for leaf in leaves if not leaf.is_replicated}
+    if not groups:
+        return ReductionPlan(None, (True,) * len(leaves))
+    mask = _common_mask(leaves)
+    if len(groups) == 1:
+        (together,) = groups
+    else:
+        # Parts with copies in different places: all ranks of a group take part, and one copy of each block counts.
+        together = mask or (0,) * comm.size
+    communicator = _communicator(together, comm)
+    if communicator is None:
+        return ReductionPlan(None, (True,) * len(leaves))
+    counted = tuple(
+        communicator.rank == 0 if leaf.is_replicated else len(groups) == 1 or leaf.representative(comm.rank)
+        for leaf in leaves
+    )
+    return ReductionPlan(communicator, counted)
+
+
+def _common_mask(leaves: Iterable[Layout]) -> tuple[int, ...] | None:
+    """Return the mask of the split parts. A copy without a mask is the same for every group, and fits any."""
+    split = {leaf.mask for leaf in leaves if not leaf.is_replicated}
+    masks = split | {leaf.mask for leaf in leaves if leaf.mask is not None}
+    if len(masks) > 1:
+        raise LayoutError(
+            f"the parts of a stacked array must share one mask, but they have {', '.join(map(str, masks))}"
+        )
+    return next(iter(split))
+
+
+def _communicator(groups: tuple[int, ...] | None, comm: Communicator) -> Communicator | None:
+    if groups is None:
+        return None
+    communicator = comm.subgroup(groups)
+    return communicator if communicator.size > 1 else None

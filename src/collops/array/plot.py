@@ -1,0 +1,78 @@
+"""Pictures of distributed arrays, with the boundaries between ranks."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from collops.array.distributed import DistributedArray
+
+__all__ = ["plot"]
+
+_LINE, _IMAGE = 1, 2  # numbers of axes
+
+
+def plot(x: DistributedArray, ax: Axes | None = None, **options: Any) -> Axes | None:
+    """Draw a vector as a line, or a matrix as an image, with thin lines where one rank's part ends. Collective.
+
+    Parameters
+    ----------
+    x : DistributedArray
+        With one or two axes. Of complex numbers a line shows both parts, an image the absolute value.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; by default a new figure.
+    **options
+        For :meth:`matplotlib.axes.Axes.plot` or :meth:`~matplotlib.axes.Axes.imshow`.
+
+    Returns
+    -------
+    Axes or None
+        What was drawn, on rank 0; the other ranks only send their parts.
+
+    Raises
+    ------
+    InputError
+        If `x` has more than two axes.
+    """
+    if x.ndim not in (_LINE, _IMAGE):
+        raise InputError(f"plot draws arrays with one or two axes, not with {x.ndim}")
+    gathered = x.gather(root=0)
+    if x.comm.rank != 0:
+        return None
+    values: Any = x.engine.to_host(gathered)
+    if values.dtype.name in ("float16", "bfloat16"):
+        values = values.astype(np.float32)
+    axes = _new_axes() if ax is None else ax
+    complex_valued = np.iscomplexobj(values)
+    if x.ndim == _IMAGE:
+        axes.imshow(np.abs(values) if complex_valued else values, **{"aspect": "auto"} | options)
+        across, down = _boundaries(x, 1), _boundaries(x, 0)
+    else:
+        for part, label in ((values.real, "real"), (values.imag, "imaginary")) if complex_valued else ((values, None),):
+            axes.plot(part, **{"label": label} | options)
+        if complex_valued:
+            axes.legend()
+        across, down = _boundaries(x, 0), []
+    for position in across:
+        axes.axvline(position, color="0.5", linewidth=0.8, linestyle="--")
+    for position in down:
+        axes.axhline(position, color="0.5", linewidth=0.8, linestyle="--")
+    return axes
+
+
+def _new_axes() -> Axes:
+    import matplotlib.pyplot as plt
+
+    return plt.subplots()[1]
+
+
+def _boundaries(x: DistributedArray, axis: int) -> list[float]:
+    """Return where an axis is cut, between the indices of neighbours."""
+    return [end - 0.5 for end in accumulate(x.layout.sizes[axis][:-1]) if 0 < end < x.shape[axis]]

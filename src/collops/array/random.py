@@ -1,0 +1,135 @@
+"""Random numbers that depend on the seed and the global index alone, whatever the ranks, the layout and the engine.
+
+Element *i* is a hash of *i*: the output function of SplitMix64 [1]_ applied to a counter, computed with array
+operations that are the same on all engines. Numbers are made in double precision and then rounded, so that dtypes agree
+as well as they can.
+
+References
+----------
+.. [1] Steele, G. L., Lea, D., and Flood, C. H. (2014). Fast splittable pseudorandom number generators. ACM SIGPLAN
+   Notices 49(10), 453-472.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from collops.array.dtypes import real_of
+from collops.array.layout import Layout
+from collops.backend import Engine
+from collops.errors import InputError, UnsupportedTypeError
+
+__all__ = ["child_seed", "fill_random"]
+
+_WORD = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15  # the golden ratio's odd fraction of 2**64
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+_PIECE = {"host": 1 << 16, "device": 1 << 22}
+_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+
+
+def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind: str, seed: int) -> Any:
+    """Return one rank's part of a random array.
+
+    Parameters
+    ----------
+    engine : Engine
+        Where to make it.
+    layout : Layout
+        Which part of which array.
+    rank : int
+        This rank.
+    dtype : dtype
+        Real or complex; real and imaginary parts are independent.
+    kind : str
+        ``"normal"`` (mean 0, variance 1 of each part) or ``"uniform"`` (in [0, 1)).
+    seed : int
+        Any integer.
+
+    Raises
+    ------
+    InputError
+        For another `kind`.
+    UnsupportedTypeError
+        For integers and booleans.
+    """
+    if kind not in ("normal", "uniform"):
+        raise InputError(f"there are normal and uniform random numbers, not {kind!r}")
+    real = real_of(dtype)
+    if real.name not in _BITS:
+        raise UnsupportedTypeError(f"random numbers are real or complex, not {dtype}")
+    xp = engine.xp
+    state = _mixed(seed & _WORD)
+    count = layout.local_size(rank)
+    result = xp.empty(count, dtype) if engine.mutable or count == 0 else None
+    pieces = []
+    start = 0
+    for index in _global_indices(xp, layout, rank, _PIECE[engine.memory]):
+        first, second = (_hashed(xp, index, state, part) for part in (0, 1))
+        if kind == "uniform":
+            parts = [_uniform(word, _BITS[real.name]) for word in (first, second)]
+        else:
+            # Box and Muller: two uniform numbers make two independent normal ones. 1 - u is never 0.
+            radius = xp.sqrt(-2.0 * xp.log(1.0 - _uniform(first, 53)))
+            angle = (2.0 * math.pi) * _uniform(second, 53)
+            parts = [radius * xp.cos(angle), radius * xp.sin(angle)]
+        values = parts[0] + 1j * parts[1] if dtype.kind == "c" else parts[0]
+        if result is None:
+            pieces.append(values.astype(dtype))
+        else:
+            result[start : start + values.size] = values.astype(dtype)
+            start += values.size
+    return (xp.concatenate(pieces) if result is None else result).reshape(layout.local_shape(rank))
+
+
+def child_seed(seed: int, number: int) -> int:
+    """Return the seed for part `number` of a stacked array."""
+    return _mixed((_mixed(seed & _WORD) + number + 1) & _WORD)
+
+
+def _global_indices(xp: Any, layout: Layout, rank: int, piece: int) -> Iterator[Any]:
+    """Yield the flat global indices of a block in C order, as pieces of 64-bit numbers."""
+    block = layout.block(rank)
+    # Axes that the rank holds whole are one with the axis before them, which spares divisions.
+    merged: list[tuple[int, int, int]] = []
+    for local, extent, offset in zip(block.shape, layout.shape, block.offset, strict=True):
+        if merged and local == extent:
+            n, m, o = merged.pop()
+            merged.append((n * extent, m * extent, o * extent))
+        else:
+            merged.append((local, extent, offset))
+    count = math.prod(block.shape)
+    for start in range(0, count, piece):
+        rest = xp.arange(start, min(start + piece, count), dtype=np.int64)
+        index, stride = None, 1
+        for number, (local, extent, offset) in enumerate(reversed(merged)):
+            last = number == len(merged) - 1
+            here = (rest if last else rest % local) + offset
+            rest = rest if last else rest // local
+            index = here * stride if index is None else index + here * stride
+            stride *= extent
+        yield index.astype(np.uint64)  # pyright: ignore[reportOptionalMemberAccess] - there is always an axis
+
+
+def _hashed(xp: Any, index: Any, state: int, part: int) -> Any:
+    """Return 64 random bits for each index; `part` tells the two words of an element apart."""
+    word = (index * np.uint64(2) + np.uint64(part + 1)) * np.uint64(_STEP) + np.uint64(state)
+    for shift, factor in _MIX:
+        word = (word ^ (word >> np.uint64(shift))) * np.uint64(factor)
+    return word
+
+
+def _mixed(word: int) -> int:
+    word = (word + _STEP) & _WORD
+    for shift, factor in _MIX:
+        word = (word ^ (word >> shift)) * factor & _WORD
+    return word
+
+
+def _uniform(word: Any, bits: int) -> Any:
+    """Return doubles in [0, 1) from the upper bits: as many as the final dtype can hold, so that none rounds to 1."""
+    return (word >> np.uint64(64 - bits)).astype(np.float64) * 2.0**-bits

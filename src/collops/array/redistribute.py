@@ -1,0 +1,198 @@
+"""Redistribution: move an array from one layout to another, which gathering and scattering are cases of.
+
+All that travels are the overlaps of blocks, which every rank works out by arithmetic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from collops.array.layout import Layout
+from collops.errors import InputError, LayoutError
+
+if TYPE_CHECKING:
+    from collops.array.distributed import DistributedArray
+    from collops.comm import Communicator, ExchangePlan
+    from collops.comm.plan import Box
+
+__all__ = ["check_copies", "gathered", "moved", "on_root", "redistributed"]
+
+_PLANS_KEPT = 128
+
+# Ordered by use, so that all ranks forget the same plans: making one again is a collective act.
+_plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[tuple[Layout, Layout], ExchangePlan | None]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def redistributed(x: DistributedArray, layout: Layout) -> Any:
+    """Return this rank's part of `x` in another layout, as a new array. Collective.
+
+    Raises
+    ------
+    LayoutError
+        If `layout` has another shape or number of ranks.
+    """
+    if not isinstance(layout, Layout) or layout.shape != x.layout.shape or layout.ranks != x.layout.ranks:
+        raise LayoutError(f"an array with the layout {x.layout} cannot be brought to {layout}: shapes or ranks differ")
+    return moved(x.local_array, x.layout, layout, x.comm, x.engine.xp)
+
+
+def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: Any) -> Any:
+    """Return this rank's part in `target` of the array whose part in `source` is `local`, as a copy. Collective."""
+    plan = _plan(source, target, comm)
+    need = target.block(comm.rank)
+    if plan is not None:
+        return plan(local, xp.empty(need.shape, local.dtype))
+    box = _inside(source.block(comm.rank), need)
+    return xp.empty(need.shape, local.dtype) if box is None else local[box].copy()
+
+
+def gathered(x: DistributedArray, root: int | None) -> Any:
+    """Return the global array, on `root` or on all ranks. Collective.
+
+    Raises
+    ------
+    InputError
+        If there is no rank `root`.
+    """
+    layout, comm = x.layout, x.comm
+    if root is not None and not 0 <= root < comm.size:
+        raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+    if layout.is_replicated:
+        return x.local_array.copy() if root is None or root == comm.rank else None
+    counts = layout.sizes[0]
+    if layout.split_axes == (0,) and len(counts) == comm.size and x.engine.mutable:
+        # The parts follow each other in memory: one collective, without packing.
+        if root is None:
+            return comm.allgatherv(x.local_array, counts)
+        return comm.gatherv(x.local_array, counts, root)
+    target = Layout.replicated(layout.shape, layout.ranks) if root is None else on_root(layout, root)
+    values = moved(x.local_array, layout, target, comm, x.engine.xp)
+    return values if root is None or root == comm.rank else None
+
+
+def on_root(layout: Layout, root: int) -> Layout:
+    """Return the layout of the same array with all elements on one rank."""
+    sizes = [layout.shape[0] if rank == root else 0 for rank in range(layout.ranks)]
+    return Layout.split(layout.shape, layout.ranks, sizes=sizes)
+
+
+def check_copies(x: DistributedArray) -> None:
+    """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective.
+
+    Raises
+    ------
+    LayoutError
+        If copies differ.
+    """
+    values = x.engine.to_host(x.local_array)
+    digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
+    digests = x.comm.allgather_metadata([digest, str(values.dtype)])
+    first: dict[Any, int] = {}
+    wrong = []
+    for rank in range(x.comm.size):
+        group = None if x.layout.mask is None else x.layout.mask[rank]
+        model = first.setdefault((group, x.layout.offset(rank), x.layout.local_shape(rank)), rank)
+        if digests[rank] != digests[model]:
+            wrong.append(f"rank {rank} from rank {model}")
+    if wrong:
+        raise LayoutError(f"copies that should be equal in {x.layout} differ: {', '.join(wrong)}")
+
+
+def _plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan | None:
+    """Return the plan that brings `source` to `target`; ``None`` where no rank needs anything from another."""
+    plans = _plans.get(comm)
+    if plans is None:
+        plans = _plans[comm] = OrderedDict()
+    key = (source, target)
+    if key in plans:
+        plans.move_to_end(key)
+        return plans[key]
+    plan = None
+    if not all(_holds(source, target, rank) for rank in range(comm.size)):
+        from collops.comm import ExchangePlan
+
+        sends, receives = _messages(source, target, comm.rank)
+        plan = ExchangePlan(comm, sends, receives, kind="alltoallv")
+    plans[key] = plan
+    if len(plans) > _PLANS_KEPT:
+        plans.popitem(last=False)
+    return plan
+
+
+def _holds(source: Layout, target: Layout, rank: int) -> bool:
+    """Return whether `rank` has all that it needs; nothing, perhaps."""
+    have, need = source.block(rank), target.block(rank)
+    return math.prod(need.shape) == 0 or _inside(have, need) is not None
+
+
+def _inside(have: Any, need: Any) -> Box | None:
+    """Return the slices of one block that are another; ``None`` unless it contains it."""
+    pairs = list(zip(have.slices, need.slices, strict=True))
+    if any(n.start < h.start or n.stop > h.stop for h, n in pairs):
+        return None
+    return tuple(slice(n.start - h.start, n.stop - h.start) for h, n in pairs)
+
+
+def _messages(source: Layout, target: Layout, rank: int) -> tuple[list[tuple[int, Box]], list[tuple[int, Box]]]:
+    """Return what `rank` sends and receives: ranks, and boxes of its own arrays.
+
+    Pairs of ranks share at most one box, so that nothing depends on the order of messages.
+    """
+    copies = _copies(source)
+    have, need = source.block(rank), target.block(rank)
+    receives = [
+        (_chosen(holders, rank, source), _shifted(box, need.offset))
+        for holders, box in _overlaps(source, copies, need.slices)
+    ]
+    sends = []
+    mine = copies[tuple(s.start for s in have.slices), have.shape] if math.prod(have.shape) else []
+    for other in range(source.ranks) if mine else ():
+        box = _overlap(have.slices, target.block(other).slices)
+        if box is not None and _chosen(mine, other, source) == rank:
+            sends.append((other, _shifted(box, have.offset)))
+    return sends, receives
+
+
+def _copies(layout: Layout) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
+    """Return for each block that is not empty the ranks that hold it."""
+    copies: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for rank in range(layout.ranks):
+        block = layout.block(rank)
+        if math.prod(block.shape):
+            copies.setdefault((block.offset, block.shape), []).append(rank)
+    return copies
+
+
+def _overlaps(
+    layout: Layout, copies: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]], need: Box
+) -> Iterator[tuple[list[int], Box]]:
+    """Yield the blocks that overlap a box, as the ranks that hold them and the part that is needed."""
+    for (offset, shape), holders in copies.items():
+        box = _overlap(tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True)), need)
+        if box is not None:
+            yield holders, box
+
+
+def _chosen(holders: list[int], rank: int, source: Layout) -> int:
+    """Return which of a block's holders gives it to `rank`: itself, else one of its group, the work being spread."""
+    if rank in holders:
+        return rank
+    if source.mask is not None:
+        holders = [h for h in holders if source.mask[h] == source.mask[rank]] or holders
+    return holders[rank % len(holders)]
+
+
+def _overlap(a: Box, b: Box) -> Box | None:
+    box = tuple(slice(max(p.start, q.start), min(p.stop, q.stop)) for p, q in zip(a, b, strict=True))
+    return None if any(s.start >= s.stop for s in box) else box
+
+
+def _shifted(box: Box, offset: tuple[int, ...]) -> Box:
+    return tuple(slice(s.start - o, s.stop - o) for s, o in zip(box, offset, strict=True))

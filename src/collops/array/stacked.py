@@ -1,0 +1,279 @@
+"""Stacked arrays: several distributed arrays handled as one vector, nested if need be, reduced with one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.array import fused, reductions
+from collops.array.distributed import DistributedArray
+from collops.array.elementwise import Arithmetic, check_alike, check_ufunc, scalar_operand
+from collops.array.plans import ReductionPlan, reduction_plan
+from collops.array.stacked_layout import StackedLayout
+from collops.backend import Engine
+from collops.errors import LayoutError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Self
+
+    from collops.comm import Communicator
+
+__all__ = ["StackedArray"]
+
+
+class StackedArray(Arithmetic):
+    """Several arrays as one vector. Arithmetic goes part by part; reductions send one message for all parts.
+
+    Parameters
+    ----------
+    arrays : sequence of DistributedArray or StackedArray
+        At least one; on one communicator and one engine.
+
+    Attributes
+    ----------
+    arrays : tuple of (DistributedArray or StackedArray)
+        The parts; not copied.
+    leaves : tuple of DistributedArray
+        The parts without the nesting, in order.
+    layout : StackedLayout
+    comm : Communicator
+    engine : Engine
+
+    Raises
+    ------
+    LayoutError
+        If there is no part, or the parts are on different communicators or in contradicting masks.
+    UnsupportedTypeError
+        If the parts are of different engines.
+    """
+
+    __slots__ = ("__weakref__", "_plan", "arrays", "comm", "engine", "layout", "leaves")
+
+    arrays: tuple[DistributedArray | StackedArray, ...]
+    leaves: tuple[DistributedArray, ...]
+    layout: StackedLayout
+    comm: Communicator
+    engine: Engine
+    _plan: ReductionPlan
+
+    def __init__(self, arrays: Sequence[DistributedArray | StackedArray]) -> None:
+        self.arrays = tuple(arrays)
+        if any(not isinstance(array, DistributedArray | StackedArray) for array in self.arrays):
+            raise UnsupportedTypeError("the parts of a stacked array are distributed or stacked arrays")
+        self.layout = StackedLayout([array.layout for array in self.arrays])
+        self.comm = self.arrays[0].comm
+        self.engine = self.arrays[0].engine
+        if any(array.comm is not self.comm for array in self.arrays):
+            raise LayoutError("the parts of a stacked array must be on one communicator")
+        if any(array.engine is not self.engine for array in self.arrays):
+            names = ", ".join(array.engine.name for array in self.arrays)
+            raise UnsupportedTypeError(f"the parts of a stacked array must be of one engine, not {names}")
+        self.leaves = tuple(leaf for array in self.arrays for leaf in array.leaves)
+        self._plan = reduction_plan(self.layout, self.comm)
+
+    def _like(self, arrays: Sequence[Any]) -> Self:
+        """Stack other parts of these layouts and this engine, without checks."""
+        stacked = object.__new__(self.__class__)
+        stacked.arrays = tuple(arrays)
+        stacked.layout = self.layout
+        stacked.comm = self.comm
+        stacked.engine = self.engine
+        stacked.leaves = tuple(leaf for array in stacked.arrays for leaf in array.leaves)
+        stacked._plan = self._plan
+        return stacked
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype that holds the elements of all parts."""
+        return np.result_type(*[leaf.dtype for leaf in self.leaves])
+
+    @property
+    def size(self) -> int:
+        """Global number of elements of all parts."""
+        return self.layout.size
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of elements: as a whole, a stacked array is a vector."""
+        return (self.layout.size,)
+
+    @property
+    def ndim(self) -> int:
+        """One: as a whole, a stacked array is a vector."""
+        return 1
+
+    @property
+    def nbytes(self) -> int:
+        """Global number of bytes, copies not counted."""
+        return sum(leaf.nbytes for leaf in self.leaves)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __iter__(self) -> Iterator[DistributedArray | StackedArray]:
+        return iter(self.arrays)
+
+    def __getitem__(self, index: int) -> DistributedArray | StackedArray:
+        return self.arrays[index]
+
+    def __repr__(self) -> str:
+        parts = "".join("\n  " + repr(array).replace("\n", "\n  ") for array in self.arrays)
+        return f"<StackedArray of {len(self.arrays)} parts{parts}>"
+
+    # Element by element: no messages
+
+    def _binary(self, function: Callable[[Any, Any], Any], other: Any, reflected: bool = False) -> Any:
+        others = self._operands(other)
+        if others is NotImplemented:
+            return NotImplemented
+        if reflected:
+            return self._like([function(b, a) for a, b in zip(self.arrays, others, strict=True)])
+        return self._like([function(a, b) for a, b in zip(self.arrays, others, strict=True)])
+
+    def _unary(self, function: Callable[[Any], Any]) -> Self:
+        return self._like([function(array) for array in self.arrays])
+
+    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+        others = self._operands(other)
+        if others is NotImplemented:
+            return NotImplemented
+        for array, value in zip(self.arrays, others, strict=True):
+            function(array, value)
+        return self
+
+    def _operands(self, other: Any) -> Any:
+        """Return what stands beside each part."""
+        if isinstance(other, StackedArray):
+            check_alike(self, other)
+            return other.arrays
+        value = scalar_operand(self, other)
+        return NotImplemented if value is NotImplemented else [value] * len(self.arrays)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **arguments: Any) -> Any:
+        """Apply a NumPy ufunc to each part; see :meth:`DistributedArray.__array_ufunc__`."""
+        outs = arguments.pop("out", None)
+        check_ufunc(ufunc, method, outs)
+        columns = [self._operands(value) for value in inputs]
+        if any(column is NotImplemented for column in columns):
+            return NotImplemented
+        where = self._operands(arguments.pop("where", True))
+        if outs is None:
+            results = [
+                ufunc(*operands, where=mask, **arguments) for *operands, mask in zip(*columns, where, strict=True)
+            ]
+            if isinstance(results[0], tuple):
+                return tuple(self._like(parts) for parts in zip(*results, strict=True))
+            return self._like(results)
+        targets = [[None] * len(self) if out is None else self._operands(out) for out in outs]
+        results = [
+            ufunc(*values[: len(inputs)], out=tuple(values[len(inputs) : -1]), where=values[-1], **arguments)
+            for values in zip(*columns, *targets, where, strict=True)
+        ]
+        if len(outs) == 1:
+            return self._like(results) if outs[0] is None else outs[0]
+        return tuple(
+            self._like(parts) if out is None else out
+            for out, parts in zip(outs, zip(*results, strict=True), strict=True)
+        )
+
+    def copy(self) -> Self:
+        """Return a copy with its own memory. No messages."""
+        return self._like([array.copy() for array in self.arrays])
+
+    def conj(self) -> Self:
+        """Return the complex conjugate, as a copy also of real arrays. No messages."""
+        return self._like([array.conj() for array in self.arrays])
+
+    conjugate = conj
+
+    def astype(self, dtype: Any, copy: bool = True) -> Self:
+        """Return all parts converted to `dtype`; parts that have it already are shared if `copy` is false."""
+        return self._like([array.astype(dtype, copy) for array in self.arrays])
+
+    @property
+    def real(self) -> Self:
+        """The real parts: views where the engine has views."""
+        return self._like([array.real for array in self.arrays])
+
+    @property
+    def imag(self) -> Self:
+        """The imaginary parts: views of complex arrays where the engine has views."""
+        return self._like([array.imag for array in self.arrays])
+
+    def fill(self, value: Any) -> None:
+        """Set all elements to a number, in place. No messages."""
+        for array in self.arrays:
+            array.fill(value)
+
+    # Reductions: one message for all parts
+
+    def sum(self, axis: None = None, dtype: Any = None, out: None = None) -> Any:
+        """Return the sum of all elements. Collective: one allreduce, none if all parts are replicated."""
+        return reductions.sum(self, axis, dtype, out)
+
+    def min(self, axis: None = None, out: None = None) -> Any:
+        """Return the smallest element. Collective: one allreduce, none if all parts are replicated."""
+        return reductions.min(self, axis, out)
+
+    def max(self, axis: None = None, out: None = None) -> Any:
+        """Return the largest element. Collective: one allreduce, none if all parts are replicated."""
+        return reductions.max(self, axis, out)
+
+    def mean(self, axis: None = None, dtype: Any = None, out: None = None) -> Any:
+        """Return the mean of all elements. Collective: one allreduce, none if all parts are replicated."""
+        return reductions.mean(self, axis, dtype, out)
+
+    def all(self, axis: None = None, out: None = None) -> Any:
+        """Return whether all elements are true. Collective: one allreduce, none if all parts are replicated."""
+        return reductions.all(self, axis, out)
+
+    def any(self, axis: None = None, out: None = None) -> Any:
+        """Return whether any element is true. Collective: one allreduce, none if all parts are replicated."""
+        return reductions.any(self, axis, out)
+
+    def dot(self, other: Self) -> Any:
+        """Return the sum of ``self * other``, not conjugated. Collective: one scalar allreduce, none if replicated."""
+        return fused.dot(self, other)
+
+    def vdot(self, other: Self) -> Any:
+        """Return the sum of ``conj(self) * other``. Collective: one scalar allreduce, none if replicated."""
+        return fused.dots((self, other))[0]
+
+    def norm(self, ord: float | None = None, axis: None = None) -> Any:
+        """Return a norm of the vector of all elements; see :func:`collops.array.reductions.norm`. Collective."""
+        return reductions.norm(self, ord, axis)
+
+    # Other layouts, files
+
+    def redistribute(self, layout: StackedLayout) -> StackedArray:
+        """Return a copy with every part in another layout. Collective: one all-to-all-v for each part.
+
+        Raises
+        ------
+        LayoutError
+            If `layout` is nested in another way, or a shape differs.
+        """
+        if not isinstance(layout, StackedLayout) or len(layout) != len(self):
+            raise LayoutError(f"a stacked array of {len(self)} parts needs a stacked layout of as many, not {layout}")
+        return StackedArray(
+            [array.redistribute(part) for array, part in zip(self.arrays, layout, strict=True)]  # pyright: ignore[reportArgumentType]
+        )
+
+    def gather(self, root: int | None = None) -> list[Any] | None:
+        """Return the parts' global arrays as a (nested) list; ``None`` on ranks that are not `root`. Collective."""
+        parts = [array.gather(root) for array in self.arrays]
+        return parts if root is None or root == self.comm.rank else None
+
+    def check_replicated(self) -> None:
+        """Prove that promised copies are equal; see :meth:`DistributedArray.check_replicated`. Collective."""
+        for array in self.arrays:
+            array.check_replicated()
+
+    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Write all parts to one Zarr store; see :func:`collops.array.save`. Collective."""
+        from collops.array.io import save
+
+        save(path, self, overwrite=overwrite)
