@@ -12,12 +12,54 @@ from collops import errors, profile
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
+    from collops.array import (
+        DistributedArray,
+        Layout,
+        StackedArray,
+        StackedLayout,
+        axpby,
+        dots,
+        empty,
+        empty_like,
+        from_global,
+        from_local,
+        full,
+        load,
+        ones,
+        random,
+        save,
+        where,
+        zeros,
+        zeros_like,
+    )
     from collops.comm import Communicator, ExchangePlan, from_mpi4py, world
+    from collops.operators import (
+        BlockDiag,
+        HStack,
+        LinearOperator,
+        StackedBlockDiag,
+        StackedHStack,
+        StackedVStack,
+        VStack,
+        dottest,
+    )
+    from collops.operators.kirchhoff import Kirchhoff
+    from collops.solvers import SolverResult, Status, cg, cgls, lsqr
 
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "collops.array": (
+        *("DistributedArray", "Layout", "StackedArray", "StackedLayout", "axpby", "dots", "empty", "empty_like"),
+        *("from_global", "from_local", "full", "load", "ones", "random", "save", "where", "zeros", "zeros_like"),
+    ),
     "collops.comm": ("Communicator", "ExchangePlan", "from_mpi4py", "world"),
+    "collops.operators": (
+        *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
+        "dottest",
+    ),
+    "collops.operators.kirchhoff": ("Kirchhoff",),
+    "collops.solvers": ("SolverResult", "Status", "cg", "cgls", "lsqr"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
