@@ -17,7 +17,7 @@ class Comm(Protocol):
 
     @property
     def rank(self) -> int:
-        """This rank's number."""
+        """Number of this rank."""
         ...
 
     def allgather_metadata(self, value: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Time stamps on the device, for marks around work that the host only enqueues.
 
-A mark records a CUDA event on the caller's current stream when it is entered and when it is left. Nothing waits for
-them until somebody asks for the numbers, so a profile does not change what overlaps what.
+A mark records a CUDA event on the caller's current stream when it is entered and when it is left. Nothing
+waits for them until somebody asks for the numbers, so a profile does not change what overlaps what.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Stamp(NamedTuple):
     stream : int
         Address of the stream.
     event : object or None
-        What the device records there; None if the stream was being captured, where an event would become a node of the
-        graph and never tell a time.
+        What the device records there; None if the stream was being captured, where an event would become a
+        node of the graph and never tell a time.
     """
 
     stream: int
@@ -63,8 +63,8 @@ class CudaClock:
     def _cuda(self) -> Any:
         """Return ``cupy.cuda`` once this thread has a device context, else None.
 
-        A program may import CuPy and compute on the host; an event would then create a context, which takes a second and
-        hundreds of megabytes of the device.
+        A program may import CuPy and compute on the host; an event would then create a context, which takes a
+        second and hundreds of megabytes of the device.
         """
         cuda = getattr(self._in_use, "cuda", None)
         if cuda is None and "cupy" in sys.modules:
@@ -72,9 +72,7 @@ class CudaClock:
             try:
                 if candidate is not None and candidate.driver.ctxGetCurrent():
                     cuda = self._in_use.cuda = candidate
-            except (
-                RuntimeError
-            ):  # CuPy's class for "no driver" and for "driver not initialised": no device is in use
+            except RuntimeError:  # CuPy's class for "no driver" and for "driver not initialised": no device is in use
                 return None
         return cuda
 
@@ -86,9 +84,7 @@ class CudaClock:
         stream = cuda.get_current_stream()
         try:
             capturing = stream.is_capturing()
-        except (
-            RuntimeError
-        ):  # asking about the legacy default stream is itself refused while another stream captures
+        except RuntimeError:  # asking about the legacy default stream is itself refused while another stream captures
             capturing = True
         return Stamp(stream.ptr, None if capturing else stream.record())
 

@@ -112,17 +112,13 @@ class Span(Mark):
 
     @property
     def captured(self) -> bool:
-        """Whether the span began or ended while its stream was being captured, so that only the host's time is known."""
-        return any(
-            stamp is not None and stamp.event is None for stamp in (self.device_begin, self.device_end)
-        )
+        """Whether the span began or ended inside a stream capture, so that only the host's time is known."""
+        return any(stamp is not None and stamp.event is None for stamp in (self.device_begin, self.device_end))
 
     def __enter__(self) -> None:
         """Begin the span in every open recording."""
         if self._stack is not None:
-            raise CollopsError(
-                f"mark {self.label!r} was entered twice; call mark() anew for each with statement"
-            )
+            raise CollopsError(f"mark {self.label!r} was entered twice; call mark() anew for each with statement")
         stack = self._stack = _open.stack
         self.parent = stack[-1] if stack else None
         self.thread = _open.thread
@@ -142,8 +138,8 @@ class Span(Mark):
         self.end = clock()
         self.device_end = device.stamp()
         stack = self._stack
-        # A suspended generator can leave a span open above this one, or this one may be closed from another thread, so
-        # the stack is cut here whatever is on top. A span that was cut away ends by itself later.
+        # A suspended generator can leave a span open above this one, or this one may be closed from another
+        # thread, so the stack is cut here whatever is on top. A span that was cut away ends by itself later.
         if stack is not None and self in stack:
             while True:
                 top = stack.pop()
@@ -161,9 +157,10 @@ def _idle(label: str) -> Mark:
 def mark(label: str) -> Mark:
     """Name a piece of code: ``with mark("modelling"): ...``, or ``@mark("modelling")`` on a function.
 
-    While nothing records (see `collops.profile.record` and ``COLLOPS_PROFILE``) this returns a shared object that does
-    nothing: asking for it, entering and leaving take about 0.3 us in all. While something records, a mark takes about 3 us
-    on the host, and more where it also records two events on a device stream. It never waits for the device.
+    While nothing records (see `collops.profile.record` and ``COLLOPS_PROFILE``) this returns a shared object
+    that does nothing: asking for it, entering and leaving take about 0.3 us in all. While something records, a
+    mark takes about 3 us on the host, and more where it also records two events on a device stream. It never
+    waits for the device.
 
     Parameters
     ----------
@@ -186,17 +183,15 @@ def mark(label: str) -> Mark:
 @overload
 def benchmark(function: Callable[P, T], *, label: str | None = None) -> Callable[P, T]: ...
 @overload
-def benchmark(
-    function: None = None, *, label: str | None = None
-) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+def benchmark(function: None = None, *, label: str | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def benchmark(function: Callable[..., Any] | None = None, *, label: str | None = None) -> Any:
     """Mark every call of a function: ``@benchmark`` or ``@benchmark(label="modelling")``.
 
     Parameters
     ----------
     function : callable
-        What to mark. Of a generator function, each resumption counts as a call, so that what the consumer does in
-        between is not counted.
+        What to mark. Of a generator function, each resumption counts as a call, so that what the consumer does
+        in between is not counted.
     label : str, optional
         The name in reports; the function's qualified name by default.
 

@@ -1,7 +1,8 @@
 """Count the messages that a piece of code sends.
 
-Communicators report every operation here, so that a test can assert that only the messages which the mathematics needs
-were sent. While nobody counts, a communicator tests the truth of one empty list and nothing else happens.
+Communicators report every operation here, so that a test can assert that only the messages which the
+mathematics needs were sent. While nobody counts, a communicator tests the truth of one empty list and nothing
+else happens.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class Message(NamedTuple):
     Attributes
     ----------
     operation : str
-        Its name: that of a collective (``"allreduce"``), ``"send"``, ``"recv"``, ``"sendrecv"``, ``"exchange"`` (one halo or
-        other sparse exchange), ``"alltoallv"``, ``"metadata"`` (whatever the control plane sends: counts, shapes, checks)
-        or ``"split"`` (a communicator was created).
+        Its name: that of a collective (``"allreduce"``), ``"send"``, ``"recv"``, ``"sendrecv"``, ``"exchange"``
+        (one halo or other sparse exchange), ``"alltoallv"``, ``"metadata"`` (whatever the control plane sends:
+        counts, shapes, checks) or ``"split"`` (a communicator was created).
     elements : int
         Number of array elements that this rank contributed.
     nbytes : int

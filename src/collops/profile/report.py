@@ -149,9 +149,7 @@ class Report:
             }
             for row in self.rows
         ]
-        return (
-            json.dumps({"ranks": self.size, "elapsed_seconds": self.elapsed, "marks": rows}, indent=1) + "\n"
-        )
+        return json.dumps({"ranks": self.size, "elapsed_seconds": self.elapsed, "marks": rows}, indent=1) + "\n"
 
 
 def make_report(spans: Sequence[Span], begin: int, now: int, comm: Comm | None) -> Report:
@@ -207,9 +205,7 @@ def _table(report: Report) -> Table:
     many = report.size > 1
     on_device = any(row.timed_on_device for row in report.rows)
     table = Table(box=None, pad_edge=False, title_justify="left", caption_justify="left")
-    table.title = (
-        f"{'ranks: ' + str(report.size) + ', ' if many else ''}recorded {_seconds(_mean(report.elapsed))}"
-    )
+    table.title = f"{'ranks: ' + str(report.size) + ', ' if many else ''}recorded {_seconds(_mean(report.elapsed))}"
     table.add_column("mark", no_wrap=True)
     totals = ["total min", "mean", "max"] if many else ["total"]
     for name in ["calls", *totals, *(["on host"] if on_device else []), "per call", "of parent", "own"]:
@@ -247,9 +243,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _seconds(value: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if value * factor >= 1:
-            break
-    else:
-        unit, factor = "us", 1e6
-    return f"{value * factor:.4g} {unit}" if value else "0"
+    if value == 0:
+        return "0"
+    factor, unit = (1, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")
+    return f"{value * factor:.4g} {unit}"

@@ -22,9 +22,7 @@ class _Interval(NamedTuple):
     end: int
 
 
-def write_trace(
-    path: str | os.PathLike[str], spans: Sequence[Span], now: int, epoch: int, comm: Comm | None
-) -> None:
+def write_trace(path: str | os.PathLike[str], spans: Sequence[Span], now: int, epoch: int, comm: Comm | None) -> None:
     """Write the spans of all ranks to one file. Collective if a communicator is given; rank 0 writes.
 
     Parameters
@@ -55,9 +53,7 @@ def _json(everyone: Sequence[list[dict[str, Any]]]) -> str:
     merged: list[dict[str, Any]] = []
     for rank, events in enumerate(everyone):
         merged.append(_name("process_name", f"rank {rank}", rank, 0))
-        merged.append(
-            {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
-        )
+        merged.append({"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}})
         for event in events:
             if "ts" in event:
                 event["ts"] = (event["ts"] - start) / 1000  # the format counts microseconds
