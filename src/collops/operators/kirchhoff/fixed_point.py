@@ -1,46 +1,151 @@
 """Fixed-point travel times: what the kernels add, shift and mask instead of floating-point seconds.
 
-A time is stored in units of the sampling step with as many bits behind the point as the trace length leaves. The
+A time is stored in units of the sampling interval with as many bits behind the point as the trace length leaves. The
 sum of a source and a receiver time is then exact; in float32 the fraction that weights the interpolation would
-keep only about four digits at the end of a thousand samples. The tables take 4 bytes a time for float32
-operators and 8 for float64.
+keep only about four digits at the end of a thousand samples. A time takes 4 bytes for float32 operators and 8 for
+float64.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+
+from collops.errors import InputError, UnsupportedTypeError
+
+__all__ = ["FixedTables", "Scale"]
 
 _MANTISSA_BITS = {np.dtype(np.float32): 23, np.dtype(np.float64): 52}
 _FIXED_TYPES = {np.dtype(np.float32): np.dtype(np.int32), np.dtype(np.float64): np.dtype(np.int64)}
 
 
-def fixed_type(dtype: np.dtype) -> np.dtype:
-    """Integer type of the travel-time tables of an operator of type `dtype` (float32 or float64)."""
-    return _FIXED_TYPES[np.dtype(dtype)]
+@dataclass(frozen=True)
+class Scale:
+    """How seconds become fixed-point numbers.
 
-
-def fraction_bits(n_samples: int, dtype: np.dtype) -> int:
-    """Bits behind the point for traces of `n_samples`, such that the sum of two saturated times fits."""
-    dtype = np.dtype(dtype)
-    free = 8 * dtype.itemsize - 1 - int(2 * n_samples).bit_length()
-    return min(free, _MANTISSA_BITS[dtype])
-
-
-def to_fixed(times: np.ndarray, step: float, n_samples: int, out: np.ndarray) -> None:
-    """Write times as fixed-point numbers.
-
-    Parameters
+    Attributes
     ----------
-    times : numpy.ndarray
-        Travel times in seconds, not negative; infinity means "never arrives".
-    step : float
-        Sampling step in seconds.
-    n_samples : int
-        Samples of a trace. Times behind it are stored as `n_samples`: wherever the other time is, the sum stays
-        behind the trace.
-    out : numpy.ndarray
-        int32 or int64 array of the same shape that receives the numbers.
+    interval : float
+        Sampling interval of the traces, in seconds.
+    samples : int
+        Samples of a trace.
+    early : int
+        Samples by which source times may lie before the first sample.
+    dtype : numpy.dtype
+        Of the operator: float32 or float64.
     """
-    real = np.dtype(np.float32 if out.dtype.itemsize == 4 else np.float64)
-    scaled = np.minimum(np.asarray(times, dtype=np.float64) / step, n_samples)
-    np.copyto(out, np.rint(np.ldexp(scaled, fraction_bits(n_samples, real))), casting="unsafe")
+
+    interval: float
+    samples: int
+    early: int
+    dtype: np.dtype
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _FIXED_TYPES:
+            raise UnsupportedTypeError(f"Kirchhoff operators are float32 or float64, not {self.dtype}")
+        if self.fraction_bits < 1:
+            raise InputError(
+                f"traces of {self.samples} samples with times up to {self.early} samples early are too long for "
+                f"{self.dtype.name}; cut the traces, or use float64"
+            )
+
+    @property
+    def fixed_type(self) -> np.dtype:
+        """Integer type of the numbers."""
+        return _FIXED_TYPES[self.dtype]
+
+    @property
+    def latest(self) -> int:
+        """Where times are cut off, in samples; added to any other time it is behind the last sample."""
+        return self.samples + self.early
+
+    @property
+    def fraction_bits(self) -> int:
+        """Bits behind the point, such that the sum of two times that were cut off fits."""
+        free = 8 * self.dtype.itemsize - 1 - int(2 * self.latest).bit_length()
+        return min(free, _MANTISSA_BITS[self.dtype])
+
+    def table(self, rows: Iterable[np.ndarray], count: int, points: int) -> np.ndarray:
+        """Return travel times in seconds, one array of `points` at a time, as a table (count, points)."""
+        fixed = np.empty((count, points), dtype=self.fixed_type)
+        for target, times in zip(fixed, rows, strict=True):
+            samples = np.minimum(np.asarray(times, dtype=np.float64).reshape(-1) / self.interval, self.latest)
+            np.copyto(target, np.rint(np.ldexp(samples, self.fraction_bits)), casting="unsafe")
+        return fixed
+
+
+@dataclass(frozen=True)
+class FixedTables:
+    """The travel times of one rank's shots, as the kernels read them.
+
+    Attributes
+    ----------
+    sources : numpy.ndarray
+        Table (sources, points) of int32 or int64.
+    receivers : numpy.ndarray
+        Table (receivers, points) of the same type, never negative.
+    scale : Scale
+        What the numbers mean.
+    """
+
+    sources: np.ndarray
+    receivers: np.ndarray
+    scale: Scale
+
+    @classmethod
+    def from_seconds(
+        cls, source_times: Any, receiver_times: Any, interval: float, samples: int, dtype: Any
+    ) -> FixedTables:
+        """Convert tables of seconds.
+
+        Parameters
+        ----------
+        source_times, receiver_times : array
+            Shapes (sources, …) and (receivers, …) with the same image axes. Infinity means that nothing arrives. Times
+            may be negative where recording began late; arrivals before the first sample are left out.
+        interval : float
+            Sampling interval of the traces, in seconds.
+        samples : int
+            Samples of a trace, at least 2.
+        dtype : dtype
+            Of the operator: float32 or float64.
+
+        Raises
+        ------
+        InputError
+            If shapes differ, or a time is NaN or minus infinity.
+        UnsupportedTypeError
+            If `dtype` is neither float32 nor float64.
+        """
+        source_times, receiver_times = np.asarray(source_times), np.asarray(receiver_times)
+        if source_times.ndim < 2 or source_times.shape[1:] != receiver_times.shape[1:]:
+            raise InputError(
+                f"travel times of shapes {source_times.shape} and {receiver_times.shape} have no image axes in common; "
+                "give (sources, *image) and (receivers, *image)"
+            )
+        earliest = [_earliest(times, what) for times, what in ((source_times, "source"), (receiver_times, "receiver"))]
+        # Only the sum counts: what receiver times are negative is taken from the source times instead.
+        shift = min(earliest[1], 0.0)
+        early = int(np.ceil(max(0.0, -(earliest[0] + shift)) / interval))
+        scale = Scale(float(interval), int(samples), early, np.dtype(dtype))
+        points = int(np.prod(source_times.shape[1:]))
+        return cls(
+            scale.table((times + shift for times in source_times), len(source_times), points),
+            scale.table((times - shift for times in receiver_times), len(receiver_times), points),
+            scale,
+        )
+
+
+def _earliest(times: np.ndarray, what: str) -> float:
+    """Return the smallest time, refusing those that mean nothing."""
+    if times.size == 0:
+        return 0.0
+    smallest = float(times.min())  # NaN if any is
+    if not np.isfinite(smallest) and not smallest > 0:
+        raise InputError(
+            f"the {what} travel times contain NaN or minus infinity; give seconds, or infinity where nothing arrives"
+        )
+    return 0.0 if np.isinf(smallest) else smallest

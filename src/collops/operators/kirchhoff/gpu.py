@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .fixed_point import fraction_bits
+from collops.operators.kirchhoff.fixed_point import FixedTables
 
 _BLOCKS_PER_MULTIPROCESSOR = 8  # blocks to have in total for each multiprocessor, so that the last wave is short
 
@@ -38,30 +38,23 @@ class CudaKernels:
 
     Parameters
     ----------
-    source_times, receiver_times : numpy.ndarray
-        Fixed-point tables (sources, points) and (receivers, points).
+    tables : FixedTables
+        The travel times.
     wavelet : numpy.ndarray
         Taps of the wavelet.
     center : int
         Index of the tap at time zero.
     columns, depths : int
         The image is (columns, depths); a 3-D image has ny * nx columns.
-    n_samples : int
-        Samples of a trace.
-    dtype : numpy.dtype
-        float32 or float64.
     """
 
     def __init__(
         self,
-        source_times: np.ndarray,
-        receiver_times: np.ndarray,
+        tables: FixedTables,
         wavelet: np.ndarray,
         center: int,
         columns: int,
         depths: int,
-        n_samples: int,
-        dtype: np.dtype,
         *,
         forward_variant: str = "march",
         adjoint_variant: str = "cached",
@@ -74,15 +67,16 @@ class CudaKernels:
         import cupy
 
         self._cupy = cupy
-        self._dtype = np.dtype(dtype)
-        self._sources, self._receivers = len(source_times), len(receiver_times)
+        self._dtype = tables.scale.dtype
+        n_samples = tables.scale.samples
+        self._sources, self._receivers = len(tables.sources), len(tables.receivers)
         self._columns, self._depths, self._samples = columns, depths, n_samples
         self._traces = self._sources * self._receivers
         if self._traces == 0:
             return
-        self._source_times = cupy.asarray(source_times)
-        self._receiver_times = cupy.asarray(receiver_times)
-        self._bits = fraction_bits(n_samples, self._dtype)
+        self._source_times = cupy.asarray(tables.sources)
+        self._receiver_times = cupy.asarray(tables.receivers)
+        self._bits = tables.scale.fraction_bits
         self._taps, self._center = len(wavelet), center
         self._wavelet = cupy.asarray(wavelet, dtype=self._dtype)
         self._reversed_wavelet = cupy.ascontiguousarray(self._wavelet[::-1])

@@ -109,7 +109,7 @@ forward_march(const Real *__restrict__ image, const Fixed *__restrict__ source_t
                 const Real right = value * fraction_of(time, fraction_bits);
                 const Real left = value - right;
                 Run &run = runs[r];
-                if (index >= n_samples - 1)
+                if ((unsigned)index >= (unsigned)(n_samples - 1))
                     index = NOWHERE;
                 if (index != run.index) {
                     Real *window = windows + r * window_length;
@@ -189,7 +189,7 @@ forward_atomic(const Real *__restrict__ image, const Fixed *__restrict__ source_
             const Fixed time = source_time + receiver_time[r];
             const int index = (int)(time >> fraction_bits);
             const Real right = value * fraction_of(time, fraction_bits);
-            if (index < n_samples - 1) {
+            if ((unsigned)index < (unsigned)(n_samples - 1)) {
                 add_to_window(windows + r * window_length, index, start, window_length, value - right);
                 add_to_window(windows + r * window_length, index + 1, start, window_length, right);
             }
@@ -245,7 +245,7 @@ forward_pair(const Real *__restrict__ image, const Fixed *__restrict__ source_ti
             const int index = (int)(time >> fraction_bits);
             const Real right = value * fraction_of(time, fraction_bits);
             const Real left = value - right;
-            if (index < n_samples - 1) {
+            if ((unsigned)index < (unsigned)(n_samples - 1)) {
                 unsigned long long *slot = shared_pairs + r * n_samples + index;
                 unsigned long long old = *slot, seen;
                 do {
@@ -329,7 +329,7 @@ forward_global(const Real *__restrict__ image, const Fixed *__restrict__ source_
                 const Real right = value * fraction_of(time, fraction_bits);
                 Run &run = runs[r];
                 if (index != run.index) {
-                    if (run.index < n_samples - 1 && first_receiver + r < n_receivers)
+                    if ((unsigned)run.index < (unsigned)(n_samples - 1) && first_receiver + r < n_receivers)
                         add_pair(targets[r] + run.index, run.left, run.right);
                     run.left = run.right = 0;
                     run.index = index;
@@ -340,7 +340,7 @@ forward_global(const Real *__restrict__ image, const Fixed *__restrict__ source_
         }
 #pragma unroll
         for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-            if (runs[r].index < n_samples - 1 && first_receiver + r < n_receivers)
+            if ((unsigned)runs[r].index < (unsigned)(n_samples - 1) && first_receiver + r < n_receivers)
                 add_pair(targets[r] + runs[r].index, runs[r].left, runs[r].right);
     }
 }
@@ -433,7 +433,7 @@ convolve(const Real *__restrict__ traces, const Real *__restrict__ wavelet, Real
 __device__ __forceinline__ Real interpolate(const Pair *__restrict__ trace, Fixed time, int n_samples,
                                             int fraction_bits)
 {
-    const int index = min((int)(time >> fraction_bits), n_samples - 1);
+    const unsigned index = min((unsigned)(time >> fraction_bits), (unsigned)(n_samples - 1));
     const Pair pair = __ldg(trace + index);
     return pair.x + fraction_of(time, fraction_bits) * pair.y;
 }
@@ -554,8 +554,8 @@ adjoint_staged(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_
             for (int s = 0; s < SOURCES_PER_PASS; ++s)
                 if (s < sources) {
                     const Fixed a = time_first[s] + receiver_first, b = time_second[s] + receiver_second;
-                    const Pair pair_a = stage[s * n_samples + min((int)(a >> fraction_bits), n_samples - 1)];
-                    const Pair pair_b = stage[s * n_samples + min((int)(b >> fraction_bits), n_samples - 1)];
+                    const Pair pair_a = stage[s * n_samples + min((unsigned)(a >> fraction_bits), (unsigned)(n_samples - 1))];
+                    const Pair pair_b = stage[s * n_samples + min((unsigned)(b >> fraction_bits), (unsigned)(n_samples - 1))];
                     sum_first += pair_a.x + fraction_of(a, fraction_bits) * pair_a.y;
                     sum_second += pair_b.x + fraction_of(b, fraction_bits) * pair_b.y;
                 }

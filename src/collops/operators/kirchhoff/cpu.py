@@ -1,0 +1,265 @@
+"""Numba kernels of the Kirchhoff operator for host memory.
+
+Forward: a task is one source and a few receivers. It walks the image in pieces that stay in the first-level cache; for
+each piece the sample numbers and weights of a trace are computed first, in a loop that the compiler can vectorise, and
+scattered into the trace then. The finished trace is convolved while it is still in cache. Adjoint: a task is one
+piece of the image, which gathers from all traces in turn. No two tasks write the same memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import numba
+import numpy as np
+from numba import njit, prange
+
+from collops.errors import InputError
+
+from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
+
+__all__ = ["NumbaKernels", "available_cores", "thread_count"]
+
+_RECEIVERS_PER_TASK = 4
+_PIECE = 512  # image points whose sample numbers and weights are computed at a time
+_BLOCK = 1024  # image points of a task of the adjoint
+_TAPS = 8  # taps of the wavelet that are applied at a time
+
+# Products and sums may be contracted; nothing else that would change results or hide a NaN.
+_OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "cache": True}
+
+
+@njit(**_OPTIONS)
+def _convolve(trace, taps, lead, padded, result):
+    """Correlate a trace, shifted by `lead` samples, with taps whose number is a multiple of _TAPS."""
+    n = trace.size
+    padded[:lead] = 0
+    padded[lead : lead + n] = trace
+    padded[lead + n :] = 0
+    result[:] = 0
+    for first in range(0, taps.size, _TAPS):
+        a, b, c, d = taps[first], taps[first + 1], taps[first + 2], taps[first + 3]
+        e, f, g, h = taps[first + 4], taps[first + 5], taps[first + 6], taps[first + 7]
+        x = padded[first : first + n + _TAPS]
+        for i in range(n):
+            result[i] += (a * x[i] + b * x[i + 1] + c * x[i + 2] + d * x[i + 3]) + (
+                e * x[i + 4] + f * x[i + 5] + g * x[i + 6] + h * x[i + 7]
+            )
+
+
+@njit(parallel=True, **_OPTIONS)
+def _forward(image, source_times, receiver_times, bits, scale, taps, lead, traces):
+    sources, points = source_times.shape
+    receivers, samples = receiver_times.shape[0], traces.shape[1]
+    groups = (receivers + _RECEIVERS_PER_TASK - 1) // _RECEIVERS_PER_TASK
+    fixed = source_times.dtype.type
+    real = image.dtype.type
+    shift, mask = fixed(bits), fixed((1 << bits) - 1)
+    last = np.uint32(samples - 1)
+    for task in prange(sources * groups):
+        source = task // groups
+        first = (task % groups) * _RECEIVERS_PER_TASK
+        count = min(_RECEIVERS_PER_TASK, receivers - first)
+        # What falls on a sample and on the one after it, by the number of the first; `last` collects what falls off.
+        left = np.zeros((_RECEIVERS_PER_TASK, samples), image.dtype)
+        right = np.zeros((_RECEIVERS_PER_TASK, samples), image.dtype)
+        index = np.empty(_PIECE, np.uint32)
+        near = np.empty(_PIECE, image.dtype)
+        far = np.empty(_PIECE, image.dtype)
+        for begin in range(0, points, _PIECE):
+            n = min(_PIECE, points - begin)
+            values = image[begin : begin + n]
+            outward = source_times[source, begin : begin + n]
+            for r in range(count):
+                back = receiver_times[first + r, begin : begin + n]
+                for i in range(n):
+                    time = fixed(outward[i] + back[i])
+                    index[i] = min(np.uint32(time >> shift), last)
+                    weighted = values[i] * (real(fixed(time & mask)) * scale)
+                    far[i] = weighted
+                    near[i] = values[i] - weighted
+                a, b = left[r], right[r]
+                for i in range(n):
+                    k = index[i]
+                    a[k] += near[i]
+                    b[k] += far[i]
+        padded = np.empty(samples + taps.size, image.dtype)
+        for r in range(count):
+            a, b = left[r], right[r]
+            a[samples - 1] = 0
+            for i in range(samples - 1):
+                a[i + 1] += b[i]
+            _convolve(a, taps, lead, padded, traces[source * receivers + first + r])
+
+
+@njit(parallel=True, **_OPTIONS)
+def _adjoint(traces, source_times, receiver_times, bits, scale, taps, lead, pairs, image):
+    sources, points = source_times.shape
+    receivers, samples = receiver_times.shape[0], traces.shape[1]
+    fixed = source_times.dtype.type
+    real = image.dtype.type
+    shift, mask = fixed(bits), fixed((1 << bits) - 1)
+    last = np.uint32(samples - 1)
+    for trace in prange(sources * receivers):
+        value, slope = pairs[trace, 0], pairs[trace, 1]
+        padded = np.empty(samples + taps.size, image.dtype)
+        _convolve(traces[trace], taps, lead, padded, value)
+        for i in range(samples - 1):
+            slope[i] = value[i + 1] - value[i]
+        value[samples - 1] = 0
+        slope[samples - 1] = 0
+    for block in prange((points + _BLOCK - 1) // _BLOCK):
+        begin = block * _BLOCK
+        n = min(_BLOCK, points - begin)
+        total = np.zeros(_BLOCK, image.dtype)
+        index = np.empty(_BLOCK, np.uint32)
+        fraction = np.empty(_BLOCK, image.dtype)
+        for source in range(sources):
+            outward = source_times[source, begin : begin + n]
+            for receiver in range(receivers):
+                back = receiver_times[receiver, begin : begin + n]
+                value, slope = pairs[source * receivers + receiver, 0], pairs[source * receivers + receiver, 1]
+                for i in range(n):
+                    time = fixed(outward[i] + back[i])
+                    index[i] = min(np.uint32(time >> shift), last)
+                    fraction[i] = real(fixed(time & mask)) * scale
+                for i in range(n):
+                    k = index[i]
+                    total[i] += value[k] + slope[k] * fraction[i]
+        image[begin : begin + n] = total[:n]
+
+
+class NumbaKernels:
+    """Forward and adjoint on the cores of this process.
+
+    Parameters
+    ----------
+    tables : FixedTables
+        The travel times.
+    wavelet : numpy.ndarray
+        Taps of the wavelet.
+    center : int
+        Index of the tap at time zero.
+    threads : int, optional
+        Threads to use; by default `thread_count()`.
+    """
+
+    def __init__(self, tables: FixedTables, wavelet: np.ndarray, center: int, threads: int | None = None) -> None:
+        self._threads = thread_count() if threads is None else threads
+        if not 1 <= self._threads <= numba.config.NUMBA_NUM_THREADS:
+            raise InputError(
+                f"threads must be 1 to {numba.config.NUMBA_NUM_THREADS}, not {self._threads}; "
+                "set NUMBA_NUM_THREADS before Python starts to allow more"
+            )
+        scale = tables.scale
+        dtype = scale.dtype
+        self._tables = tables
+        self._size = (len(tables.sources) * len(tables.receivers), scale.samples)
+        self._scaling = (np.int64(scale.fraction_bits), dtype.type(2.0**-scale.fraction_bits))
+        taps = np.zeros(-(-wavelet.size // _TAPS) * _TAPS, dtype)
+        reversed_taps = np.zeros_like(taps)
+        taps[: wavelet.size], reversed_taps[: wavelet.size] = wavelet, wavelet[::-1]
+        # Convolution with the wavelet is correlation with its reverse.
+        self._forward_filter = (reversed_taps, np.int64(wavelet.size - 1 - center))
+        self._adjoint_filter = (taps, np.int64(center))
+        # The filtered traces and their slopes.
+        self._pairs = np.empty((self._size[0], 2, scale.samples), dtype)
+        _compiled(dtype.name)
+
+    def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
+        """Demigrate a flat image into flat traces."""
+        if self._size[0] == 0:
+            return
+        with _threads(self._threads):
+            _forward(
+                image,
+                self._tables.sources,
+                self._tables.receivers,
+                *self._scaling,
+                *self._forward_filter,
+                traces.reshape(self._size),
+            )
+
+    def adjoint(self, traces: np.ndarray, image: np.ndarray) -> None:
+        """Migrate flat traces into a flat image."""
+        with _threads(self._threads):
+            _adjoint(
+                traces.reshape(self._size),
+                self._tables.sources,
+                self._tables.receivers,
+                *self._scaling,
+                *self._adjoint_filter,
+                self._pairs,
+                image,
+            )
+
+
+def available_cores() -> frozenset[int]:
+    """Return the numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def thread_count(others: Iterator[frozenset[int]] | tuple[frozenset[int], ...] = ()) -> int:
+    """Return how many threads the kernels of this process should use.
+
+    Parameters
+    ----------
+    others : iterable of frozenset of int
+        The cores of the other ranks on this node. A core that k ranks may run on counts as 1/k, which is right both for
+        ranks that a launcher bound to cores of their own and for ranks that share all cores.
+
+    Returns
+    -------
+    int
+        NUMBA_NUM_THREADS where that is set in the environment, else this process' share of the cores, at least 1.
+    """
+    limit = numba.config.NUMBA_NUM_THREADS
+    if "NUMBA_NUM_THREADS" in os.environ:
+        return limit
+    others = tuple(others)
+    share = sum(1.0 / (1 + sum(core in cores for cores in others)) for core in available_cores())
+    return max(1, min(limit, int(share + 1e-6)))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = numba.get_num_threads()
+    numba.set_num_threads(count)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
+
+
+@cache
+def _compiled(dtype: str) -> None:
+    """Compile, or load from the cache on disk, both directions for one type, so that no later call has to.
+
+    One process at a time: Numba's index of what it has cached is not safe against two that write it at once.
+    """
+    scale = Scale(1.0, 2, 0, np.dtype(dtype))
+    table = scale.table([np.zeros(1)], 1, 1)
+    taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))
+    scaling = (np.int64(scale.fraction_bits), scale.dtype.type(1))
+    with _alone(), _threads(1):
+        _forward(one, table, table, *scaling, taps, np.int64(0), trace.reshape(1, 2))
+        _adjoint(
+            trace.reshape(1, 2), table, table, *scaling, taps, np.int64(0), np.zeros((1, 2, 2), dtype), one
+        )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold a lock that all processes with this on-disk cache share."""
+    import fcntl
+
+    folder = _forward.stats.cache_path
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield  # closing the file releases the lock

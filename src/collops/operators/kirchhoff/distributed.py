@@ -1,0 +1,266 @@
+"""The Kirchhoff operator on all ranks: each models and migrates its own shots."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from typing import Any, Literal
+
+import numpy as np
+
+from collops.backend import engine as engine_called
+from collops.comm import Communicator, world
+from collops.errors import CollopsError, InputError
+from collops.operators.vstack import VStack
+
+from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
+from collops.operators.kirchhoff.geometry import (
+    Grid,
+    checked_positions,
+    checked_time_axis,
+    checked_velocity,
+    checked_wavelet,
+    share,
+)
+from collops.operators.kirchhoff.local import LocalKirchhoff
+from collops.operators.kirchhoff.travel_times import analytic, eikonal, require_eikonal_solver
+
+__all__ = ["Kirchhoff"]
+
+Mode = Literal["analytic", "eikonal", "byot"]
+
+
+class Kirchhoff(VStack):
+    """Kirchhoff demigration (forward) and migration (adjoint), the shots spread over the ranks.
+
+    The image is replicated; the data are split by shots, the first ``sources % ranks`` ranks having one shot more. Ranks
+    without shots have no rows. Forward sends nothing, adjoint sends one allreduce of the image. What it computes
+    agrees with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
+
+    Collective. Every rank passes the same arguments. Each rank computes the travel times of its own sources. Receiver
+    times are needed by all ranks: in mode ``"eikonal"``, where they cost, each distinct grid point that receivers sit on
+    is solved for by one rank, and the tables are gathered; otherwise every rank computes them.
+
+    Parameters
+    ----------
+    z, x : array
+        Axes of the image, uniform and increasing.
+    t : array
+        Time axis of the data in seconds, uniform, from 0.
+    sources, receivers : array
+        Shapes (2, sources) and (2, receivers) with rows x, z; in 3-D (3, …) with rows y, x, z.
+    velocity : float or array
+        A number, or (mode ``"eikonal"``) an array of the image's shape. Ignored in mode ``"byot"``.
+    wavelet : array
+        Taps of the wavelet, at the interval of `t`.
+    wavelet_center : int
+        Index of the tap at time zero.
+    y : array, optional
+        First axis of a 3-D image.
+    mode : {"eikonal", "analytic", "byot"}
+        First arrivals in a velocity model (needs scikit-fmm; positions move to their nearest grid points), straight rays
+        in a constant velocity, or the travel times that are given.
+    travel_times : tuple of two arrays, optional
+        Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image. Of the
+        sources only this rank's columns are read. Infinity means that nothing arrives.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    engine : str, optional
+        ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+    dtype : dtype, optional
+        float32 or float64.
+    kernels, threads : optional
+        See :class:`LocalKirchhoff`. By default ranks on one node share its cores.
+
+    Attributes
+    ----------
+    dims, dimsd : tuple of int
+        Shapes of the image, ((ny,) nx, nz), and of all ranks' data, (sources, receivers, samples).
+    shots : range
+        The sources of this rank.
+    local : LocalKirchhoff
+        The operator of this rank.
+
+    Raises
+    ------
+    InputError
+        On every rank, if something that was given cannot be used.
+    UnsupportedTypeError
+        On every rank, for other types and engines.
+
+    Notes
+    -----
+    See :class:`LocalKirchhoff` for the equation.
+
+    References
+    ----------
+    .. [1] Bleistein, N., Cohen, J. K., and Stockwell, J. W., "Mathematics of Multidimensional Seismic Imaging, Migration
+       and Inversion", Springer, 2000.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.operators import Kirchhoff
+    >>> z, x, t = np.arange(5) * 10.0, np.arange(6) * 10.0, np.arange(50) * 0.004
+    >>> surface = np.array([[0.0, 20.0, 50.0], [0.0, 0.0, 0.0]])
+    >>> K = Kirchhoff(z, x, t, surface, surface, 1500.0, np.ones(1), 0, mode="analytic", kernels="numpy")
+    >>> K.dims, K.dimsd
+    ((6, 5), (3, 3, 50))
+    """
+
+    def __init__(
+        self,
+        z: Any,
+        x: Any,
+        t: Any,
+        sources: Any,
+        receivers: Any,
+        velocity: Any,
+        wavelet: Any,
+        wavelet_center: int,
+        *,
+        y: Any = None,
+        mode: Mode = "eikonal",
+        travel_times: tuple[Any, Any] | None = None,
+        comm: Communicator | None = None,
+        engine: str | None = None,
+        dtype: Any = "float64",
+        kernels: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        comm = world() if comm is None else comm
+        survey: _Survey | None = None
+        error: CollopsError | None = None
+        try:
+            survey = _Survey(z, x, t, sources, receivers, velocity, y, mode, travel_times, dtype)
+            checked_wavelet(wavelet, wavelet_center)
+            engine_called(engine)
+        except CollopsError as refused:
+            error = refused
+        comm.check(error)
+        assert survey is not None
+
+        self.shots = share(survey.source_count, comm.size, comm.rank)
+        self.dims = survey.grid.shape
+        self.dimsd = (survey.source_count, survey.receiver_count, survey.samples)
+        tables = survey.tables(self.shots, comm)
+        if threads is None:
+            threads = _threads(comm, engine, kernels)
+        local: list[LocalKirchhoff] = []
+        try:
+            local = [
+                LocalKirchhoff(
+                    tables, self.dims, wavelet, wavelet_center, engine=engine, kernels=kernels, threads=threads
+                )
+            ]
+        except CollopsError as refused:
+            error = refused
+        comm.check(error)
+        self.local = local[0]
+        super().__init__(local, comm, dims=self.dims)
+
+
+class _Survey:
+    """The arguments, checked, and how travel times follow from them."""
+
+    def __init__(
+        self,
+        z: Any,
+        x: Any,
+        t: Any,
+        sources: Any,
+        receivers: Any,
+        velocity: Any,
+        y: Any,
+        mode: str,
+        travel_times: tuple[Any, Any] | None,
+        dtype: Any,
+    ) -> None:
+        if mode not in ("analytic", "eikonal", "byot"):
+            raise InputError(f"mode must be 'analytic', 'eikonal' or 'byot', not {mode!r}")
+        self.mode = mode
+        self.grid = Grid.from_axes(z, x, y)
+        interval, self.samples = checked_time_axis(t)
+        self.scale = Scale(interval, self.samples, 0, np.dtype(dtype))
+        given = mode == "byot"
+        self.sources = checked_positions("sources", sources, self.grid, inside=not given)
+        self.receivers = checked_positions("receivers", receivers, self.grid, inside=not given)
+        self.source_count, self.receiver_count = len(self.sources), len(self.receivers)
+        if given:
+            self.given = self._checked_tables(travel_times)
+            return
+        if travel_times is not None:
+            raise InputError(f"travel_times are for mode 'byot'; mode {mode!r} computes them")
+        self.velocity = checked_velocity(velocity, self.grid, mode)
+        if mode == "eikonal":
+            require_eikonal_solver()
+
+    def _checked_tables(self, travel_times: Any) -> tuple[np.ndarray, np.ndarray]:
+        if not isinstance(travel_times, tuple | list) or len(travel_times) != 2:
+            raise InputError("mode 'byot' needs travel_times: a tuple of the sources' and the receivers' table")
+        pair = (np.asarray(travel_times[0]), np.asarray(travel_times[1]))
+        for what, table, count in zip(
+            ("source", "receiver"), pair, (self.source_count, self.receiver_count), strict=True
+        ):
+            if table.shape != (self.grid.points, count):
+                raise InputError(
+                    f"the {what} travel times have shape {table.shape}; they need (image points, {what}s) = "
+                    f"{(self.grid.points, count)}"
+                )
+        return pair
+
+    def tables(self, shots: range, comm: Communicator) -> FixedTables:
+        """Return the tables of this rank's shots. Collective."""
+        own = slice(shots.start, shots.stop)
+        tables: FixedTables | None = None
+        error: CollopsError | None = None
+        if self.mode == "byot":
+            source_times, receiver_times = self.given
+            try:
+                tables = FixedTables.from_seconds(
+                    source_times[:, own].T, receiver_times.T, self.scale.interval, self.samples, self.scale.dtype
+                )
+            except CollopsError as refused:
+                error = refused
+            comm.check(error)
+            assert tables is not None
+            return tables
+        if self.mode == "analytic":
+            return FixedTables(self._straight(self.sources[own]), self._straight(self.receivers), self.scale)
+        nodes = self.grid.nearest_nodes(self.receivers)
+        return FixedTables(
+            self._first_arrivals(self.grid.nearest_nodes(self.sources[own])),
+            self._first_arrivals(nodes, comm),
+            self.scale,
+        )
+
+    def _straight(self, positions: np.ndarray) -> np.ndarray:
+        assert isinstance(self.velocity, float)
+        rows = analytic(self.grid, positions, self.velocity)
+        return self.scale.table(rows, len(positions), self.grid.points)
+
+    def _first_arrivals(self, nodes: np.ndarray, comm: Communicator | None = None) -> np.ndarray:
+        """Solve once for each distinct node; with a communicator the ranks share the work and gather the tables."""
+        assert isinstance(self.velocity, np.ndarray)
+        distinct, row_of = np.unique(nodes, axis=0, return_inverse=True)
+        ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
+        mine = share(len(distinct), ranks, rank)
+        rows = eikonal(self.grid, distinct[mine.start : mine.stop], self.velocity)
+        table = self.scale.table(rows, len(mine), self.grid.points)
+        if comm is not None and comm.size > 1:
+            counts = [len(share(len(distinct), ranks, other)) for other in range(ranks)]
+            table = comm.allgatherv(table, counts)
+        row_of = row_of.reshape(-1)
+        return table if np.array_equal(row_of, np.arange(len(table))) else table[row_of]
+
+
+def _threads(comm: Communicator, engine: str | None, kernels: str | None) -> int | None:
+    """Divide the cores of each node among its ranks. Collective: one metadata message."""
+    if engine_called(engine).name != "numpy" or kernels == "numpy" or importlib.util.find_spec("numba") is None:
+        comm.allgather_metadata(None)
+        return None
+    from collops.operators.kirchhoff.cpu import available_cores, thread_count
+
+    places = comm.allgather_metadata([platform.node(), sorted(available_cores())])
+    here = places.pop(comm.rank)
+    return thread_count(tuple(frozenset(place[1]) for place in places if place is not None and place[0] == here[0]))

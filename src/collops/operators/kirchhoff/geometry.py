@@ -1,0 +1,211 @@
+"""The survey and the model of a Kirchhoff operator, validated: what every other module may rely on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError
+
+__all__ = ["Grid", "checked_positions", "checked_time_axis", "checked_velocity", "checked_wavelet", "share"]
+
+_AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A uniform grid of image points, ordered (``y``,) ``x``, ``z``.
+
+    Attributes
+    ----------
+    axes : tuple of numpy.ndarray
+        Coordinates along each axis, increasing.
+    spacing : tuple of float
+        Distance of neighbouring points along each axis.
+    """
+
+    axes: tuple[np.ndarray, ...]
+    spacing: tuple[float, ...]
+
+    @classmethod
+    def from_axes(cls, z: Any, x: Any, y: Any = None) -> Grid:
+        """Check the axes of an image.
+
+        Raises
+        ------
+        InputError
+            If an axis has fewer than two points, is not finite, not increasing or not uniform.
+        """
+        given = (x, z) if y is None else (y, x, z)
+        checked = [_uniform_axis(name, axis) for name, axis in zip(_AXIS_NAMES[len(given)], given, strict=True)]
+        return cls(tuple(axis for axis, _ in checked), tuple(spacing for _, spacing in checked))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return _AXIS_NAMES[len(self.axes)]
+
+    @property
+    def origin(self) -> tuple[float, ...]:
+        """Coordinates of the first point."""
+        return tuple(float(axis[0]) for axis in self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Points along each axis."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return math.prod(self.shape)
+
+    def nearest_nodes(self, positions: np.ndarray) -> np.ndarray:
+        """Return the indices of the grid points nearest to positions, both of shape (positions, axes)."""
+        nodes = np.round((positions - np.array(self.origin)) / np.array(self.spacing)).astype(np.int64)
+        return np.clip(nodes, 0, np.array(self.shape) - 1)  # rounding may lead just over the edge
+
+
+def checked_positions(what: str, positions: Any, grid: Grid, *, inside: bool) -> np.ndarray:
+    """Check source or receiver coordinates.
+
+    Parameters
+    ----------
+    what : str
+        ``"sources"`` or ``"receivers"``, for the errors.
+    positions : array
+        Shape (2 or 3, positions), rows ordered (``y``,) ``x``, ``z``.
+    grid : Grid
+        The model.
+    inside : bool
+        Whether they must lie within the model.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape (positions, axes).
+
+    Raises
+    ------
+    InputError
+        If the shape is wrong, a coordinate is not finite or lies off the model.
+    """
+    values = _finite_array(what, positions)
+    if values.ndim != 2 or values.shape[0] != len(grid.axes):
+        raise InputError(
+            f"{what} must have shape ({len(grid.axes)}, number) with rows {', '.join(grid.names)}; got {values.shape}"
+        )
+    if inside:
+        for name, axis, spacing, coordinates in zip(grid.names, grid.axes, grid.spacing, values, strict=True):
+            tolerance = 1e-3 * spacing
+            off = (coordinates < axis[0] - tolerance) | (coordinates > axis[-1] + tolerance)
+            if off.any():
+                first = int(np.flatnonzero(off)[0])
+                raise InputError(
+                    f"{what}[:, {first}] is at {name} = {coordinates[first]:g}, off the model, which goes from "
+                    f"{axis[0]:g} to {axis[-1]:g}; enlarge the model or leave it out ({int(off.sum())} such positions)"
+                )
+    return np.ascontiguousarray(values.T)
+
+
+def checked_time_axis(t: Any) -> tuple[float, int]:
+    """Return the sampling interval and the number of samples of a time axis that begins at zero.
+
+    Raises
+    ------
+    InputError
+        If it has fewer than two samples, does not begin at 0, or is not finite, increasing or uniform.
+    """
+    axis, interval = _uniform_axis("t", t)
+    if abs(axis[0]) > 1e-6 * interval:
+        raise InputError(
+            f"t must begin at 0, not {axis[0]:g}; for recordings that begin later, subtract the delay from the source "
+            "travel times and use mode 'byot'"
+        )
+    return interval, axis.size
+
+
+def checked_velocity(velocity: Any, grid: Grid, mode: str) -> float | np.ndarray:
+    """Return a velocity: one number for analytic times, an array of the grid's shape for the eikonal equation.
+
+    Raises
+    ------
+    InputError
+        If it has another shape, or is not finite and positive everywhere.
+    """
+    if velocity is None:
+        raise InputError(f"mode {mode!r} needs a velocity: a number, or an array of shape {grid.shape}")
+    values = _finite_array("velocity", velocity)
+    if not np.all(values > 0):
+        raise InputError(f"velocity must be positive everywhere; its smallest value is {values.min():g}")
+    if mode == "analytic":
+        if values.size != 1:
+            raise InputError("mode 'analytic' needs one number as velocity; use mode 'eikonal' for a velocity grid")
+        return float(values.reshape(()))
+    if values.size == 1:
+        return np.full(grid.shape, float(values.reshape(())))
+    if values.shape != grid.shape:
+        raise InputError(f"velocity has shape {values.shape}, the model {grid.shape}; resample it to the model's axes")
+    return values
+
+
+def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
+    """Return a wavelet as float64 and the index of its time zero.
+
+    Raises
+    ------
+    InputError
+        If the wavelet is not a finite 1-D array with at least one sample, or the index is none of its own.
+    """
+    taps = _finite_array("wavelet", wavelet)
+    if taps.ndim != 1 or taps.size == 0:
+        raise InputError(f"wavelet must be a 1-D array with at least one sample; got shape {taps.shape}")
+    try:
+        index = int(center)
+        whole = index == center
+    except (TypeError, ValueError, OverflowError):
+        index, whole = -1, False
+    if not whole or not 0 <= index < taps.size:
+        raise InputError(
+            f"wavelet_center must be an index of the wavelet, 0 to {taps.size - 1}; got {center!r}"
+        )
+    return taps, index
+
+
+def _uniform_axis(name: str, values: Any) -> tuple[np.ndarray, float]:
+    axis = _finite_array(name, values)
+    if axis.ndim != 1 or axis.size < 2:
+        raise InputError(f"{name} must be a 1-D axis with at least two points; got shape {axis.shape}")
+    step = float(axis[1] - axis[0])
+    if step <= 0:
+        raise InputError(f"{name} must increase; its first step is {step:g}")
+    # An axis made in single precision is uniform to its own rounding only.
+    given = np.asarray(values).dtype
+    rounding = np.finfo(given).eps if given.kind == "f" else np.finfo(np.float64).eps
+    tolerance = 1e-3 * step + 2 * float(rounding) * float(np.abs(axis).max())
+    steps = np.diff(axis)
+    if np.abs(steps - step).max() > tolerance:
+        raise InputError(
+            f"{name} must be uniform; its steps go from {steps.min():g} to {steps.max():g}: resample onto a uniform axis"
+        )
+    return axis, step
+
+
+def _finite_array(name: str, values: Any) -> np.ndarray:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of real numbers in host memory: {error}") from error
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} contains NaN or infinite values")
+    return array
+
+
+def share(total: int, ranks: int, rank: int) -> range:
+    """Return which of `total` things are this rank's: contiguous, the first ``total % ranks`` ranks have one more."""
+    size, extra = divmod(total, ranks)
+    first = rank * size + min(rank, extra)
+    return range(first, first + size + (rank < extra))

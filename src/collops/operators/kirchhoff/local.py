@@ -1,0 +1,201 @@
+"""The Kirchhoff operator of one rank: from an image to the traces of the rank's shots, on flat arrays of its memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from collops.backend import Engine, engine_of
+from collops.backend import engine as engine_called
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.local import store
+
+from collops.operators.kirchhoff.fixed_point import FixedTables
+from collops.operators.kirchhoff.geometry import checked_wavelet
+
+__all__ = ["LocalKirchhoff"]
+
+
+class _Kernels(Protocol):
+    def forward(self, image: Any, traces: Any) -> None: ...
+
+    def adjoint(self, traces: Any, image: Any) -> None: ...
+
+
+class LocalKirchhoff:
+    """Kirchhoff demigration (forward) and migration (adjoint) in the memory of one process or one device.
+
+    Parameters
+    ----------
+    tables : FixedTables
+        Travel times of the sources and of the receivers; see :meth:`FixedTables.from_seconds`.
+    dims : sequence of int
+        Shape of the image, depth last.
+    wavelet : array
+        Taps of the wavelet that every trace is convolved with, at the traces' sampling interval.
+    wavelet_center : int
+        Index of the tap at time zero.
+    engine : str or Engine, optional
+        ``"numpy"`` or ``"cupy"``: where the operator works; by default the environment's COLLOPS_ENGINE, or NumPy.
+    kernels : {"numba", "numpy"}, optional
+        On the numpy engine: the multi-threaded kernels (the default), or plain NumPy, which is many times slower. Without
+        Numba plain NumPy is the default, with a warning.
+    threads : int, optional
+        Threads of the Numba kernels; by default NUMBA_NUM_THREADS, or else all cores of this process.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Numbers of data samples and of image points.
+    dtype : numpy.dtype
+        float32 or float64.
+    dims, dimsd : tuple of int
+        Shapes of the image and of the data: (sources, receivers, samples).
+    engine : Engine
+        Where the operator works.
+
+    Raises
+    ------
+    InputError
+        If something that was given cannot be used.
+    UnsupportedTypeError
+        If the engine has no kernels.
+
+    Notes
+    -----
+    With travel times :math:`\\tau`, wavelet :math:`w` and sampling interval :math:`\\Delta t`, forward is
+
+    .. math:: d(s, r, t) = w(t) * \\sum_p m(p)\\, \\Lambda\\left(\\frac{t - \\tau(s, p) - \\tau(r, p)}{\\Delta t}\\right)
+
+    where :math:`\\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. Arrivals
+    before the first or behind the last sample are left out. On devices sums are made in no fixed order, so results
+    agree from call to call to rounding.
+    """
+
+    capturable = True
+
+    def __init__(
+        self,
+        tables: FixedTables,
+        dims: Sequence[int],
+        wavelet: Any,
+        wavelet_center: int,
+        *,
+        engine: str | Engine | None = None,
+        kernels: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.engine = engine if isinstance(engine, Engine) else engine_called(engine)
+        self.dims = tuple(int(n) for n in dims)
+        points = math.prod(self.dims)
+        if tables.sources.shape[1] != points or tables.receivers.shape[1] != points:
+            raise InputError(
+                f"travel times for {tables.sources.shape[1]} and {tables.receivers.shape[1]} points do not fit an image "
+                f"of shape {self.dims}"
+            )
+        self.dimsd = (len(tables.sources), len(tables.receivers), tables.scale.samples)
+        self.dtype = tables.scale.dtype
+        self.shape = (math.prod(self.dimsd), points)
+        taps, center = checked_wavelet(wavelet, wavelet_center)
+        self._kernels = self._choose(tables, taps, center, kernels, threads)
+
+    def __repr__(self) -> str:
+        return f"<LocalKirchhoff {self.dims} -> {self.dimsd}, {self.dtype}, {self.engine.name}>"
+
+    def forward_local(self, x: Any, out: Any = None) -> Any:
+        """Demigrate.
+
+        Parameters
+        ----------
+        x : array
+            Flat image of `engine`.
+        out : array, optional
+            Gets the data.
+
+        Returns
+        -------
+        array
+            Flat data: all samples of the first trace, then of the next.
+        """
+        return self._apply(self._kernels.forward, x, out, self.shape[1], self.shape[0])
+
+    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+        """Migrate.
+
+        Parameters
+        ----------
+        y : array
+            Flat data of `engine`.
+        out : array, optional
+            Gets the image.
+
+        Returns
+        -------
+        array
+            Flat image.
+        """
+        return self._apply(self._kernels.adjoint, y, out, self.shape[0], self.shape[1])
+
+    def matvec(self, x: Any) -> Any:
+        """Demigrate, as PyLops and SciPy call it."""
+        return self.forward_local(x)
+
+    def rmatvec(self, y: Any) -> Any:
+        """Migrate, as PyLops and SciPy call it."""
+        return self.adjoint_local(y)
+
+    def _apply(self, kernel: Any, source: Any, out: Any, size: int, result_size: int) -> Any:
+        if engine_of(source) is not self.engine:
+            raise UnsupportedTypeError(
+                f"this Kirchhoff operator works on arrays of {self.engine.name}, not of {engine_of(source).name}"
+            )
+        if source.dtype.kind == "c":
+            raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
+        if source.size != size:
+            raise LayoutError(f"expected {size} elements, got {source.size}")
+        xp = self.engine.xp
+        source = xp.ascontiguousarray(source, dtype=self.dtype).reshape(-1)
+        fits = out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size
+        result = out.reshape(-1) if fits else xp.empty(result_size, dtype=self.dtype)
+        kernel(source, result)
+        if out is None:
+            return result
+        return out if fits else store(result, out)
+
+    def _choose(
+        self, tables: FixedTables, taps: np.ndarray, center: int, kernels: str | None, threads: int | None
+    ) -> _Kernels:
+        if self.engine.name == "cupy":
+            if kernels is not None or threads is not None:
+                raise InputError("kernels and threads are for the numpy engine only; leave them out on a GPU")
+            from collops.operators.kirchhoff.gpu import CudaKernels
+
+            columns = math.prod(self.dims[:-1])
+            return CudaKernels(tables, taps, center, columns, self.dims[-1])
+        if self.engine.name != "numpy":
+            raise UnsupportedTypeError(f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy")
+        installed = importlib.util.find_spec("numba") is not None
+        if kernels is None and not installed:
+            warnings.warn(
+                "Numba is not installed, so Kirchhoff operators run in plain NumPy, many times slower; "
+                "pip install 'collops[numba]', or pass kernels='numpy' if that is what you want",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            kernels = "numpy"
+        if kernels in (None, "numba"):
+            if not installed:
+                raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
+            from collops.operators.kirchhoff.cpu import NumbaKernels
+
+            return NumbaKernels(tables, taps, center, threads)
+        if kernels != "numpy":
+            raise InputError(f"kernels must be 'numba' or 'numpy', not {kernels!r}")
+        from collops.operators.kirchhoff.vectorized import NumpyKernels
+
+        return NumpyKernels(tables, taps, center)
