@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from collops import profile
 from collops.array import DistributedArray, Layout, axpby
 from collops.bench.peers import PEER, Peer, load_peer
 from collops.bench.record import Measurement, check
 from collops.bench.registry import Context
+from collops.bench.solving import messages_of_a_call
 from collops.bench.timing import Plan, Timing, interleave
 
 __all__ = ["measure"]
@@ -98,7 +98,7 @@ def _of_size(context: Context, peer: Peer | str, plan: Plan, label: str, size: i
         ours=ON_HOST,
         peer=PEER,
         checks=checks,
-        messages=_messages(programs["collops"]),
+        messages=messages_of_a_call(programs["collops"]),
         headline=f"dot of {_count(size)} float32 elements",
     )
     yield _with_bandwidth(dot, 2, copied)
@@ -120,7 +120,7 @@ def _of_size(context: Context, peer: Peer | str, plan: Plan, label: str, size: i
         missing,
         peer=PEER,
         checks=checks,
-        messages=_messages(programs["collops"]),
+        messages=messages_of_a_call(programs["collops"]),
         headline=f"x + 2 y of {_count(size)} float32 elements",
     )
     yield _with_bandwidth(axpby_, 3, copied)
@@ -159,12 +159,6 @@ def _with_bandwidth(measurement: Measurement, vectors: int, copied: float) -> Me
         return {"bandwidth": bandwidth, "of_copy": bandwidth / copied}
 
     return replace(measurement, figures={name: of(timing) for name, timing in measurement.timings.items()})
-
-
-def _messages(program: Callable[[], Any]) -> dict[str, int]:
-    with profile.count_messages() as messages:
-        program()
-    return {name: messages[name] for name in sorted({record.operation for record in messages.records})}
 
 
 def _count(size: int) -> str:

@@ -19,22 +19,23 @@ from typing import Any
 
 import numpy as np
 
-from collops import profile
 from collops.array import DistributedArray, Layout
 from collops.bench.peers import PEER, Peer, load_peer
-from collops.bench.record import Check, Measurement, check
+from collops.bench.record import Measurement
 from collops.bench.registry import Context
+from collops.bench.solving import (
+    CHECKED_ITERATIONS,
+    agreement,
+    messages_of_an_iteration,
+    solvers_of_collops,
+)
 from collops.bench.timing import Plan, interleave_iterations
-from collops.errors import CollopsError
 from collops.operators import BlockDiag, VStack
-from collops.solvers import cgls
 
 __all__ = ["measure"]
 
 LOCAL = 2000
 SERIAL = "PyLops, serial"
-EAGER, REPLAYED = "collops, eager", "collops, replayed"
-_CHECKED_ITERATIONS = 10
 
 
 @dataclass(frozen=True)
@@ -132,20 +133,9 @@ def _measure(context: Context, peer: Peer | str, case: _Case) -> Measurement:
     data = engine.from_host(random.standard_normal(case.rows).astype(case.dtype))
     y = DistributedArray(Layout.split((case.rows * comm.size,), comm.size), comm, data)
 
-    def solve(iterations: int, graph: bool) -> Any:
-        result = cgls(operator, y, niter=iterations, tol=0.0, graph=graph)
-        if result.iterations != iterations:
-            raise CollopsError(f"collops stopped after {result.iterations} of {iterations} iterations")
-        return result.x.local_array
-
-    solvers: dict[str, Callable[[int], Any]] = {}
-    missing: dict[str, str] = {}
-    if engine.memory == "device":
-        solvers[REPLAYED] = lambda iterations: solve(iterations, True)
-        solvers[EAGER] = lambda iterations: solve(iterations, False)
-    else:
-        solvers["collops"] = lambda iterations: solve(iterations, False)
-    ours = next(iter(solvers))
+    solvers, missing = solvers_of_collops(context, operator, y)
+    ours, *_ = solvers
+    sent = messages_of_an_iteration(next(reversed(solvers.values())))
     if isinstance(peer, str):
         missing[PEER] = peer
     else:
@@ -155,7 +145,12 @@ def _measure(context: Context, peer: Peer | str, case: _Case) -> Measurement:
 
     short, long = (5, 25) if context.options.quick else (20, 220)
     rounds = 3 if context.options.quick else 9
-    checks = _compare(context, case, solvers)
+    checks = agreement(
+        context,
+        f"solution of {case.name} after {CHECKED_ITERATIONS} iterations",
+        {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()},
+        {"float64": 1e-9, "float32": 1e-3}[case.dtype],
+    )
     timings = interleave_iterations(solvers, comm, engine, Plan(rounds=rounds), short=short, long=long)
     return Measurement(
         case.name,
@@ -170,7 +165,7 @@ def _measure(context: Context, peer: Peer | str, case: _Case) -> Measurement:
         ours=ours,
         peer=PEER,
         checks=checks,
-        messages=_messages_of_an_iteration(lambda iterations: solve(iterations, False)),
+        messages=sent,
         headline=case.headline,
     )
 
@@ -193,31 +188,3 @@ def _serial_solver(xp: Any, case: _Case, local: Any, data: Any) -> Callable[[int
 
     start = xp.zeros(case.columns, case.dtype)
     return lambda iterations: serial_cgls(local, data, start, niter=iterations, tol=0.0)[0]
-
-
-def _compare(context: Context, case: _Case, solvers: dict[str, Callable[[int], Any]]) -> list[Check]:
-    """Make sure that all programs have the same solution after a few iterations, to rounding."""
-    tolerance = {"float64": 1e-9, "float32": 1e-3}[case.dtype]
-    engine = context.engine
-    solutions = {name: engine.to_host(solve(_CHECKED_ITERATIONS)) for name, solve in solvers.items()}
-    (first, reference), *others = solutions.items()
-    return [
-        check(
-            context.comm,
-            f"solution of {case.name} after {_CHECKED_ITERATIONS} iterations, {first} against {other}",
-            float(np.linalg.norm(reference - solution) / np.linalg.norm(solution)),
-            tolerance,
-        )
-        for other, solution in others
-    ]
-
-
-def _messages_of_an_iteration(solve: Callable[[int], Any]) -> dict[str, int]:
-    """Count what five iterations more send, a fifth of it for each."""
-    counts: list[dict[str, int]] = []
-    for iterations in (5, 10):
-        with profile.count_messages() as messages:
-            solve(iterations)
-        counts.append({record.operation: messages[record.operation] for record in messages.records})
-    few, many = counts
-    return {name: round((many[name] - few.get(name, 0)) / 5) for name in sorted(many)}

@@ -12,26 +12,29 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from collops import profile
 from collops.apps.lsm.survey import shots_of
 from collops.array import DistributedArray
 from collops.bench.peers import PEER, Peer, load_peer
-from collops.bench.record import Check, Measurement, check
+from collops.bench.record import Measurement
 from collops.bench.registry import Context
+from collops.bench.solving import (
+    CHECKED_ITERATIONS,
+    agreement,
+    messages_of_a_call,
+    messages_of_an_iteration,
+    solvers_of_collops,
+)
 from collops.bench.timing import Plan, Timing, interleave, interleave_iterations
-from collops.errors import CollopsError
 from collops.operators import Kirchhoff
-from collops.solvers import cgls
 
 __all__ = ["measure"]
 
-EAGER, REPLAYED = "collops, eager", "collops, replayed"
 _SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
-_CHECKED_ITERATIONS = 10
 
 
 @dataclass(frozen=True)
@@ -134,23 +137,12 @@ def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[
     y = operator.forward(x)
     image, data = operator.adjoint(y), operator.forward(x)
 
-    forward: dict[str, Callable[[], Any]] = {"collops": lambda: operator.forward(x, out=data)}
-    adjoint: dict[str, Callable[[], Any]] = {"collops": lambda: operator.adjoint(y, out=image)}
+    forward: dict[str, Callable[[], Any]] = {"collops": lambda: operator.forward(x, out=data).local_array}
+    adjoint: dict[str, Callable[[], Any]] = {"collops": lambda: operator.adjoint(y, out=image).local_array}
 
-    def solve(iterations: int, graph: bool) -> Any:
-        result = cgls(operator, y, niter=iterations, tol=0.0, graph=graph)
-        if result.iterations != iterations:
-            raise CollopsError(f"collops stopped after {result.iterations} of {iterations} iterations")
-        return result.x
-
-    solvers: dict[str, Callable[[int], Any]] = {}
-    if engine.memory == "device":
-        solvers[REPLAYED] = lambda iterations: solve(iterations, True)
-        solvers[EAGER] = lambda iterations: solve(iterations, False)
-    else:
-        solvers["collops"] = lambda iterations: solve(iterations, False)
-    ours = next(iter(solvers))
-    missing: dict[str, str] = {}
+    solvers, missing = solvers_of_collops(context, operator, y)
+    ours, *_ = solvers
+    sent_by_iteration = messages_of_an_iteration(next(reversed(solvers.values())))
     if isinstance(peer, str):
         missing[PEER] = peer
     else:
@@ -161,19 +153,16 @@ def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[
         ]
         peer_x, peer_y = peer.replicated(model), peer.split(y.local_array, traces)
         start = peer.replicated(engine.xp.zeros_like(model))
-        forward[PEER] = lambda: peer_operator.matvec(peer_x)
-        adjoint[PEER] = lambda: peer_operator.rmatvec(peer_y)
+        forward[PEER] = lambda: peer_operator.matvec(peer_x).local_array
+        adjoint[PEER] = lambda: peer_operator.rmatvec(peer_y).local_array
         solvers[PEER] = lambda iterations: peer.cgls(peer_operator, peer_y, start, iterations)
 
+    # In single precision a travel time on the edge of a sample may fall to either side of it.
+    tolerance = {"float64": 1e-8, "float32": 2e-3}[problem.dtype]
+    iterated = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}
     checks = {
-        "forward": _compare(context, problem, "traces", forward),
-        "adjoint": _compare(context, problem, "image of migration", adjoint),
-        "iteration": _compare(
-            context,
-            problem,
-            f"image after {_CHECKED_ITERATIONS} iterations",
-            {name: (lambda run=run: run(_CHECKED_ITERATIONS)) for name, run in solvers.items()},
-        ),
+        case: agreement(context, f"{case} of the {problem.name}", programs, tolerance)
+        for case, programs in (("forward", forward), ("adjoint", adjoint), ("iteration", iterated))
     }
     plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=7, seconds=0.2)
     ranks = f"{comm.size} {'GPU' if engine.memory == 'device' else 'rank'}{'s' if comm.size > 1 else ''}"
@@ -193,12 +182,10 @@ def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[
 
     for case, programs in (("forward", forward), ("adjoint", adjoint)):
         timings = interleave(programs, comm, engine, plan)
-        yield measurement(case, timings, "collops", _messages(programs["collops"]))
+        yield measurement(case, timings, "collops", messages_of_a_call(programs["collops"]))
     short, long = (2, 6) if context.options.quick else (5, 30)
     timings = interleave_iterations(solvers, comm, engine, plan, short=short, long=long)
-    five, ten = _messages(lambda: solve(5, False)), _messages(lambda: solve(10, False))
-    sent = {name: round((ten[name] - five.get(name, 0)) / 5) for name in ten}
-    yield measurement("iteration", timings, ours, sent)
+    yield measurement("iteration", timings, ours, sent_by_iteration)
 
 
 def _local_of_peer(
@@ -233,31 +220,3 @@ def _local_of_peer(
         operator.trav_srcs = engine.from_host(operator.trav_srcs.astype(problem.dtype))
         operator.trav_recs = engine.from_host(operator.trav_recs.astype(problem.dtype))
     return operator
-
-
-def _compare(context: Context, problem: _Problem, what: str, programs: dict[str, Callable[[], Any]]) -> list[Check]:
-    """Make sure that all programs give what the first one gives."""
-    # In single precision a travel time on the edge of a sample may fall to either side of it.
-    tolerance = {"float64": 1e-8, "float32": 2e-3}[problem.dtype]
-    results = {name: context.engine.to_host(_local(run())).copy() for name, run in programs.items()}
-    (first, reference), *others = results.items()
-    return [
-        check(
-            context.comm,
-            f"{what} of the {problem.name}, {first} against {other}",
-            float(np.linalg.norm(reference - result) / np.linalg.norm(result)),
-            tolerance,
-        )
-        for other, result in others
-    ]
-
-
-def _local(result: Any) -> Any:
-    """Return the local array of what a program gave: ours and the peer's arrays both call it so."""
-    return getattr(result, "local_array", result)
-
-
-def _messages(program: Callable[[], Any]) -> dict[str, int]:
-    with profile.count_messages() as messages:
-        program()
-    return {name: messages[name] for name in sorted({record.operation for record in messages.records})}

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.backend import engine
+from collops.bench import BENCHMARKS, Options
+from collops.bench.collectives import OPERATIONS, _buffers, _error_of, _ours, bus_factor, sizes_up_to
+from collops.bench.registry import Context
+
+
+@pytest.mark.serial
+def test_bus_factors_are_those_of_nccl_tests() -> None:
+    assert [bus_factor(operation, 4) for operation in OPERATIONS] == [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]
+    assert bus_factor("allreduce", 1) == 0.0
+
+
+@pytest.mark.serial
+def test_sizes() -> None:
+    sizes = sizes_up_to(4 << 30)
+    assert sizes[0] == 8
+    assert sizes[-1] == 4 << 30
+    assert sizes == sorted(set(sizes))
+    assert {64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30} <= set(sizes)
+    assert sizes_up_to(100) == [8, 64]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_right_answers_are_right_and_wrong_ones_are_seen(comm, operation: str) -> None:
+    buffers = _buffers(np, operation, comm, 60 * comm.size)
+    program = _ours(operation, comm, buffers)
+    assert _error_of(engine("numpy"), program, buffers) == 0.0
+
+    def wrong() -> None:
+        program()
+        buffers.target.reshape(-1)[-1] += 1
+
+    assert _error_of(engine("numpy"), wrong, buffers) == 1.0
+    assert np.isnan(_error_of(engine("numpy"), lambda: None, buffers))
+
+
+def test_every_operation_is_measured_and_checked(comm) -> None:
+    context = Context(comm, engine("numpy"), Options(quick=True))
+    seen = set()
+    for measurement in BENCHMARKS["collectives"].measure(context):
+        seen.add(measurement.case)
+        assert measurement.checks
+        assert all(one.error == 0.0 for one in measurement.checks)
+        assert measurement.ours in measurement.timings
+        assert ("MPI" in measurement.timings) is (comm.size > 1)
+        assert ("MPI" in measurement.missing) is (comm.size == 1)
+        figures = measurement.figures[measurement.ours]
+        factor = bus_factor(measurement.case, comm.size)
+        assert figures["bus_bandwidth"] == pytest.approx(factor * figures["algorithm_bandwidth"])
+        median = measurement.timings[measurement.ours].wall.median
+        assert figures["algorithm_bandwidth"] == pytest.approx(measurement.parameters["size"] / median)
+    assert seen == set(OPERATIONS)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+from tests.bench.records import record
+
+from collops.bench import write_record
+from collops.bench.report import (
+    BEGIN,
+    END,
+    read_records,
+    seconds_in_words,
+    speed_table,
+    update_readme,
+    write_plots,
+)
+from collops.errors import InputError
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(2.5, "2.5 s"), (0.0123, "12.3 ms"), (1.5e-3, "1.5 ms"), (123.4e-6, "123 µs"), (5e-8, "0.05 µs")],
+)
+def test_seconds_in_words(seconds: float, words: str) -> None:
+    assert seconds_in_words(seconds) == words
+
+
+def test_the_table_has_every_headline_and_shows_what_is_missing() -> None:
+    lines = speed_table([record(), record("cgls", ("NVIDIA H200",) * 4), record("collectives")]).splitlines()
+    rows = [line for line in lines if line.startswith("| dot") or line.startswith("| x + 2 y")]
+    assert rows == [
+        "| dot of 1000 | 2 CPU cores, 1 rank | 2 µs | PyLops-MPI: 500 µs | 250x |",
+        "| x + 2 y of 1000 | 2 CPU cores, 1 rank | 1 ms | PyLops-MPI: not measured |  |",
+        "| dot of 1000 | 4 x NVIDIA H200 | 2 µs | PyLops-MPI: 500 µs | 250x |",
+        "| x + 2 y of 1000 | 4 x NVIDIA H200 | 1 ms | PyLops-MPI: not measured |  |",
+    ]
+    assert len(lines) == 2 + 4 + 2
+
+
+def test_only_the_text_between_the_markers_changes(tmp_path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nThe rest.\n")
+    update_readme(readme, [record()])
+    first = readme.read_text()
+    assert first.startswith(f"# Title\n\n{BEGIN}\n| work |")
+    assert first.endswith(f"{END}\n\nThe rest.\n")
+    assert "old" not in first
+    update_readme(readme, [record()])
+    assert readme.read_text() == first
+
+
+@pytest.mark.parametrize("text", ["", BEGIN, f"{END}\n{BEGIN}\n", f"{BEGIN}{BEGIN}{END}"])
+def test_a_readme_without_its_markers_is_left_alone(tmp_path, text: str) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(text)
+    with pytest.raises(InputError, match="once and in this order"):
+        update_readme(readme, [record()])
+    assert readme.read_text() == text
+
+
+def test_plots_come_from_files_alone(tmp_path) -> None:
+    for number, one in enumerate(
+        (record(), record("cgls"), record("collectives", ("NVIDIA H200",) * 4), record("collectives"))
+    ):
+        write_record(one, tmp_path / f"{number}.json")
+    records = read_records(tmp_path)
+    assert len(records) == 4
+    written = write_plots(records, tmp_path / "plots")
+    assert {path.name for path in written} == {
+        "bandwidth-nvidia-h200-4.png",
+        "bandwidth-cpu-2-cores-1.png",
+        "speed-cpu-2-cores-1.png",
+    }
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_an_empty_folder_is_an_error_that_says_what_to_do(tmp_path) -> None:
+    with pytest.raises(InputError, match="run a benchmark first"):
+        read_records(tmp_path)

@@ -1,0 +1,57 @@
+"""The benchmarks of arrays, solvers and migration, small and beside the peer where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from collops.backend import engine
+from collops.bench import BENCHMARKS, Measurement, Options
+from collops.bench.arrays import dot_of_integers
+from collops.bench.peers import PEER
+from collops.bench.registry import Context
+
+PEER_INSTALLED = importlib.util.find_spec("pylops_mpi") is not None
+
+
+def measured(name: str, comm) -> list[Measurement]:
+    found = list(BENCHMARKS[name].measure(Context(comm, engine("numpy"), Options(quick=True))))
+    for measurement in found:
+        assert measurement.ours in measurement.timings
+        if measurement.peer is not None:
+            assert (PEER in measurement.timings) is PEER_INSTALLED
+            assert (PEER in measurement.missing) is not PEER_INSTALLED
+        assert all(one.error <= one.tolerance for one in measurement.checks)
+        assert len(measurement.checks) >= PEER_INSTALLED * (measurement.peer is not None)
+    return found
+
+
+def test_arrays(comm) -> None:
+    found = measured("arrays", comm)
+    assert [one.case for one in found] == ["copy", "dot", "axpby"] * 2
+    for one in found[1:3]:
+        assert 0 < one.figures["collops"]["of_copy"]
+    assert found[1].messages == {"allreduce": 1}
+    assert found[2].messages == {}
+
+
+def test_cgls(comm) -> None:
+    found = measured("cgls", comm)
+    assert {one.case.split(" of ")[0] for one in found} == {"VStack", "BlockDiag"}
+    for one in found:
+        allreduces = one.messages["allreduce"]
+        assert allreduces <= (3 if one.case.startswith("VStack") else 2)
+        assert sum(one.messages.values()) == allreduces
+        assert ("PyLops, serial" in one.timings) is (comm.size == 1)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="PyLops' fast engine needs Numba")
+def test_lsm(comm) -> None:
+    assert [one.case for one in measured("lsm", comm)] == ["forward", "adjoint", "iteration"]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("size", [1, 7, 35, 36, 1000])
+def test_dot_of_integers(size: int) -> None:
+    assert dot_of_integers(size) == sum((i % 7 - 2) * (i % 5 - 1) for i in range(size))
