@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -138,10 +139,10 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Any) -> tupl
     by_ranks: dict[Communicator | None, list[int]] = {}
     for number, (x, _) in enumerate(pairs):
         by_ranks.setdefault(x._plan.communicator, []).append(number)
-    if out is not None and (out.dtype != np.result_type(*dtypes) or tuple(out.shape) != (len(pairs),)):
-        raise LayoutError(f"out of dots must have the shape ({len(pairs)},) and the dtype {np.result_type(*dtypes)}")
+    if out is not None and (out.dtype != _common(tuple(dtypes)) or tuple(out.shape) != (len(pairs),)):
+        raise LayoutError(f"out of dots must have the shape ({len(pairs)},) and the dtype {_common(tuple(dtypes))}")
     for communicator, numbers in by_ranks.items():
-        dtype = np.result_type(*(dtypes if out is not None else [dtypes[number] for number in numbers]))
+        dtype = _common(tuple(dtypes if out is not None else [dtypes[number] for number in numbers]))
         target = out if out is not None and len(by_ranks) == 1 else None
         jobs = [_local_pairs(*pairs[number]) for number in numbers]
         values = kernels_for(engine).dots(jobs, dtype, conjugate, target)
@@ -180,11 +181,19 @@ def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
 
 def _dot_dtype(x: Any, y: Any, conjugate: bool) -> np.dtype:
     """Return the dtype of the inner product, the same on ranks that have nothing to add."""
-    if conjugate and x is y:
-        dtypes = [real_of(leaf.dtype) for leaf in x.leaves]
-    else:
-        dtypes = [np.result_type(a.dtype, b.dtype) for a, b in zip(x.leaves, y.leaves, strict=True)]
-    return np.result_type(*[accumulator(dtype) for dtype in dtypes])
+    pairs = tuple((a.dtype, b.dtype) for a, b in zip(x.leaves, y.leaves, strict=True))
+    return _product_dtype(pairs, conjugate and x is y)
+
+
+@lru_cache(maxsize=256)
+def _product_dtype(pairs: tuple[tuple[np.dtype, np.dtype], ...], real: bool) -> np.dtype:
+    dtypes = [real_of(one) if real else np.result_type(one, other) for one, other in pairs]
+    return _common(tuple(accumulator(dtype) for dtype in dtypes))
+
+
+@lru_cache(maxsize=256)
+def _common(dtypes: tuple[np.dtype, ...]) -> np.dtype:
+    return np.result_type(*dtypes)
 
 
 def _as(value: Any, dtype: np.dtype) -> Any:

@@ -32,15 +32,16 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         a = _number(a)
     if b.__class__ is not float:
         b = _number(b)
-    if out is y and b == 1 and 0 < y.size < _BLAS_LIMIT:
-        # The step of most iterations, kept free of everything that it does not need.
+    if out is y and x is not y and b != 0 and 0 < y.size < (_BLAS_LIMIT if b == 1 else _PIECE):
+        # The steps of most iterations, kept free of everything that they do not need.
         char = y.dtype.char
         if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.c_contiguous:
             if x.ndim > 1:
-                _AXPY[char](x.reshape(-1), y.reshape(-1), a=_checked(a, char))
-            else:
-                _AXPY[char](x, y, a=_checked(a, char))
-            return y
+                x, y = x.reshape(-1), y.reshape(-1)
+            if b != 1:
+                _SCALE[char](_checked(b, char), y)
+            _AXPY[char](x, y, a=_checked(a, char))
+            return out
     if out is None:
         out = np.empty(x.shape, np.result_type(x.dtype, y.dtype, _weak(a), _weak(b)))
     elif (out is not x and np.may_share_memory(out, x)) or (out is not y and np.may_share_memory(out, y)):
