@@ -225,7 +225,7 @@ class Adjoint(LinearOperator):
 
 
 class Conjugate(LinearOperator):
-    """An operator with conjugated coefficients.
+    r"""An operator with conjugated coefficients.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class Conjugate(LinearOperator):
 
     Notes
     -----
-    Computed as :math:`\\overline{A \\overline{x}}`, which needs no other coefficients than those of A.
+    Computed as :math:`\overline{A \overline{x}}`, which needs no other coefficients than those of A.
     """
 
     def __init__(self, operator: LinearOperator) -> None:

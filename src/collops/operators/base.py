@@ -60,7 +60,8 @@ class LinearOperator:
     def __init__(self, domain: AnyLayout, range: AnyLayout, dtype: Any, comm: Communicator) -> None:
         if not domain.ranks == range.ranks == comm.size:
             raise LayoutError(
-                f"an operator on {comm.size} ranks cannot have a domain on {domain.ranks} and a range on {range.ranks} ranks"
+                f"an operator on {comm.size} ranks cannot have a domain on {domain.ranks} "
+                f"and a range on {range.ranks} ranks"
             )
         self.domain = domain
         self.range = range

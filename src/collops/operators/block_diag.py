@@ -16,8 +16,8 @@ __all__ = ["BlockDiag"]
 class BlockDiag(LinearOperator):
     """Operators along the diagonal, spread over the ranks: :math:`y = [A_0 x_0; A_1 x_1; …]`.
 
-    Model and data are split alike, each rank holding what belongs to its own operators. Neither forward nor adjoint sends
-    anything.
+    Model and data are split alike, each rank holding what belongs to its own operators. Neither forward nor adjoint
+    sends anything.
 
     Collective: sizes and types are exchanged once.
 
@@ -48,7 +48,7 @@ class BlockDiag(LinearOperator):
             comm,
         )
         self.operators = parts.operators
-        self.capturable = all(getattr(op, "capturable", True) for op in parts.operators)
+        self.capturable = parts.capturable
         rows = cut(op.shape[0] for op in self.operators)
         columns = cut(op.shape[1] for op in self.operators)
         self._forward_blocks = [

@@ -73,19 +73,25 @@ class DenseMatrix:
         return self._engine.xp.conjugate(y, out=self._conjugated)
 
 
-def dense(matrix: Any) -> Any:
+def dense(matrix: Any, products: str = "cublas") -> Any:
     """Return the local operator of a 2-D array: on CuPy one that works while a stream is being captured.
 
     Parameters
     ----------
     matrix : array, 2-D
         Of any engine.
+    products : str
+        On CuPy, whose: ``"cublas"``, or ``"kernels"`` for our own where they can.
 
     Returns
     -------
     LocalOperator
     """
     if engine_of(matrix).name == "cupy" and matrix.dtype.char in "fdFD":
+        if products == "kernels" and matrix.dtype.char in "fd":
+            from collops.operators.dense_kernels import KernelMatrix
+
+            return KernelMatrix(matrix)
         from collops.operators.cublas import CublasMatrix
 
         return CublasMatrix(matrix)

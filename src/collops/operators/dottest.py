@@ -24,15 +24,15 @@ def dottest(
     complex_vectors: bool | None = None,
     engine: str | None = None,
 ) -> bool:
-    """Check with random vectors that :math:`\\langle A u, v\\rangle = \\langle u, A^H v\\rangle`. Collective.
+    r"""Check with random vectors that :math:`\langle A u, v\rangle = \langle u, A^H v\rangle`. Collective.
 
     Parameters
     ----------
     op : LinearOperator
         What is tested.
     rtol : float, optional
-        Largest difference of the two numbers, relative to the larger of :math:`\\|A u\\| \\|v\\|` and
-        :math:`\\|u\\| \\|A^H v\\|`; by default 1000 times the rounding error of the operator's type.
+        Largest difference of the two numbers, relative to the larger of :math:`\|A u\| \|v\|` and
+        :math:`\|u\| \|A^H v\|`; by default 1000 times the rounding error of the operator's type.
     seed : int
         Of the random vectors, which are the same on any number of ranks.
     raises : bool

@@ -51,17 +51,18 @@ class HStack(LinearOperator):
         comm = world() if comm is None else comm
         parts = gather_parts(ops, comm)
         shape = shape_of_copies("HStack", "rows", parts.heights, dims)
+        copies = Layout.replicated(shape, comm.size, mask=mask)
         super().__init__(
             Layout.split((sum(parts.columns),), comm.size, sizes=parts.columns, mask=mask),
-            Layout.replicated(shape, comm.size, mask=mask),
+            copies,
             parts.dtype,
             comm,
         )
         self.operators = parts.operators
-        self.capturable = all(getattr(op, "capturable", True) for op in parts.operators)
+        self.capturable = parts.capturable
         columns = [op.shape[1] for op in self.operators]
         self._spread = Spread([op.adjoint_local for op in self.operators], columns)
-        self._collect = Collect([op.forward_local for op in self.operators], columns, self.range, comm)
+        self._collect = Collect([op.forward_local for op in self.operators], columns, copies, comm)
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self._collect(x, self._new(self.range, x) if out is None else out)

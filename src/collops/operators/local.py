@@ -71,8 +71,8 @@ def lift_local(op: Any) -> LocalOperator:
         if callable(getattr(op, "matvec", None)) and callable(getattr(op, "rmatvec", None)):
             return LiftedOperator(op)
     raise UnsupportedTypeError(
-        f"{type(op).__module__}.{type(op).__qualname__} is no local operator: it needs shape, dtype, matvec and rmatvec "
-        "(PyLops, SciPy), or forward_local and adjoint_local; distributed operators are stacked by "
+        f"{type(op).__module__}.{type(op).__qualname__} is no local operator: it needs shape, dtype, matvec and "
+        "rmatvec (PyLops, SciPy), or forward_local and adjoint_local; distributed operators are stacked by "
         "StackedVStack, StackedHStack and StackedBlockDiag"
     )
 
@@ -161,8 +161,8 @@ def _dense_matrix(op: Any) -> Any:
     """Return the 2-D array behind `op`, or ``None`` where there is none."""
     pylops = sys.modules.get("pylops")
     if pylops is not None and isinstance(op, pylops.MatrixMult):
-        # One with otherdims multiplies a matrix by a matrix, one of a sparse matrix knows best itself, and the imaginary
-        # part of a matrix declared real is PyLops' affair too.
+        # One with otherdims multiplies a matrix by a matrix, one of a sparse matrix knows best itself, and the
+        # imaginary part of a matrix declared real is PyLops' affair too.
         if op.reshape or hasattr(op.A, "tocsr") or type(op) is not pylops.MatrixMult:
             return None
         return op.A

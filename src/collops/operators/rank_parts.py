@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ Apply = Callable[[Any, Any], Any]
 
 
 class RankParts(NamedTuple):
-    """This rank's local operators, and what had to be known of the others'.
+    """The local operators of this rank, and what had to be known of the others..
 
     Attributes
     ----------
@@ -32,6 +32,8 @@ class RankParts(NamedTuple):
         The different numbers of columns and of rows that the operators of all ranks have.
     dtype : numpy.dtype
         The common type of all of them.
+    capturable : bool
+        Whether all of them can be recorded as a CUDA graph: those that say ``capturable = False`` cannot.
     """
 
     operators: tuple[LocalOperator, ...]
@@ -40,6 +42,7 @@ class RankParts(NamedTuple):
     widths: frozenset[int]
     heights: frozenset[int]
     dtype: np.dtype
+    capturable: bool
 
 
 def gather_parts(ops: Iterable[Any], comm: Communicator) -> RankParts:
@@ -64,7 +67,10 @@ def gather_parts(ops: Iterable[Any], comm: Communicator) -> RankParts:
     except CollopsError as refused:
         error = refused
     comm.check(error)
-    mine = [[int(op.shape[0]), int(op.shape[1]), np.dtype(op.dtype).name] for op in operators]
+    mine = [
+        [int(op.shape[0]), int(op.shape[1]), np.dtype(op.dtype).name, bool(getattr(op, "capturable", True))]
+        for op in operators
+    ]
     ranks = comm.allgather_metadata(mine)
     every = [entry for entries in ranks for entry in entries]
     if not every:
@@ -76,6 +82,7 @@ def gather_parts(ops: Iterable[Any], comm: Communicator) -> RankParts:
         frozenset(entry[1] for entry in every),
         frozenset(entry[0] for entry in every),
         np.result_type(*(_dtype_called(entry[2]) for entry in every)),
+        all(entry[3] for entry in every),
     )
 
 
@@ -102,7 +109,7 @@ def shape_of_copies(name: str, what: str, extents: frozenset[int], dims: Sequenc
     (extent,) = extents
     if dims is None:
         return (extent,)
-    shape = (int(dims),) if np.ndim(dims) == 0 else tuple(int(n) for n in np.asarray(dims))
+    shape = tuple(int(n) for n in np.atleast_1d(dims))
     if math.prod(shape) != extent:
         raise LayoutError(f"{name}: dims {shape} have {math.prod(shape)} elements, the operators {extent} {what}")
     return shape
@@ -111,7 +118,7 @@ def shape_of_copies(name: str, what: str, extents: frozenset[int], dims: Sequenc
 def cut(extents: Iterable[int]) -> list[slice]:
     """Return the slices of consecutive pieces."""
     ends = list(accumulate(extents, initial=0))
-    return [slice(begin, end) for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 def flat(array: Any) -> Any:

@@ -58,17 +58,18 @@ class VStack(LinearOperator):
         comm = world() if comm is None else comm
         parts = gather_parts(ops, comm)
         shape = shape_of_copies("VStack", "columns", parts.widths, dims)
+        copies = Layout.replicated(shape, comm.size, mask=mask)
         super().__init__(
-            Layout.replicated(shape, comm.size, mask=mask),
+            copies,
             Layout.split((sum(parts.rows),), comm.size, sizes=parts.rows, mask=mask),
             parts.dtype,
             comm,
         )
         self.operators = parts.operators
-        self.capturable = all(getattr(op, "capturable", True) for op in parts.operators)
+        self.capturable = parts.capturable
         rows = [op.shape[0] for op in self.operators]
         self._spread = Spread([op.forward_local for op in self.operators], rows)
-        self._collect = Collect([op.adjoint_local for op in self.operators], rows, self.domain, comm)
+        self._collect = Collect([op.adjoint_local for op in self.operators], rows, copies, comm)
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self._spread(x, self._new(self.range, x) if out is None else out)

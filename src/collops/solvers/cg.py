@@ -125,7 +125,7 @@ def cg(
     graph: bool | str = "auto",
     lag: int | None = None,
 ) -> SolverResult:
-    """Solve :math:`(A + \\epsilon I) x = y` by conjugate gradients. Collective.
+    r"""Solve :math:`(A + \epsilon I) x = y` by conjugate gradients. Collective.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def cg(
     niter : int
         Largest number of iterations.
     damp : float
-        The multiple :math:`\\epsilon` of the identity that is added to `A`.
+        The multiple :math:`\epsilon` of the identity that is added to `A`.
     tol : float
         Stop when the squared norm of the residual is at most this.
     callback, progress, graph, lag
@@ -162,7 +162,8 @@ def cg(
 
     References
     ----------
-    .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research
+    .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
+    Research
        of the National Bureau of Standards 49, 409-436, 1952.
     """
     check_problem(A, y, x0, niter)

@@ -167,7 +167,7 @@ def cgls(
     graph: bool | str = "auto",
     lag: int | None = None,
 ) -> SolverResult:
-    """Minimise :math:`\\|y - A x\\|^2 + \\epsilon^2 \\|x\\|^2` by CGLS. Collective.
+    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS. Collective.
 
     Parameters
     ----------
@@ -180,21 +180,21 @@ def cgls(
     niter : int
         Largest number of iterations.
     damp : float
-        The damping factor :math:`\\epsilon`.
+        The damping factor :math:`\epsilon`.
     tol : float
-        Stop when the squared norm of :math:`A^H (y - A x) - \\epsilon^2 x` is at most this.
+        Stop when the squared norm of :math:`A^H (y - A x) - \epsilon^2 x` is at most this.
     callback : callable, optional
-        Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations done, and
-        a view of the state with ``x`` (this iteration's, to be copied if it is to be kept) and ``residual_norm``. If it
-        returns ``True``, on all ranks alike, the solver stops.
+        Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
+        done, and a view of the state with ``x`` (this iteration's, to be copied if it is to be kept) and
+        ``residual_norm``. If it returns ``True``, on all ranks alike, the solver stops.
     progress : bool, optional
         Whether to show a progress bar on rank 0; by default where standard error is a terminal.
     graph : bool or "auto"
-        On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the operator can
-        be recorded, ``True`` insists, ``False`` launches every iteration.
+        On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
+        operator can be recorded, ``True`` insists, ``False`` launches every iteration.
     lag : int, optional
-        On devices, how many iterations the host may be ahead of those whose numbers it checks, which can then be done in
-        vain; by default 3. On hosts always 0.
+        On devices, how many iterations the host may be ahead of those whose numbers it checks, which can then be
+        done in vain; by default 3. On hosts always 0.
 
     Returns
     -------
@@ -217,7 +217,8 @@ def cgls(
 
     References
     ----------
-    .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research
+    .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
+    Research
        of the National Bureau of Standards 49, 409-436, 1952.
     .. [2] Björck, Å., "Numerical methods for least squares problems", SIAM, 1996, section 7.4.
     """

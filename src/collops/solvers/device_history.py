@@ -1,4 +1,4 @@
-"""The history on a CUDA device: a kernel writes each row into pinned host memory, and the host reads it some rows later."""
+"""The history on a CUDA device: a kernel writes each row into pinned host memory, and the host reads it later."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeviceHistory:
 
     def __init__(self, width: int, capacity: int, lag: int, comm: Communicator) -> None:
         self.lag = lag
-        self.count = 0
+        self._count = 0
         self._comm = comm
         self._memory = cupy.cuda.alloc_pinned_memory(max(1, width * capacity) * 8)
         # The pool's block may be longer than what was asked for.
@@ -47,15 +47,20 @@ class DeviceHistory:
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(lag + 2)]
         self._known = 0
 
+    @property
+    def count(self) -> int:
+        """Rows recorded so far."""
+        return self._count
+
     def store(self, values: Any) -> None:
         """Enqueue the kernel that writes the next row."""
         target = np.uint64(self._memory.ptr)
         if isinstance(values, cupy.ndarray):
             kernel("record.cu", "record_block")((1,), (32,), (values, np.int32(values.size), target, self._next))
             return
-        kinds = [_KINDS.get(value.dtype.char) for value in values]
-        if None in kinds or len(values) > _SCALARS:
+        if len(values) > _SCALARS or any(value.dtype.char not in _KINDS for value in values):
             raise UnsupportedTypeError("a method reports up to four numbers of single or double precision")
+        kinds = [_KINDS[value.dtype.char] for value in values]
         unused = _SCALARS - len(values)
         arguments: list[Any] = []
         for value, kind in zip([*values, *values[:1] * unused], [*kinds, *kinds[:1] * unused], strict=True):
@@ -65,7 +70,7 @@ class DeviceHistory:
     def advance(self) -> None:
         """Mark the row on the current stream."""
         self._events[self.count % len(self._events)].record()
-        self.count += 1
+        self._count += 1
 
     def row(self, number: int) -> Row:
         """Return a row, waiting for it."""

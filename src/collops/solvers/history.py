@@ -25,7 +25,11 @@ class History(Protocol):
     """
 
     lag: int
-    count: int
+
+    @property
+    def count(self) -> int:
+        """Rows recorded so far."""
+        ...
 
     def store(self, values: Any) -> None:
         """Put the numbers where the next row is; on devices enqueued, and fit to be captured."""

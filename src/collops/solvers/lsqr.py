@@ -168,7 +168,7 @@ def lsqr(
     graph: bool | str = "auto",
     lag: int | None = None,
 ) -> SolverResult:
-    """Minimise :math:`\\|y - A x\\|^2 + \\epsilon^2 \\|x\\|^2` by LSQR. Collective.
+    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by LSQR. Collective.
 
     Parameters
     ----------
@@ -181,14 +181,14 @@ def lsqr(
     niter : int
         Largest number of iterations.
     damp : float
-        The damping factor :math:`\\epsilon`.
+        The damping factor :math:`\epsilon`.
     atol, btol : float
-        Stop when the residual is explained by relative errors of this size in `A` and `y`, or when the gradient has fallen
-        to `atol` times what it was.
+        Stop when the residual is explained by relative errors of this size in `A` and `y`, or when the gradient has
+        fallen to `atol` times what it was.
     conlim : float
         Stop when the estimated condition number exceeds this; 0 for never.
     calc_var : bool
-        Whether to estimate the diagonal of :math:`(A^H A + \\epsilon^2 I)^{-1}`, which costs a pass over the model per
+        Whether to estimate the diagonal of :math:`(A^H A + \epsilon^2 I)^{-1}`, which costs a pass over the model per
         iteration.
     callback, progress, graph, lag
         As for :func:`collops.solvers.cgls`.

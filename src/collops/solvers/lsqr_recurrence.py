@@ -1,7 +1,7 @@
 """The scalars of LSQR: plane rotations and estimates, in one array that a step updates in place.
 
-They are kept in double precision whatever the vectors are. On devices a kernel of one thread does what the functions here
-do, so that no step waits for a number.
+They are kept in double precision whatever the vectors are. On devices a kernel of one thread does what the functions
+here do, so that no step waits for a number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ NAMES = (
     "z",
     "cs2",
     "sn2",
-    # coefficients of vectors: u = U / beta and v = V / alfa are kept as U and V, which saves the division of whole vectors
+    # coefficients of vectors: u = U / beta and v = V / alfa are kept as U and V, which saves the division of whole
+    # vectors
     "per_alfa",
     "u_carry",
     "per_beta",
@@ -143,7 +144,7 @@ def _after_v(scalars: np.ndarray, v_square: Any, w_square: Any, damp: float) -> 
     ddnorm = s["ddnorm"] + _divided(float(w_square), rho * rho)
     res2 = s["res2"] + psi * psi
     rnorm = math.sqrt(phibar * phibar + res2)
-    s.update(
+    s |= dict(
         r1norm=math.sqrt(abs(rnorm * rnorm - damp * damp * xxnorm)),
         rnorm=rnorm,
         arnorm=alfa * abs(sn * phi),

@@ -19,9 +19,9 @@ Row = Sequence[float]
 class Method(Protocol):
     """An iterative method with its options, which never change.
 
-    A state is a dataclass with a field ``x``. A step may write into the arrays of the state that it is given, and sets the
-    fields whose arrays are new. It reads no device value on the host and keeps nothing outside the state, so that it can
-    be recorded as a CUDA graph, or compiled.
+    A state is a dataclass with a field ``x``. A step may write into the arrays of the state that it is given, and
+    sets the fields whose arrays are new. It reads no device value on the host and keeps nothing outside the state,
+    so that it can be recorded as a CUDA graph, or compiled.
 
     Attributes
     ----------

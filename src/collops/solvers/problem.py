@@ -87,9 +87,10 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
 def agreed(array: Any) -> Any:
     """Return `array` in a form whose inner products are the same to the last bit on every rank that shares a decision.
 
-    The inner product of an array of which ranks hold copies needs no message, and each rank computes its own: with another
-    number of BLAS threads, or on another kind of processor, it can round differently. A decision to stop that hangs on
-    it would be taken on some ranks only. An empty split part beside the array makes the product part of a message.
+    The inner product of an array of which ranks hold copies needs no message, and each rank computes its own: with
+    another number of BLAS threads, or on another kind of processor, it can round differently. A decision to stop
+    that hangs on it would be taken on some ranks only. An empty split part beside the array makes the product part
+    of a message.
     """
     layout, comm = array.layout, array.comm
     leaves = (layout,) if isinstance(layout, Layout) else layout.leaves

@@ -12,7 +12,7 @@ __all__ = ["SolverResult", "Status"]
 
 
 class Status(Enum):
-    """Why a solver stopped. Each member's value is a sentence that says what to do about it, where there is something."""
+    """Why a solver stopped; each member's value is a sentence that says what to do about it, if there is something."""
 
     CONVERGED = "The tolerance was met."
     ITERATION_LIMIT = (

@@ -1,7 +1,7 @@
 """Solver states: dataclasses whose fields that hold arrays the driver can find, compare and copy.
 
-A field made by :func:`transient` holds what every step makes anew before it is used, so that nothing of it is carried from
-one step to the next.
+A field made by :func:`transient` holds what every step makes anew before it is used, so that nothing of it is
+carried from one step to the next.
 """
 
 from __future__ import annotations

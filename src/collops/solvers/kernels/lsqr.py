@@ -1,4 +1,4 @@
-"""The recurrence of LSQR on the device: what `collops.solvers.lsqr_recurrence` does on the host, in kernels of one thread."""
+"""The recurrence of LSQR on the device, as in `collops.solvers.lsqr_recurrence`, in kernels of one thread."""
 
 from __future__ import annotations
 

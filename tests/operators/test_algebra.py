@@ -1,0 +1,128 @@
+"""Sums, products, powers, adjoints, transposes and conjugates against the matrices that they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops import profile
+from collops.array import from_global, random
+from collops.errors import CollopsError, InputError, LayoutError
+from collops.operators import BlockDiag, LinearOperator, VStack
+
+from .problems import assert_close, blocks, matrix, vector
+
+COLUMNS = 5
+
+
+@pytest.fixture(params=["f8", "c16"])
+def pair(request, comm):
+    """Two operators of one shape, and their matrices."""
+    dtype = request.param
+    a = blocks(comm, COLUMNS, dtype)
+    b = [[block[::-1].copy() for block in entries] for entries in a]
+    return (
+        VStack(a[comm.rank], comm),
+        VStack(b[comm.rank], comm),
+        np.vstack(sum(a, [])),
+        np.vstack(sum(b, [])),
+    )
+
+
+def check(op: LinearOperator, whole: np.ndarray, comm) -> None:
+    x, y = vector(whole.shape[1], "c16", 1), vector(whole.shape[0], "c16", 2)
+    scale = 10 * max(1.0, float(np.abs(whole).max()))
+    assert op.shape == whole.shape
+    forward = op @ from_global(x, op.domain, comm=comm)
+    assert_close(forward.gather(), whole @ x, factor=scale)
+    adjoint = op.H @ from_global(y, op.range, comm=comm)
+    assert_close(adjoint.gather(), whole.conj().T @ y, factor=scale)
+    assert op.dottest(complex_vectors=True)
+
+
+def test_sums_and_scaling(pair, comm):
+    a, b, wa, wb = pair
+    check(a + b, wa + wb, comm)
+    check(a - b, wa - wb, comm)
+    check(-a, -wa, comm)
+    check(2.5 * a, 2.5 * wa, comm)
+    check(a * 2j, wa * 2j, comm)
+    check(a / 4, wa / 4, comm)
+    check(a + b - 3 * a + (1 + 2j) * (b - a), wa + wb - 3 * wa + (1 + 2j) * (wb - wa), comm)
+    check(np.float32(2) * a, 2 * wa, comm)
+    assert (np.float32(2) * a).dtype == a.dtype
+
+
+def test_products_and_powers(pair, comm):
+    a, b, wa, wb = pair
+    check(a.H @ b, wa.conj().T @ wb, comm)
+    check(a.H * b, wa.conj().T @ wb, comm)
+    check(a @ b.H @ a, wa @ wb.conj().T @ wa, comm)
+    normal, whole = a.H @ a, wa.conj().T @ wa
+    check(normal**1, whole, comm)
+    check(normal**3, whole @ whole @ whole, comm)
+    check((normal + 2 * normal) ** 2, 9 * whole @ whole, comm)
+
+
+def test_adjoint_transpose_conjugate(pair, comm):
+    a, b, wa, wb = pair
+    check(a.T, wa.T, comm)
+    check(a.conj(), wa.conj(), comm)
+    check(a.T.H, wa.conj(), comm)
+    check((a.T @ b).conj(), wa.conj().T @ wb.conj(), comm)
+    assert a.H.H is a
+    assert a.conj().conj() is a
+    if a.dtype.kind == "f":
+        assert a.conj() is a
+
+
+def test_results_are_not_shared(comm):
+    op = BlockDiag([matrix(3, 3, "f8", comm.rank)], comm)
+    twice = op @ op @ op
+    x = random(op.domain, comm=comm)
+    first = twice @ x
+    kept = first.copy()
+    second = twice @ (2 * x)
+    assert_close(first.gather(), kept.gather())
+    assert_close(second.gather(), 2 * kept.gather())
+    assert_close((twice @ x.astype("f4")).gather(), kept.gather(), "f4")
+
+
+def test_a_matrix_declared_single_keeps_single(comm):
+    op = BlockDiag([matrix(3, 3, "f4", comm.rank)], comm)
+    assert (2 * op @ op + op).forward(random(op.domain, comm=comm, dtype="f4")).dtype == np.float32
+
+
+def test_algebra_sends_nothing_by_itself(comm):
+    op = BlockDiag([matrix(3, 3, "c8", comm.rank)], comm)
+    with profile.count_messages() as sent:
+        combined = (2 * op - op.T @ op.H).conj() ** 2
+        combined.forward(random(op.domain, comm=comm, dtype="c8"))
+    assert sent.total == 0
+
+
+def test_misfits_are_refused(comm):
+    a, square = VStack([np.ones((2, 4))], comm), BlockDiag([np.eye(3)], comm)
+    with pytest.raises(LayoutError, match="added"):
+        a + square
+    with pytest.raises(LayoutError, match="product"):
+        a @ square
+    with pytest.raises(LayoutError, match="powers"):
+        a**2
+    for exponent in (0, -1, 1.5):
+        with pytest.raises(InputError, match="powers 1, 2, 3"):
+            square**exponent  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        a + 1  # type: ignore[operator]
+
+
+def test_dottest_finds_a_wrong_adjoint(comm):
+    class Wrong(BlockDiag):
+        def _adjoint(self, y, out):
+            return self._forward(y, out)
+
+    wrong = Wrong([matrix(3, 3, "f8", comm.rank)], comm)
+    with pytest.raises(CollopsError, match=r"<A u, v> = .* <u, A\^H v> = "):
+        wrong.dottest()
+    assert not wrong.dottest(raises=False)
+    assert BlockDiag([matrix(3, 3, "f8", comm.rank)], comm).dottest(rtol=1e-14, seed=7)

@@ -1,0 +1,134 @@
+"""Lifting of local operators: matrices, PyLops, SciPy, and anything with matvec and rmatvec."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pylops
+import pytest
+import scipy.sparse
+
+from collops.errors import LayoutError, UnsupportedTypeError
+from collops.operators import lift_local
+from collops.operators.dense import DenseMatrix
+from collops.operators.local import LiftedOperator, SparseMatrix
+
+from .problems import assert_close, matrix, vector
+
+
+class Duck:
+    """An operator of nobody's package, with column vectors as results."""
+
+    def __init__(self, whole: np.ndarray) -> None:
+        self.whole, self.shape, self.dtype = whole, whole.shape, whole.dtype
+
+    def matvec(self, x):
+        return (self.whole @ x)[:, None]
+
+    def rmatvec(self, y):
+        return (self.whole.conj().T @ y)[:, None]
+
+
+MAKERS = {
+    "array": (lambda m: m, DenseMatrix),
+    "fortran": (np.asfortranarray, DenseMatrix),
+    "strided": (lambda m: np.repeat(m, 2, axis=1)[:, ::2], DenseMatrix),
+    "MatrixMult": (lambda m: pylops.MatrixMult(m, dtype=m.dtype), DenseMatrix),
+    "FunctionOperator": (
+        lambda m: pylops.FunctionOperator(lambda x: m @ x, lambda y: m.conj().T @ y, *m.shape, dtype=m.dtype),
+        LiftedOperator,
+    ),
+    "csr": (scipy.sparse.csr_array, SparseMatrix),
+    "coo": (scipy.sparse.coo_matrix, SparseMatrix),
+    "aslinearoperator": (scipy.sparse.linalg.aslinearoperator, LiftedOperator),
+    "duck": (Duck, LiftedOperator),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_lifting(name, dtype):
+    whole = matrix(7, 4, dtype, 1)
+    make, kind = MAKERS[name]
+    op = lift_local(make(whole))
+    assert isinstance(op, kind)
+    assert op.shape == (7, 4) and op.dtype == np.dtype(dtype)
+    x, y = vector(4, dtype, 2), vector(7, dtype, 3)
+    for apply, given, expected in (
+        (op.forward_local, x, whole @ x),
+        (op.adjoint_local, y, whole.conj().T @ y),
+    ):
+        kept = given.copy()
+        for _ in range(2):
+            out = np.full(len(expected), np.nan, dtype)
+            assert apply(given, out) is out
+            assert_close(out, expected, dtype)
+        assert_close(np.ravel(apply(given, None)), expected, dtype)
+        np.testing.assert_array_equal(given, kept)
+
+
+def test_what_obeys_the_protocol_is_taken_as_it_is():
+    op = DenseMatrix(np.eye(3))
+    assert lift_local(op) is op
+
+
+def test_matrices_that_are_not_dense_products():
+    whole = matrix(3, 3, "f8", 1)
+    several = lift_local(pylops.MatrixMult(whole, otherdims=2))
+    x = vector(6, "f8", 2)
+    assert isinstance(several, LiftedOperator)
+    assert_close(several.forward_local(x, np.empty(6)), (whole @ x.reshape(3, 2)).ravel())
+    sparse = lift_local(pylops.MatrixMult(scipy.sparse.csr_matrix(whole)))
+    assert_close(sparse.adjoint_local(x[:3], np.empty(3)), whole.T @ x[:3])
+
+
+@pytest.mark.parametrize("given", ["f4", "f8", "c8", "i8"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+def test_mixed_types(dtype, given):
+    whole = (10 * matrix(4, 3, "f8", 1)).astype(dtype)
+    x = (10 * vector(3, "f8", 2)).astype(given)
+    out = np.empty(4, np.result_type(dtype, given, "f4"))
+    op = lift_local(whole)
+    assert_close(op.forward_local(x, out), whole @ x, "f4", factor=100)
+    assert_close(op.adjoint_local(out, np.empty(3, out.dtype)), whole.T @ out, "f4", factor=1e4)
+
+
+def test_empty_matrices():
+    for shape in ((0, 3), (3, 0)):
+        op = lift_local(np.ones(shape))
+        assert_close(op.forward_local(np.ones(shape[1]), np.full(shape[0], np.nan)), np.zeros(shape[0]))
+        assert_close(op.adjoint_local(np.ones(shape[0]), np.full(shape[1], np.nan)), np.zeros(shape[1]))
+
+
+def test_imaginary_parts_are_not_dropped():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for op in (lift_local(1j * np.eye(2)), lift_local(Duck(1j * np.eye(2)))):
+            with pytest.raises(UnsupportedTypeError, match="complex"):
+                op.forward_local(np.ones(2), np.empty(2))
+
+
+def test_wrong_sizes_are_refused():
+    short = Duck(np.ones((3, 2)))
+    short.shape = (4, 2)
+    with pytest.raises(LayoutError, match="shape"):
+        lift_local(short).forward_local(np.ones(2), np.empty(4))
+
+
+@pytest.mark.parametrize("thing", [None, 3, "x", object(), [1, 2]])
+def test_what_is_no_operator_is_refused(thing):
+    with pytest.raises(UnsupportedTypeError, match="no local operator"):
+        lift_local(thing)
+
+
+@pytest.mark.serial
+def test_operators_do_not_import_what_they_lift():
+    code = (
+        "import sys, numpy; from collops.operators import VStack; import collops.solvers; VStack([numpy.eye(2)])\n"
+        "print([n for n in ('pylops', 'cupy', 'jax', 'rich', 'matplotlib', 'scipy.sparse') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
