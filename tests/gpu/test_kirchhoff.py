@@ -1,0 +1,88 @@
+"""The CUDA kernels of the Kirchhoff operator against the plain NumPy ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
+
+cupy = pytest.importorskip("cupy")
+try:
+    _DEVICES = cupy.cuda.runtime.getDeviceCount()
+except cupy.cuda.runtime.CUDARuntimeError:
+    _DEVICES = 0
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_DEVICES == 0, reason="no GPU")]
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+
+
+def pair(sources, receivers, dims, samples, taps, dtype, *, rough=False):
+    rng = np.random.default_rng(7)
+    axes = np.meshgrid(*(np.arange(n) * 1.0 for n in dims), indexing="ij")
+
+    def table(number):
+        if rough:  # neighbours far apart in time, also before the first sample
+            return rng.uniform(-0.2 * samples, 0.8 * samples, (number, *dims))
+        where = rng.uniform(0, 1, (number, len(dims))) * np.array(dims)
+        return np.stack([0.02 * samples * np.sqrt(sum((a - c) ** 2 for a, c in zip(axes, p))) for p in where])
+
+    tables = FixedTables.from_seconds(table(sources), table(receivers), 1.0, samples, dtype)
+    wavelet = rng.standard_normal(taps)
+    return [
+        LocalKirchhoff(tables, dims, wavelet, taps // 3, engine="cupy"),
+        LocalKirchhoff(tables, dims, wavelet, taps // 3, engine="numpy", kernels="numpy"),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("sources", "receivers", "dims", "samples", "taps", "rough"),
+    [
+        (3, 5, (37, 23), 131, 31, False),
+        (9, 6, (20, 45), 600, 81, False),
+        (2, 9, (13, 40), 90, 7, True),
+        (12, 3, (6, 7, 33), 250, 300, False),
+        (1, 1, (2, 3), 5, 1, False),
+        (1, 2, (5, 6), 70_000, 11, False),  # longer than shared memory
+    ],
+)
+def test_agrees_with_numpy(sources, receivers, dims, samples, taps, rough, dtype):
+    device, host = pair(sources, receivers, dims, samples, taps, dtype, rough=rough)
+    rng = np.random.default_rng(1)
+    for columns, forward in ((device.shape[1], True), (device.shape[0], False)):
+        vector = rng.standard_normal(columns).astype(dtype)
+        name = "forward_local" if forward else "adjoint_local"
+        for _ in range(2):  # the scratch is used again
+            result = getattr(device, name)(cupy.asarray(vector))
+        expected = getattr(host, name)(vector)
+        assert result.dtype == dtype
+        error = np.linalg.norm(result.get() - expected) / np.linalg.norm(expected)
+        assert error < TOLERANCE[dtype]
+
+
+def test_no_shots():
+    device, _ = pair(0, 4, (5, 6), 20, 3, "float32")
+    assert device.forward_local(cupy.ones(30, "f4")).shape == (0,)
+    out = cupy.full(30, cupy.nan, "f4")
+    assert device.adjoint_local(cupy.zeros(0, "f4"), out) is out
+    assert not out.any()
+
+
+def test_can_be_captured():
+    device, host = pair(4, 10, (30, 40), 300, 25, "float32")
+    image, data = cupy.ones(device.shape[1], "f4"), cupy.zeros(device.shape[0], "f4")
+    back = cupy.zeros_like(image)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        device.forward_local(image, data)
+        device.adjoint_local(data, back)
+        stream.begin_capture()
+        device.forward_local(image, data)
+        device.adjoint_local(data, back)
+        graph = stream.end_capture()
+        image *= 2
+        graph.launch(stream)
+        stream.synchronize()
+    expected = host.adjoint_local(host.forward_local(np.full(image.size, 2, "f4")))
+    np.testing.assert_allclose(back.get(), expected, rtol=0, atol=1e-5 * np.abs(expected).max())

@@ -1,0 +1,336 @@
+"""The Kirchhoff operator against PyLops, its adjoint, its messages, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from collops.array import DistributedArray
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.kirchhoff import FixedTables, Kirchhoff, LocalKirchhoff
+from collops.profile import count_messages
+
+pytest.importorskip("numba")
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+DT = 0.004
+
+
+def survey(ndim: int = 2, shots: int = 5, receivers: int = 7, samples: int = 90, taps: int = 21) -> dict:
+    """A survey whose late arrivals fall off the traces, with an asymmetric wavelet."""
+    x, z, y = np.arange(13) * 9.0, np.arange(11) * 7.0, np.arange(5) * 8.0
+    rng = np.random.default_rng(3)
+    axes = (x, z) if ndim == 2 else (y, x, z)
+
+    def positions(number: int) -> np.ndarray:
+        return np.stack([rng.uniform(axis[0], axis[-1] * scale, number) for axis, scale in zip(axes, (1, 1, 0.3))])
+
+    return {
+        "z": z,
+        "x": x,
+        "t": np.arange(samples) * DT,
+        "sources": positions(shots),
+        "receivers": positions(receivers),
+        "velocity": 430.0,
+        "wavelet": rng.standard_normal(taps),
+        "wavelet_center": taps // 3,
+        "y": None if ndim == 2 else y,
+    }
+
+
+def gradient(s: dict) -> np.ndarray:
+    shape = [axis.size for axis in (s["y"], s["x"], s["z"]) if axis is not None]
+    return np.broadcast_to(400.0 + 2.0 * s["z"], shape) * 1.0
+
+
+def peer(s: dict, mode: str, dtype: str, **more):
+    """The same operator of PyLops, in plain NumPy, with the tables of all shots."""
+    from pylops.waveeqprocessing import Kirchhoff as KirchhoffOfPylops
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return KirchhoffOfPylops(
+            s["z"],
+            s["x"],
+            s["t"],
+            s["sources"],
+            s["receivers"],
+            s["velocity"],
+            s["wavelet"],
+            s["wavelet_center"],
+            y=s["y"],
+            mode=mode,
+            engine="numpy",
+            dtype=dtype,
+            **more,
+        )
+
+
+def apply_both(operator: Kirchhoff, image: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the data of `image` and the image of `data` on all ranks, for whole NumPy arrays."""
+    comm = operator.comm
+    m = DistributedArray(operator.domain, comm, image.reshape(operator.dims).copy())
+    mine = data.reshape(operator.dimsd)[operator.shots.start : operator.shots.stop]
+    d = DistributedArray(operator.range, comm, mine.reshape(-1).copy())
+    forward = operator.forward(m).local_array
+    counts = [operator.range.local_size(rank) for rank in range(comm.size)]
+    return comm.allgatherv(forward, counts), operator.adjoint(d).local_array.reshape(-1)
+
+
+def relative(value: np.ndarray, reference: np.ndarray) -> float:
+    return float(np.linalg.norm(value.astype(float) - reference) / np.linalg.norm(reference))
+
+
+def random_pair(operator: Kirchhoff) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(8)
+    return (
+        rng.standard_normal(operator.dims).astype(operator.dtype),
+        rng.standard_normal(operator.dimsd).astype(operator.dtype),
+    )
+
+
+def check_against(operator: Kirchhoff, reference) -> None:
+    image, data = random_pair(operator)
+    modelled, migrated = apply_both(operator, image, data)
+    assert modelled.dtype == migrated.dtype == operator.dtype
+    tolerance = TOLERANCE[operator.dtype.name]
+    assert relative(modelled, reference.matvec(image.ravel())) < tolerance
+    assert relative(migrated, reference.rmatvec(data.ravel())) < tolerance
+    left = np.vdot(modelled.astype(float), data.ravel().astype(float))
+    right = np.vdot(image.ravel().astype(float), migrated.astype(float))
+    assert abs(left - right) < 0.1 * tolerance * np.linalg.norm(modelled) * np.linalg.norm(data)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("ndim", [2, 3])
+@pytest.mark.parametrize("mode", ["analytic", "eikonal"])
+def test_agrees_with_pylops(comm, mode, ndim, dtype):
+    s = survey(ndim)
+    if mode == "eikonal":
+        pytest.importorskip("skfmm")
+        s["velocity"] = gradient(s)
+    operator = Kirchhoff(**s, mode=mode, comm=comm, dtype=dtype)
+    assert operator.dims == tuple(axis.size for axis in (s["y"], s["x"], s["z"]) if axis is not None)
+    assert operator.dimsd == (5, 7, 90)
+    check_against(operator, peer(s, mode, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernels", ["numba", "numpy"])
+def test_tables_that_are_given(comm, kernels, dtype):
+    """Rough tables: neighbours far apart in time, some never reached, some behind the end."""
+    s = survey(shots=3, receivers=6, samples=70)
+    rng = np.random.default_rng(4)
+    points = s["x"].size * s["z"].size
+    tables = tuple(rng.uniform(0, 50 * DT, (points, number)) for number in (3, 6))
+    tables[0][5, :] = np.inf
+    operator = Kirchhoff(**s, mode="byot", travel_times=tables, comm=comm, dtype=dtype, kernels=kernels)
+    tables[0][5, :] = 1e3  # PyLops converts infinity to an integer, with a warning
+    check_against(operator, peer(s, "byot", dtype, trav=tables))
+
+
+@pytest.mark.parametrize(("taps", "center"), [(1, 0), (8, 0), (8, 7), (41, 20), (70, 3)])
+def test_wavelets_of_any_length(comm, taps, center):
+    s = survey(shots=2, samples=70, taps=taps)
+    s["wavelet_center"] = center
+    check_against(Kirchhoff(**s, mode="analytic", comm=comm), peer(s, "analytic", "float64"))
+
+
+def test_wavelet_longer_than_the_traces(comm):
+    s = survey(shots=2, samples=20, taps=65)
+    operator = Kirchhoff(**s, mode="analytic", comm=comm)
+    image, data = random_pair(operator)
+    modelled, migrated = apply_both(operator, image, data)
+    spike = peer(s | {"wavelet": np.ones(1), "wavelet_center": 0}, "analytic", "float64")
+    raw = spike.matvec(image.ravel()).reshape(-1, 20)
+    center = s["wavelet_center"]
+    expected = np.stack([np.convolve(trace, s["wavelet"])[center : center + 20] for trace in raw])
+    np.testing.assert_allclose(modelled, expected.ravel(), rtol=0, atol=1e-10 * np.abs(expected).max())
+    assert np.isclose(np.vdot(modelled, data), np.vdot(image, migrated), rtol=1e-10)
+
+
+@pytest.mark.parametrize("shots", [0, 1, 2])
+def test_ranks_without_shots(comm, shots):
+    s = survey(shots=shots)
+    operator = Kirchhoff(**s, mode="analytic", comm=comm)
+    assert operator.dimsd == (shots, 7, 90)
+    image, data = random_pair(operator)
+    modelled, migrated = apply_both(operator, image, data)
+    assert modelled.size == shots * 7 * 90
+    if shots == 0:
+        np.testing.assert_array_equal(migrated, 0)
+    else:
+        check_against(operator, peer(s, "analytic", "float64"))
+    if comm.rank >= shots:
+        assert operator.local.shape == (0, image.size)
+        np.testing.assert_array_equal(operator.local.adjoint_local(np.zeros(0)), np.zeros(image.size))
+
+
+def test_receivers_that_share_a_grid_point(comm):
+    pytest.importorskip("skfmm")
+    s = survey()
+    s["receivers"][:, 4] = s["receivers"][:, 1] + 0.01
+    s["sources"][:, 0] = s["receivers"][:, 1]
+    s["velocity"] = gradient(s)
+    check_against(Kirchhoff(**s, comm=comm), peer(s, "eikonal", "float64"))
+
+
+def test_messages(comm):
+    operator = Kirchhoff(**survey(), mode="analytic", comm=comm)
+    image, data = random_pair(operator)
+    m = DistributedArray(operator.domain, comm, image)
+    d = operator.forward(m)
+    with count_messages() as messages:
+        operator.forward(m, out=d)
+    assert messages.total == 0
+    with count_messages() as messages:
+        operator.adjoint(d, out=m)
+    assert messages["allreduce"] == (comm.size > 1)
+    assert messages.total == messages["allreduce"]
+
+
+def tables(dtype: str = "float32", **times) -> FixedTables:
+    source = times.get("source", np.full((2, 3, 4), 0.01))
+    return FixedTables.from_seconds(source, times.get("receiver", np.full((3, 3, 4), 0.02)), DT, 30, dtype)
+
+
+@pytest.mark.parametrize("kernels", ["numba", "numpy"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_recordings_that_begin_late(dtype, kernels):
+    """Negative times shift the data; arrivals before the first sample are left out."""
+    rng = np.random.default_rng(2)
+    source, receiver = rng.uniform(0, 15 * DT, (2, 3, 4)), rng.uniform(0, 12 * DT, (3, 3, 4))
+    delay = 6 * DT
+    image = rng.standard_normal(12)
+    whole = LocalKirchhoff(tables(dtype, source=source, receiver=receiver), (3, 4), [1.0], 0, kernels=kernels)
+    expected = whole.forward_local(image).reshape(6, 30)[:, 6:]
+    for late in ((source - delay, receiver), (source, receiver - delay), (source - delay / 2, receiver - delay / 2)):
+        operator = LocalKirchhoff(
+            tables(dtype, source=late[0], receiver=late[1]), (3, 4), [1.0], 0, kernels=kernels
+        )
+        found = operator.forward_local(image).reshape(6, 30)
+        # What fell before the first sample is left out, also its share of the first sample.
+        np.testing.assert_allclose(found[:, 1:24], expected[:, 1:], rtol=0, atol=20 * TOLERANCE[dtype])
+        np.testing.assert_array_equal(found[:, 24:], 0)
+
+
+def test_local_operator_fills_what_it_is_given():
+    operator = LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4)
+    assert operator.shape == (180, 12) and operator.dimsd == (2, 3, 30) and operator.dtype == np.float32
+    image = np.arange(12, dtype=np.float32)
+    expected = operator.forward_local(image)
+    out = np.full(180, np.nan, np.float32)
+    assert operator.forward_local(image, out) is out
+    np.testing.assert_array_equal(out, expected)
+    double = np.full(180, np.nan)
+    assert operator.forward_local(image.astype(float), double) is double
+    np.testing.assert_array_equal(double, expected)
+    back = np.full(12, np.nan, np.float32)
+    assert operator.adjoint_local(expected, back) is back
+    np.testing.assert_array_equal(operator.rmatvec(expected), back)
+
+
+def test_local_operator_refuses():
+    operator = LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4)
+    with pytest.raises(UnsupportedTypeError, match="real"):
+        operator.forward_local(np.zeros(12, complex))
+    with pytest.raises(LayoutError, match="12 elements, got 11"):
+        operator.forward_local(np.zeros(11, np.float32))
+    with pytest.raises(InputError, match="do not fit"):
+        LocalKirchhoff(tables(), (3, 5), np.hanning(9), 4)
+    with pytest.raises(InputError, match="kernels"):
+        LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4, kernels="fortran")
+    with pytest.raises(InputError, match="threads"):
+        LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4, threads=10_000)
+    with pytest.raises(InputError, match="NaN"):
+        tables(receiver=np.full((3, 3, 4), np.nan))
+    with pytest.raises(InputError, match="axes in common"):
+        tables(receiver=np.ones((3, 4, 4)))
+    with pytest.raises(UnsupportedTypeError, match="float16"):
+        tables("float16")
+
+
+BAD = [
+    ({"z": [0.0]}, "two points"),
+    ({"z": [0.0, -1.0, -2.0]}, "increase"),
+    ({"x": [0.0, 1.0, 3.0]}, "uniform"),
+    ({"x": np.array([0.0, np.nan, 3.0])}, "NaN"),
+    ({"t": np.arange(50) * DT + 1.0}, "begin at 0"),
+    ({"sources": np.zeros((3, 4))}, "shape"),
+    ({"sources": np.array([[-50.0], [0.0]])}, "off the model"),
+    ({"receivers": np.array([[0.0, 4000.0], [0.0, 0.0]])}, r"receivers\[:, 1\] is at x = 4000"),
+    ({"receivers": np.array([[np.inf], [0.0]])}, "infinite"),
+    ({"velocity": 0.0}, "positive"),
+    ({"velocity": np.nan}, "NaN"),
+    ({"velocity": None}, "needs a velocity"),
+    ({"velocity": np.ones((13, 11))}, "one number"),
+    ({"wavelet": []}, "at least one sample"),
+    ({"wavelet": [np.nan]}, "NaN"),
+    ({"wavelet_center": 21}, "wavelet_center"),
+    ({"wavelet_center": 1.5}, "wavelet_center"),
+    ({"mode": "exact"}, "mode"),
+    ({"mode": "byot"}, "travel_times"),
+    ({"mode": "byot", "travel_times": (np.zeros((143, 5)), np.zeros((143, 6)))}, "receiver travel times"),
+    ({"mode": "byot", "travel_times": (np.full((143, 5), np.nan), np.zeros((143, 7)))}, "NaN"),
+    ({"travel_times": (np.zeros((143, 5)), np.zeros((143, 7)))}, "byot"),
+    ({"mode": "eikonal", "velocity": np.ones((4, 4))}, "resample"),
+    ({"engine": "abacus"}, "abacus"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
+def test_refuses(comm, change, sentence):
+    if change.get("mode") == "eikonal":
+        pytest.importorskip("skfmm")
+    with pytest.raises(InputError, match=sentence):
+        Kirchhoff(**({"mode": "analytic", "comm": comm} | survey() | change))
+
+
+def test_refuses_on_all_ranks_what_one_rank_gave(comm):
+    s = survey()
+    if comm.rank == comm.size - 1:
+        s["velocity"] = -1.0
+    with pytest.raises(InputError, match="positive"):
+        Kirchhoff(**s, mode="analytic", comm=comm)
+
+
+def test_cores_are_shared_with_the_other_ranks(monkeypatch):
+    import numba
+
+    from collops.operators.kirchhoff import cpu
+
+    monkeypatch.setattr(cpu, "available_cores", lambda: frozenset(range(8)))
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 64)
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    everywhere = frozenset(range(8))
+    assert cpu.thread_count() == 8
+    assert cpu.thread_count((everywhere,)) == 4
+    assert cpu.thread_count((everywhere,) * 2) == 2
+    assert cpu.thread_count((everywhere,) * 20) == 1
+    assert cpu.thread_count((frozenset(range(8, 16)),)) == 8  # bound elsewhere
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "64")
+    assert cpu.thread_count((everywhere,) * 20) == 64
+
+
+@pytest.mark.serial
+def test_without_numba_it_says_so_and_works():
+    program = """
+import sys, warnings
+sys.modules["numba"] = None
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "numba" else find(name, *rest)
+import numpy as np
+from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
+tables = FixedTables.from_seconds(np.full((1, 2, 2), 0.01), np.full((1, 2, 2), 0.02), 0.004, 20, "float32")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    operator = LocalKirchhoff(tables, (2, 2), [1.0], 0)
+assert ["plain NumPy" in str(w.message) for w in caught] == [True], caught
+assert np.isclose(operator.forward_local(np.ones(4, "f4")).sum(), 4)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
