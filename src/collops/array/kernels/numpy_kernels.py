@@ -32,20 +32,21 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         a = _number(a)
     if b.__class__ is not float:
         b = _number(b)
-    if out is y and x is not y and b != 0 and 0 < y.size < (_BLAS_LIMIT if b == 1 else _PIECE):
+    if out is not None and out is y and b != 0 and 0 < y.size < (_BLAS_LIMIT if b == 1 else _PIECE):
         # The steps of most iterations, kept free of everything that they do not need.
         char = y.dtype.char
-        if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.c_contiguous:
+        if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.c_contiguous and _apart(x, y):
+            a, b = _checked(a, char), _checked(b, char)
             if x.ndim > 1:
                 x, y = x.reshape(-1), y.reshape(-1)
             if b != 1:
-                _SCALE[char](_checked(b, char), y)
-            _AXPY[char](x, y, a=_checked(a, char))
+                _SCALE[char](b, y)
+            _AXPY[char](x, y, a=a)
             return out
     if out is None:
         out = np.empty(x.shape, np.result_type(x.dtype, y.dtype, _weak(a), _weak(b)))
-    elif (out is not x and np.may_share_memory(out, x)) or (out is not y and np.may_share_memory(out, y)):
-        x, y = _apart(x, out), _apart(y, out)
+    else:
+        x, y = _readable(x, out), _readable(y, out)
     if x is y:
         a, b = a + b, 0
     for x_piece, y_piece, out_piece in _pieces(x, y, out):
@@ -216,8 +217,13 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides
 
 
-def _apart(x: np.ndarray, out: np.ndarray) -> np.ndarray:
+def _apart(x: np.ndarray, out: np.ndarray) -> bool:
+    """Return whether two arrays share no memory; at once where both own theirs."""
+    return x is not out and ((x.base is None and out.base is None) or not np.may_share_memory(x, out))
+
+
+def _readable(x: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Return `x`, copied if writing `out` element by element would change elements of it before they are read."""
-    if x is out or not np.may_share_memory(x, out) or (_same(x, out) and x.dtype == out.dtype):
+    if x is out or _apart(x, out) or (_same(x, out) and x.dtype == out.dtype):
         return x
     return x.copy()

@@ -1,0 +1,369 @@
+"""Vector kernels on the GPU: the launches of what ``vector.cu`` has, in as little host time as there can be.
+
+Functions are looked up once for each element type, and arguments are arrays and NumPy scalars that CuPy passes on as
+they are. Nothing here waits for the device, and everything can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from collops.array.dtypes import accumulator, as_dtype, real_of
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
+
+_BLOCK = 256  # as in vector.cu
+_IN_FLIGHT = 4
+_MOST_BLOCKS = 1 << 20  # of axpby; a larger array makes its threads go round
+_BLOCKS_PER_PROCESSOR = 4
+_PAIRS = 4  # of one launch of dots
+_PLACES = 16
+
+_BY_VALUE, _TIMES_NUMBER, _TIMES_REAL = np.int32(0), np.int32(1), np.int32(2)
+_NULL = np.uint64(0)
+_ONE_BLOCK = (_BLOCK,)
+
+
+class _Functions:
+    """What ``vector.cu`` makes of one element type."""
+
+    __slots__ = ("axpby", "divide", "dots", "number", "number_dtype", "per_block", "real_dtype")
+
+    def __init__(self, element: int, dtype: np.dtype) -> None:
+        source = Path(__file__).with_name("vector.cu").read_text()
+        module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
+        self.axpby = module.get_function("axpby")
+        self.dots = tuple(module.get_function(f"dots{pairs}") for pairs in range(1, _PAIRS + 1))
+        self.divide = module.get_function("divide")
+        self.number_dtype = accumulator(dtype)
+        self.real_dtype = real_of(self.number_dtype)
+        self.number: Any = self.number_dtype.type
+        self.per_block = _BLOCK * _IN_FLIGHT * (16 // dtype.itemsize)
+
+
+_NAMES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+_functions: dict[np.dtype, _Functions | None] = {}
+
+
+def _functions_for(dtype: np.dtype) -> _Functions | None:
+    """Return the functions for an element type; ``None`` if it is not one of theirs."""
+    try:
+        return _functions[dtype]
+    except KeyError:
+        found = _Functions(_NAMES.index(dtype.name), dtype) if dtype.name in _NAMES else None
+        return _functions.setdefault(dtype, found)
+
+
+# ---- a*x + b*y
+
+
+def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+    """Return ``a * x + b * y``, in `out` if it is given (it may be `x` or `y`). See :func:`collops.array.axpby`."""
+    a_value, a_scalar = _factors(a)
+    b_value, b_scalar = _factors(b)
+    wanted = _result_dtype(x, y, (a_value, a_scalar), (b_value, b_scalar))
+    target: Any
+    if out is None:
+        target = cupy.empty(x.shape, wanted)
+    elif wanted == out.dtype or np.can_cast(wanted, out.dtype, "same_kind"):
+        target, wanted = out, out.dtype
+    else:
+        raise UnsupportedTypeError(f"a result of dtype {wanted} does not fit into out of dtype {out.dtype}")
+    functions = _functions_for(wanted)
+    if functions is None:
+        return _whole_numbers(a, x, b, y, target)
+    if not target.flags.c_contiguous:
+        target = cupy.empty(x.shape, wanted)
+    x, y = _operand(x, wanted, target), _operand(y, wanted, target)
+    a_value, a_scalar, a_kind = _coefficient(a_value, a_scalar, functions)
+    b_value, b_scalar, b_kind = _coefficient(b_value, b_scalar, functions)
+    size = target.size
+    if size:
+        blocks = min(-(-size // functions.per_block), _MOST_BLOCKS)
+        arguments = (x, y, target, np.int64(size), a_value, a_scalar, a_kind, b_value, b_scalar, b_kind)
+        functions.axpby((blocks,), _ONE_BLOCK, arguments)
+    if out is not None and target is not out:
+        out[...] = target
+        return out
+    return target
+
+
+def _factors(a: Any) -> tuple[Any, Any]:
+    """Return a coefficient as a number, and the device scalar that multiplies it or ``None``."""
+    if a.__class__ is float or a.__class__ is int:
+        return a, None
+    if isinstance(a, tuple):
+        factor, scalar = a
+        value, device = _factors(scalar)
+        return factor * value, device
+    if isinstance(a, cupy.ndarray):
+        return 1, a
+    return a.item() if hasattr(a, "item") else a, None
+
+
+def _result_dtype(x: Any, y: Any, *coefficients: tuple[Any, Any]) -> np.dtype:
+    """Return the dtype of the result: coefficients promote kinds, never precisions."""
+    if x.dtype == y.dtype and x.dtype.kind == "c":
+        return x.dtype
+    weak = [value if scalar is None else _LIKE[scalar.dtype.kind] for value, scalar in coefficients]
+    if x.dtype == y.dtype and x.dtype.kind in "fV" and not any(isinstance(value, complex) for value in weak):
+        return x.dtype
+    return np.result_type(x.dtype, y.dtype, *weak)
+
+
+_LIKE: dict[str, Any] = {"b": False, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
+
+
+def _coefficient(value: Any, scalar: Any, functions: _Functions) -> tuple[Any, Any, np.int32]:
+    """Return the kernel's three arguments for a coefficient."""
+    number = functions.number(value)
+    if scalar is None:
+        return number, _NULL, _BY_VALUE
+    if scalar.dtype == functions.number_dtype:
+        return number, scalar, _TIMES_NUMBER
+    if scalar.dtype.kind == "c":
+        return number, scalar.astype(functions.number_dtype), _TIMES_NUMBER
+    if scalar.dtype != functions.real_dtype:
+        scalar = scalar.astype(functions.real_dtype)
+    return number, scalar, _TIMES_REAL
+
+
+def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
+    """Return `x` as the kernel needs it: of `dtype`, contiguous, and not overlapping `target` at another offset."""
+    if x is target:
+        return x
+    x = cupy.ascontiguousarray(x, dtype)
+    start, end = x.data.ptr, target.data.ptr
+    if start != end and start < end + target.nbytes and end < start + x.nbytes:
+        return x.copy()
+    return x
+
+
+def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
+    """Combine integers and booleans, for which there is no kernel: no solver uses them."""
+    (a_value, a_scalar), (b_value, b_scalar) = _factors(a), _factors(b)
+    target[...] = x * (a_value if a_scalar is None else a_value * a_scalar) + y * (
+        b_value if b_scalar is None else b_value * b_scalar
+    )
+    return target
+
+
+# ---- Inner products
+
+
+def dot(x: Any, y: Any, conjugate: bool) -> Any:
+    """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
+    dtype = x.dtype if x.dtype == y.dtype else np.result_type(x.dtype, y.dtype)
+    if conjugate and x is y:
+        dtype = real_of(dtype)
+    out = cupy.empty((), accumulator(dtype))
+    return _fill([(0, x, y)], out, out.dtype, conjugate, 1)
+
+
+def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, out: Any) -> Any:
+    """Return for each slot the sum of the inner products of its pairs, as an array of `dtype`."""
+    if out is None:
+        out = cupy.empty(len(slots), dtype)
+    jobs = [(number, x, y) for number, pairs in enumerate(slots) for x, y in pairs]
+    fresh = (1 << len(slots)) - 1
+    if any(not pairs for pairs in slots):
+        out.fill(0)
+        fresh = 0
+    return _fill(jobs, out, dtype, conjugate, fresh)
+
+
+def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate: bool, fresh: int) -> Any:
+    """Add the inner product of each job to its element of `out`, overwriting those whose bit in `fresh` is set."""
+    waiting: list[tuple[int, Any, Any]] = []
+    functions: _Functions | None = None
+    for number, x, y in jobs:
+        x, y = _factor_arrays(x, y, conjugate)
+        mine = _functions_for(x.dtype)
+        if mine is None or mine.number_dtype != dtype:
+            value = _converted_dot(x, y, conjugate, mine)
+            target = out.reshape(-1)[number : number + 1]
+            target[...] = value if fresh >> number & 1 else target + value
+            fresh &= ~(1 << number)
+            continue
+        full = len(waiting) == _PAIRS or (waiting and number - waiting[0][0] >= _PLACES)
+        if waiting and (full or mine is not functions):
+            fresh = _launch(functions, waiting, out, conjugate, fresh)
+            waiting = []
+        functions = mine
+        waiting.append((number, x, y))
+    if waiting:
+        _launch(functions, waiting, out, conjugate, fresh)
+    return out
+
+
+def _launch(functions: Any, jobs: list[tuple[int, Any, Any]], out: Any, conjugate: bool, fresh: int) -> int:
+    """Launch one kernel, and return which elements of `out` are still to be overwritten."""
+    base = jobs[0][0]
+    arguments: list[Any] = []
+    places, largest = 0, 0
+    for position, (number, x, y) in enumerate(jobs):
+        size = x.size
+        arguments += (x, y, np.int64(size))
+        places |= (number - base) << (4 * position)
+        largest = max(largest, size)
+    partial, ticket, most_blocks = _scratch()
+    blocks = min(max(1, -(-largest // functions.per_block)), most_blocks)
+    arguments += (
+        out[base:] if base else out,
+        partial,
+        ticket,
+        np.uint32(places),
+        np.uint32(fresh >> base & (_PLACES_MASK)),
+        np.float64(-1.0 if conjugate else 1.0),
+    )
+    functions.dots[len(jobs) - 1]((blocks,), _ONE_BLOCK, tuple(arguments))
+    for number, _, _ in jobs:
+        fresh &= ~(1 << number)
+    return fresh
+
+
+_PLACES_MASK = (1 << _PLACES) - 1
+
+
+def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
+    """Return two arrays as the kernel needs them; a complex array with itself as the real numbers in it."""
+    if x is y:
+        x = y = cupy.ascontiguousarray(x)
+        if conjugate and x.dtype.kind == "c":
+            x = y = x.view(real_of(x.dtype))
+        return x, y
+    if x.dtype != y.dtype:
+        dtype = np.result_type(x.dtype, y.dtype)
+        x, y = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
+    return cupy.ascontiguousarray(x), cupy.ascontiguousarray(y)
+
+
+def _converted_dot(x: Any, y: Any, conjugate: bool, functions: _Functions | None) -> Any:
+    """Return an inner product that has another dtype than its neighbours, or of integers, which have no kernel."""
+    if functions is not None:
+        return _fill([(0, x, y)], cupy.empty((), functions.number_dtype), functions.number_dtype, conjugate, 1)
+    if x.dtype.kind == "b":
+        return cupy.any(x & y)
+    return cupy.sum(x * y, dtype=x.dtype)
+
+
+# ---- Scratch memory of dots
+
+_SLOTS = 16
+_PER_THREAD_STREAM = 2  # CUDA's name for a stream that every host thread has one of
+_scratches: dict[tuple[int, ...], tuple[np.uint64, np.uint64, int]] = {}
+_unused: dict[int, list[tuple[np.uint64, np.uint64, int]]] = {}
+_slabs: list[Any] = []
+_allocating = threading.Lock()
+
+
+def _scratch() -> tuple[np.uint64, np.uint64, int]:
+    """Return the addresses of partial sums and ticket, and the number of blocks that they do for.
+
+    Kernels on one stream follow each other and share them; two streams never do. A captured graph keeps those of the
+    stream that it was captured on, so it must not run at the same time as other work of that stream.
+    """
+    stream = cupy.cuda.get_current_stream().ptr
+    key = (cupy.cuda.runtime.getDevice(), stream)
+    if stream == _PER_THREAD_STREAM:
+        key = (*key, threading.get_ident())
+    try:
+        return _scratches[key]
+    except KeyError:
+        with _allocating:
+            if not _unused.get(key[0]):
+                _unused[key[0]] = _slab(key[0])
+            return _scratches.setdefault(key, _unused[key[0]].pop())
+
+
+def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
+    """Allocate zeroed scratch memory for several streams, ready at once even while a stream is being captured."""
+    blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+    bytes_each = 256 * math.ceil((_PAIRS * blocks * 16 + 16) / 256)
+    with cupy.cuda.Stream(non_blocking=True) as aside:
+        slab = cupy.zeros(_SLOTS * bytes_each, np.uint8)
+        aside.synchronize()
+    _slabs.append(slab)
+    starts = range(slab.data.ptr, slab.data.ptr + slab.nbytes, bytes_each)
+    # The ticket comes last, behind the partial sums.
+    return [(np.uint64(start), np.uint64(start + bytes_each - 16), blocks) for start in starts]
+
+
+# ---- Scalars and norms
+
+
+def divide(a: Any, b: Any, out: Any) -> Any:
+    """Return ``a / b``, and 0 where `b` is 0."""
+    dtype = np.result_type(*(v.dtype if isinstance(v, cupy.ndarray) else _host_number(v) for v in (a, b)))
+    if dtype.kind not in "fc" and dtype.name != "bfloat16":
+        dtype = np.dtype(np.float64)
+    dtype = accumulator(dtype)
+    functions = _functions_for(dtype)
+    if functions is None:
+        raise UnsupportedTypeError(f"there is no division for scalars of dtype {dtype}")
+    if out is None:
+        out = cupy.empty((), dtype)
+    target = out if out.dtype == dtype else cupy.empty((), dtype)
+    functions.divide((1,), (1,), (_scalar(a, dtype), _scalar(b, dtype), target))
+    if target is not out:
+        out[...] = target
+    return out
+
+
+def _host_number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _scalar(value: Any, dtype: np.dtype) -> Any:
+    if isinstance(value, cupy.ndarray):
+        return value if value.dtype == dtype else value.astype(dtype)
+    return cupy.full((), value, dtype)
+
+
+def norm_part(x: Any, order: float) -> Any:
+    """Return what this rank adds to the norm of an array: a count, a sum of powers, or an extreme of absolute values.
+
+    The dtype is the real one of the norm: float64 for integers, float32 for half types.
+    """
+    dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
+    if order == 0:
+        return cupy.count_nonzero(x).astype(dtype)
+    if x.dtype == _bfloat16():
+        x = x.astype(np.float32)
+    size = "(double)abs(x)" if x.dtype.kind == "c" else "fabs((double)x)"
+    if np.isinf(order):
+        return _extreme_kernel(size, order > 0)(x).astype(dtype)
+    return _power_kernel(size)(x, order).astype(dtype)
+
+
+def _bfloat16() -> np.dtype | None:
+    try:
+        return as_dtype("bfloat16")
+    except ValueError:
+        return None
+
+
+@cupy.memoize()
+def _power_kernel(size: str) -> Any:
+    powers = f"p == 1 ? {size} : (p == 2 ? {size} * {size} : pow({size}, p))"
+    return cupy.ReductionKernel(
+        "T x, float64 p", "float64 y", powers, "a + b", "y = a", "0", "collops_power_sum", reduce_type="double"
+    )
+
+
+@cupy.memoize()
+def _extreme_kernel(size: str, largest: bool) -> Any:
+    # NaN wins on either side, as in NumPy.
+    chosen = f"(isnan(a) || a {'>' if largest else '<'} b) ? a : b"
+    start = "0" if largest else "__longlong_as_double(0x7ff0000000000000LL)"
+    return cupy.ReductionKernel(
+        "T x", "float64 y", size, chosen, "y = a", start, "collops_extreme", reduce_type="double"
+    )
