@@ -25,7 +25,9 @@ def pair(sources, receivers, dims, samples, taps, dtype, *, rough=False):
         if rough:  # neighbours far apart in time, also before the first sample
             return rng.uniform(-0.2 * samples, 0.8 * samples, (number, *dims))
         where = rng.uniform(0, 1, (number, len(dims))) * np.array(dims)
-        return np.stack([0.02 * samples * np.sqrt(sum((a - c) ** 2 for a, c in zip(axes, p))) for p in where])
+        return np.stack(
+            [0.02 * samples * np.sqrt(sum((a - c) ** 2 for a, c in zip(axes, p, strict=True))) for p in where]
+        )
 
     tables = FixedTables.from_seconds(table(sources), table(receivers), 1.0, samples, dtype)
     wavelet = rng.standard_normal(taps)

@@ -24,10 +24,12 @@ def survey(ndim: int = 2, shots: int = 5, receivers: int = 7, samples: int = 90,
     """A survey whose late arrivals fall off the traces, with an asymmetric wavelet."""
     x, z, y = np.arange(13) * 9.0, np.arange(11) * 7.0, np.arange(5) * 8.0
     rng = np.random.default_rng(3)
-    axes = (x, z) if ndim == 2 else (y, x, z)
+    axes, scales = ((x, z), (1, 0.3)) if ndim == 2 else ((y, x, z), (1, 1, 0.3))
 
     def positions(number: int) -> np.ndarray:
-        return np.stack([rng.uniform(axis[0], axis[-1] * scale, number) for axis, scale in zip(axes, (1, 1, 0.3))])
+        return np.stack(
+            [rng.uniform(axis[0], axis[-1] * scale, number) for axis, scale in zip(axes, scales, strict=True)]
+        )
 
     return {
         "z": z,
@@ -39,6 +41,7 @@ def survey(ndim: int = 2, shots: int = 5, receivers: int = 7, samples: int = 90,
         "wavelet": rng.standard_normal(taps),
         "wavelet_center": taps // 3,
         "y": None if ndim == 2 else y,
+        "threads": 1,  # the ranks of this suite share few cores
     }
 
 
@@ -153,6 +156,21 @@ def test_wavelet_longer_than_the_traces(comm):
     assert np.isclose(np.vdot(modelled, data), np.vdot(image, migrated), rtol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_any_number_of_threads_gives_the_same_bits(dtype):
+    import numba
+
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("NUMBA_NUM_THREADS allows one thread")
+    rng = np.random.default_rng(6)
+    times = tables(dtype, source=rng.uniform(0, 0.06, (4, 70, 30)), receiver=rng.uniform(0, 0.06, (9, 70, 30)))
+    one, two = (LocalKirchhoff(times, (70, 30), np.hanning(9), 4, threads=n) for n in (1, 2))
+    image = rng.standard_normal(one.shape[1]).astype(dtype)
+    data = one.forward_local(image)
+    np.testing.assert_array_equal(two.forward_local(image), data)
+    np.testing.assert_array_equal(two.adjoint_local(data), one.adjoint_local(data))
+
+
 @pytest.mark.parametrize("shots", [0, 1, 2])
 def test_ranks_without_shots(comm, shots):
     s = survey(shots=shots)
@@ -181,7 +199,7 @@ def test_receivers_that_share_a_grid_point(comm):
 
 def test_messages(comm):
     operator = Kirchhoff(**survey(), mode="analytic", comm=comm)
-    image, data = random_pair(operator)
+    image, _ = random_pair(operator)
     m = DistributedArray(operator.domain, comm, image)
     d = operator.forward(m)
     with count_messages() as messages:
@@ -209,9 +227,7 @@ def test_recordings_that_begin_late(dtype, kernels):
     whole = LocalKirchhoff(tables(dtype, source=source, receiver=receiver), (3, 4), [1.0], 0, kernels=kernels)
     expected = whole.forward_local(image).reshape(6, 30)[:, 6:]
     for late in ((source - delay, receiver), (source, receiver - delay), (source - delay / 2, receiver - delay / 2)):
-        operator = LocalKirchhoff(
-            tables(dtype, source=late[0], receiver=late[1]), (3, 4), [1.0], 0, kernels=kernels
-        )
+        operator = LocalKirchhoff(tables(dtype, source=late[0], receiver=late[1]), (3, 4), [1.0], 0, kernels=kernels)
         found = operator.forward_local(image).reshape(6, 30)
         # What fell before the first sample is left out, also its share of the first sample.
         np.testing.assert_allclose(found[:, 1:24], expected[:, 1:], rtol=0, atol=20 * TOLERANCE[dtype])

@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import numba
 import numpy as np
 from numba import njit, prange
 
 from collops.errors import InputError
-
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 
 __all__ = ["NumbaKernels", "available_cores", "thread_count"]
@@ -248,9 +248,7 @@ def _compiled(dtype: str) -> None:
     scaling = (np.int64(scale.fraction_bits), scale.dtype.type(1))
     with _alone(), _threads(1):
         _forward(one, table, table, *scaling, taps, np.int64(0), trace.reshape(1, 2))
-        _adjoint(
-            trace.reshape(1, 2), table, table, *scaling, taps, np.int64(0), np.zeros((1, 2, 2), dtype), one
-        )
+        _adjoint(trace.reshape(1, 2), table, table, *scaling, taps, np.int64(0), np.zeros((1, 2, 2), dtype), one)
 
 
 @contextmanager
@@ -258,7 +256,8 @@ def _alone() -> Iterator[None]:
     """Hold a lock that all processes with this on-disk cache share."""
     import fcntl
 
-    folder = _forward.stats.cache_path
+    dispatcher: Any = _forward
+    folder = dispatcher.stats.cache_path
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -11,8 +11,6 @@ import numpy as np
 from collops.backend import engine as engine_called
 from collops.comm import Communicator, world
 from collops.errors import CollopsError, InputError
-from collops.operators.vstack import VStack
-
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import (
     Grid,
@@ -24,6 +22,7 @@ from collops.operators.kirchhoff.geometry import (
 )
 from collops.operators.kirchhoff.local import LocalKirchhoff
 from collops.operators.kirchhoff.travel_times import analytic, eikonal, require_eikonal_solver
+from collops.operators.vstack import VStack
 
 __all__ = ["Kirchhoff"]
 
@@ -33,13 +32,13 @@ Mode = Literal["analytic", "eikonal", "byot"]
 class Kirchhoff(VStack):
     """Kirchhoff demigration (forward) and migration (adjoint), the shots spread over the ranks.
 
-    The image is replicated; the data are split by shots, the first ``sources % ranks`` ranks having one shot more. Ranks
-    without shots have no rows. Forward sends nothing, adjoint sends one allreduce of the image. What it computes
-    agrees with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
+    The image is replicated; the data are split by shots, the first ``sources % ranks`` ranks having one shot more.
+    Ranks without shots have no rows. Forward sends nothing, adjoint sends one allreduce of the image. What it
+    computes agrees with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
 
-    Collective. Every rank passes the same arguments. Each rank computes the travel times of its own sources. Receiver
-    times are needed by all ranks: in mode ``"eikonal"``, where they cost, each distinct grid point that receivers sit on
-    is solved for by one rank, and the tables are gathered; otherwise every rank computes them.
+    Collective. Every rank passes the same arguments. Each rank computes the travel times of its own sources.
+    Receiver times are needed by all ranks: in mode ``"eikonal"``, where they cost, each distinct grid point that
+    receivers sit on is solved for by one rank, and the tables are gathered; otherwise every rank computes them.
 
     Parameters
     ----------
@@ -58,11 +57,11 @@ class Kirchhoff(VStack):
     y : array, optional
         First axis of a 3-D image.
     mode : {"eikonal", "analytic", "byot"}
-        First arrivals in a velocity model (needs scikit-fmm; positions move to their nearest grid points), straight rays
-        in a constant velocity, or the travel times that are given.
+        First arrivals in a velocity model (needs scikit-fmm; positions move to their nearest grid points), straight
+        rays in a constant velocity, or the travel times that are given.
     travel_times : tuple of two arrays, optional
-        Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image. Of the
-        sources only this rank's columns are read. Infinity means that nothing arrives.
+        Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image.
+        Of the sources only this rank's columns are read. Infinity means that nothing arrives.
     comm : Communicator, optional
         The ranks; the world by default.
     engine : str, optional
@@ -94,8 +93,8 @@ class Kirchhoff(VStack):
 
     References
     ----------
-    .. [1] Bleistein, N., Cohen, J. K., and Stockwell, J. W., "Mathematics of Multidimensional Seismic Imaging, Migration
-       and Inversion", Springer, 2000.
+    .. [1] Bleistein, N., Cohen, J. K., and Stockwell, J. W., "Mathematics of Multidimensional Seismic Imaging,
+       Migration and Inversion", Springer, 2000.
 
     Examples
     --------

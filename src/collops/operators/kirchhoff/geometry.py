@@ -169,9 +169,7 @@ def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
     except (TypeError, ValueError, OverflowError):
         index, whole = -1, False
     if not whole or not 0 <= index < taps.size:
-        raise InputError(
-            f"wavelet_center must be an index of the wavelet, 0 to {taps.size - 1}; got {center!r}"
-        )
+        raise InputError(f"wavelet_center must be an index of the wavelet, 0 to {taps.size - 1}; got {center!r}")
     return taps, index
 
 
@@ -189,7 +187,8 @@ def _uniform_axis(name: str, values: Any) -> tuple[np.ndarray, float]:
     steps = np.diff(axis)
     if np.abs(steps - step).max() > tolerance:
         raise InputError(
-            f"{name} must be uniform; its steps go from {steps.min():g} to {steps.max():g}: resample onto a uniform axis"
+            f"{name} must be uniform; its steps go from {steps.min():g} to {steps.max():g}: "
+            "resample onto a uniform axis"
         )
     return axis, step
 

@@ -176,9 +176,7 @@ class CudaKernels:
         if self._traces == 0:
             image.fill(0)
             return
-        self._filter(
-            traces, self._reversed_wavelet, self._scratch, self._taps - 1 - self._center, as_pairs=True
-        )
+        self._filter(traces, self._reversed_wavelet, self._scratch, self._taps - 1 - self._center, as_pairs=True)
         if self._adjoint_grid[1] > 1:
             image.fill(0)
         sizes = (

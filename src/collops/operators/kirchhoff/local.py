@@ -13,10 +13,9 @@ import numpy as np
 from collops.backend import Engine, engine_of
 from collops.backend import engine as engine_called
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.local import store
-
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.geometry import checked_wavelet
+from collops.operators.local import store
 
 __all__ = ["LocalKirchhoff"]
 
@@ -28,7 +27,7 @@ class _Kernels(Protocol):
 
 
 class LocalKirchhoff:
-    """Kirchhoff demigration (forward) and migration (adjoint) in the memory of one process or one device.
+    r"""Kirchhoff demigration (forward) and migration (adjoint) in the memory of one process or one device.
 
     Parameters
     ----------
@@ -43,8 +42,8 @@ class LocalKirchhoff:
     engine : str or Engine, optional
         ``"numpy"`` or ``"cupy"``: where the operator works; by default the environment's COLLOPS_ENGINE, or NumPy.
     kernels : {"numba", "numpy"}, optional
-        On the numpy engine: the multi-threaded kernels (the default), or plain NumPy, which is many times slower. Without
-        Numba plain NumPy is the default, with a warning.
+        On the numpy engine: the multi-threaded kernels (the default), or plain NumPy, which is many times slower.
+        Without Numba plain NumPy is the default, with a warning.
     threads : int, optional
         Threads of the Numba kernels; by default NUMBA_NUM_THREADS, or else all cores of this process.
 
@@ -68,13 +67,14 @@ class LocalKirchhoff:
 
     Notes
     -----
-    With travel times :math:`\\tau`, wavelet :math:`w` and sampling interval :math:`\\Delta t`, forward is
+    With travel times :math:`\tau`, wavelet :math:`w` and sampling interval :math:`\Delta t`, forward is
 
-    .. math:: d(s, r, t) = w(t) * \\sum_p m(p)\\, \\Lambda\\left(\\frac{t - \\tau(s, p) - \\tau(r, p)}{\\Delta t}\\right)
+    .. math::
+        d(s, r, t) = w(t) * \sum_p m(p)\, \Lambda\left(\frac{t - \tau(s, p) - \tau(r, p)}{\Delta t}\right)
 
-    where :math:`\\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. Arrivals
-    before the first or behind the last sample are left out. On devices sums are made in no fixed order, so results
-    agree from call to call to rounding.
+    where :math:`\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. Arrivals
+    before the first sample, at the last or behind it are left out. On devices sums are made in no fixed order, so
+    results agree from call to call to rounding; on hosts they are the same whatever the number of threads.
     """
 
     capturable = True
@@ -95,8 +95,8 @@ class LocalKirchhoff:
         points = math.prod(self.dims)
         if tables.sources.shape[1] != points or tables.receivers.shape[1] != points:
             raise InputError(
-                f"travel times for {tables.sources.shape[1]} and {tables.receivers.shape[1]} points do not fit an image "
-                f"of shape {self.dims}"
+                f"travel times for {tables.sources.shape[1]} and {tables.receivers.shape[1]} points do not fit "
+                f"an image of shape {self.dims}"
             )
         self.dimsd = (len(tables.sources), len(tables.receivers), tables.scale.samples)
         self.dtype = tables.scale.dtype
@@ -160,12 +160,12 @@ class LocalKirchhoff:
             raise LayoutError(f"expected {size} elements, got {source.size}")
         xp = self.engine.xp
         source = xp.ascontiguousarray(source, dtype=self.dtype).reshape(-1)
-        fits = out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size
-        result = out.reshape(-1) if fits else xp.empty(result_size, dtype=self.dtype)
+        if out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size:
+            kernel(source, out.reshape(-1))
+            return out
+        result = xp.empty(result_size, dtype=self.dtype)
         kernel(source, result)
-        if out is None:
-            return result
-        return out if fits else store(result, out)
+        return store(result, out)
 
     def _choose(
         self, tables: FixedTables, taps: np.ndarray, center: int, kernels: str | None, threads: int | None
@@ -178,7 +178,9 @@ class LocalKirchhoff:
             columns = math.prod(self.dims[:-1])
             return CudaKernels(tables, taps, center, columns, self.dims[-1])
         if self.engine.name != "numpy":
-            raise UnsupportedTypeError(f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy")
+            raise UnsupportedTypeError(
+                f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
+            )
         installed = importlib.util.find_spec("numba") is not None
         if kernels is None and not installed:
             warnings.warn(

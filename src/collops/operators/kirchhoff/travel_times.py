@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from collops.errors import InputError
-
 from collops.operators.kirchhoff.geometry import Grid
 
 __all__ = ["analytic", "eikonal", "require_eikonal_solver"]
