@@ -34,6 +34,11 @@ def blocks(comm, columns: int, dtype) -> list[list[np.ndarray]]:
     ]
 
 
+def joined(every: list[list[np.ndarray]]) -> list[np.ndarray]:
+    """Return the matrices of all ranks in one list."""
+    return [block for entries in every for block in entries]
+
+
 def tolerance(dtype) -> float:
     """Return what two computations of one thing may differ by, relative to its size."""
     return 200 * float(np.finfo(dtype).eps)

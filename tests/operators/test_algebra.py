@@ -10,7 +10,7 @@ from collops.array import from_global, random
 from collops.errors import CollopsError, InputError, LayoutError
 from collops.operators import BlockDiag, LinearOperator, VStack
 
-from .problems import assert_close, blocks, matrix, vector
+from .problems import assert_close, blocks, joined, matrix, vector
 
 COLUMNS = 5
 
@@ -24,8 +24,8 @@ def pair(request, comm):
     return (
         VStack(a[comm.rank], comm),
         VStack(b[comm.rank], comm),
-        np.vstack(sum(a, [])),
-        np.vstack(sum(b, [])),
+        np.vstack(joined(a)),
+        np.vstack(joined(b)),
     )
 
 

@@ -19,7 +19,7 @@ from collops.operators import (
     VStack,
 )
 
-from .problems import assert_close, blocks, matrix, vector
+from .problems import assert_close, blocks, joined, matrix, vector
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 COLUMNS = 6
@@ -28,7 +28,10 @@ COLUMNS = 6
 def check(op, whole, comm, dtype) -> None:
     """Compare an operator with its matrix, both ways, with and without out, and run its dot test."""
     x, y = vector(op.domain.size, dtype, 1), vector(op.range.size, dtype, 2)
-    xd, yd = from_global(x.reshape(op.domain.shape), op.domain, comm=comm), from_global(y.reshape(op.range.shape), op.range, comm=comm)
+    xd, yd = (
+        from_global(x.reshape(op.domain.shape), op.domain, comm=comm),
+        from_global(y.reshape(op.range.shape), op.range, comm=comm),
+    )
     for out in (None, zeros(op.range, comm=comm, dtype=dtype)):
         result = op.forward(xd, out)
         assert out is None or result is out
@@ -49,21 +52,21 @@ def check(op, whole, comm, dtype) -> None:
 def test_vstack(comm, dtype):
     every = blocks(comm, COLUMNS, dtype)
     op = VStack([pylops.MatrixMult(block, dtype=dtype) for block in every[comm.rank]], comm)
-    check(op, np.vstack(sum(every, [])), comm, dtype)
+    check(op, np.vstack(joined(every)), comm, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hstack(comm, dtype):
     every = [[block.T.copy() for block in entries] for entries in blocks(comm, COLUMNS, dtype)]
     op = HStack(every[comm.rank], comm)
-    check(op, np.hstack(sum(every, [])), comm, dtype)
+    check(op, np.hstack(joined(every)), comm, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_block_diag(comm, dtype):
     every = blocks(comm, COLUMNS, dtype)
     op = BlockDiag([pylops.MatrixMult(block, dtype=dtype) for block in every[comm.rank]], comm)
-    check(op, scipy.linalg.block_diag(*sum(every, [])), comm, dtype)
+    check(op, scipy.linalg.block_diag(*joined(every)), comm, dtype)
 
 
 def test_block_diag_of_one_rank_only(comm):
@@ -73,7 +76,7 @@ def test_block_diag_of_one_rank_only(comm):
 
 def test_images_keep_their_shape(comm):
     every = blocks(comm, 6, "f8")
-    whole = np.vstack(sum(every, []))
+    whole = np.vstack(joined(every))
     op = VStack(every[comm.rank], comm, dims=(2, 3))
     assert op.domain is Layout.replicated((2, 3), comm.size)
     check(op, whole, comm, "f8")
@@ -114,7 +117,7 @@ def test_masks_keep_groups_apart(comm):
 
 def test_stacked_forms(comm):
     every = blocks(comm, COLUMNS, "f8")
-    whole = np.vstack(sum(every, []))
+    whole = np.vstack(joined(every))
     a = VStack(every[comm.rank], comm)
     b = VStack([2 * block for block in every[comm.rank]], comm)
     c = HStack([block.T for block in every[comm.rank]], comm)
@@ -144,7 +147,7 @@ def test_stacked_forms(comm):
 
 def test_stacks_nest(comm):
     every = blocks(comm, COLUMNS, "c16")
-    whole = np.vstack(sum(every, []))
+    whole = np.vstack(joined(every))
     a = VStack(every[comm.rank], comm)
     inner = StackedVStack([a, a * 2])
     outer = StackedVStack([inner, a.conj()])

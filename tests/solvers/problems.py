@@ -1,0 +1,59 @@
+"""Least-squares problems for the tests: uneven over the ranks, and what they are for serial PyLops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pylops
+import scipy.linalg
+
+from collops.array import from_global
+from collops.operators import BlockDiag, HStack, VStack
+
+ROWS = ([4, 5], [], [7], [3])
+"""Rows of each rank's operators: two on the first rank, none on the second."""
+
+
+def joined(every: list[list[np.ndarray]]) -> list[np.ndarray]:
+    """Return the matrices of all ranks in one list."""
+    return [block for entries in every for block in entries]
+
+
+def random_matrix(rows: int, columns: int, dtype, seed: int) -> np.ndarray:
+    """Return a random matrix, the same on every rank."""
+    generator = np.random.default_rng([seed, rows, columns])
+    values = generator.standard_normal((rows, columns))
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * generator.standard_normal((rows, columns))
+    return values.astype(dtype)
+
+
+def problem(kind: str, comm, dtype):
+    """Return a distributed operator, the same for PyLops, and data for both."""
+    ranks = ROWS[: comm.size]
+    if kind == "vstack":
+        # Enough rows for a solution that fits them only in the mean.
+        every = [[random_matrix(n + 3, 6, dtype, n) for n in rows] for rows in ranks]
+        op, whole = VStack(every[comm.rank], comm), np.vstack(joined(every))
+    elif kind == "hstack":
+        every = [[random_matrix(30, n, dtype, n) for n in rows] for rows in ranks]
+        op, whole = HStack(every[comm.rank], comm), np.hstack(joined(every))
+    else:
+        every = [[random_matrix(n + 2, n, dtype, n) for n in rows] for rows in ranks]
+        op, whole = BlockDiag(every[comm.rank], comm), scipy.linalg.block_diag(*joined(every))
+    data = random_matrix(len(whole), 1, dtype, 99)[:, 0]
+    return op, pylops.MatrixMult(whole, dtype=dtype), data, from_global(data, op.range, comm=comm)
+
+
+def start(op, comm, dtype):
+    """Return a starting model, and the same as a distributed array."""
+    x0 = random_matrix(op.domain.size, 1, dtype, 98)[:, 0]
+    return x0, from_global(x0, op.domain, comm=comm)
+
+
+def assert_close(actual, expected, dtype="f8", factor: float = 1.0) -> None:
+    """Assert that two arrays agree to the rounding of some iterations, relative to the largest element."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    atol = factor * 1000 * float(np.finfo(dtype).eps) * scale
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)

@@ -1,0 +1,57 @@
+"""CG against serial PyLops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pylops
+import pytest
+from pylops.optimization import basic
+
+from collops.array import from_global
+from collops.errors import LayoutError
+from collops.operators import BlockDiag
+from collops.solvers import Status, cg
+
+from .problems import assert_close, problem, start
+from .test_cgls import messages_of_one_iteration
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("damp", [0.0, 0.7])
+@pytest.mark.parametrize("kind", ["vstack", "block_diag"])
+@pytest.mark.parametrize("with_start", [False, True])
+def test_iterates_are_those_of_pylops(comm, kind, damp, dtype, with_start):
+    op, serial, y, yd = problem(kind, comm, dtype)
+    right, right_d = serial.A.conj().T @ y, op.H @ yd
+    normal = pylops.MatrixMult(serial.A.conj().T @ serial.A, dtype=dtype)
+    x0, x0d = start(op, comm, dtype) if with_start else (None, None)
+    result = cg(op.H @ op, right_d, x0d, niter=4, damp=damp, tol=0)
+    x, iterations, cost = basic.cg(normal, right, x0=x0, niter=4, damp=damp, tol=0)
+    assert result.iterations == iterations
+    assert_close(result.x.gather(), x, dtype, factor=10)
+    assert_close(result.residual_norms, cost, dtype, factor=10)
+
+
+def test_stops_where_pylops_stops(comm):
+    op, serial, y, yd = problem("vstack", comm, "f8")
+    normal = pylops.MatrixMult(serial.A.T @ serial.A)
+    for tol in (1e30, 1.0, 1e-3):
+        result = cg(op.H @ op, op.H @ yd, niter=50, tol=tol)
+        _, iterations, _ = basic.cg(normal, serial.A.T @ y, niter=50, tol=tol)
+        assert result.iterations == iterations and result.status is Status.CONVERGED
+
+
+def test_messages(comm):
+    op, _, _, yd = problem("vstack", comm, "f8")
+    sent = [message.elements for message in messages_of_one_iteration(cg, op.H @ op, op.H @ yd, tol=0)]
+    assert sorted(sent) == ([1, op.domain.size] if comm.size > 1 else [])
+    square = BlockDiag([np.diag([1.0, 2.0, 3.0])], comm)
+    y = from_global(np.ones(3 * comm.size), square.range, comm=comm)
+    sent = [message.elements for message in messages_of_one_iteration(cg, square, y, tol=0)]
+    assert sent == ([1, 1] if comm.size > 1 else [])
+
+
+def test_needs_one_layout_on_both_sides(comm):
+    op, _, _, yd = problem("vstack", comm, "f8")
+    with pytest.raises(LayoutError, match="cgls takes any"):
+        cg(op, yd)

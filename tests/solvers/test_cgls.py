@@ -1,0 +1,209 @@
+"""CGLS against serial PyLops and against exact solutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pylops.optimization import basic
+
+from collops import profile
+from collops.array import StackedArray, from_global, zeros
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators import BlockDiag, StackedVStack, VStack
+from collops.solvers import Status, cgls
+
+from .problems import assert_close, problem, random_matrix, start
+
+KINDS = ["vstack", "hstack", "block_diag"]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("damp", [0.0, 0.7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_iterates_are_those_of_pylops(comm, kind, damp, dtype):
+    op, serial, y, yd = problem(kind, comm, dtype)
+    result = cgls(op, yd, niter=4, damp=damp, tol=0)
+    x, _, iterations, _, _, cost = basic.cgls(serial, y, niter=4, damp=damp, tol=0)
+    assert result.iterations == iterations == 4
+    assert result.x.dtype == np.dtype(dtype) and result.x.layout is op.domain
+    assert_close(result.x.gather(), x, dtype)
+    assert_close(result.residual_norms, cost, dtype)
+    assert result.status is Status.ITERATION_LIMIT and not result.status.successful
+
+
+@pytest.mark.parametrize("damp", [0.0, 1.0])  # other factors: PyLops does not square the first one
+@pytest.mark.parametrize("kind", KINDS)
+def test_starting_model(comm, kind, damp):
+    op, serial, y, yd = problem(kind, comm, "f8")
+    x0, x0d = start(op, comm, "f8")
+    result = cgls(op, yd, x0d, niter=4, damp=damp, tol=0)
+    x, *_, cost = basic.cgls(serial, y, x0=x0, niter=4, damp=damp, tol=0)
+    assert_close(result.x.gather(), x)
+    assert_close(result.residual_norms, cost)
+    assert_close(x0d.gather(), x0)
+
+
+def test_starting_model_with_damping_reaches_the_minimum(comm):
+    op, serial, y, yd = problem("vstack", comm, "c16")
+    _, x0d = start(op, comm, "c16")
+    whole = serial.A
+    exact = np.linalg.solve(whole.conj().T @ whole + 0.3**2 * np.eye(6), whole.conj().T @ y)
+    assert_close(cgls(op, yd, x0d, niter=6, damp=0.3, tol=0).x.gather(), exact)
+
+
+def test_stops_where_pylops_stops(comm):
+    op, serial, y, yd = problem("vstack", comm, "f8")
+    for tol in (1e30, 1.0, 1e-3, 1e-20):
+        result = cgls(op, yd, niter=50, tol=tol)
+        x, _, iterations, *_ = basic.cgls(serial, y, niter=50, tol=tol)
+        assert result.iterations == iterations
+        assert result.status is Status.CONVERGED and result.status.successful
+        assert len(result.residual_norms) == iterations + 1
+        assert_close(result.x.gather(), x)
+
+
+def test_exact_data_and_no_data(comm):
+    op, serial, _, _ = problem("vstack", comm, "f8")
+    truth = random_matrix(6, 1, "f8", 5)[:, 0]
+    exact = from_global(serial @ truth, op.range, comm=comm)
+    result = cgls(op, exact, niter=30, tol=0)  # goes on long after it has arrived
+    assert_close(result.x.gather(), truth)
+    nothing = cgls(op, 0 * exact, niter=3, tol=0)
+    assert nothing.status is Status.CONVERGED and nothing.iterations == 0
+    assert_close(nothing.x.gather(), np.zeros(6))
+
+
+def test_real_data_of_a_complex_operator(comm):
+    op, serial, y, _ = problem("vstack", comm, "c16")
+    result = cgls(op, from_global(y.real.copy(), op.range, comm=comm), niter=4, tol=0)
+    x, *_ = basic.cgls(serial, y.real.astype("c16"), niter=4, tol=0)
+    assert result.x.dtype == np.complex128
+    assert_close(result.x.gather(), x)
+
+
+def test_complex_data_of_a_real_operator(comm):
+    op, serial, y, _ = problem("block_diag", comm, "f8")
+    y = y * (1 + 2j)
+    result = cgls(op, from_global(y, op.range, comm=comm), niter=4, tol=0)
+    x, *_ = basic.cgls(serial, y, niter=4, tol=0)
+    assert_close(result.x.gather(), x)
+
+
+def test_images(comm):
+    matrix = random_matrix(8, 6, "f8", comm.rank)
+    flat, image = VStack([matrix], comm), VStack([matrix], comm, dims=(2, 3))
+    y = from_global(random_matrix(8 * comm.size, 1, "f8", 3)[:, 0], flat.range, comm=comm)
+    result = cgls(image, y, niter=3, damp=0.1)
+    assert result.x.shape == (2, 3)
+    assert_close(result.x.gather().ravel(), cgls(flat, y, niter=3, damp=0.1).x.gather())
+
+
+def test_stacked_data(comm):
+    op, serial, y, yd = problem("vstack", comm, "f8")
+    stacked = StackedVStack([op, 2 * op])
+    result = cgls(stacked, StackedArray([yd, yd]), niter=4, tol=0)
+    whole = np.vstack([serial.A, 2 * serial.A])
+    from pylops import MatrixMult
+
+    x, *_, cost = basic.cgls(MatrixMult(whole), np.concatenate([y, y]), niter=4, tol=0)
+    assert_close(result.x.gather(), x)
+    assert_close(result.residual_norms, cost)
+
+
+def test_masks_solve_one_problem_per_group(comm):
+    mask = [rank % 2 for rank in range(comm.size)]
+    op = VStack([random_matrix(8, 5, "f8", comm.rank)], comm, mask=mask)
+    y = zeros(op.range, comm=comm)
+    y.local_array[...] = random_matrix(8, 1, "f8", 50 + comm.rank)[:, 0]
+    # One group finishes before the other, and nobody waits for it.
+    result = cgls(op, y, niter=5 + mask[comm.rank], tol=0)
+    members = [rank for rank in range(comm.size) if mask[rank] == mask[comm.rank]]
+    whole = np.vstack([random_matrix(8, 5, "f8", rank) for rank in members])
+    data = np.concatenate([random_matrix(8, 1, "f8", 50 + rank)[:, 0] for rank in members])
+    assert_close(result.x.local_array, np.linalg.lstsq(whole, data)[0], factor=100)
+
+
+def messages_of_one_iteration(solver, op, y, **options):
+    counts = []
+    for niter in (2, 3):
+        with profile.count_messages() as sent:
+            solver(op, y, niter=niter, **options)
+        counts.append(sent)
+    fewer, more = counts
+    assert more["metadata"] == more["split"] == more["bcast"] == 0
+    extra = list(more.records)
+    for message in fewer.records:
+        extra.remove(message)
+    return extra
+
+
+@pytest.mark.parametrize("damp", [0.0, 0.5])
+def test_messages(comm, damp):
+    op, _, _, yd = problem("vstack", comm, "f8")
+    sent = messages_of_one_iteration(cgls, op, yd, damp=damp, tol=0)
+    vectors = [message for message in sent if message.elements == op.domain.size]
+    scalars = [message for message in sent if message.elements <= 2]
+    assert all(message.operation == "allreduce" for message in sent)
+    assert (len(vectors), len(scalars), len(sent)) == ((1, 2, 3) if comm.size > 1 else (0, 0, 0))
+    diagonal, _, _, yd = problem("block_diag", comm, "f8")
+    sent = messages_of_one_iteration(cgls, diagonal, yd, damp=damp, tol=0)
+    assert [message.operation for message in sent] == ["allreduce"] * (2 if comm.size > 1 else 0)
+    assert all(message.elements <= 2 for message in sent)
+
+
+def test_one_scalar_message_where_numbers_may_come_late(comm):
+    """What device engines do, whose host looks at an iteration's numbers some iterations later."""
+    from collops.solvers import CGLS
+
+    op, serial, y, yd = problem("vstack", comm, "f8")
+    method = CGLS(damp=0.5, tol=0.0)
+    state = method.init(op, yd, None, prompt=False)
+    assert method.late(state) == (comm.size > 1)
+    norms = []
+    for _ in range(4):
+        with profile.count_messages() as sent:
+            state = method.step(state)
+        norms.append(method.residual_norms(np.array([[float(value) for value in method.monitor(state)]]))[0])
+        if comm.size > 1:
+            assert [message.elements for message in sent.records] == [3, op.domain.size]
+    state = method.finalize(state)
+    norms.append(method.residual_norms(np.array([[float(value) for value in method.monitor(state)]]))[0])
+    x, *_, cost = basic.cgls(serial, y, niter=4, damp=0.5, tol=0)
+    assert_close(state.x.gather(), x)
+    if comm.size > 1:
+        assert_close(norms, cost)
+
+
+def test_options_are_checked(comm):
+    op, _, _, yd = problem("vstack", comm, "f8")
+    for options in (
+        {"niter": -1},
+        {"niter": 1.5},
+        {"damp": -1.0},
+        {"tol": float("nan")},
+        {"damp": "x"},
+        {"graph": "yes"},
+    ):
+        with pytest.raises(InputError, match=next(iter(options))):
+            cgls(op, yd, **options)
+    with pytest.raises(LayoutError, match="y must have the layout"):
+        cgls(op, zeros(op.domain, comm=comm))
+    with pytest.raises(LayoutError, match="x0 must have the layout"):
+        cgls(op, yd, yd)
+    with pytest.raises(UnsupportedTypeError, match="y must be a distributed array"):
+        cgls(op, np.ones(3))
+    with pytest.raises(UnsupportedTypeError, match="VStack or BlockDiag"):
+        cgls(np.eye(3), yd)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedTypeError, match="graph=True"):
+        cgls(op, yd, graph=True)
+
+
+def test_half_precision_and_integers(comm):
+    op = BlockDiag([np.diag(np.arange(1, 4)).astype("f2")], comm)
+    y = zeros(op.range, comm=comm, dtype="f2") + np.float16(1)
+    result = cgls(op, y, niter=3, tol=0)
+    assert result.x.dtype == np.float16
+    assert_close(result.x.local_array.astype("f4"), 1 / np.arange(1, 4), "f2")
+    whole = cgls(BlockDiag([np.diag([1, 2, 3])], comm), y.astype("i4"), niter=3, tol=0)
+    assert whole.x.dtype == np.float64
+    assert_close(whole.x.local_array, 1 / np.arange(1, 4))
