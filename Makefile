@@ -1,58 +1,72 @@
-# make demo   sets up .venv, migrates a made survey on two ranks, and says where the pictures are
-# make test   sets up .venv, and runs linters and all tests on 1, 2, 3 and 4 ranks
+# make demo     make .venv, install, migrate a made survey on two ranks, say where the pictures are
+# make test     make .venv, install, run linters and all tests on 1, 2, 3 and 4 ranks
+# make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
-# PYTHON=python3.12      the interpreter to make .venv with
-# MPI=system             mpi4py and mpiexec of this machine or cluster instead of the mpich wheel
-# MPIEXEC="srun"         another launcher; it is given -n N
+# PYTHON=python3.12    the interpreter to make .venv with
+# MPI=system           this machine's or cluster's mpiexec and MPI library instead of those of the mpich wheel
+# MPIEXEC="srun"       another launcher, with its options; it is given -n N
+# RANKS="1 2"          the numbers of ranks to test on
 
 PYTHON ?= python3
 MPI ?= mpich
 RANKS ?= 1 2 3 4
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 ifeq ($(MPI),system)
-MPI_PACKAGES := mpi4py
+# The command line and the tests that start ranks themselves must take the same launcher.
 MPIEXEC ?= mpiexec
+MPI_PACKAGES := "mpi4py>=4.1"
+export COLLOPS_MPIEXEC ?= $(MPIEXEC)
 else
-MPI_PACKAGES := mpi4py mpich
 MPIEXEC ?= $(BIN)/mpiexec
+EXTRA_MPI := mpi,
 endif
+
+DEMO := $(VENV)/.installed-for-demo-with-$(MPI)
+TEST := $(VENV)/.installed-for-test-with-$(MPI)
 
 .PHONY: demo test lint format clean
 
-demo: $(VENV)/demo
+demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result
-	@echo "The pictures are lsm-result/image.png and lsm-result/convergence.png"
+	@echo "The pictures are in $(CURDIR)/lsm-result: image.png and convergence.png"
 
 test: lint
 	$(BIN)/python -m pytest -m serial
-	@for ranks in $(RANKS); do \
+	@set -e; for ranks in $(RANKS); do \
 	  echo "== tests on $$ranks rank(s)"; \
-	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial" || exit 1; \
+	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \
 	done
+	@echo "All tests passed on $(RANKS) ranks."
 
-lint: $(VENV)/test
+lint: $(TEST)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-format: $(VENV)/test
+format: $(TEST)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist lsm-result .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist lsm-result .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "collops needs Python 3.11 or newer; say which: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "cannot make $(VENV); on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 
-$(VENV)/demo: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[numba,segy,eikonal]" $(MPI_PACKAGES)
+$(DEMO): $(BIN)/python pyproject.toml
+	@echo "Installing collops into $(VENV)"
+	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)numba,segy,eikonal]" $(MPI_PACKAGES)
 	@touch $@
 
-$(VENV)/test: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[test]" $(MPI_PACKAGES)
+$(TEST): $(BIN)/python pyproject.toml
+	@echo "Installing collops and what its tests need into $(VENV)"
+	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)test]" $(MPI_PACKAGES)
 	@touch $@
