@@ -4,12 +4,12 @@ import json
 import math
 
 import pytest
-from tests.bench.records import record
 
 from collops.backend import engine
 from collops.bench import default_path, read_record, write_record
 from collops.bench.record import check, new_record
 from collops.errors import CollopsError, InputError
+from tests.bench.records import record
 
 
 @pytest.mark.parametrize("benchmark", ["arrays", "collectives"])
@@ -27,10 +27,7 @@ def test_what_is_written_is_read_back(tmp_path, benchmark: str) -> None:
 @pytest.mark.serial
 def test_names_of_files_say_machine_and_ranks() -> None:
     assert str(default_path(record("cgls"))) == "benchmarks/results/cgls-cpu-2-cores-1.json"
-    assert (
-        str(default_path(record("cgls", ("NVIDIA H200",) * 4)))
-        == "benchmarks/results/cgls-nvidia-h200-4.json"
-    )
+    assert str(default_path(record("cgls", ("NVIDIA H200",) * 4))) == "benchmarks/results/cgls-nvidia-h200-4.json"
 
 
 @pytest.mark.serial

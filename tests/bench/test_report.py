@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.bench.records import record
 
 from collops.bench import write_record
 from collops.bench.report import (
@@ -14,6 +13,7 @@ from collops.bench.report import (
     write_plots,
 )
 from collops.errors import InputError
+from tests.bench.records import record
 
 pytestmark = pytest.mark.serial
 

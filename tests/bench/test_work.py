@@ -31,8 +31,8 @@ def test_arrays(comm) -> None:
     found = measured("arrays", comm)
     assert [one.case for one in found] == ["copy", "dot", "axpby"] * 2
     for one in found[1:3]:
-        assert 0 < one.figures["collops"]["of_copy"]
-    assert found[1].messages == {"allreduce": 1}
+        assert one.figures["collops"]["of_copy"] > 0
+    assert found[1].messages == ({"allreduce": 1} if comm.size > 1 else {})
     assert found[2].messages == {}
 
 
@@ -40,7 +40,8 @@ def test_cgls(comm) -> None:
     found = measured("cgls", comm)
     assert {one.case.split(" of ")[0] for one in found} == {"VStack", "BlockDiag"}
     for one in found:
-        allreduces = one.messages["allreduce"]
+        allreduces = one.messages.get("allreduce", 0)
+        assert (allreduces > 0) is (comm.size > 1)
         assert allreduces <= (3 if one.case.startswith("VStack") else 2)
         assert sum(one.messages.values()) == allreduces
         assert ("PyLops, serial" in one.timings) is (comm.size == 1)

@@ -30,6 +30,7 @@ from collops.bench.solving import (
     solvers_of_collops,
 )
 from collops.bench.timing import Plan, interleave_iterations
+from collops.errors import CollopsError
 from collops.operators import BlockDiag, VStack
 
 __all__ = ["measure"]
@@ -187,4 +188,11 @@ def _serial_solver(xp: Any, case: _Case, local: Any, data: Any) -> Callable[[int
     from pylops.optimization.basic import cgls as serial_cgls
 
     start = xp.zeros(case.columns, case.dtype)
-    return lambda iterations: serial_cgls(local, data, start, niter=iterations, tol=0.0)[0]
+
+    def solve(iterations: int) -> Any:
+        solution, _, done, *_ = serial_cgls(local, data, start, niter=iterations, tol=0.0)
+        if done != iterations:
+            raise CollopsError(f"{SERIAL} stopped after {done} of {iterations} iterations")
+        return solution
+
+    return solve

@@ -86,7 +86,7 @@ def run(
     engine: Engine,
     options: Options,
     *,
-    report: Callable[[Measurement], None] | None = None,
+    report: Callable[[Record, Measurement], None] | None = None,
 ) -> Record:
     """Run one benchmark. Collective.
 
@@ -101,7 +101,7 @@ def run(
     options : Options
         What the user chose.
     report : callable, optional
-        Gets each measurement as soon as it is there, on every rank.
+        Gets the record so far and its newest measurement as soon as it is there, on every rank.
 
     Returns
     -------
@@ -112,5 +112,5 @@ def run(
     for measurement in BENCHMARKS[name].measure(Context(comm, engine, options)):
         record.measurements.append(measurement)
         if report is not None:
-            report(measurement)
+            report(record, measurement)
     return record

@@ -58,7 +58,7 @@ def _solve(operator: Any, data: Any, iterations: int, graph: bool | str) -> Any:
 def agreement(context: Context, what: str, programs: Mapping[str, Callable[[], Any]], tolerance: float) -> list[Check]:
     """Make sure that all programs give what the first one gives, by the norm of the difference. Collective."""
     # A program may return the same memory each time it is called.
-    results = {name: np.array(context.engine.to_host(run())) for name, run in programs.items()}
+    results = {name: np.array(context.engine.to_host(run())).ravel() for name, run in programs.items()}
     (first, reference), *others = results.items()
     return [
         check(

@@ -68,20 +68,22 @@ def _measure(comm: Communicator, name: str, engine: str | None, options: Any, pa
         raise InputError(f"engine {chosen.name!r} has no benchmarks: choose numpy or cupy")
     where = console(to_stderr=False) if comm.rank == 0 else None
 
-    def report(measurement: Measurement) -> None:
-        if where is not None:
-            where.print(_lines(measurement), markup=False, soft_wrap=True)
+    failures: list[InputError] = []
 
-    record: Record = run(name, comm, chosen, options, report=report)
-    failure: InputError | None = None
-    if where is not None:
-        path = path or default_path(record)
+    def report(record: Record, measurement: Measurement) -> None:
+        if where is None:
+            return
+        where.print(_lines(measurement), markup=False, soft_wrap=True)
+        # After every measurement: what is there survives a run that is stopped, or a wrong answer later on.
         try:
-            write_record(record, path)
-            where.print(f"wrote {path}", markup=False, soft_wrap=True)
+            write_record(record, path or default_path(record))
         except InputError as problem:
-            failure = problem
-    comm.check(failure)
+            failures[:] = [problem]
+
+    record = run(name, comm, chosen, options, report=report)
+    comm.check(failures[0] if failures else None)
+    if where is not None:
+        where.print(f"wrote {path or default_path(record)}", markup=False, soft_wrap=True)
 
 
 def _lines(measurement: Measurement) -> str:

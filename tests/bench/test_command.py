@@ -1,0 +1,78 @@
+"""``collops bench`` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collops.bench import BENCHMARKS, read_record, write_record
+from tests.bench.records import record
+
+pytestmark = pytest.mark.serial
+
+ROOT = Path(__file__).parents[2]
+
+
+def collops(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI"))}
+    environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{environment.get('PYTHONPATH', '')}"
+    return subprocess.run(
+        [sys.executable, "-m", "collops", "bench", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
+
+
+def test_two_ranks_leave_a_record_and_say_what_is_missing(tmp_path) -> None:
+    pytest.importorskip("mpi4py")
+    done = collops(tmp_path, "arrays", "--ranks", "2", "--engine", "numpy", "--quick", "--no-peer")
+    assert done.returncode == 0, done.stderr
+    [path] = (tmp_path / "benchmarks" / "results").glob("arrays-cpu-*-cores-2.json")
+    made = read_record(path)
+    assert made.ranks == 2
+    assert [one.case for one in made.measurements] == ["copy", "dot", "axpby"] * 2
+    assert made.measurements[1].missing == {"PyLops-MPI": "not asked for"}
+    assert "not measured: not asked for" in done.stdout
+    json.loads(path.read_text())
+
+
+def test_plots_and_the_table(tmp_path) -> None:
+    write_record(record(), tmp_path / "benchmarks" / "results" / "one.json")
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- speed table: begin -->\n<!-- speed table: end -->\n")
+    done = collops(tmp_path, "plot", "--readme", "README.md")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "benchmarks" / "plots" / "speed-cpu-2-cores-1.png").exists()
+    assert "| dot of 1000 |" in readme.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plot",), "run a benchmark first"),
+        (("arrays", "--engine", "nonsense"), "there is no engine 'nonsense'"),
+        (("arrays", "--ranks", "0"), "--ranks must be at least 1"),
+        (("nonsense",), "No such command"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, arguments: tuple[str, ...], words: str) -> None:
+    done = collops(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_help_names_every_benchmark(tmp_path) -> None:
+    done = collops(tmp_path, "--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in (*BENCHMARKS, "plot"))
