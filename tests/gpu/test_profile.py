@@ -65,15 +65,14 @@ def test_every_mark_uses_the_stream_that_is_current(spin):
 
 def test_capture_survives_marks(spin):
     stream = cupy.cuda.Stream(non_blocking=True)
-    with profile.record() as recording:
-        with stream:
-            stream.begin_capture()
-            with profile.mark("captured"):
-                spin(0.02)
-            graph = stream.end_capture()
-            with profile.mark("replayed"):
-                for _ in range(5):
-                    graph.launch(stream)
+    with profile.record() as recording, stream:
+        stream.begin_capture()
+        with profile.mark("captured"):
+            spin(0.02)
+        graph = stream.end_capture()
+        with profile.mark("replayed"):
+            for _ in range(5):
+                graph.launch(stream)
     report = recording.report()
     assert (report.row("captured").captured, report.row("captured").timed_on_device) == (1, 0)
     assert report.row("replayed").total[0] == pytest.approx(0.1, rel=0.1)
