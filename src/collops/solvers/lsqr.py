@@ -12,7 +12,7 @@ from collops.array import DistributedArray, axpby, dots, zeros
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
-from collops.solvers.lsqr_recurrence import REPORTED, after_u, after_v, coefficient, first_scalars
+from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u, after_v, begin
 from collops.solvers.method import Row
 from collops.solvers.problem import agreed, check_number, check_problem, real_dtype, working_dtype
 from collops.solvers.result import SolverResult, Status
@@ -36,7 +36,8 @@ class LSQRState:
     w_agreed: Any
     variance: Any
     scalars: Any
-    coefficients: dict[str, Any]  # elements of the scalars, read by the vector operations
+    factors: Any
+    factor: dict[str, Any]  # each element of the factors as a 0-d array of the same memory
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class LSQR:
     conlim: float = 1e8
     calc_var: bool = False
     name = "LSQR"
-    width = REPORTED
+    width = len(REPORTED)
 
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> LSQRState:
         """Return the state before the first iteration: the first vectors of both bases."""
@@ -78,34 +79,34 @@ class LSQR:
             u = axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype))
         v = operator._adjoint(u, new_array(operator.domain, data, dtype))
         u_agreed, v_agreed = agreed(u), agreed(v)
-        scalars = first_scalars(data.engine, *dots((u_agreed, u_agreed), (v_agreed, v_agreed)))
-        names = ("per_alfa", "u_carry", "per_beta", "v_carry", "x_step", "w_carry", "per_rho_square")
-        coefficients = {name: coefficient(scalars, name) for name in names}
-        v = axpby(coefficients["per_beta"], v, 0.0, v, out=v)
-        w = axpby(coefficients["per_alfa"], v, 0.0, v, out=new_array(operator.domain, data, dtype))
+        engine, real = data.engine, real_dtype(dtype)
+        scalars, factors = engine.xp.zeros(len(SCALARS), np.float64), engine.xp.zeros(len(FACTORS), real)
+        begin(engine, scalars, factors, *dots((u_agreed, u_agreed), (v_agreed, v_agreed)))
+        factor = {name: factors[place : place + 1].reshape(()) for place, name in enumerate(FACTORS)}
+        v = axpby(factor["per_beta"], v, 0.0, v, out=v)
+        w = axpby(factor["per_alfa"], v, 0.0, v, out=new_array(operator.domain, data, dtype))
         variance = None
         if self.calc_var:
-            engine = data.engine
-            variance = zeros(operator.domain, comm=data.comm, dtype=real_dtype(dtype), engine=engine)
-        return LSQRState(
-            operator, x, u, v, w, image, back, u_agreed, v_agreed, agreed(w), variance, scalars, coefficients
-        )
+            variance = zeros(operator.domain, comm=data.comm, dtype=real, engine=engine)
+        bases = u_agreed, v_agreed, agreed(w)
+        return LSQRState(operator, x, u, v, w, image, back, *bases, variance, scalars, factors, factor)
 
     def step(self, state: LSQRState) -> LSQRState:
         """Extend both bases by one vector each, and update the solution."""
-        operator, c, engine = state.operator, state.coefficients, state.x.engine
+        operator, engine, scalars, factors = state.operator, state.x.engine, state.scalars, state.factors
+        factor = state.factor
         state.image = operator._forward(state.v, state.image)
-        state.u = axpby(c["per_alfa"], state.image, c["u_carry"], state.u, out=state.u)
+        state.u = axpby(factor["per_alfa"], state.image, factor["u_carry"], state.u, out=state.u)
         (u_square,) = dots((state.u_agreed, state.u_agreed))
-        after_u(engine, state.scalars, u_square)
+        after_u(engine, scalars, factors, u_square)
         state.back = operator._adjoint(state.u, state.back)
-        state.v = axpby(c["per_beta"], state.back, c["v_carry"], state.v, out=state.v)
+        state.v = axpby(factor["per_beta"], state.back, factor["v_carry"], state.v, out=state.v)
         v_square, w_square = dots((state.v_agreed, state.v_agreed), (state.w_agreed, state.w_agreed))
-        after_v(engine, state.scalars, v_square, w_square, self.damp)
+        after_v(engine, scalars, factors, v_square, w_square, self.damp)
         if state.variance is not None:
-            _add_squares(c["per_rho_square"], state.w, state.variance)
-        state.x = axpby(c["x_step"], state.w, 1.0, state.x, out=state.x)
-        state.w = axpby(c["per_alfa"], state.v, c["w_carry"], state.w, out=state.w)
+            _add_squares(factor["per_rho_square"], state.w, state.variance)
+        state.x = axpby(factor["x_step"], state.w, 1.0, state.x, out=state.x)
+        state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
         return state
 
     def finalize(self, state: LSQRState) -> LSQRState:
@@ -118,7 +119,7 @@ class LSQR:
 
     def monitor(self, state: LSQRState) -> Any:
         """Return the norms that the tests for convergence look at."""
-        return state.scalars[:REPORTED]
+        return state.scalars[: len(REPORTED)]
 
     def verdict(self, row: Row, first: Row) -> Status | None:
         """Stop by the tests of Paige and Saunders, the strongest statement first."""
@@ -148,8 +149,8 @@ class LSQR:
 
     def details(self, state: LSQRState, row: Row) -> dict[str, Any]:
         """Return the last norms, and the variances if they were asked for."""
-        names = ("r1norm", "r2norm", "arnorm", "anorm", "acond", "xnorm")
-        return {**dict(zip(names, row, strict=True)), "var": state.variance}
+        numbers = dict(zip(REPORTED, row, strict=True))
+        return {"r2norm": numbers.pop("rnorm"), **numbers, "var": state.variance}
 
 
 def lsqr(

@@ -24,7 +24,8 @@ class Status(Enum):
         "the operator with its dottest(), and scale both so that their squares fit the precision."
     )
     EXACT_ZERO = (
-        "The adjoint of the data is zero, so the starting model already is the solution; if that is a surprise, check the operator."
+        "The adjoint of the data is zero, so the starting model already is the solution; if that is a surprise, "
+        "check the operator."
     )
     COMPATIBLE = "The equations are satisfied as well as atol and btol ask for."
     LEAST_SQUARES = "The least-squares solution is as good as atol asks for."

@@ -3,33 +3,41 @@
 struct Scalars {
     double r1norm, rnorm, arnorm, anorm, acond, xnorm;
     double alfa, beta, rhobar, phibar, ddnorm, res2, xxnorm, z, cs2, sn2;
-    double per_alfa, u_carry, per_beta, v_carry, x_step, w_carry, per_rho_square;
+};
+
+template <typename T>
+struct Factors {
+    T per_alfa, u_carry, per_beta, v_carry, x_step, w_carry, per_rho_square;
 };
 
 __device__ double divided(double a, double b) { return b != 0.0 ? a / b : 0.0; }
 
-__device__ void begin(Scalars* s, double beta_square, double alfa_square)
+template <typename T>
+__device__ void begin(Scalars* s, Factors<T>* f, double u_square, double v_square)
 {
-    const double beta = sqrt(beta_square);
-    const double alfa = divided(sqrt(alfa_square), beta);
+    const double beta = sqrt(u_square);
+    const double alfa = divided(sqrt(v_square), beta);
     *s = Scalars{};
+    *f = Factors<T>{};
     s->r1norm = s->rnorm = s->beta = s->phibar = beta;
     s->alfa = s->rhobar = alfa;
     s->arnorm = alfa * beta;
     s->cs2 = -1.0;
-    s->per_beta = divided(1.0, beta);
-    s->per_alfa = divided(1.0, alfa);
-    s->u_carry = -divided(alfa, beta);
+    f->per_beta = divided(1.0, beta);
+    f->per_alfa = divided(1.0, alfa);
+    f->u_carry = -divided(alfa, beta);
 }
 
-__device__ void after_u(Scalars* s, double u_square)
+template <typename T>
+__device__ void after_u(Scalars* s, Factors<T>* f, double u_square)
 {
     s->beta = sqrt(u_square);
-    s->per_beta = divided(1.0, s->beta);
-    s->v_carry = -divided(s->beta, s->alfa);
+    f->per_beta = divided(1.0, s->beta);
+    f->v_carry = -divided(s->beta, s->alfa);
 }
 
-__device__ void after_v(Scalars* s, double v_square, double w_square, double damp)
+template <typename T>
+__device__ void after_v(Scalars* s, Factors<T>* f, double v_square, double w_square, double damp)
 {
     const double beta = s->beta, alfa = sqrt(v_square);
     s->anorm = hypot(hypot(s->anorm, s->alfa), hypot(beta, damp));
@@ -55,7 +63,8 @@ __device__ void after_v(Scalars* s, double v_square, double w_square, double dam
     s->z = divided(rhs, gamma);
     s->xxnorm += s->z * s->z;
 
-    s->ddnorm += divided(w_square, rho * rho);
+    const double per_rho_square = divided(1.0, rho * rho);
+    s->ddnorm += w_square * per_rho_square;
     s->res2 += psi * psi;
     s->rnorm = sqrt(s->phibar * s->phibar + s->res2);
     s->r1norm = sqrt(fabs(s->rnorm * s->rnorm - damp * damp * s->xxnorm));
@@ -63,22 +72,26 @@ __device__ void after_v(Scalars* s, double v_square, double w_square, double dam
     s->acond = s->anorm * sqrt(s->ddnorm);
 
     s->alfa = alfa;
-    s->per_alfa = divided(1.0, alfa);
-    s->u_carry = -divided(alfa, beta);
-    s->x_step = divided(phi, rho);
-    s->w_carry = -divided(theta, rho);
-    s->per_rho_square = divided(1.0, rho * rho);
+    f->per_alfa = divided(1.0, alfa);
+    f->u_carry = -divided(alfa, beta);
+    f->x_step = divided(phi, rho);
+    f->w_carry = -divided(theta, rho);
+    f->per_rho_square = per_rho_square;
 }
 
-#define KERNELS(T)                                                                                                     \
-    extern "C" __global__ void begin_##T(Scalars* s, const T* beta_square, const T* alfa_square)                      \
-    {                                                                                                                  \
-        begin(s, *beta_square, *alfa_square);                                                                          \
-    }                                                                                                                  \
-    extern "C" __global__ void after_u_##T(Scalars* s, const T* u_square) { after_u(s, *u_square); }                  \
-    extern "C" __global__ void after_v_##T(Scalars* s, const T* v_square, const T* w_square, double damp)             \
-    {                                                                                                                  \
-        after_v(s, *v_square, *w_square, damp);                                                                        \
+#define KERNELS(T)                                                                                                 \
+    extern "C" __global__ void begin_##T(Scalars* s, Factors<T>* f, const T* u_square, const T* v_square)         \
+    {                                                                                                              \
+        begin(s, f, *u_square, *v_square);                                                                         \
+    }                                                                                                              \
+    extern "C" __global__ void after_u_##T(Scalars* s, Factors<T>* f, const T* u_square)                          \
+    {                                                                                                              \
+        after_u(s, f, *u_square);                                                                                  \
+    }                                                                                                              \
+    extern "C" __global__ void after_v_##T(Scalars* s, Factors<T>* f, const T* v_square, const T* w_square,       \
+                                           double damp)                                                            \
+    {                                                                                                              \
+        after_v(s, f, *v_square, *w_square, damp);                                                                 \
     }
 
 KERNELS(float)

@@ -1,0 +1,281 @@
+"""Operators and solvers on device arrays: against NumPy, launched and as a replayed CUDA graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pylops
+import pytest
+
+from collops import profile
+from collops.array import from_global, random, zeros
+from collops.errors import UnsupportedTypeError
+from collops.operators import BlockDiag, StackedVStack, VStack, lift_local
+from collops.operators.cublas import CublasMatrix
+from collops.operators.dense import DenseMatrix, dense
+from collops.solvers import Status, cg, cgls, lsqr
+from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+DTYPES = ["f4", "f8", "c8", "c16"]
+REPLAYED = "replayed CUDA graph"
+
+
+@pytest.fixture(autouse=True)
+def device(comm):
+    """A device, and a wire for it."""
+    if comm.device_transport is None:
+        pytest.skip("no device on every rank")
+
+
+def both(comm, dtype, kind=VStack):
+    """Return one operator with its data on the host, and the same on the device."""
+    every = [[random_matrix(n + 3, 6, dtype, n) for n in rows] for rows in ROWS[: comm.size]]
+    mine = every[comm.rank]
+    host, device = kind(mine, comm), kind([cupy.asarray(block) for block in mine], comm)
+    y = random_matrix(len(np.vstack(joined(every))), 1, dtype, 99)[:, 0]
+    return host, from_global(y, host.range, comm=comm), device, from_global(cupy.asarray(y), device.range, comm=comm)
+
+
+@pytest.mark.parametrize("products", ["cublas", "kernels"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (7, 4), (64, 128), (1000, 515), (515, 1000), (3000, 2000), (0, 3), (3, 0)])
+def test_dense_products(shape, dtype, order, products):
+    host = random_matrix(*shape, dtype, 1)
+    x, y = random_matrix(shape[1], 1, dtype, 2)[:, 0], random_matrix(shape[0], 1, dtype, 3)[:, 0]
+    op = dense(cupy.asarray(host, order=order), products)
+    for apply, given, expected in (
+        (op.forward_local, x, host @ x),
+        (op.adjoint_local, y, host.conj().T @ y),
+    ):
+        out = cupy.full(len(expected), np.nan, dtype)
+        assert apply(cupy.asarray(given), out) is out
+        assert_close(out.get(), expected, dtype)
+        assert_close(apply(cupy.asarray(given), None).get(), expected, dtype)
+        # Pieces of a split array begin anywhere.
+        shifted = cupy.empty(len(given) + 1, dtype)[1:]
+        shifted[...] = cupy.asarray(given)
+        target = cupy.full(len(expected) + 1, np.nan, dtype)[1:]
+        assert_close(apply(shifted, target).get(), expected, dtype)
+
+
+def test_dense_products_of_other_types():
+    host = random_matrix(5, 3, "f4", 1)
+    op = lift_local(cupy.asarray(host))
+    assert isinstance(op, CublasMatrix)
+    x = cupy.arange(3, dtype="f8")
+    assert_close(op.forward_local(x, cupy.empty(5)).get(), host @ x.get(), "f4")
+    with pytest.raises(UnsupportedTypeError, match="complex"):
+        lift_local(cupy.asarray(host * 1j)).forward_local(x, cupy.empty(5))
+    assert isinstance(lift_local(cupy.asarray(host.astype("f2"))), DenseMatrix)
+    assert isinstance(lift_local(pylops.MatrixMult(cupy.asarray(host), dtype="f4")), CublasMatrix)
+
+
+@pytest.mark.parametrize("products", ["cublas", "kernels"])
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_dense_products_in_a_capture(dtype, products):
+    host = random_matrix(300, 200, dtype, 1)
+    op = dense(cupy.asarray(host), products)
+    with cupy.cuda.Stream() as stream:
+        x, y, back = cupy.empty(200, dtype), cupy.empty(300, dtype), cupy.empty(200, dtype)
+        for _ in range(2):  # the second capture finds the stream known
+            op.forward_local(x, y)
+            op.adjoint_local(y, back)
+            stream.begin_capture()
+            op.forward_local(x, y)
+            op.adjoint_local(y, back)
+            graph = stream.end_capture()
+            x[...] = cupy.asarray(random_matrix(200, 1, dtype, 2)[:, 0])
+            graph.launch()
+        expected = host @ x.get()
+        assert_close(y.get(), expected, dtype)
+        assert_close(back.get(), host.conj().T @ expected, dtype, factor=10)
+
+
+@pytest.mark.parametrize("kind", [VStack, BlockDiag])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operators(comm, dtype, kind):
+    host, y, device, yd = both(comm, dtype, kind)
+    assert device.dottest(engine="cupy")
+    assert_close(device.adjoint(yd).gather().get(), host.adjoint(y).gather(), dtype)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("damp", [0.0, 0.5])
+@pytest.mark.parametrize("solver", [cgls, lsqr])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_solvers_agree_with_the_host(comm, dtype, solver, damp, graph):
+    host, y, device, yd = both(comm, dtype)
+    options = {"tol": 0} if solver is cgls else {"atol": 0, "btol": 0, "conlim": 0, "calc_var": True}
+    expected = solver(host, y, niter=6, damp=damp, **options)
+    result = solver(device, yd, niter=6, damp=damp, graph=graph, **options)
+    assert result.execution == (REPLAYED if graph else "eager")
+    assert result.x.engine.name == "cupy" and result.iterations == 6
+    assert_close(result.x.gather().get(), expected.x.gather(), dtype, factor=10)
+    assert_close(result.residual_norms, expected.residual_norms, dtype, factor=10)
+    if solver is lsqr:
+        assert_close(result.details["var"].gather().get(), expected.details["var"].gather(), dtype, factor=100)
+        assert_close(result.details["acond"], expected.details["acond"], dtype, factor=1000)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_cg(comm, graph):
+    host, y, device, yd = both(comm, "f8")
+    expected = cg(host.H @ host, host.H @ y, niter=6, damp=0.1, tol=0)
+    result = cg(device.H @ device, device.H @ yd, niter=6, damp=0.1, tol=0, graph=graph)
+    assert_close(result.x.gather().get(), expected.x.gather(), factor=10)
+    assert_close(result.residual_norms, expected.residual_norms, factor=10)
+
+
+def test_starting_model_images_and_stacks(comm):
+    matrix = random_matrix(9, 6, "f4", comm.rank)
+    stacks = []
+    for local in (matrix, cupy.asarray(matrix)):
+        op = VStack([local], comm, dims=(2, 3))
+        stacked = StackedVStack([op, 2 * op])
+        engine = "numpy" if local is matrix else "cupy"
+        y = random(stacked.range, comm=comm, dtype="f4", engine=engine, seed=1)
+        x0 = random(stacked.domain, comm=comm, dtype="f4", engine=engine, seed=2)
+        stacks.append(cgls(stacked, y, x0, niter=6, damp=1.0, tol=0))
+    expected, result = stacks
+    assert result.execution == REPLAYED and result.x.shape == (2, 3)
+    assert_close(result.x.gather().get(), expected.x.gather(), "f4", factor=10)
+
+
+def test_stops_at_a_tolerance(comm):
+    host, y, device, yd = both(comm, "f8")
+    expected = cgls(host, y, niter=50, tol=1e-3)
+    for options in ({}, {"graph": False}, {"lag": 0}, {"lag": 10}):
+        result = cgls(device, yd, niter=50, tol=1e-3, **options)
+        assert result.status is Status.CONVERGED
+        late = result.iterations - expected.iterations
+        # The numbers of an iteration may come with the next one, and be looked at later still.
+        assert 0 <= late <= options.get("lag", 3) + 1
+        count = expected.iterations + 1
+        assert_close(result.residual_norms[:count], expected.residual_norms)
+        assert len(result.residual_norms) == result.iterations + 1
+
+
+def test_replays_count_their_messages(comm):
+    _, _, device, yd = both(comm, "f4")
+    counts = []
+    for niter in (6, 9):
+        with profile.count_messages() as sent:
+            assert cgls(device, yd, niter=niter, tol=0).execution == REPLAYED
+        counts.append(sent)
+    fewer, more = counts
+    vectors, scalars = ([sum(m.elements == n for m in s.records) for s in counts] for n in (device.domain.size, 3))
+    if comm.size > 1:
+        assert vectors[1] - vectors[0] == 3  # one of the model
+        assert scalars[1] - scalars[0] == 3  # and one of three scalars, for each iteration
+        assert more.total - fewer.total == 6
+        assert more["metadata"] == fewer["metadata"] == 1
+    else:
+        assert more.total == 0
+
+
+def test_callbacks_between_replays(comm):
+    _, _, device, yd = both(comm, "f8")
+    seen = []
+
+    def look(number, view):
+        cupy.full(1000, np.nan)  # somebody else's memory
+        inner = cgls(device, yd, niter=5, tol=0) if number == 3 else None
+        seen.append((number, view.x.copy(), view.residual_norm, inner))
+        return number == 7
+
+    result = cgls(device, yd, niter=20, tol=0, callback=look)
+    assert result.status is Status.STOPPED and result.iterations == 7 and result.execution == REPLAYED
+    for number, x, norm, inner in seen:
+        alone = cgls(device, yd, niter=number, tol=0, graph=False)
+        assert_close(x.gather().get(), alone.x.gather().get())
+        assert_close(norm, alone.residual_norms[-1])
+        if inner is not None:
+            assert inner.execution == REPLAYED
+            assert_close(inner.x.gather().get(), cgls(device, yd, niter=5, tol=0, graph=False).x.gather().get())
+
+
+class ReadsOnHost:
+    """A local operator that waits for the device, which a capture forbids."""
+
+    def __init__(self, size: int) -> None:
+        self.shape, self.dtype = (size, size), np.dtype("f8")
+
+    def forward_local(self, x, out):
+        out[...] = 2 * x
+        float(out[0])
+        return out
+
+    adjoint_local = forward_local
+
+
+def test_what_cannot_be_captured_is_launched(comm):
+    # Only one rank cannot, and all of them launch.
+    local = ReadsOnHost(5) if comm.rank == comm.size - 1 else cupy.asarray(2 * np.eye(5))
+    op = BlockDiag([local], comm)
+    y = random(op.range, comm=comm, engine="cupy")
+    result = cgls(op, y, niter=8, tol=0)
+    assert result.execution.startswith("eager: ") and len(result.execution) > len("eager: ")
+    assert_close(result.x.gather().get(), y.gather().get() / 2)
+    with pytest.raises(UnsupportedTypeError, match="cannot be recorded"):
+        cgls(op, y, niter=8, tol=0, graph=True)
+    # Nothing is left behind that would disturb others.
+    _, _, device, yd = both(comm, "f8")
+    assert cgls(device, yd, niter=6, tol=0).execution == REPLAYED
+    assert float(cupy.arange(3).sum()) == 3
+    assert not cupy.cuda.get_current_stream().is_capturing()
+
+
+def test_what_says_that_it_cannot_be_captured(comm):
+    local = lift_local(cupy.asarray(2 * np.eye(5)))
+
+    class Refusing:
+        shape, dtype, capturable = local.shape, local.dtype, False
+        forward_local, adjoint_local = local.forward_local, local.adjoint_local
+
+    op = BlockDiag([Refusing()] if comm.rank == 0 else [local], comm)
+    y = random(op.range, comm=comm, engine="cupy")
+    assert cgls(op, y, niter=8, tol=0).execution == "eager: BlockDiag cannot be captured"
+
+
+def test_few_iterations_are_not_recorded(comm):
+    _, _, device, yd = both(comm, "f4")
+    assert cgls(device, yd, niter=3, tol=0).execution == "eager: 3 iterations are too few to record one"
+    assert cgls(device, yd, niter=3, tol=0, graph=True).execution == REPLAYED
+
+
+def test_results_are_ordered_on_the_callers_stream(comm):
+    host, y, device, yd = both(comm, "f8")
+    expected = cgls(host, y, niter=6, tol=0).x.gather()
+    with cupy.cuda.Stream(non_blocking=True):
+        late = yd * 1.0
+        result = cgls(device, late, niter=6, tol=0)
+        doubled = result.x * 2
+        assert_close(doubled.gather().get(), 2 * expected, factor=10)
+
+
+def test_pylops_operators_of_device_arrays(comm):
+    diagonal = np.linspace(1, 2, 50)
+    op = BlockDiag([pylops.Diagonal(cupy.asarray(diagonal))], comm)
+    y = random(op.range, comm=comm, engine="cupy")
+    result = cgls(op, y, niter=40, tol=1e-20)
+    assert_close(result.x.local_array.get(), y.local_array.get() / diagonal, factor=10)
+
+
+def test_values_that_are_not_finite_stop_it(comm):
+    _, _, device, yd = both(comm, "f8")
+    if comm.rank == 0:
+        yd.local_array[0] = np.nan
+    result = cgls(device, yd, niter=30, tol=0)
+    assert result.status is Status.NOT_FINITE and result.iterations < 10
+
+
+def test_no_memory_is_lost_by_repetition(comm):
+    _, _, device, yd = both(comm, "f8")
+    x = zeros(device.domain, comm=comm, engine="cupy")
+    for number in range(30):
+        x = cgls(device, yd, x, niter=5, tol=0).x
+        if number == 5:
+            before = cupy.cuda.runtime.memGetInfo()[0]
+    assert before - cupy.cuda.runtime.memGetInfo()[0] <= 64 << 20
