@@ -10,12 +10,13 @@ from collops import profile
 from collops.array import from_global, random, zeros
 from collops.errors import UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack, lift_local
-from collops.operators.cublas import CublasMatrix
 from collops.operators.dense import DenseMatrix, dense
 from collops.solvers import Status, cg, cgls, lsqr
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from collops.operators.cublas import CublasMatrix  # noqa: E402  needs CuPy
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
