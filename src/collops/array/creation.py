@@ -10,7 +10,7 @@ import numpy as np
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
-from collops.array.random import child_seed, fill_random
+from collops.array.random_numbers import child_seed, fill_random
 from collops.array.redistribute import moved, on_root
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout

@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.errors import InputError
 
-__all__ = ["accumulator", "as_dtype", "is_half", "real_of"]
+__all__ = ["accumulator", "as_dtype", "combined", "is_half", "real_of"]
 
 
 def as_dtype(dtype: Any) -> np.dtype:
@@ -51,3 +51,14 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 def real_of(dtype: np.dtype) -> np.dtype:
     """Return the dtype of the real part."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+@lru_cache(maxsize=256)
+def combined(x: np.dtype, y: np.dtype, kind: type) -> np.dtype:
+    """Return the dtype of a combination of two arrays whose coefficients are numbers of `kind` at most.
+
+    Coefficients promote as Python's numbers do: kinds, never precisions. NumPy itself does not follow that rule for
+    bfloat16.
+    """
+    dtype = np.result_type(x, y)
+    return dtype if dtype.kind == "c" or (is_half(dtype) and kind is not complex) else np.result_type(dtype, kind(0))

@@ -15,7 +15,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from collops.array.dtypes import accumulator, as_dtype, real_of
+from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
 __all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
@@ -111,15 +111,11 @@ def _factors(a: Any) -> tuple[Any, Any]:
 
 def _result_dtype(x: Any, y: Any, *coefficients: tuple[Any, Any]) -> np.dtype:
     """Return the dtype of the result: coefficients promote kinds, never precisions."""
-    if x.dtype == y.dtype and x.dtype.kind == "c":
-        return x.dtype
-    weak = [value if scalar is None else _LIKE[scalar.dtype.kind] for value, scalar in coefficients]
-    if x.dtype == y.dtype and x.dtype.kind in "fV" and not any(isinstance(value, complex) for value in weak):
-        return x.dtype
-    return np.result_type(x.dtype, y.dtype, *weak)
+    total = sum(value if scalar is None else value * _LIKE[scalar.dtype.kind] for value, scalar in coefficients)
+    return combined(x.dtype, y.dtype, type(total))
 
 
-_LIKE: dict[str, Any] = {"b": False, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
+_LIKE: dict[str, Any] = {"b": 0, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
 
 
 def _coefficient(value: Any, scalar: Any, functions: _Functions) -> tuple[Any, Any, np.int32]:

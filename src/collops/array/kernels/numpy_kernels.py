@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas as _scipy_blas
 
-from collops.array.dtypes import accumulator, is_half, real_of
+from collops.array.dtypes import accumulator, combined, is_half, real_of
 from collops.errors import UnsupportedTypeError
 
 __all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
@@ -44,7 +44,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
             _AXPY[char](x, y, a=a)
             return out
     if out is None:
-        out = np.empty(x.shape, np.result_type(x.dtype, y.dtype, _weak(a), _weak(b)))
+        out = np.empty(x.shape, combined(x.dtype, y.dtype, type(a + b)))
     else:
         x, y = _readable(x, out), _readable(y, out)
     if x is y:
@@ -142,7 +142,7 @@ def dots(
 
 def divide(a: Any, b: Any, out: np.ndarray | None) -> Any:
     """Return ``a / b``, and 0 where `b` is 0."""
-    quotient = a / b if b != 0 else np.true_divide(0, 1, dtype=np.result_type(_weak(a), _weak(b), np.float16))
+    quotient = a / b if b != 0 else _alike(a, 0) / _alike(b, 1)
     if out is None:
         return quotient
     out[...] = quotient
@@ -201,9 +201,9 @@ def _number(a: Any) -> Any:
     return a.item() if hasattr(a, "item") else a
 
 
-def _weak(a: Any) -> Any:
-    """Return a stand-in for a number that promotes kinds but not precisions."""
-    return a.item() if isinstance(a, np.generic) else a
+def _alike(a: Any, value: int) -> Any:
+    """Return `value` as a number like `a`, which divides into the same type."""
+    return (a.dtype.type if hasattr(a, "dtype") else type(a))(value)
 
 
 def _checked(a: Any, char: str) -> Any:
@@ -223,7 +223,7 @@ def _apart(x: np.ndarray, out: np.ndarray) -> bool:
 
 
 def _readable(x: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Return `x`, copied if writing `out` element by element would change elements of it before they are read."""
-    if x is out or _apart(x, out) or (_same(x, out) and x.dtype == out.dtype):
+    """Return `x`: `out` itself where it is the same, a copy where writing `out` would change it too early."""
+    if x is out or _apart(x, out):
         return x
-    return x.copy()
+    return out if _same(x, out) and x.dtype == out.dtype else x.copy()

@@ -1,0 +1,196 @@
+"""The fused operations on the host: every dtype, aliasing, coefficients and memory layout."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import collops.array as ca
+from collops.array import DistributedArray, Layout, StackedArray
+from collops.errors import LayoutError, UnsupportedTypeError
+from tests.array.cases import HALF, INEXACT, dtype_of, layouts, masks, tolerance, values
+
+COEFFICIENTS = [0, 1, -1.5, 2, np.float64(0.25), np.array(0.5, np.float32), (-1.0, np.float32(0.5)), (2, (3, 0.5))]
+
+
+def number(c):
+    return c[0] * number(c[1]) if isinstance(c, tuple) else float(c)
+
+
+@pytest.mark.parametrize("name", [*INEXACT, *HALF])
+@pytest.mark.parametrize("alias", ["none", "new", "x", "y", "same"])
+def test_axpby(comm, name, alias):
+    dtype = dtype_of(name)
+    layout = Layout.split((9, 5), comm.size)
+    a0, b0 = values(layout.shape, "float64").astype(dtype), values(layout.shape, "float64", seed=1).astype(dtype)
+    wide = np.float32 if dtype.itemsize == 2 else dtype
+    for a, b in itertools.product(COEFFICIENTS, COEFFICIENTS):
+        x, y = ca.from_global(a0, layout, comm=comm), ca.from_global(b0, layout, comm=comm)
+        if alias == "same":
+            y = x
+        out = {"none": None, "new": ca.empty_like(x), "x": x, "y": y, "same": x}[alias]
+        kept = None if out is None else out.local_array
+        second = a0 if alias == "same" else b0
+        expected = (number(a) * a0.astype(wide) + number(b) * second.astype(wide)).astype(dtype)
+        result = ca.axpby(a, x, b, y, out=out)
+        assert result.dtype == dtype  # coefficients never raise the precision
+        if out is not None:
+            assert result is out
+            assert out.local_array is kept
+        np.testing.assert_allclose(result.gather().astype(wide), expected.astype(wide), **tolerance(dtype))
+
+
+def test_axpby_of_long_arrays_goes_in_pieces(comm):
+    size = 100_003
+    for name in ("float64", "float16", "complex64"):
+        a, b = values(size, name), values(size, name, seed=1)
+        layout = Layout.split(size, comm.size)
+        for out_of in ("none", "x", "y"):
+            x, y = ca.from_global(a, layout, comm=comm), ca.from_global(b, layout, comm=comm)
+            out = {"none": None, "x": x, "y": y}[out_of]
+            result = ca.axpby(0.5, x, -3.0, y, out=out)
+            np.testing.assert_allclose(result.gather(), (0.5 * a - 3.0 * b).astype(name), **tolerance(name))
+        np.testing.assert_allclose(x.vdot(y), np.vdot(a.astype("complex128"), y.gather()), rtol=1e-2, atol=1e-2)
+
+
+def test_a_zero_coefficient_excludes_its_array(comm):
+    x = ca.ones(5, comm=comm)
+    bad = ca.full(5, np.nan, comm=comm)
+    for one in (ca.axpby(0, bad, 2.0, x), ca.axpby(2.0, x, 0.0, bad), ca.axpby(2.0, x, 0, bad.copy(), out=bad)):
+        assert float(one.sum()) == 10
+    bad.fill(np.nan)
+    assert float(ca.axpby(0, bad, 0, bad).sum()) == 0
+    target = x.copy()
+    assert float(ca.axpby(0.0, ca.full(5, np.nan), 1, target, out=target).sum()) == 5
+
+
+def test_axpby_promotes(comm):
+    shape = (6,)
+    real, whole = values(shape, np.float32), values(shape, np.int32)
+    x, n = ca.from_global(real, comm=comm), ca.from_global(whole, comm=comm)
+    assert ca.axpby(2, n, 3, n).dtype == np.int32
+    np.testing.assert_array_equal(ca.axpby(2, n, 3, n).gather(), 5 * whole)
+    assert ca.axpby(2.5, n, 3, n).dtype == np.float64
+    assert ca.axpby(1j, x, 1, x).dtype == np.complex64
+    np.testing.assert_allclose(ca.axpby(1j, x, 2, x).gather(), (2 + 1j) * real)
+    mixed = ca.axpby(1.5, x, 2, n)
+    assert mixed.dtype == (real + whole).dtype
+    np.testing.assert_allclose(mixed.gather(), 1.5 * real + 2 * whole)
+    double = ca.zeros(shape, comm=comm)
+    np.testing.assert_allclose(ca.axpby(1, x, 2, n, out=double).gather(), real + 2 * whole)
+    before = x.gather()
+    for wrong in (lambda: ca.axpby(1j, n, 0.5, x, out=x), lambda: ca.axpby(1j, x.copy(), 2.0, x, out=x)):
+        if x.local_array.size:
+            with pytest.raises(TypeError):
+                wrong()
+    np.testing.assert_array_equal(x.gather(), before)  # nothing was written before the error
+
+
+def test_axpby_with_strides_and_shared_memory(comm):
+    shape = (8, 6)
+    layout = Layout.split(shape, comm.size)
+    local = layout.local_shape(comm.rank)
+    store = values((local[0] + 1, 2 * local[1]))
+    a, b = store[1:, ::2].copy(), store[:-1, 1::2].copy()
+    x = DistributedArray(layout, comm, store[1:, ::2])
+    y = DistributedArray(layout, comm, store[:-1, 1::2])
+    np.testing.assert_allclose(ca.axpby(2.0, x, 3.0, y).local_array, 2 * a + 3 * b)
+    ca.axpby(2.0, x, 3.0, y, out=y)
+    np.testing.assert_allclose(y.local_array, 2 * a + 3 * b)
+    np.testing.assert_allclose(x.vdot(y), ca.from_global(x.gather()).vdot(ca.from_global(y.gather())))
+    # The source one element behind the target: every element must be read before it is written.
+    line = Layout.split(40 * comm.size, comm.size)
+    memory = values(41)
+    before = memory.copy()
+    source, target = DistributedArray(line, comm, memory[:-1]), DistributedArray(line, comm, memory[1:])
+    ca.axpby(2.0, source, 3.0, target, out=target)
+    np.testing.assert_allclose(target.local_array, 2 * before[:-1] + 3 * before[1:])
+    view = DistributedArray(line, comm, target.local_array[:])
+    expected = 5 * target.local_array
+    ca.axpby(2.0, view, 3.0, target, out=target)
+    np.testing.assert_allclose(target.local_array, expected)
+
+
+def test_axpby_of_stacks(comm):
+    leaves = [ca.random(layout, comm=comm) for layout in [*layouts((4, 3), comm.size), Layout.split(5, comm.size)]]
+    x = StackedArray([leaves[0], StackedArray(leaves[1:])])
+    y = x * 2
+    result = ca.axpby(1.0, x, np.float64(0.5), y, out=y)
+    assert result is y
+    np.testing.assert_allclose((y - 2 * x).norm(), 0, atol=1e-14)
+    np.testing.assert_allclose((ca.axpby(1.0, x, 1.0, x) - 2 * x).norm(), 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", [*INEXACT, *HALF, "int32"])
+def test_dots(comm, name):
+    dtype = dtype_of(name)
+    wide = np.float32 if dtype.itemsize == 2 else dtype
+    arrays = []
+    for number, layout in enumerate(layouts((5, 3), comm.size)):
+        a = values(layout.shape, "float64" if dtype.itemsize == 2 else dtype, seed=number).astype(dtype)
+        arrays.append((a.astype(wide), ca.from_global(a, layout, comm=comm)))
+    results = ca.dots(*[(x, x) for _, x in arrays], *[(x, x + x) for _, x in arrays])
+    expected = [np.vdot(a, a).real for a, _ in arrays] + [2 * np.vdot(a, a) for a, _ in arrays]
+    for result, value in zip(results, expected, strict=True):
+        assert result.ndim == 0
+        assert result.dtype == value.dtype
+        np.testing.assert_allclose(result, value, **tolerance(dtype))
+
+
+def test_dots_into_given_memory(comm):
+    x = ca.random((7, 2), comm=comm)
+    whole = ca.random(Layout.replicated(3, comm.size), comm=comm)
+    out = np.empty(3)
+    first, second, third = ca.dots((x, x), (whole, whole), (x, -x), out=out)
+    np.testing.assert_array_equal(out, [first, second, third])
+    np.testing.assert_allclose(out, [x.vdot(x), whole.vdot(whole), -x.vdot(x)])
+    np.testing.assert_allclose(ca.dots((x, x), (x, x), out=out[:2]), [x.vdot(x)] * 2)
+    with pytest.raises(LayoutError, match="out"):
+        ca.dots((x, x), out=np.empty(2))
+    assert ca.dots() == ()
+
+
+def test_dots_of_different_masks(comm):
+    x = ca.ones(6, comm=comm)
+    for mask in masks(comm.size):
+        y = ca.ones(Layout.split(6, comm.size, mask=mask), comm=comm)
+        mine = sum(y.layout.local_size(r) for r in range(comm.size) if mask[r] == mask[comm.rank])
+        assert [float(value) for value in ca.dots((x, x), (y, y))] == [6, mine]
+
+
+def test_divide():
+    assert ca.divide(3.0, 2.0) == 1.5
+    assert ca.divide(3, 0) == 0
+    result = ca.divide(np.float32(3), np.float32(2))
+    assert result == 1.5
+    assert result.dtype == np.float32
+    zero = ca.divide(np.float32(1), np.float32(0))
+    assert zero == 0
+    assert zero.dtype == np.float32
+    assert ca.divide(np.array(1j), 2).item() == 0.5j
+    out = np.empty(())
+    assert ca.divide(np.float64(1), np.float64(4), out=out) is out
+    assert out == 0.25
+    assert ca.divide(0.0, 0.0) == 0
+
+
+def test_refusals(comm):
+    x = ca.zeros(4, comm=comm)
+    with pytest.raises(LayoutError):
+        ca.axpby(1, x, 1, ca.zeros(5, comm=comm))
+    with pytest.raises(LayoutError):
+        ca.axpby(1, x, 1, x, out=ca.zeros(5, comm=comm))
+    with pytest.raises(UnsupportedTypeError):
+        ca.axpby(1, x, 1, np.zeros(4))
+    with pytest.raises(UnsupportedTypeError):
+        ca.dots((x, np.zeros(4)))
+    with pytest.raises(LayoutError):
+        x.dot(ca.zeros(5, comm=comm))
+    twin = comm.split(0)
+    if twin is not comm:
+        with pytest.raises(LayoutError, match="communicator"):
+            ca.zeros(4, comm=twin) + x
+        with pytest.raises(LayoutError, match="communicator"):
+            ca.axpby(1, ca.zeros(4, comm=twin), 1, x)

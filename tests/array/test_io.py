@@ -1,0 +1,148 @@
+"""Saving and loading with Zarr: across layouts, numbers of ranks, dtypes and nestings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import collops.array as ca
+from collops.array import Layout, StackedArray, StackedLayout
+from collops.errors import InputError, LayoutError
+from tests.array.cases import HALF, INEXACT, dtype_of, layouts, masks, values
+
+zarr = pytest.importorskip("zarr")
+
+
+@pytest.fixture
+def folder(comm):
+    """One empty directory for all ranks."""
+    path = tempfile.mkdtemp(prefix="collops-") if comm.rank == 0 else None
+    path = comm.allgather_metadata(path)[0]
+    yield Path(path)
+    comm.barrier()
+    if comm.rank == 0:
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("shape", [(7,), (1,), (5, 4), (2, 7), (3, 2, 3)])
+def test_every_layout(comm, folder, shape):
+    a = values(shape)
+    for number, layout in enumerate(layouts(shape, comm.size)):
+        path = folder / str(number)
+        x = ca.from_global(a, layout, comm=comm)
+        x.save(path)
+        same = ca.load(path, comm=comm)
+        assert same.layout is layout
+        np.testing.assert_array_equal(same.gather(), a)
+        np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], a)  # an ordinary Zarr array
+        other = Layout.split(shape, comm.size, len(shape) - 1)
+        np.testing.assert_array_equal(ca.load(path, other, comm=comm).local_array, a[other.slices(comm.rank)])
+
+
+@pytest.mark.parametrize("name", [*INEXACT, *HALF, "bool", "int8", "uint64"])
+def test_every_dtype(comm, folder, name):
+    a = values((6, 3)).astype(dtype_of(name))
+    ca.from_global(a, comm=comm).save(folder / "x")
+    back = ca.load(folder / "x", comm=comm)
+    assert back.dtype == a.dtype
+    np.testing.assert_array_equal(back.gather(), a)
+
+
+def test_another_number_of_ranks(comm, folder):
+    a = values((7, 3))
+    ca.from_global(a, Layout.split(a.shape, comm.size, 1), comm=comm).save(folder / "x")
+    alone = comm.subgroup(tuple(range(comm.size)))
+    x = ca.load(folder / "x", comm=alone)
+    assert x.comm is alone
+    np.testing.assert_array_equal(x.local_array, a)
+    # As if more ranks had written it.
+    comm.barrier()
+    if comm.rank == 0:
+        place = folder / "x" / "zarr.json"
+        about = json.loads(place.read_text())
+        wider = Layout.split(a.shape, 9, 1)
+        about["attributes"]["collops"] |= {"ranks": 9, "process_grid": [9], "axes": [None, 0], "sizes": wider.sizes}
+        place.write_text(json.dumps(about))
+    comm.barrier()
+    y = ca.load(folder / "x", comm=comm)
+    assert y.layout is Layout.split(a.shape, comm.size, 1)
+    np.testing.assert_array_equal(y.gather(), a)
+
+
+def test_chunks_smaller_than_blocks(comm, folder, monkeypatch):
+    monkeypatch.setattr("collops.array.io._CHUNK_BYTES", 200)
+    a = values((23, 5, 4))
+    for number, layout in enumerate(layouts(a.shape, comm.size)):
+        ca.from_global(a, layout, comm=comm).save(folder / str(number))
+        stored = zarr.open_array(folder / str(number), mode="r")
+        assert np.prod(stored.chunks) * 8 <= 200
+        np.testing.assert_array_equal(stored[...], a)
+
+
+def test_nested(comm, folder):
+    x = ca.random((5, 3), comm=comm)
+    y = ca.random(Layout.replicated(4, comm.size), dtype="complex64", comm=comm)
+    stacked = StackedArray([x, StackedArray([y, x])] + [y] * 10)
+    ca.save(folder / "all", {"stack": stacked, "plain": x}, attributes={"title": "all of it"})
+    assert zarr.open(folder / "all", mode="r").attrs["title"] == "all of it"
+    back = ca.load(folder / "all", comm=comm)
+    assert set(back) == {"stack", "plain"}
+    assert back["stack"].layout is stacked.layout
+    for leaf, expected in zip(back["stack"].leaves, stacked.leaves, strict=True):
+        assert leaf.dtype == expected.dtype
+        np.testing.assert_array_equal(leaf.local_array, expected.local_array)
+    other = ca.load(folder / "all", {"plain": Layout.replicated((5, 3), comm.size)}, comm=comm)
+    np.testing.assert_array_equal(other["plain"].local_array, x.gather())
+    stacked.save(folder / "stack")
+    layout = StackedLayout([x.layout, stacked.layout[1], *[y.layout] * 10])
+    assert ca.load(folder / "stack", layout, comm=comm).layout is layout
+
+
+def test_masks_are_kept(comm, folder):
+    for mask in masks(comm.size):
+        path = folder / "".join(map(str, mask))
+        layout = Layout.split(7, comm.size, mask=mask)
+        ca.ones(layout, comm=comm).save(path)
+        assert ca.load(path, comm=comm).layout is layout
+
+
+def test_empty_arrays(comm, folder):
+    ca.zeros((0, 3), comm=comm).save(folder / "x")
+    assert ca.load(folder / "x", comm=comm).shape == (0, 3)
+
+
+def test_overwriting_is_asked_for(comm, folder):
+    x = ca.ones(5, comm=comm)
+    x.save(folder / "x")
+    with pytest.raises(InputError, match="overwrite=True"):
+        x.save(folder / "x")
+    (2 * x).save(folder / "x", overwrite=True)
+    assert float(ca.load(folder / "x", comm=comm).sum()) == 10
+    with pytest.raises(InputError, match="no Zarr store"):  # never deletes what it did not write
+        x.save(folder, overwrite=True)
+    assert (folder / "x").exists()
+
+
+def test_files_of_others_and_bad_files(comm, folder):
+    a = values((6, 2), "float32")
+    if comm.rank == 0:
+        zarr.create_array(folder / "plain", data=a)
+        (folder / "broken").mkdir()
+        (folder / "broken" / "zarr.json").write_text("{")
+    comm.barrier()
+    np.testing.assert_array_equal(ca.load(folder / "plain", comm=comm).gather(), a)
+    with pytest.raises(InputError, match="no Zarr 3 store"):
+        ca.load(folder / "missing", comm=comm)
+    with pytest.raises(InputError):
+        ca.load(folder / "broken", comm=comm)
+    with pytest.raises(LayoutError, match="does not fit"):
+        ca.load(folder / "plain", Layout.split(3, comm.size), comm=comm)
+    with pytest.raises(InputError, match="name"):
+        ca.save(folder / "named", {"a/b": ca.zeros(3, comm=comm)})
+    with pytest.raises(InputError, match="not empty"):
+        ca.save(folder / "nothing", {})
