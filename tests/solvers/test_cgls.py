@@ -183,6 +183,7 @@ def test_options_are_checked(comm):
         {"tol": float("nan")},
         {"damp": "x"},
         {"graph": "yes"},
+        {"lag": -1},
     ):
         with pytest.raises(InputError, match=next(iter(options))):
             cgls(op, yd, **options)

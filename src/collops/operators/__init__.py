@@ -7,6 +7,7 @@ from collops.operators.base import LinearOperator
 from collops.operators.block_diag import BlockDiag
 from collops.operators.dottest import dottest
 from collops.operators.hstack import HStack
+from collops.operators.kirchhoff.distributed import Kirchhoff
 from collops.operators.local import LocalOperator, lift_local
 from collops.operators.stacked import StackedBlockDiag, StackedHStack, StackedVStack
 from collops.operators.vstack import VStack
@@ -17,6 +18,7 @@ __all__ = [
     "Combination",
     "Conjugate",
     "HStack",
+    "Kirchhoff",
     "LinearOperator",
     "LocalOperator",
     "Product",

@@ -1,4 +1,4 @@
-"""Matrix-vector products by cuBLAS, called directly: CuPy refuses its own calls while a stream is being captured.
+"""Complex matrix-vector products by cuBLAS, called directly: CuPy refuses its own calls in a capture.
 
 CuPy refuses since cuBLAS may allocate memory at its first calls on a stream. Here every stream gets a workspace
 beforehand, so that nothing is allocated in a capture.
@@ -16,16 +16,17 @@ from typing import Any
 import cupy
 import numpy as np
 
-from collops.errors import CollopsError
+from collops.errors import CollopsError, LayoutError
 from collops.operators.local import store
 
 __all__ = ["CublasMatrix"]
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
-_GEMV = {"f": "cublasSgemv_v2", "d": "cublasDgemv_v2", "F": "cublasCgemv_v2", "D": "cublasZgemv_v2"}
+_GEMV = {"F": "cublasCgemv_v2", "D": "cublasZgemv_v2"}
 _VERSIONS = (13, 12, 11)
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
+_MOST = (1 << 31) - 1
 
 
 class _Handle:
@@ -69,7 +70,7 @@ _handles = _Handles()
 
 
 class CublasMatrix:
-    """A dense matrix on a CUDA device, in single or double precision, real or complex.
+    """A dense complex matrix on a CUDA device, in single or double precision.
 
     Parameters
     ----------
@@ -80,6 +81,11 @@ class CublasMatrix:
     ----------
     shape : tuple of int
     dtype : numpy.dtype
+
+    Raises
+    ------
+    LayoutError
+        If the matrix has more rows or columns than 32 bits can count.
     """
 
     __slots__ = (
@@ -90,6 +96,7 @@ class CublasMatrix:
         "_forward_operation",
         "_gemv",
         "_matrix",
+        "_numbers",
         "_one",
         "_zero",
         "dtype",
@@ -99,21 +106,23 @@ class CublasMatrix:
     def __init__(self, matrix: Any) -> None:
         if not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
             matrix = cupy.ascontiguousarray(matrix)
+        if max(matrix.shape) > _MOST:
+            raise LayoutError(f"cuBLAS counts rows and columns with 32 bits, too few for a matrix {matrix.shape}")
         self._matrix = matrix
         self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype: np.dtype = matrix.dtype
         self._device = int(matrix.device.id)
         self._gemv = _gemv(self.dtype.char)
-        real = np.float32 if self.dtype.char in "fF" else np.float64
-        self._one = np.array([1, 0], real)  # as complex numbers, too
-        self._zero = np.zeros(2, real)
+        self._numbers = np.array([1, 0], self.dtype)
+        self._one = self._numbers.ctypes.data
+        self._zero = self._one + self._numbers.itemsize
         self._conjugated: Any = None
         # cuBLAS counts columns first, so that a matrix in C order is the transposed one to it. Of that it has no
         # product with the conjugate only, which the adjoint would need.
         if matrix.flags.c_contiguous:
             self._extents = (self.shape[1], self.shape[0])
             self._forward_operation = _TRANSPOSED
-            self._adjoint_operation = _NORMAL if self.dtype.kind != "c" else None
+            self._adjoint_operation = None
         else:
             self._extents = self.shape
             self._forward_operation = _NORMAL
@@ -151,12 +160,12 @@ class CublasMatrix:
                 operation,
                 rows,
                 columns,
-                self._one.ctypes.data,
+                self._one,
                 self._matrix.data.ptr,
                 rows,
                 x.data.ptr,
                 1,
-                self._zero.ctypes.data,
+                self._zero,
                 target.data.ptr,
                 1,
             )

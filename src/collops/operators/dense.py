@@ -74,10 +74,10 @@ class DenseMatrix:
 
 
 def dense(matrix: Any) -> Any:
-    """Return the local operator of a 2-D array: on CuPy one that works while a stream is being captured.
+    """Return the local operator of a 2-D array: on CUDA devices one that works while a stream is being captured.
 
-    Real matrices on CuPy are multiplied by kernels of ours, which on an H200 reach the memory's speed as cuBLAS does and cost
-    the host half as much; complex ones by cuBLAS.
+    Real matrices on CuPy are multiplied by kernels of ours, which on an H200 reach the memory's speed as cuBLAS does
+    and cost the host half as much; complex ones by cuBLAS.
 
     Parameters
     ----------
@@ -88,11 +88,12 @@ def dense(matrix: Any) -> Any:
     -------
     LocalOperator
     """
-    if engine_of(matrix).name == "cupy" and matrix.dtype.char in "fd":
+    engine = engine_of(matrix)
+    if engine.name == "cupy" and matrix.dtype.char in "fd":
         from collops.operators.dense_kernels import KernelMatrix
 
         return KernelMatrix(matrix)
-    if engine_of(matrix).name == "cupy" and matrix.dtype.char in "FD":
+    if engine.name == "cupy" and matrix.dtype.char in "FD" and not engine.xp.cuda.runtime.is_hip:
         from collops.operators.cublas import CublasMatrix
 
         return CublasMatrix(matrix)

@@ -1,4 +1,4 @@
-"""Matrix-vector products by CUDA kernels of our own, for real matrices in C order."""
+"""Matrix-vector products of real matrices on GPUs, by kernels of our own."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _LANES = 32
 _BYTES_AT_ONCE = 16
 _BLOCKS_PER_PROCESSOR = 4
 _FEWEST_ROWS = 64
+_ROWS = 4  # of a block of the forward kernel that takes several
 
 
 class KernelMatrix:
-    """A dense real matrix on a CUDA device.
+    """A dense real matrix on a GPU.
 
     Parameters
     ----------
     matrix : cupy.ndarray, 2-D
-        Single or double precision; copied once if it is not in C order.
+        Single or double precision; used where it lies when it is contiguous in either order, else copied once.
 
     Attributes
     ----------
@@ -34,56 +35,75 @@ class KernelMatrix:
     dtype : numpy.dtype
     """
 
-    __slots__ = ("_finished", "_matrix", "_partial", "_processors", "_splits", "_width", "dtype", "shape")
+    __slots__ = (
+        "_finished",
+        "_matrix",
+        "_partial",
+        "_processors",
+        "_splits",
+        "_turned",
+        "_width",
+        "dtype",
+        "shape",
+    )
 
     def __init__(self, matrix: Any) -> None:
-        self._matrix = matrix = cupy.ascontiguousarray(matrix)
         self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype: np.dtype = matrix.dtype
+        # A matrix in the other order is the transpose of one in C order.
+        self._turned = matrix.flags.f_contiguous and not matrix.flags.c_contiguous
+        self._matrix = matrix = matrix.T if self._turned else cupy.ascontiguousarray(matrix)
+        rows, columns = matrix.shape
         self._processors = int(matrix.device.attributes["MultiProcessorCount"])
         width = _BYTES_AT_ONCE // self.dtype.itemsize
-        self._width = width if self.shape[1] % width == 0 and _aligned(matrix) else 1
+        self._width = width if columns % width == 0 and _aligned(matrix) else 1
         # Enough blocks to keep all processors loading, but not more partial sums than that takes.
-        strips = -(-self.shape[1] // (self._width * _LANES))
-        wanted = -(-self._processors * _BLOCKS_PER_PROCESSOR // max(1, strips))
-        self._splits = max(1, min(wanted, self.shape[0] // _FEWEST_ROWS))
-        self._partial = cupy.empty(self._splits * self.shape[1], self.dtype)
-        self._finished = cupy.zeros(max(1, strips), np.uint32)
+        strips = max(1, -(-columns // (self._width * _LANES)))
+        self._splits = max(1, min(-(-self._processors * _BLOCKS_PER_PROCESSOR // strips), rows // _FEWEST_ROWS))
+        self._partial = cupy.empty(self._splits * columns, self.dtype)
+        self._finished = cupy.zeros(strips, np.uint32)
 
     def forward_local(self, x: Any, out: Any) -> Any:
         """Return the matrix times `x`."""
-        rows, columns = self.shape
-        x, target, width = self._prepared(x, out, rows)
+        return self._by_columns(x, out) if self._turned else self._by_rows(x, out)
+
+    def adjoint_local(self, y: Any, out: Any) -> Any:
+        """Return the transpose times `y`."""
+        return self._by_rows(y, out) if self._turned else self._by_columns(y, out)
+
+    def _by_rows(self, x: Any, out: Any) -> Any:
+        """Return the matrix in C order times `x`."""
+        rows, columns = self._matrix.shape
+        x, target = self._prepared(x, out, rows)
         if rows and columns:
-            several = 4 if rows >= 4 * self._processors else 1
+            several = _ROWS if rows >= _ROWS * self._processors else 1
+            width = self._width if _aligned(x) else 1
             kernel = _kernel(f"forward_{self.dtype.char}_{width}_{several}")
             kernel((-(-rows // several),), (_THREADS,), (self._matrix, x, target, rows, columns))
         else:
             target.fill(0)
         return target if target is out else store(target, out)
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
-        """Return the transpose times `y`."""
-        rows, columns = self.shape
-        y, target, width = self._prepared(y, out, columns, reads_in_packs=False)
+    def _by_columns(self, y: Any, out: Any) -> Any:
+        """Return the transpose of the matrix in C order times `y`."""
+        rows, columns = self._matrix.shape
+        y, target = self._prepared(y, out, columns)
         if rows and columns:
-            strips = -(-columns // (width * _LANES))
-            splits = self._splits if width == self._width else 1
+            width, splits = (self._width, self._splits) if _aligned(target) else (1, 1)
             kernel = _kernel(f"adjoint_{self.dtype.char}_{width}")
             arguments = (self._matrix, y, target, self._partial, self._finished, rows, columns)
-            kernel((strips, splits), (_THREADS,), arguments)
+            kernel((-(-columns // (width * _LANES)), splits), (_THREADS,), arguments)
         else:
             target.fill(0)
         return target if target is out else store(target, out)
 
-    def _prepared(self, x: Any, out: Any, size: int, reads_in_packs: bool = True) -> tuple[Any, Any, int]:
-        """Return input and target as the kernels need them, and how many elements they may take at once."""
+    def _prepared(self, x: Any, out: Any, size: int) -> tuple[Any, Any]:
+        """Return input and target as the kernels need them."""
         if x.dtype != self.dtype or not x.flags.c_contiguous:
             x = cupy.ascontiguousarray(x, self.dtype)
-        target = out
         if out is None or out.dtype != self.dtype:
-            target = cupy.empty(size, self.dtype)
-        return x, target, self._width if _aligned(x if reads_in_packs else target) else 1
+            return x, cupy.empty(size, self.dtype)
+        return x, out
 
 
 def _aligned(array: Any) -> bool:

@@ -16,6 +16,7 @@ __all__ = ["DeviceHistory"]
 
 _KINDS = {"f": 0, "d": 1}
 _SCALARS = 4
+_abandoned: list[DeviceHistory] = []
 
 
 class DeviceHistory:
@@ -86,3 +87,7 @@ class DeviceHistory:
         if self.count:
             self.row(self.count - 1)
         return self._rows[: self.count].copy()
+
+    def abandon(self) -> None:
+        """Keep the memory for ever: the device may still write to it."""
+        _abandoned.append(self)

@@ -84,6 +84,7 @@ def solve(
     prompt = history.lag == 0 or callback is not None
     execution = open_execution(graph, method, history, operator, data.engine, niter, comm)
     with ExitStack() as stack:
+        stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
         state = method.init(operator, data, x0, prompt)
         stack.enter_context(execution)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 from typing import Any
@@ -38,6 +39,8 @@ class _Lane:
 
 _idle_lanes: dict[int, list[_Lane]] = {}
 _lanes_lock = threading.Lock()
+_abandoned: list[Any] = []
+"""What solvers that failed may still be using: nobody waits for the device then, which may never get there."""
 
 
 def _take_lane(device: int) -> _Lane:
@@ -71,7 +74,7 @@ class GraphExecution:
         self._label = f"{method.name} iteration"
         self._graph: Any = None
         self._sent: list[Any] = []
-        self._next = self._warm_up
+        self._next: Callable[[Any], Any] = self._warm_up
         self._contexts = ExitStack()
         self.description = "eager: no iteration was left to record"
 
@@ -87,14 +90,16 @@ class GraphExecution:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Order the caller's stream after the solver's work."""
+        self._next = self._eager.advance
         self._contexts.close()
         self._caller.wait_event(self._lane.stream.record())
         if kind is None:
-            # The driver has read the last row, so nothing runs any more that could write to the pool's memory. After an
-            # error that is not known, and the lane is given up.
+            # The driver has read the last row, so nothing runs any more that could write to the pool's memory.
             self._graph = None
             with _lanes_lock:
                 _idle_lanes[self._device].append(self._lane)
+        else:
+            _abandoned.append((self._graph, self._lane))
 
     def advance(self, state: Any) -> Any:
         """Return the state after one more step."""
@@ -141,7 +146,10 @@ class GraphExecution:
         # Nothing is sent while recording. What a replay sends is what the counters would have seen.
         counting, messages.active[:] = messages.active[:], [seen]
         try:
-            stream.begin_capture()
+            try:
+                stream.begin_capture()
+            except RuntimeError as error:  # an AMD build of CuPy has no captures
+                return _in_one_line(error)
             try:
                 with cupy.cuda.using_allocator(self._lane.pool.malloc):
                     trial = self._method.step(trial)

@@ -8,6 +8,7 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.comm import Communicator
+from collops.errors import InputError
 from collops.solvers.method import Row
 
 __all__ = ["History", "HostHistory", "open_history"]
@@ -47,6 +48,10 @@ class History(Protocol):
         """Return all rows, waiting for the last."""
         ...
 
+    def abandon(self) -> None:
+        """Leave the rows to a device that may still write to them, after a failure."""
+        ...
+
 
 class HostHistory:
     """Rows of numbers that are known as soon as they are stored."""
@@ -76,6 +81,9 @@ class HostHistory:
         """Return all rows."""
         return np.array(self._rows, np.float64)
 
+    def abandon(self) -> None:
+        """Do nothing: nobody else writes to the rows."""
+
 
 def open_history(engine: Engine, width: int, capacity: int, lag: int | None, comm: Communicator) -> History:
     """Return a history for numbers of an engine.
@@ -90,7 +98,14 @@ def open_history(engine: Engine, width: int, capacity: int, lag: int | None, com
         Rows that may be outstanding; by default the device's history chooses.
     comm : Communicator
         Whose deadline limits the waits.
+
+    Raises
+    ------
+    InputError
+        If `lag` is negative or no integer.
     """
+    if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int | np.integer) or lag < 0):
+        raise InputError(f"lag must be an integer of at least 0, not {lag!r}")
     if engine.memory == "host":
         return HostHistory()
     from collops.solvers.device_history import DeviceHistory

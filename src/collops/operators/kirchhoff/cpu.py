@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit, prange
 
 from collops.errors import InputError
-from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
+from collops.operators.kirchhoff.fixed_point import FixedTables
 
 __all__ = ["NumbaKernels", "available_cores", "thread_count"]
 
@@ -167,7 +167,7 @@ class NumbaKernels:
         self._adjoint_filter = (taps, np.int64(center))
         # The filtered traces and their slopes.
         self._pairs = np.empty((self._size[0], 2, scale.samples), dtype)
-        _compiled(dtype.name)
+        _compiled(dtype.name, scale.fixed_type.name)
 
     def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
         """Demigrate a flat image into flat traces."""
@@ -237,15 +237,14 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @cache
-def _compiled(dtype: str) -> None:
-    """Compile, or load from the cache on disk, both directions for one type, so that no later call has to.
+def _compiled(dtype: str, fixed_type: str) -> None:
+    """Compile, or load from the cache on disk, both directions for one pair of types, so that no later call has to.
 
     One process at a time: Numba's index of what it has cached is not safe against two that write it at once.
     """
-    scale = Scale(1.0, 2, 0, np.dtype(dtype))
-    table = scale.table([np.zeros(1)], 1, 1)
+    table = np.zeros((1, 1), fixed_type)
     taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))
-    scaling = (np.int64(scale.fraction_bits), scale.dtype.type(1))
+    scaling = (np.int64(1), taps.dtype.type(1))
     with _alone(), _threads(1):
         _forward(one, table, table, *scaling, taps, np.int64(0), trace.reshape(1, 2))
         _adjoint(trace.reshape(1, 2), table, table, *scaling, taps, np.int64(0), np.zeros((1, 2, 2), dtype), one)

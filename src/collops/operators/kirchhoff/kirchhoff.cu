@@ -5,13 +5,17 @@
 // mask: a float would keep only four digits of the fraction at the end of a long trace. The host saturates the
 // tables such that a sum never overflows and a point that is never reached falls behind the last sample.
 //
+// compile-with: -DRECEIVERS_PER_BLOCK=1
+// compile-with: -DRECEIVERS_PER_BLOCK=2
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DCOLLOPS_WIDE_TIMES
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DCOLLOPS_WIDE_TIMES -DCOLLOPS_DOUBLE
+//
 // Layouts, all C order: image (columns, depths) with columns = ny * nx; source_times (sources, points);
 // receiver_times (receivers, points); traces (sources, receivers, samples).
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
 typedef double2 Pair;
-typedef long long Fixed;
 typedef unsigned long long Bits;
 #define MANTISSA_BITS 52
 #define ONE_BITS 0x3ff0000000000000ULL
@@ -19,19 +23,19 @@ typedef unsigned long long Bits;
 #else
 typedef float Real;
 typedef float2 Pair;
-typedef int Fixed;
 typedef unsigned int Bits;
 #define MANTISSA_BITS 23
 #define ONE_BITS 0x3f800000U
 #define BITS_AS_REAL(bits) __int_as_float((int)(bits))
 #endif
 
-#ifndef RECEIVERS_PER_BLOCK
-#define RECEIVERS_PER_BLOCK 4
+#ifdef COLLOPS_WIDE_TIMES
+typedef long long Fixed;
+#else
+typedef int Fixed;
 #endif
-#ifndef SOURCES_PER_PASS
-#define SOURCES_PER_PASS 8
-#endif
+
+#define SOURCES_PER_PASS 5  // of 4, 5 and 10 the fastest on an H200 at all slopes, in float32 and float64
 
 #define NOWHERE 0x3fffffff  // an index behind every window
 
@@ -55,13 +59,14 @@ __device__ __forceinline__ void add_to_window(Real *window, int index, int start
         atomicAdd(window + local, value);
 }
 
-// ---- forward, variant "march": lanes along depth, each marching over a segment of columns -----------------------
+// ---- forward: lanes along depth, each marching over a segment of columns ------------------------------------------
 // Neighbouring depths fall on different samples (few conflicts), neighbouring columns on the same or the next one,
-// so that a run of them is summed in registers and reaches shared memory once.
-extern "C" __global__ void __launch_bounds__(512)
-forward_march(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
-              const Fixed *__restrict__ receiver_times, Real *__restrict__ traces, int n_receivers, int n_samples,
-              int n_columns, int n_depths, int segment_columns, int window_length, int fraction_bits)
+// so that a run of them is summed in registers and reaches shared memory once. Times that follow no order only cost
+// more atomic additions. A trace that is longer than shared memory is made in windows, one block each.
+extern "C" __global__ void __launch_bounds__(256)
+forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
+        const Fixed *__restrict__ receiver_times, Real *__restrict__ traces, int n_receivers, int n_samples, int n_columns,
+        int n_depths, int segment_columns, int window_length, int fraction_bits)
 {
     extern __shared__ char shared_bytes[];
     Real *windows = (Real *)shared_bytes;
@@ -152,207 +157,6 @@ forward_march(const Real *__restrict__ image, const Fixed *__restrict__ source_t
         }
 }
 
-// ---- forward, variant "atomic": lanes along the flat image, two atomics a point -----------------------------------
-extern "C" __global__ void __launch_bounds__(512)
-forward_atomic(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
-               const Fixed *__restrict__ receiver_times, Real *__restrict__ traces, int n_receivers, int n_samples,
-               int n_columns, int n_depths, int segment_columns, int window_length, int fraction_bits)
-{
-    extern __shared__ char shared_bytes[];
-    Real *windows = (Real *)shared_bytes;
-    const int groups = (n_receivers + RECEIVERS_PER_BLOCK - 1) / RECEIVERS_PER_BLOCK;
-    const int source = blockIdx.x / groups;
-    const int first_receiver = (blockIdx.x % groups) * RECEIVERS_PER_BLOCK;
-    const int receivers = min(RECEIVERS_PER_BLOCK, n_receivers - first_receiver);
-    const int start = blockIdx.z * window_length;
-    const int n_points = n_columns * n_depths;
-
-    for (int i = threadIdx.x; i < RECEIVERS_PER_BLOCK * window_length; i += blockDim.x)
-        windows[i] = 0;
-    __syncthreads();
-
-    source_times += (long long)source * n_points;
-    const Fixed *times[RECEIVERS_PER_BLOCK];
-#pragma unroll
-    for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-        times[r] = receiver_times + (long long)min(first_receiver + r, n_receivers - 1) * n_points;
-
-    for (int point = blockIdx.y * blockDim.x + threadIdx.x; point < n_points; point += gridDim.y * blockDim.x) {
-        const Real value = __ldg(image + point);
-        const Fixed source_time = __ldg(source_times + point);
-        Fixed receiver_time[RECEIVERS_PER_BLOCK];
-#pragma unroll
-        for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-            receiver_time[r] = __ldg(times[r] + point);
-#pragma unroll
-        for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-            const Fixed time = source_time + receiver_time[r];
-            const int index = (int)(time >> fraction_bits);
-            const Real right = value * fraction_of(time, fraction_bits);
-            if ((unsigned)index < (unsigned)(n_samples - 1)) {
-                add_to_window(windows + r * window_length, index, start, window_length, value - right);
-                add_to_window(windows + r * window_length, index + 1, start, window_length, right);
-            }
-        }
-    }
-    __syncthreads();
-
-    traces += ((long long)source * n_receivers + first_receiver) * n_samples + start;
-    const int length = min(window_length, n_samples - start);
-    for (int r = 0; r < receivers; ++r)
-        for (int i = threadIdx.x; i < length; i += blockDim.x) {
-            if (gridDim.y == 1)
-                traces[(long long)r * n_samples + i] = windows[r * window_length + i];
-            else
-                atomicAdd(traces + (long long)r * n_samples + i, windows[r * window_length + i]);
-        }
-}
-
-#ifndef COLLOPS_DOUBLE
-// ---- forward, variant "pair" (float32 only): as "atomic", one 64-bit compare-and-swap for both samples -------------
-extern "C" __global__ void __launch_bounds__(512)
-forward_pair(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
-             const Fixed *__restrict__ receiver_times, Real *__restrict__ traces, int n_receivers, int n_samples,
-             int n_columns, int n_depths, int segment_columns, int window_length, int fraction_bits)
-{
-    extern __shared__ unsigned long long shared_pairs[];
-    const int groups = (n_receivers + RECEIVERS_PER_BLOCK - 1) / RECEIVERS_PER_BLOCK;
-    const int source = blockIdx.x / groups;
-    const int first_receiver = (blockIdx.x % groups) * RECEIVERS_PER_BLOCK;
-    const int receivers = min(RECEIVERS_PER_BLOCK, n_receivers - first_receiver);
-    const int n_points = n_columns * n_depths;
-
-    for (int i = threadIdx.x; i < RECEIVERS_PER_BLOCK * n_samples; i += blockDim.x)
-        shared_pairs[i] = 0;
-    __syncthreads();
-
-    source_times += (long long)source * n_points;
-    const Fixed *times[RECEIVERS_PER_BLOCK];
-#pragma unroll
-    for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-        times[r] = receiver_times + (long long)min(first_receiver + r, n_receivers - 1) * n_points;
-
-    for (int point = blockIdx.y * blockDim.x + threadIdx.x; point < n_points; point += gridDim.y * blockDim.x) {
-        const Real value = __ldg(image + point);
-        const Fixed source_time = __ldg(source_times + point);
-        Fixed receiver_time[RECEIVERS_PER_BLOCK];
-#pragma unroll
-        for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-            receiver_time[r] = __ldg(times[r] + point);
-#pragma unroll
-        for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-            const Fixed time = source_time + receiver_time[r];
-            const int index = (int)(time >> fraction_bits);
-            const Real right = value * fraction_of(time, fraction_bits);
-            const Real left = value - right;
-            if ((unsigned)index < (unsigned)(n_samples - 1)) {
-                unsigned long long *slot = shared_pairs + r * n_samples + index;
-                unsigned long long old = *slot, seen;
-                do {
-                    seen = old;
-                    const unsigned low = __float_as_uint(__uint_as_float((unsigned)seen) + left);
-                    const unsigned high = __float_as_uint(__uint_as_float((unsigned)(seen >> 32)) + right);
-                    old = atomicCAS(slot, seen, ((unsigned long long)high << 32) | low);
-                } while (old != seen);
-            }
-        }
-    }
-    __syncthreads();
-
-    const float2 *sums = (const float2 *)shared_pairs;
-    traces += ((long long)source * n_receivers + first_receiver) * n_samples;
-    for (int r = 0; r < receivers; ++r)
-        for (int i = threadIdx.x; i < n_samples; i += blockDim.x) {
-            float value = sums[r * n_samples + i].x + (i > 0 ? sums[r * n_samples + i - 1].y : 0.0f);
-            if (gridDim.y == 1)
-                traces[(long long)r * n_samples + i] = value;
-            else
-                atomicAdd(traces + (long long)r * n_samples + i, value);
-        }
-}
-#endif
-
-// ---- forward, variant "global": marching runs added as pairs to memory (the L2 cache does the sums) ----------------
-__device__ __forceinline__ void add_pair(Pair *slot, Real left, Real right)
-{
-#if !defined(COLLOPS_DOUBLE) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(slot), "f"(left), "f"(right) : "memory");
-#else
-    atomicAdd(&slot->x, left);
-    atomicAdd(&slot->y, right);
-#endif
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-forward_global(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
-               const Fixed *__restrict__ receiver_times, Pair *__restrict__ pairs, int n_receivers, int n_samples,
-               int n_columns, int n_depths, int segment_columns, int window_length, int fraction_bits)
-{
-    const int groups = (n_receivers + RECEIVERS_PER_BLOCK - 1) / RECEIVERS_PER_BLOCK;
-    const int source = blockIdx.x / groups;
-    const int first_receiver = (blockIdx.x % groups) * RECEIVERS_PER_BLOCK;
-    const long long n_points = (long long)n_columns * n_depths;
-
-    source_times += source * n_points;
-    const Fixed *times[RECEIVERS_PER_BLOCK];
-    Pair *targets[RECEIVERS_PER_BLOCK];
-#pragma unroll
-    for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-        const int receiver = min(first_receiver + r, n_receivers - 1);
-        times[r] = receiver_times + receiver * n_points;
-        targets[r] = pairs + ((long long)source * n_receivers + receiver) * n_samples;
-    }
-    const int segments = (n_columns + segment_columns - 1) / segment_columns;
-    const int slots = segments * n_depths;
-    for (int slot = blockIdx.y * blockDim.x + threadIdx.x; slot < slots; slot += gridDim.y * blockDim.x) {
-        const int depth = slot % n_depths;
-        const int first_column = (slot / n_depths) * segment_columns;
-        const int last_column = min(first_column + segment_columns, n_columns);
-        Run runs[RECEIVERS_PER_BLOCK];
-#pragma unroll
-        for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-            runs[r].index = NOWHERE;
-            runs[r].left = runs[r].right = 0;
-        }
-        for (int column = first_column; column < last_column; ++column) {
-            const int point = column * n_depths + depth;
-            const Real value = __ldg(image + point);
-            const Fixed source_time = __ldg(source_times + point);
-            Fixed receiver_time[RECEIVERS_PER_BLOCK];
-#pragma unroll
-            for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-                receiver_time[r] = __ldg(times[r] + point);
-#pragma unroll
-            for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-                const Fixed time = source_time + receiver_time[r];
-                const int index = (int)(time >> fraction_bits);
-                const Real right = value * fraction_of(time, fraction_bits);
-                Run &run = runs[r];
-                if (index != run.index) {
-                    if ((unsigned)run.index < (unsigned)(n_samples - 1) && first_receiver + r < n_receivers)
-                        add_pair(targets[r] + run.index, run.left, run.right);
-                    run.left = run.right = 0;
-                    run.index = index;
-                }
-                run.left += value - right;
-                run.right += right;
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-            if ((unsigned)runs[r].index < (unsigned)(n_samples - 1) && first_receiver + r < n_receivers)
-                add_pair(targets[r] + runs[r].index, runs[r].left, runs[r].right);
-    }
-}
-
-// The pairs of forward_global summed to traces.
-extern "C" __global__ void traces_from_pairs(const Pair *__restrict__ pairs, Real *__restrict__ traces,
-                                             long long total, int n_samples)
-{
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < total; i += (long long)gridDim.x * blockDim.x)
-        traces[i] = pairs[i].x + (i % n_samples ? pairs[i - 1].y : (Real)0);
-}
-
 // ---- convolution of every trace with the wavelet --------------------------------------------------------------------
 // result[i] = sum over k of wavelet[k] * trace[i + center - k]. A block makes a tile of one trace; a thread makes four
 // neighbouring samples from a window of seven in registers. `as_pairs` writes (value, next value - value), zeros
@@ -438,50 +242,14 @@ __device__ __forceinline__ Real interpolate(const Pair *__restrict__ trace, Fixe
     return pair.x + fraction_of(time, fraction_bits) * pair.y;
 }
 
-// ---- adjoint, variant "cached": a thread owns a point; samples come through the L1 cache -------------------------------
-// The times of SOURCES_PER_PASS sources stay in registers while the receivers pass by, so that each receiver time is
-// read once for all of them.
+// ---- adjoint: a thread owns a point; samples come through the L1 cache -----------------------------------------------
+// A warp covers 32 depths of one column and a block a few columns, so that the samples that a block needs at a time
+// are a short piece of the trace, at any slope. The times of SOURCES_PER_PASS sources stay in registers while the
+// receivers pass by, so that each receiver time is read once for all of them.
 extern "C" __global__ void __launch_bounds__(256)
-adjoint_cached(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
-               const Fixed *__restrict__ receiver_times, Real *__restrict__ image, int n_sources, int n_receivers,
-               int n_samples, int n_points, int receivers_per_part, int fraction_bits)
-{
-    const int point = blockIdx.x * blockDim.x + threadIdx.x;
-    if (point >= n_points)
-        return;
-    const int first_receiver = blockIdx.y * receivers_per_part;
-    const int last_receiver = min(first_receiver + receivers_per_part, n_receivers);
-    const long long source_stride = (long long)n_receivers * n_samples;
-    Real sum = 0;
-    for (int first_source = 0; first_source < n_sources; first_source += SOURCES_PER_PASS) {
-        Fixed source_time[SOURCES_PER_PASS];
-#pragma unroll
-        for (int s = 0; s < SOURCES_PER_PASS; ++s)
-            source_time[s] = first_source + s < n_sources
-                                 ? __ldg(source_times + (long long)(first_source + s) * n_points + point)
-                                 : 0;
-        const Pair *trace = pairs + first_source * source_stride + (long long)first_receiver * n_samples;
-        for (int receiver = first_receiver; receiver < last_receiver; ++receiver, trace += n_samples) {
-            const Fixed receiver_time = __ldg(receiver_times + (long long)receiver * n_points + point);
-#pragma unroll
-            for (int s = 0; s < SOURCES_PER_PASS; ++s)
-                if (first_source + s < n_sources)
-                    sum += interpolate(trace + s * source_stride, source_time[s] + receiver_time, n_samples,
-                                       fraction_bits);
-        }
-    }
-    if (gridDim.y == 1)
-        image[point] = sum;
-    else
-        atomicAdd(image + point, sum);
-}
-
-// ---- adjoint, variant "tiled": as "cached", but a warp covers 32 depths of one column and a block a few columns ---------
-// so that the samples that a block needs at a time are a short piece of the trace.
-extern "C" __global__ void __launch_bounds__(256)
-adjoint_tiled(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
-              const Fixed *__restrict__ receiver_times, Real *__restrict__ image, int n_sources, int n_receivers,
-              int n_samples, int n_columns, int n_depths, int receivers_per_part, int fraction_bits)
+adjoint(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
+        const Fixed *__restrict__ receiver_times, Real *__restrict__ image, int n_sources, int n_receivers, int n_samples,
+        int n_columns, int n_depths, int receivers_per_part, int fraction_bits)
 {
     const int tiles = (n_depths + 31) / 32;
     const int depth = (blockIdx.x % tiles) * 32 + (threadIdx.x & 31);
@@ -515,62 +283,4 @@ adjoint_tiled(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_t
         image[point] = sum;
     else
         atomicAdd(image + point, sum);
-}
-
-// ---- adjoint, variant "staged": SOURCES_PER_PASS whole traces in shared memory, two points a thread ---------------------
-extern "C" __global__ void __launch_bounds__(512)
-adjoint_staged(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
-               const Fixed *__restrict__ receiver_times, Real *__restrict__ image, int n_sources, int n_receivers,
-               int n_samples, int n_points, int receivers_per_part, int fraction_bits)
-{
-    extern __shared__ char shared_bytes[];
-    Pair *stage = (Pair *)shared_bytes;
-    const int first_point = blockIdx.x * 2 * blockDim.x + threadIdx.x;
-    const int second_point = first_point + blockDim.x;
-    const int safe_first = min(first_point, n_points - 1), safe_second = min(second_point, n_points - 1);
-    const int first_receiver = blockIdx.y * receivers_per_part;
-    const int last_receiver = min(first_receiver + receivers_per_part, n_receivers);
-    Real sum_first = 0, sum_second = 0;
-    for (int first_source = 0; first_source < n_sources; first_source += SOURCES_PER_PASS) {
-        const int sources = min(SOURCES_PER_PASS, n_sources - first_source);
-        Fixed time_first[SOURCES_PER_PASS], time_second[SOURCES_PER_PASS];
-#pragma unroll
-        for (int s = 0; s < SOURCES_PER_PASS; ++s) {
-            const long long row = (long long)min(first_source + s, n_sources - 1) * n_points;
-            time_first[s] = __ldg(source_times + row + safe_first);
-            time_second[s] = __ldg(source_times + row + safe_second);
-        }
-        for (int receiver = first_receiver; receiver < last_receiver; ++receiver) {
-            __syncthreads();
-            for (int s = 0; s < sources; ++s) {
-                const Pair *trace = pairs + ((long long)(first_source + s) * n_receivers + receiver) * n_samples;
-                for (int i = threadIdx.x; i < n_samples; i += blockDim.x)
-                    stage[s * n_samples + i] = __ldg(trace + i);
-            }
-            const Fixed receiver_first = __ldg(receiver_times + (long long)receiver * n_points + safe_first);
-            const Fixed receiver_second = __ldg(receiver_times + (long long)receiver * n_points + safe_second);
-            __syncthreads();
-#pragma unroll
-            for (int s = 0; s < SOURCES_PER_PASS; ++s)
-                if (s < sources) {
-                    const Fixed a = time_first[s] + receiver_first, b = time_second[s] + receiver_second;
-                    const Pair pair_a = stage[s * n_samples + min((unsigned)(a >> fraction_bits), (unsigned)(n_samples - 1))];
-                    const Pair pair_b = stage[s * n_samples + min((unsigned)(b >> fraction_bits), (unsigned)(n_samples - 1))];
-                    sum_first += pair_a.x + fraction_of(a, fraction_bits) * pair_a.y;
-                    sum_second += pair_b.x + fraction_of(b, fraction_bits) * pair_b.y;
-                }
-        }
-    }
-    if (first_point < n_points) {
-        if (gridDim.y == 1)
-            image[first_point] = sum_first;
-        else
-            atomicAdd(image + first_point, sum_first);
-    }
-    if (second_point < n_points) {
-        if (gridDim.y == 1)
-            image[second_point] = sum_second;
-        else
-            atomicAdd(image + second_point, sum_second);
-    }
 }

@@ -73,7 +73,9 @@ class LocalKirchhoff:
         d(s, r, t) = w(t) * \sum_p m(p)\, \Lambda\left(\frac{t - \tau(s, p) - \tau(r, p)}{\Delta t}\right)
 
     where :math:`\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. Arrivals
-    before the first sample, at the last or behind it are left out. On devices sums are made in no fixed order, so
+    before the first sample, at the last or behind it are left out. Travel times are kept as integers, finely enough for
+    relative errors below 1e-5 in float32 on traces of any length; for float64 operators, and for float32 operators on
+    more than 8,191 samples, they take 8 bytes a number instead of 4. On devices sums are made in no fixed order, so
     results agree from call to call to rounding; on hosts they are the same whatever the number of threads.
     """
 
