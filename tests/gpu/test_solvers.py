@@ -11,7 +11,6 @@ from collops.array import from_global, random, zeros
 from collops.errors import UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack, lift_local
 from collops.operators.dense import DenseMatrix, dense
-from collops.operators.dense_kernels import KernelMatrix
 from collops.solvers import Status, cg, cgls, lsqr
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
@@ -65,6 +64,9 @@ def test_dense_products(shape, dtype, order):
 
 
 def test_dense_products_of_other_types():
+    from collops.operators.cublas import CublasMatrix
+    from collops.operators.dense_kernels import KernelMatrix
+
     host = random_matrix(5, 3, "f4", 1)
     op = lift_local(cupy.asarray(host))
     assert isinstance(op, KernelMatrix)
