@@ -23,32 +23,32 @@ def pair(comm, shape=(7, 3), dtype=np.float64):
     return a, b, ca.from_global(a, layout, comm=comm), ca.from_global(b, layout, comm=comm)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [*INEXACT, *HALF, *WHOLE])
-def test_global_round_trip(comm, shape, name):
-    expected = values(shape).astype(dtype_of(name))
-    for layout in layouts(shape, comm.size):
-        x = ca.from_global(expected, layout, comm=comm)
-        assert x.dtype == expected.dtype
-        assert x.local_array.flags.owndata
-        np.testing.assert_array_equal(x.local_array, expected[layout.slices(comm.rank)])
-        np.testing.assert_array_equal(x.gather(), expected)
-        root = comm.size - 1
-        on_root = x.gather(root)
-        if comm.rank == root:
-            np.testing.assert_array_equal(on_root, expected)
-        else:
-            assert on_root is None
+def test_global_round_trip(comm, name):
+    for shape in SHAPES:
+        expected = values(shape).astype(dtype_of(name))
+        for layout in layouts(shape, comm.size):
+            x = ca.from_global(expected, layout, comm=comm)
+            assert x.dtype == expected.dtype
+            assert x.local_array.flags.owndata
+            np.testing.assert_array_equal(x.local_array, expected[layout.slices(comm.rank)])
+            np.testing.assert_array_equal(x.gather(), expected)
+            root = comm.size - 1
+            on_root = x.gather(root)
+            if comm.rank == root:
+                np.testing.assert_array_equal(on_root, expected)
+            else:
+                assert on_root is None
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_scatter_from_a_root(comm, shape):
-    expected = values(shape, "complex64")
-    for layout in [None, *layouts(shape, comm.size)]:
-        root = comm.size // 2
-        x = ca.from_global(expected if comm.rank == root else None, layout, comm=comm, root=root)
-        assert x.dtype == expected.dtype
-        np.testing.assert_array_equal(x.gather(), expected)
+def test_scatter_from_a_root(comm):
+    for shape in SHAPES:
+        expected = values(shape, "complex64")
+        for layout in [None, *layouts(shape, comm.size)]:
+            root = comm.size // 2
+            x = ca.from_global(expected if comm.rank == root else None, layout, comm=comm, root=root)
+            assert x.dtype == expected.dtype
+            np.testing.assert_array_equal(x.gather(), expected)
 
 
 def test_scatter_reports_the_roots_error_everywhere(comm):
@@ -127,24 +127,24 @@ SCALARS = [2, 2.5, 1.5 + 0.5j, True, np.float32(0.5), np.float64(0.5), np.int8(2
 
 
 @pytest.mark.parametrize("name", ["float32", "float64", "complex64", "int32", "uint16", "float16"])
-@pytest.mark.parametrize("function", OPERATIONS, ids=lambda f: f.__name__)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_operators_promote_like_numpy(comm, function, name):
-    a, b, x, y = pair(comm, dtype=name)
-    cases = [(x, y, a, b)]
-    cases += [(x, s, a, s) for s in SCALARS] + [(s, x, s, a) for s in SCALARS]
-    for left, right, one, other in cases:
-        try:
-            expected = function(one, other)
-        except TypeError:
-            with pytest.raises(TypeError):
-                function(left, right)
-            continue
-        with profile.count_messages() as messages:
-            result = function(left, right)
-        assert messages.total == 0
-        assert result.dtype == expected.dtype, (one, other)
-        np.testing.assert_array_equal(result.local_array, expected[x.layout.slices(comm.rank)])
+def test_operators_promote_like_numpy(comm, name):
+    for function in OPERATIONS:
+        a, b, x, y = pair(comm, dtype=name)
+        cases = [(x, y, a, b)]
+        cases += [(x, s, a, s) for s in SCALARS] + [(s, x, s, a) for s in SCALARS]
+        for left, right, one, other in cases:
+            try:
+                expected = function(one, other)
+            except TypeError:
+                with pytest.raises(TypeError):
+                    function(left, right)
+                continue
+            with profile.count_messages() as messages:
+                result = function(left, right)
+            assert messages.total == 0
+            assert result.dtype == expected.dtype, (one, other)
+            np.testing.assert_array_equal(result.local_array, expected[x.layout.slices(comm.rank)])
 
 
 @pytest.mark.parametrize("function", [operator.and_, operator.or_, operator.xor], ids=lambda f: f.__name__)
@@ -169,25 +169,25 @@ def test_unary_operators(comm):
 IN_PLACE = ["iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"]
 
 
-@pytest.mark.parametrize("name", IN_PLACE)
 @pytest.mark.parametrize("dtype", ["float64", "int32", "complex64", "bool"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_in_place_is_in_place(comm, name, dtype):
-    function = getattr(operator, name)
-    for other_is_array in (True, False):
-        a, b, x, y = pair(comm, dtype=dtype)
-        right, other = (y, b) if other_is_array else (2, 2)
-        local, before = x.local_array, x
-        try:
-            function(a, other)
-        except TypeError as error:
-            with pytest.raises(type(error)):
-                function(x, right)
-            continue
-        x = function(x, right)
-        assert x is before
-        assert x.local_array is local
-        np.testing.assert_array_equal(x.gather(), a)
+def test_in_place_is_in_place(comm, dtype):
+    for name in IN_PLACE:
+        function = getattr(operator, name)
+        for other_is_array in (True, False):
+            a, b, x, y = pair(comm, dtype=dtype)
+            right, other = (y, b) if other_is_array else (2, 2)
+            local, before = x.local_array, x
+            try:
+                function(a, other)
+            except TypeError as error:
+                with pytest.raises(type(error)):
+                    function(x, right)
+                continue
+            x = function(x, right)
+            assert x is before
+            assert x.local_array is local
+            np.testing.assert_array_equal(x.gather(), a)
 
 
 def test_in_place_follows_numpys_casting(comm):

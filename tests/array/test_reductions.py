@@ -14,23 +14,23 @@ from tests.array.cases import HALF, INEXACT, WHOLE, dtype_of, layouts, masks, to
 ORDERS = [None, 0, 1, 2, 3, 0.5, -1, np.inf, -np.inf]
 
 
-@pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1), ()])
 @pytest.mark.parametrize("name", [*INEXACT, *WHOLE])
-def test_sum_and_mean(comm, name, axis):
-    a = values((5, 4), name)
-    for layout in layouts(a.shape, comm.size):
-        x = ca.from_global(a, layout, comm=comm)
-        for function in ("sum", "mean"):
-            expected = getattr(a, function)(axis=axis)
-            result = getattr(x, function)(axis=axis)
-            assert result.dtype == expected.dtype
-            if np.ndim(expected):
-                assert result.shape == expected.shape
-                result = result.gather()
-            else:
-                assert result.ndim == 0
-            np.testing.assert_allclose(result, expected, **tolerance(expected.dtype))
-        assert x.sum(dtype=np.complex128).dtype == np.complex128
+def test_sum_and_mean(comm, name):
+    for axis in [None, 0, 1, -1, (0, 1), ()]:
+        a = values((5, 4), name)
+        for layout in layouts(a.shape, comm.size):
+            x = ca.from_global(a, layout, comm=comm)
+            for function in ("sum", "mean"):
+                expected = getattr(a, function)(axis=axis)
+                result = getattr(x, function)(axis=axis)
+                assert result.dtype == expected.dtype
+                if np.ndim(expected):
+                    assert result.shape == expected.shape
+                    result = result.gather()
+                else:
+                    assert result.ndim == 0
+                np.testing.assert_allclose(result, expected, **tolerance(expected.dtype))
+            assert x.sum(dtype=np.complex128).dtype == np.complex128
 
 
 @pytest.mark.parametrize("name", HALF)
@@ -46,33 +46,33 @@ def test_half_types_accumulate_in_single_precision(comm, name):
     assert float(x.max()) == 1
 
 
-@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bool", "int8", "uint16", "int64"])
-def test_extremes(comm, name, axis):
-    a = values((5, 4), name) - (0 if name in ("bool", "uint16") else 2)
-    a = a.astype(name)
-    for layout in layouts(a.shape, comm.size):
-        x = ca.from_global(a, layout, comm=comm)
-        for function in ("min", "max"):
-            expected = getattr(a, function)(axis=axis)
-            result = getattr(x, function)(axis=axis)
-            assert result.dtype == expected.dtype
-            np.testing.assert_array_equal(result.gather() if np.ndim(expected) else result, expected)
+def test_extremes(comm, name):
+    for axis in [None, 0, 1, (0, 1)]:
+        a = values((5, 4), name) - (0 if name in ("bool", "uint16") else 2)
+        a = a.astype(name)
+        for layout in layouts(a.shape, comm.size):
+            x = ca.from_global(a, layout, comm=comm)
+            for function in ("min", "max"):
+                expected = getattr(a, function)(axis=axis)
+                result = getattr(x, function)(axis=axis)
+                assert result.dtype == expected.dtype
+                np.testing.assert_array_equal(result.gather() if np.ndim(expected) else result, expected)
 
 
-@pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.filterwarnings("ignore:invalid value")  # of inf - inf
-def test_nan_wins(comm, axis):
-    a = values((6, 3))
-    a[-1, 0], a[0, 1], a[2, 2] = np.nan, -np.inf, np.inf
-    for layout in layouts(a.shape, comm.size):
-        x = ca.from_global(a, layout, comm=comm)
-        for function in ("min", "max", "sum"):
-            expected = getattr(a, function)(axis=axis)
-            result = getattr(x, function)(axis=axis)
-            np.testing.assert_array_equal(result.gather() if np.ndim(expected) else result, expected)
-        assert np.isnan(float(x.norm(np.inf)))
-        assert np.isnan(float(x.norm(-np.inf)))
+def test_nan_wins(comm):
+    for axis in [None, 0, 1]:
+        a = values((6, 3))
+        a[-1, 0], a[0, 1], a[2, 2] = np.nan, -np.inf, np.inf
+        for layout in layouts(a.shape, comm.size):
+            x = ca.from_global(a, layout, comm=comm)
+            for function in ("min", "max", "sum"):
+                expected = getattr(a, function)(axis=axis)
+                result = getattr(x, function)(axis=axis)
+                np.testing.assert_array_equal(result.gather() if np.ndim(expected) else result, expected)
+            assert np.isnan(float(x.norm(np.inf)))
+            assert np.isnan(float(x.norm(-np.inf)))
 
 
 def test_extremes_of_what_has_none(comm):
@@ -98,55 +98,55 @@ def test_nothing_adds_up_to_nothing(comm):
         assert np.isnan(float(x.mean()))
 
 
-@pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("name", ["bool", "int16", "float64", "complex64"])
-def test_all_and_any(comm, name, axis):
-    for a in (np.zeros((4, 3), name), np.ones((4, 3), name), values((4, 3), "int64").astype(name)):
-        for layout in layouts(a.shape, comm.size):
-            x = ca.from_global(a, layout, comm=comm)
-            for function in ("all", "any"):
-                expected = getattr(a, function)(axis=axis)
-                result = getattr(x, function)(axis=axis)
-                np.testing.assert_array_equal(result.gather() if np.ndim(expected) else result, expected)
+def test_all_and_any(comm, name):
+    for axis in [None, 0, 1]:
+        for a in (np.zeros((4, 3), name), np.ones((4, 3), name), values((4, 3), "int64").astype(name)):
+            for layout in layouts(a.shape, comm.size):
+                x = ca.from_global(a, layout, comm=comm)
+                for function in ("all", "any"):
+                    expected = getattr(a, function)(axis=axis)
+                    result = getattr(x, function)(axis=axis)
+                    np.testing.assert_array_equal(result.gather() if np.ndim(expected) else result, expected)
 
 
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", [*INEXACT, "int32", "float16"])
 @pytest.mark.filterwarnings("ignore:divide by zero")
-def test_norms(comm, name, order):
-    a = values((5, 4), name)
-    wide = a.astype(np.float32) if name == "float16" else a
-    for layout in layouts(a.shape, comm.size):
-        x = ca.from_global(a, layout, comm=comm)
-        expected = np.linalg.norm(wide.ravel(), order)
-        result = x.norm(order)
-        assert result.dtype == expected.dtype
-        np.testing.assert_allclose(result, expected, **tolerance(expected.dtype))
-        for axis in (0, 1, -1):
-            expected = np.linalg.norm(wide, order, axis)
-            result = x.norm(order, axis)
-            assert result.dtype == expected.dtype
-            np.testing.assert_allclose(result.gather(), expected, **tolerance(expected.dtype))
-
-
-@pytest.mark.parametrize("shape", [(7,), (5, 4), (0,), (1,), (2, 3, 2)])
-@pytest.mark.parametrize("name", [*INEXACT, "int64", "int8", "bool"])
-def test_inner_products(comm, name, shape):
-    a, b = values(shape, name), values(shape, name, seed=1)
-    for layout in layouts(shape, comm.size):
-        x, y = ca.from_global(a, layout, comm=comm), ca.from_global(b, layout, comm=comm)
-        pairs = [
-            (x.vdot(y), np.vdot(a, b)),
-            (x.dot(y), np.dot(a.ravel(), b.ravel())),
-            (x.vdot(x), np.vdot(a, a).real),
-            (x.dot(x), np.dot(a.ravel(), a.ravel())),
-        ]
-        for result, expected in pairs:
-            assert result.ndim == 0
+def test_norms(comm, name):
+    for order in ORDERS:
+        a = values((5, 4), name)
+        wide = a.astype(np.float32) if name == "float16" else a
+        for layout in layouts(a.shape, comm.size):
+            x = ca.from_global(a, layout, comm=comm)
+            expected = np.linalg.norm(wide.ravel(), order)
+            result = x.norm(order)
             assert result.dtype == expected.dtype
             np.testing.assert_allclose(result, expected, **tolerance(expected.dtype))
-        other = y.astype(np.complex128)
-        np.testing.assert_allclose(x.vdot(other), np.vdot(a, b.astype(complex)), **tolerance(name))
+            for axis in (0, 1, -1):
+                expected = np.linalg.norm(wide, order, axis)
+                result = x.norm(order, axis)
+                assert result.dtype == expected.dtype
+                np.testing.assert_allclose(result.gather(), expected, **tolerance(expected.dtype))
+
+
+@pytest.mark.parametrize("name", [*INEXACT, "int64", "int8", "bool"])
+def test_inner_products(comm, name):
+    for shape in [(7,), (5, 4), (0,), (1,), (2, 3, 2)]:
+        a, b = values(shape, name), values(shape, name, seed=1)
+        for layout in layouts(shape, comm.size):
+            x, y = ca.from_global(a, layout, comm=comm), ca.from_global(b, layout, comm=comm)
+            pairs = [
+                (x.vdot(y), np.vdot(a, b)),
+                (x.dot(y), np.dot(a.ravel(), b.ravel())),
+                (x.vdot(x), np.vdot(a, a).real),
+                (x.dot(x), np.dot(a.ravel(), a.ravel())),
+            ]
+            for result, expected in pairs:
+                assert result.ndim == 0
+                assert result.dtype == expected.dtype
+                np.testing.assert_allclose(result, expected, **tolerance(expected.dtype))
+            other = y.astype(np.complex128)
+            np.testing.assert_allclose(x.vdot(other), np.vdot(a, b.astype(complex)), **tolerance(name))
 
 
 def test_a_message_at_most(comm):
