@@ -63,7 +63,6 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 
 def _host_cases(context: Context) -> list[_Case]:
-    ranks = f"{context.comm.size} rank{'s' if context.comm.size > 1 else ''}"
     return [
         _Case(
             f"{stack} of {name}",
@@ -72,7 +71,7 @@ def _host_cases(context: Context) -> list[_Case]:
             LOCAL,
             columns,
             local,
-            f"CGLS iteration, {stack} of {name}, {LOCAL} rows a rank, {ranks}" if headline else None,
+            f"CGLS iteration, {stack} of {name}, {LOCAL} rows a rank" if headline else None,
         )
         for stack, name, columns, local, headline in (
             ("VStack", "diagonals", LOCAL, _diagonal, True),
@@ -86,7 +85,6 @@ def _host_cases(context: Context) -> list[_Case]:
 
 def _device_cases(context: Context) -> list[_Case]:
     sizes = [(500, 1000)] if context.options.quick else [(4000, 8000), (500, 1000)]
-    gpus = f"{context.comm.size} GPU{'s' if context.comm.size > 1 else ''}"
 
     def case(rows: int, columns: int) -> _Case:
         return _Case(
@@ -96,7 +94,7 @@ def _device_cases(context: Context) -> list[_Case]:
             rows,
             columns,
             partial(_matrix, rows=rows, columns=columns, dtype="float32"),
-            f"CGLS iteration, VStack of {rows} x {columns} matrices, {gpus}",
+            f"CGLS iteration, VStack of {rows} x {columns} matrices",
         )
 
     return [case(*size) for size in sizes]

@@ -54,11 +54,11 @@ def bus_factor(operation: str, ranks: int) -> float:
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
+    "sendrecv": lambda n: 1.0,
+    "bcast": lambda n: 1.0,
     "allgather": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "alltoall": lambda n: (n - 1) / n,
-    "bcast": lambda n: 1.0,
-    "sendrecv": lambda n: 1.0,
 }
 OPERATIONS = tuple(_FACTORS)
 """What is measured, in this order."""
@@ -176,16 +176,16 @@ def _measure(
         peer=peer,
         checks=checks,
         figures={name: _bandwidths(operation, size, comm.size, timing) for name, timing in timings.items()},
-        headline=_headline(operation, size, comm.size, engine),
+        headline=_headline(operation, size, comm.size),
     )
 
 
-def _headline(operation: str, size: int, ranks: int, engine: Engine) -> str | None:
+def _headline(operation: str, size: int, ranks: int) -> str | None:
     """Put a small, a middling and a large allreduce of a real communicator into the README."""
     labels = {8: "8 B", 1 << 20: "1 MiB", 256 << 20: "256 MiB"}
     if operation != "allreduce" or size not in labels or ranks == 1:
         return None
-    return f"allreduce of {labels[size]}, {ranks} {'GPUs' if engine.memory == 'device' else 'ranks'}"
+    return f"allreduce of {labels[size]}"
 
 
 def _bandwidths(operation: str, size: int, ranks: int, timing: Timing) -> dict[str, float]:

@@ -167,7 +167,6 @@ def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[
         for case, programs in (("forward", forward), ("adjoint", adjoint), ("iteration", iterated))
     }
     plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=7, seconds=0.2)
-    ranks = f"{comm.size} {'GPU' if engine.memory == 'device' else 'rank'}{'s' if comm.size > 1 else ''}"
 
     def measurement(case: str, timings: dict[str, Timing], ours: str, sent: dict[str, int]) -> Measurement:
         return Measurement(
@@ -179,13 +178,13 @@ def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[
             peer=PEER,
             checks=checks[case],
             messages=sent,
-            headline=f"{problem.name}, {case}, {ranks}",
+            headline=f"{problem.name}, {case}",
         )
 
     for case, programs in (("forward", forward), ("adjoint", adjoint)):
         timings = interleave(programs, comm, engine, plan)
         yield measurement(case, timings, "collops", messages_of_a_call(programs["collops"]))
-    short, long = (2, 6) if context.options.quick else (5, 30)
+    short, long = (2, 6) if context.options.quick else (5, 20)
     timings = interleave_iterations(solvers, comm, engine, plan, short=short, long=long)
     yield measurement("iteration", timings, ours, sent_by_iteration)
 

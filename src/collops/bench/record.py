@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collops import __version__
 from collops.bench.timing import CLOCKS, Spread, Timing
 from collops.errors import CollopsError, InputError
 
@@ -53,7 +54,6 @@ __all__ = [
 
 SCHEMA = 1
 _PACKAGES = [
-    "collops",
     "numpy",
     "scipy",
     "pylops",
@@ -196,7 +196,8 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
             "devices": devices,
             "driver": driver,
         },
-        versions={"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+        versions={"python": platform.python_version(), "collops": __version__}
+        | {name: _version(name) for name in _PACKAGES},
         options=dict(options),
         commit=_commit(),
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
