@@ -46,3 +46,11 @@ def set_binary(path: Path, byte: int, value: int) -> None:
     content = bytearray(path.read_bytes())
     content[byte - 1 : byte + 1] = value.to_bytes(2, "big")
     path.write_bytes(content)
+
+
+def set_samples(path: Path, trace: int, value: float, *, samples: int = 40) -> None:
+    """Overwrite all samples of one trace with one number."""
+    content = bytearray(path.read_bytes())
+    start = 3600 + trace * (240 + 4 * samples) + 240
+    content[start : start + 4 * samples] = np.full(samples, value, ">f4").tobytes()
+    path.write_bytes(content)

@@ -13,7 +13,6 @@ from collops.apps.lsm.traveltimes import straight, travel_time, travel_times
 from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.lsm.wavelet import frequency_from_power, power_spectrum, ricker
 from collops.errors import InputError
-
 from tests.apps.files import small_geometry
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from collops.apps.segy import SegyFile, scaled, write_segy
 from collops.errors import InputError
-
 from tests.apps.files import REAL, set_binary, small_survey
 
 pytestmark = pytest.mark.serial

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from collops.cli.launch import command_for
 
 SOURCE = Path(__file__).parents[2] / "src"
-SMALL = "--nx 31 --nz 21 --shots 5 --receivers 9 --samples 101 --iterations 5".split()
+SMALL = shlex.split("--nx 31 --nz 21 --shots 5 --receivers 9 --samples 101 --iterations 5")
 
 
 def environment() -> dict[str, str]:

@@ -5,19 +5,39 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from collops.apps.lsm.segy import read_headers
-from collops.apps.segy import SegyFile
-from tests.apps.files import set_header, small_survey
+from collops.cli import main
+from tests.apps.files import set_header, set_samples, small_survey
 from tests.cli.commands import SMALL, collops, under_mpiexec
 
 pytestmark = pytest.mark.serial
 
 MPI = importlib.util.find_spec("mpi4py") is not None
 VELOCITY = ("--velocity", "1500+0.6z")
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capfd):
+    """Run a command in this process, which takes a hundredth of the time that a new one takes."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Result:
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Result(int(exit_.value.code or 0), captured.out, captured.err)
+
+    return run
 
 
 def assert_one_line(result, *parts: str) -> None:
@@ -51,10 +71,10 @@ def assert_one_line(result, *parts: str) -> None:
         (["--damp", "-1"], ["--damp"]),
         (["--dx", "inf"], ["--dx"]),
         (["--frequency", "500"], ["--frequency"]),
+        (["--frequency", "0.001"], ["--frequency"]),
         (["--velocity", "fast"], ["fast"]),
         (["--velocity", "gone.npy"], ["gone.npy", "does not exist"]),
         (["--velocity", "gone.sgy"], ["gone.sgy", "does not exist"]),
-        (["--survey", "gone.sgy", *VELOCITY], ["gone.sgy", "does not exist"]),
         (["--survey", "gone.sgy", "--shots", "3"], ["--shots"]),
         (["--inline", "7"], ["--inline"]),
         (["--nx", "1000000", "--nz", "1000000"], ["GiB"]),
@@ -64,35 +84,30 @@ def assert_one_line(result, *parts: str) -> None:
         (["--no-such-option"], ["--no-such-option"]),
     ],
 )
-def test_options(tmp_path, arguments, parts):
+def test_options(tmp_path, here, arguments, parts):
     if arguments == ["--engine", "cupy"] and importlib.util.find_spec("cupy") is not None:
         pytest.skip("CuPy is installed here")
-    assert_one_line(collops("lsm", *SMALL, *arguments, cwd=tmp_path), *parts)
+    assert_one_line(here("lsm", *SMALL, *arguments), *parts)
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
-def _nan_in_the_last_trace(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-4:] = np.array([np.nan], ">f4").tobytes()
-    path.write_bytes(content)
-
-
 FILES = {
+    "missing": (Path.unlink, ["does not exist"]),
     "empty": (lambda path: path.write_bytes(b""), ["is empty"]),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), ["truncated"]),
     "not SEG-Y": (lambda path: path.write_text("no traces here\n" * 900), ["is not SEG-Y"]),
-    "nan": (_nan_in_the_last_trace, ["shot 3, trace 5, sample 40", "nan"]),
+    "nan": (lambda path: set_samples(path, 14, np.nan), ["shot 3, trace 5, sample 1", "nan"]),
     "mixed": (lambda path: set_header(path, 3, 117, 999), ["mixes sample intervals"]),
 }
 
 
 @pytest.mark.parametrize("damage", FILES)
-def test_a_bad_survey_on_one_rank(tmp_path, damage):
+def test_a_bad_survey_on_one_rank(tmp_path, here, damage):
     path = small_survey(tmp_path / "a.sgy")
     make, parts = FILES[damage]
     make(path)
-    assert_one_line(collops("lsm", "--survey", path, *VELOCITY, cwd=tmp_path), *parts)
-    assert sorted(os.listdir(tmp_path)) in (["a.sgy"], ["a.sgy", "collops-lsm"])
+    assert_one_line(here("lsm", "--survey", path, *VELOCITY), *parts)
+    assert set(os.listdir(tmp_path)) <= {"a.sgy", "collops-lsm"}
 
 
 @pytest.mark.skipif(not MPI, reason="mpi4py is not installed")
@@ -122,42 +137,31 @@ def test_ranks_that_disagree_with_the_launcher(tmp_path):
         (["--nx", "5", "--dx", "10"], ["off the model"]),
         (["--x0", "200"], ["off the model"]),
         ([], ["--velocity"]),
-        (["--velocity", "100-1z"], ["positive"]),
+        (["--velocity", "100-1z", "--nz", "30", "--dz", "10"], ["positive"]),
     ],
 )
-def test_a_survey_that_does_not_fit_the_model(tmp_path, arguments, parts):
+def test_a_survey_that_does_not_fit_the_model(tmp_path, here, arguments, parts):
     path = small_survey(tmp_path / "a.sgy")
     velocity = () if "--velocity" in arguments or not arguments else VELOCITY
-    assert_one_line(collops("lsm", "--survey", path, *velocity, *arguments, cwd=tmp_path), *parts)
+    assert_one_line(here("lsm", "--survey", path, *velocity, *arguments), *parts)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, -1.0])
-def test_a_velocity_that_is_none(tmp_path, value):
+def test_a_velocity_that_is_none(tmp_path, here, value):
     velocity = np.full((31, 21), 1500.0)
     velocity[7, 3] = value
     np.save(tmp_path / "v.npy", velocity)
-    assert_one_line(collops("lsm", *SMALL, "--velocity", "v.npy", cwd=tmp_path), "v.npy", "column 7, row 3")
+    assert_one_line(here("lsm", *SMALL, "--velocity", "v.npy"), "v.npy", "column 7, row 3")
 
 
-def test_a_survey_of_zeros(tmp_path):
-    path = small_survey(tmp_path / "a.sgy")
-    file, content = SegyFile.inspect(path), bytearray(path.read_bytes())
-    for trace in range(file.traces):
-        start = 3600 + trace * (240 + 4 * file.samples) + 240
-        content[start : start + 4 * file.samples] = bytes(4 * file.samples)
-    path.write_bytes(content)
-    assert read_headers(path).geometry.traces == 15
-    assert_one_line(collops("lsm", "--survey", path, *VELOCITY, cwd=tmp_path), "nothing but zeros")
-
-
-def test_debug_shows_the_traceback(tmp_path):
-    result = collops("lsm", "--survey", "gone.sgy", *VELOCITY, "--debug", cwd=tmp_path)
+def test_debug_shows_the_traceback(here):
+    result = here("lsm", "--survey", "gone.sgy", *VELOCITY, "--debug")
     assert result.returncode == 2
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("collops lsm: ")
 
 
-def test_a_command_that_is_none(tmp_path):
-    result = collops("lsmm", cwd=tmp_path)
+def test_a_command_that_is_none(here):
+    result = here("lsmm")
     assert result.returncode == 2
     assert result.stderr.startswith("collops: ") and len(result.stderr.splitlines()) == 1

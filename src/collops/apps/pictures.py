@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["convergence", "figure", "section", "symmetric_limit"]
+__all__ = ["balanced", "convergence", "figure", "section", "symmetric_limit"]
 
 _INK = "#26323d"
 _STYLE = {
@@ -61,6 +61,20 @@ def symmetric_limit(image: np.ndarray, percent: float = 99.0) -> float:
     """Return the amplitude that `percent` of the samples do not exceed, and 1 for an image of zeros."""
     limit = float(np.percentile(np.abs(image), percent))
     return limit or float(np.abs(image).max()) or 1.0
+
+
+def balanced(image: np.ndarray) -> np.ndarray:
+    """Return an image divided by its amplitude nearby, so that weak and strong parts of recorded data show alike.
+
+    The amplitude is the root mean square under a Gaussian of a tenth of the image; where it is below a twentieth
+    of its maximum, parts stay weak.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    power = gaussian_filter(image.astype(np.float64) ** 2, [0.1 * size for size in image.shape])
+    amplitude = np.sqrt(np.maximum(power, 0))
+    floor = 0.05 * amplitude.max()
+    return image / (amplitude + floor) if floor else image
 
 
 def section(
@@ -118,7 +132,7 @@ def section(
     if depth_label:
         axes.set_ylabel(f"depth ({'km' if kilometres else 'm'})")
     else:
-        axes.tick_params(labelleft=False)
+        axes.tick_params(left=False, labelleft=False)
     return drawn
 
 
@@ -138,6 +152,8 @@ def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: floa
         there.
     """
     relative = residuals / residuals[0] if residuals[0] else residuals
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     with figure(path, 1, (6.4, 4.0)) as (_, (axes,)):
         axes.semilogy(np.arange(len(relative)), np.maximum(relative, np.finfo(float).tiny), color="#0b6e99", lw=2)
         axes.plot(len(relative) - 1, relative[-1], "o", color="#0b6e99", ms=6)
@@ -165,3 +181,6 @@ def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: floa
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())

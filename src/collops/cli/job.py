@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -34,8 +33,6 @@ Json = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table, no notes; warnings and errors stay.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-_LAUNCHED = "COLLOPS_LAUNCHED"
 
 
 def with_world(
@@ -79,9 +76,6 @@ def with_world(
                 check()
             launcher = started()
             if launcher is None and ranks is not None and ranks > 1:
-                if _LAUNCHED in os.environ:
-                    raise InputError("the launcher gave its processes no rank: name another one with COLLOPS_MPIEXEC")
-                os.environ[_LAUNCHED] = "1"
                 return launch(ranks, sys.argv[1:])
             from collops.comm import world
 

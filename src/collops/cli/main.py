@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from collops.cli.bench import application as bench
 from collops.cli.errors import BAD_INPUT, report
 from collops.cli.info import info
 from collops.cli.lsm import lsm
@@ -25,6 +26,7 @@ application = typer.Typer(
 )
 application.command()(lsm)
 application.command()(info)
+application.add_typer(bench)
 
 
 def _show_version(asked: bool) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.apps.lsm.grid import Grid
 from collops.apps.outputs import atomic
-from collops.apps.pictures import convergence, figure, section, symmetric_limit
+from collops.apps.pictures import balanced, convergence, figure, section, symmetric_limit
 
 __all__ = ["write_pictures", "write_result"]
 
@@ -58,7 +58,7 @@ def write_pictures(
     extent = (float(grid.x[0]), float(grid.x[-1]), float(grid.z[0]), float(grid.z[-1]))
     ratio = (extent[1] - extent[0]) / (extent[3] - extent[2])
     panel_width = 5.2
-    height = panel_width / ratio + 1.0 if 0.5 < ratio < 4 else 3.2
+    height = 0.92 * panel_width / ratio + 0.8 if 0.5 < ratio < 4 else 3.2
     iterations = len(residuals) - 1
     with figure(path, 3, (3 * panel_width, height)) as (drawing, axes):
         if truth is None:
@@ -73,12 +73,14 @@ def write_pictures(
             bar = drawing.colorbar(drawn, ax=axes[0], shrink=0.85, pad=0.02)
             bar.set_label("m/s")
             bar.outline.set_visible(False)
+            adjoint, image = balanced(adjoint), balanced(image)
             limits = [symmetric_limit(adjoint), symmetric_limit(image)]
         else:
             # One scale for all three, so that what the adjoint lacks in amplitude shows.
             limits = [symmetric_limit(truth, 99.5)] * 2
             section(axes[0], truth, extent, "true reflectivity", limits=(-limits[0], limits[0]))
-        section(axes[1], adjoint, extent, "adjoint image", limits=(-limits[0], limits[0]), depth_label=False)
+        suffix = ", amplitudes balanced" if truth is None else ""
+        section(axes[1], adjoint, extent, f"adjoint image{suffix}", limits=(-limits[0], limits[0]), depth_label=False)
         title = f"least-squares image, {iterations} iterations"
         if error is not None:
             title += f", error {100 * error:.0f} %"

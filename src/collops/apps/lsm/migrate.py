@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from collops.apps.lsm.problem import Problem
 from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.lsm.wavelet import ricker
 from collops.apps.report import TimeSplit
-from collops.apps.stages import raised_together
+from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ __all__ = ["Migration", "kirchhoff", "least_squares", "model_traces"]
 
 # Seconds, and rounds at most, that finding out where the time goes may add to a run.
 _PROBE_SECONDS, _MOST_PROBES = 1.0, 10
+_MODELLING, _COMMUNICATION = "modelling", "communication"
 
 
 @dataclass(frozen=True)
@@ -85,49 +88,69 @@ def kirchhoff(problem: Problem, comm: Communicator, compute: Engine, dtype: str)
     groups = [range(problem.shots.start, problem.shots.stop)]
     if not geometry.fixed_spread:
         groups = [range(shot, shot + 1) for shot in problem.shots]
-    operators = [
-        _local(
-            problem,
-            tables[of_source[shots.start : shots.stop]] - geometry.start,
-            tables[of_receivers[id(geometry.receivers[shots.start])]],
-            shots,
-            compute,
-            dtype,
-        )
-        for shots in groups
-        if shots
-    ]
+    threads = _threads(comm, compute)
+    with local_stage(comm):
+        operators = [
+            _local(
+                problem,
+                tables[of_source[shots.start : shots.stop]] - geometry.start,
+                tables[of_receivers[id(geometry.receivers[shots.start])]],
+                compute,
+                dtype,
+                threads,
+            )
+            for shots in groups
+            if shots
+        ]
     return VStack(operators, comm, dims=problem.grid.shape)
+
+
+def _threads(comm: Communicator, compute: Engine) -> int | None:
+    """Divide the cores of each node among its ranks. Collective: one metadata message."""
+    if compute.name != "numpy" or importlib.util.find_spec("numba") is None:
+        return None
+    from collops.operators.kirchhoff.cpu import available_cores, thread_count
+
+    places = comm.allgather_metadata([platform.node(), sorted(available_cores())])
+    node, _ = places.pop(comm.rank)
+    return thread_count(tuple(frozenset(cores) for other, cores in places if other == node))
 
 
 def _local(
     problem: Problem,
     source_times: np.ndarray,
     receiver_times: np.ndarray,
-    shots: range,
     compute: Engine,
     dtype: str,
+    threads: int | None,
 ) -> Any:
-    from pylops.waveeqprocessing import Kirchhoff
+    """Return the operator of shots with common receivers; times of shape ``(positions, nx, nz)``."""
+    from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
 
-    g = problem.grid
-    geo = problem.geometry
-    w, c = ricker(problem.frequency, geo.interval, dtype)
-    n = g.nx * g.nz
-    return Kirchhoff(
-        g.z,
-        g.x,
-        geo.interval * np.arange(geo.samples),
-        geo.sources[:, shots.start : shots.stop],
-        geo.receivers[shots.start],
-        problem.velocity,
-        w,
-        c,
-        mode="byot",
-        trav=(source_times.reshape(-1, n).T.copy(), receiver_times.reshape(-1, n).T.copy()),
-        engine="numba",
-        dtype=dtype,
-    )
+    geometry = problem.geometry
+    wavelet, centre = ricker(problem.frequency, geometry.interval)
+    tables = FixedTables.from_seconds(source_times, receiver_times, geometry.interval, geometry.samples, dtype)
+    return _Marked(LocalKirchhoff(tables, problem.grid.shape, wavelet, centre, engine=compute, threads=threads))
+
+
+class _Marked:
+    """A local operator whose time a recording can tell from all else; while none is open that costs nothing."""
+
+    def __init__(self, operator: Any) -> None:
+        self.shape: tuple[int, int] = operator.shape
+        self.dtype: np.dtype = operator.dtype
+        self.capturable: bool = operator.capturable
+        self._operator = operator
+
+    def forward_local(self, x: Any, out: Any = None) -> Any:
+        """Model traces from an image."""
+        with profile.mark(_MODELLING):
+            return self._operator.forward_local(x, out)
+
+    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+        """Migrate traces to an image."""
+        with profile.mark(_MODELLING):
+            return self._operator.adjoint_local(y, out)
 
 
 def model_traces(operator: Any, problem: Problem, comm: Communicator, compute: Engine, dtype: str) -> list[np.ndarray]:
@@ -203,15 +226,23 @@ def least_squares(
     norm = float(np.sqrt(stretched_square / gradient_square)) if gradient_square else 0.0
 
     options: dict[str, Any] = {"damp": damp * norm, "tol": 0.0}
-    result = cgls(operator, data, niter=iterations, progress=progress, **options)
+    with profile.record() as recording:
+        result = cgls(operator, data, niter=iterations, progress=progress, **options)
     with raised_together():
         if result.status is Status.NOT_FINITE:
             raise InputError("the solution grew without bounds: scale the data, or use --dtype float64")
-    messages = _messages_of_an_iteration(operator, data, options)
+    messages, trial = _trial(operator, data, options)
+    # What is replayed on a device as one graph cannot be looked into: there the trial tells how its time divides.
+    modelling = _modelling(recording if result.execution.startswith("eager") else trial)
     image = compute.to_host(result.x.local_array)
     adjoint = compute.to_host(gradient.local_array)
     seconds = float(comm.allreduce(np.array(result.seconds_per_iteration), "max")[()])
-    split = _time_split(operator, result.x, data, comm, compute, messages, seconds)
+    communication = _communication(operator, data, comm, compute, messages, seconds)
+    modelling = min(modelling, seconds)
+    communication = min(communication, seconds - modelling)
+    split = TimeSplit.gather(
+        comm, {_MODELLING: modelling, _COMMUNICATION: communication, "rest": seconds - modelling - communication}
+    )
     return Migration(
         image,
         adjoint,
@@ -224,61 +255,59 @@ def least_squares(
     )
 
 
-def _messages_of_an_iteration(operator: Any, data: Any, options: dict[str, Any]) -> list[profile.Message]:
-    """Return what the second of two iterations sends, launched one by one so that each message is seen. Collective."""
+def _trial(operator: Any, data: Any, options: dict[str, Any]) -> tuple[list[profile.Message], profile.Recording]:
+    """Run two iterations one by one, and return what the second sends and how their time divides. Collective."""
     from collops.solvers import cgls
 
     records = []
-    for iterations in (1, 2):
-        with profile.count_messages() as messages:
-            cgls(operator, data, niter=iterations, progress=False, graph=False, **options)
-        records.append(messages.records)
-    extra = list(records[1])
+    with profile.record() as recording:
+        for iterations in (1, 2):
+            with profile.count_messages() as messages:
+                cgls(operator, data, niter=iterations, progress=False, graph=False, **options)
+            records.append(messages.records)
+    second = list(records[1])
     for message in records[0]:
-        extra.remove(message)
-    return extra
+        second.remove(message)
+    return second, recording
 
 
-def _time_split(
+def _modelling(recording: profile.Recording) -> float:
+    """Return the seconds that the local operators of this rank take in one iteration."""
+    rows = recording.report().rows
+    iterations = sum(row.calls[0] for row in rows if row.label.endswith("iteration"))
+    inside = [row for row in rows if row.label == _MODELLING and row.path[-2].endswith("iteration")]
+    return sum(row.total[0] for row in inside) / max(1, iterations)
+
+
+def _communication(
     operator: Any,
-    image: Any,
     data: Any,
     comm: Communicator,
     compute: Engine,
     messages: list[profile.Message],
     seconds: float,
-) -> TimeSplit:
-    """Measure the parts of an iteration by themselves. Collective.
-
-    The iterations of the solution itself are not touched: marks inside them would keep a device from
-    replaying them as one graph. Here the local operators and then messages like those of an iteration run
-    alone, so that waiting for slower ranks counts as communication; the rest is what remains of the time of
-    an iteration.
-    """
+) -> float:
+    """Return the seconds of messages like those of an iteration, waiting for slower ranks included. Collective."""
     rounds = int(np.clip(_PROBE_SECONDS / max(seconds, 1e-9), 1, _MOST_PROBES))
     xp = compute.xp
-    model, target = image.local_array.reshape(-1), xp.empty_like(data.local_array)
-    gradient = xp.empty_like(model)
+    target, gradient = xp.empty_like(data.local_array), xp.empty(operator.shape[1], data.dtype)
     buffers = [
         xp.zeros(message.elements, f"f{message.nbytes // message.elements}")
         for message in messages
         if message.operation == "allreduce" and message.elements
     ]
+    if not buffers:
+        return 0.0
     comm.barrier()
     with profile.record() as recording:
         for _ in range(rounds):
-            with profile.mark("modelling"):
-                first = 0
-                for local in operator.operators:
-                    piece = slice(first, first + local.shape[0])
-                    local.forward_local(model, target[piece])
-                    local.adjoint_local(data.local_array[piece], gradient)
-                    first = piece.stop
-            with profile.mark("communication"):
+            first = 0
+            for local in operator.operators:
+                piece = slice(first, first + local.shape[0])
+                local.adjoint_local(data.local_array[piece], gradient)
+                local.forward_local(gradient, target[piece])
+                first = piece.stop
+            with profile.mark(_COMMUNICATION):
                 for buffer in buffers:
                     comm.allreduce(buffer, out=buffer)
-    spent = {"modelling": 0.0, "communication": 0.0}
-    for row in recording.report().rows:
-        if row.label in spent:
-            spent[row.label] += row.total[0] / rounds
-    return TimeSplit.gather(comm, spent | {"rest": max(0.0, seconds - sum(spent.values()))})
+    return sum(row.total[0] for row in recording.report().rows if row.label == _COMMUNICATION) / rounds

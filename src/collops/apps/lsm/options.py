@@ -74,7 +74,7 @@ class Options:
     frequency: float | None = None
     mute: float | None = None
     mode: str = "eikonal"
-    iterations: int = 20
+    iterations: int = 30
     damp: float = 0.0
     dtype: str = "float32"
     engine: str = "auto"

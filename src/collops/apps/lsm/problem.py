@@ -213,11 +213,12 @@ def _grid_for(
 
 
 def _check_frequency(frequency: float, geometry: Geometry) -> None:
-    nyquist = 0.5 / geometry.interval
-    if not 0 < frequency < nyquist:
+    # A wavelet must fit into the record, and two samples into its period.
+    lowest, highest = 2 / (geometry.samples * geometry.interval), 0.5 / geometry.interval
+    if not lowest <= frequency < highest:
         raise InputError(
-            f"a wavelet of {frequency:g} Hz cannot be sampled every {geometry.interval * 1e3:g} ms: "
-            f"choose --frequency below {nyquist:g}"
+            f"a wavelet of {frequency:g} Hz does not fit {geometry.samples} samples of {geometry.interval * 1e3:g} ms: "
+            f"choose a --frequency of {lowest:.3g} to {highest:g} Hz"
         )
 
 

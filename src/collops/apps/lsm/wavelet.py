@@ -59,6 +59,7 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
     The power spectrum of a Ricker wavelet is :math:`f^4 e^{-2 f^2 / f_0^2}`; its centre of mass lies at
     :math:`\Gamma(3) / \Gamma(5/2) / \sqrt 2 = 1.064` times :math:`f_0`.
     """
-    frequencies = np.fft.rfftfreq(samples, interval)
+    # A constant shift of the samples is a fault of the recording and no part of any wavelet.
+    frequencies, power = np.fft.rfftfreq(samples, interval)[1:], power[1:]
     total = power.sum()
     return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0

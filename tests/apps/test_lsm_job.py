@@ -1,0 +1,225 @@
+"""The whole job on any number of ranks, from options to files."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import zarr
+
+from collops.apps.lsm.job import run
+from collops.apps.lsm.options import Options
+from collops.errors import InputError
+from tests.apps.files import REAL, set_samples, small_survey
+
+SMALL: dict[str, Any] = {
+    "nx": 31,
+    "nz": 21,
+    "shots": 5,
+    "receivers": 9,
+    "samples": 101,
+    "iterations": 5,
+    "dtype": "float64",
+    "engine": "numpy",
+}
+needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data are not at {REAL}")
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Drawing takes longer than all else in these small jobs; one test looks at the pictures."""
+    if "with_pictures" not in request.fixturenames:
+        monkeypatch.setattr("collops.apps.lsm.job.write_pictures", lambda *_, **__: [])
+
+
+@pytest.fixture
+def with_pictures():
+    """Ask for the pictures."""
+
+
+class Listener:
+    live = False
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def stage(self, text: str | None) -> None:
+        pass
+
+
+def migrate(comm, folder, name: str, **changes: Any) -> dict[str, Any]:
+    listener = Listener()
+    outcome = run(Options(**(SMALL | {"out": str(folder / name)} | changes)), comm, listener)
+    comm.barrier()
+    assert all(path.exists() for path in outcome.files)
+    return outcome.numbers | {"notes": listener.notes, "warnings": listener.warnings}
+
+
+def group_of(folder, name: str):
+    return zarr.open_group(str(folder / name / "result.zarr"), mode="r")
+
+
+def image_of(folder, name: str) -> np.ndarray:
+    return group_of(folder, name)["image"][...]
+
+
+def assert_same_image(folder, one: str, other: str, tolerance: float = 1e-8) -> None:
+    image = image_of(folder, one)
+    np.testing.assert_allclose(image_of(folder, other), image, rtol=0, atol=tolerance * np.abs(image).max())
+
+
+def test_the_group_holds_what_the_numbers_say(comm, folder, with_pictures):
+    numbers = migrate(comm, folder, "out")
+    assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.zarr"]
+    for picture in ("image.png", "convergence.png"):
+        assert (folder / "out" / picture).read_bytes().startswith(b"\x89PNG")
+    group = group_of(folder, "out")
+    image, truth = group["image"][...], group["truth"][...]
+    assert image.shape == (31, 21) and image.dtype == np.float64
+    assert numbers["relative_error"] == pytest.approx(np.linalg.norm(image - truth) / np.linalg.norm(truth))
+    norms = group["residual_norms"][...]
+    assert len(norms) == 6 and (np.diff(norms) < 0).all()
+    assert numbers["residual_reduction"] == pytest.approx(norms[-1] / norms[0])
+    assert group["x"][...].tolist() == (12.5 * np.arange(31)).tolist()
+    assert group["image"].metadata.dimension_names == ("x", "z")
+    assert group["velocity"].attrs["units"] == "m/s"
+    assert group.attrs["iterations"] == 5
+    assert numbers["ranks"] == comm.size and numbers["transport"] == comm.host_transport
+    assert numbers["messages_per_iteration"] in ((0,) if comm.size == 1 else (2, 3))
+
+
+def test_least_squares_is_better_than_the_best_multiple_of_the_adjoint(comm, folder):
+    numbers = migrate(
+        comm, folder, "out", nx=61, nz=41, shots=11, receivers=31, samples=None, iterations=20, dtype="float32"
+    )
+    assert numbers["relative_error"] < 0.6 * numbers["adjoint_relative_error"]
+    assert numbers["residual_reduction"] < 0.3
+
+
+def test_ranks_without_shots_idle_with_a_warning(comm, folder):
+    numbers = migrate(comm, folder, "out", shots=1)
+    assert len(numbers["warnings"]) == (comm.size > 1)
+    assert numbers["residual_reduction"] < 1
+
+
+def test_the_survey_does_not_depend_on_the_number_of_ranks(comm, folder):
+    from collops.apps.lsm.segy import read_headers, read_traces
+
+    migrate(comm, folder, "out", write_survey=str(folder / "a.sgy"), noise=0.0)
+    clean = read_traces(folder / "a.sgy", read_headers(folder / "a.sgy"), range(5))
+    comm.barrier()
+    migrate(comm, folder, "out", write_survey=str(folder / "a.sgy"), noise=0.5)
+    noisy = read_traces(folder / "a.sgy", read_headers(folder / "a.sgy"), range(5))
+    noise = [a - b for a, b in zip(noisy, clean, strict=True)]
+    expected = [np.random.default_rng([0, shot]).standard_normal(noise[0].shape) for shot in range(5)]
+    deviation = 0.5 * np.sqrt(np.mean(np.square(clean)))
+    np.testing.assert_allclose(noise, deviation * np.array(expected), atol=1e-4 * deviation)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_survey_that_was_written_gives_the_same_image_when_it_is_read(comm, folder, dtype):
+    made = migrate(comm, folder, "made", dtype=dtype, write_survey=str(folder / "a.sgy"))
+    own = {"shots": None, "receivers": None, "samples": None}
+    plain = own | {"nx": None, "nz": None, "dtype": dtype, "survey": str(folder / "a.sgy")}
+    read = migrate(comm, folder, "read", **plain)
+    assert read["relative_error"] is None and made["relative_error"] is not None
+    tolerance = 1e-4 if dtype == "float32" else 1e-9
+    assert_same_image(folder, "made", "read", tolerance)
+    # The same once more, with options in place of what the header says.
+    said = {"nx": 31, "nz": 21, "dx": 12.5, "dz": 12.5, "x0": 0.0, "velocity": "1500+0.6z"}
+    migrate(comm, folder, "told", **(plain | said), frequency=made["frequency"])
+    assert_same_image(folder, "made", "told", tolerance)
+
+
+def test_a_velocity_from_a_file(comm, folder):
+    if comm.rank == 0:
+        np.save(folder / "v.npy", np.broadcast_to(1500 + 0.6 * 12.5 * np.arange(21.0), (31, 21)))
+    comm.barrier()
+    migrate(comm, folder, "file", nx=None, nz=None, velocity=str(folder / "v.npy"))
+    migrate(comm, folder, "text", velocity="1500+0.6z")
+    assert_same_image(folder, "file", "text")
+
+
+def test_straight_rays_and_the_eikonal_equation_agree_on_a_constant_velocity(comm, folder):
+    straight = migrate(comm, folder, "straight", velocity="1800", mode="analytic")
+    eikonal = migrate(comm, folder, "eikonal", velocity="1800")
+    assert straight["relative_error"] == pytest.approx(eikonal["relative_error"], abs=0.1)
+
+
+def test_damping_makes_the_image_smaller(comm, folder):
+    migrate(comm, folder, "free")
+    migrate(comm, folder, "damped", damp=1.0)
+    assert np.linalg.norm(image_of(folder, "damped")) < 0.9 * np.linalg.norm(image_of(folder, "free"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_sample_that_one_rank_cannot_use_stops_all(comm, folder, value):
+    path = folder / "a.sgy"
+    if comm.rank == 0:
+        small_survey(path)
+        set_samples(path, 14, value)  # the last trace belongs to the last rank that has a shot
+    comm.barrier()
+    with pytest.raises(InputError, match="shot 3, trace 5, sample 1") as caught:
+        run(Options(survey=str(path), velocity="1500", out=str(folder / "out")), comm, Listener())
+    assert comm.size == 1 or caught.value.on_all_ranks
+    comm.barrier()
+    assert os.listdir(folder / "out") == []
+
+
+def test_a_survey_of_zeros_has_nothing_to_migrate(comm, folder):
+    path = folder / "a.sgy"
+    if comm.rank == 0:
+        small_survey(path)
+        for trace in range(15):
+            set_samples(path, trace, 0.0)
+    comm.barrier()
+    with pytest.raises(InputError, match="nothing but zeros"):
+        run(Options(survey=str(path), velocity="1500", out=str(folder / "out")), comm, Listener())
+
+
+def test_amplitudes_beyond_the_precision_are_refused(comm, folder):
+    path = folder / "a.sgy"
+    if comm.rank == 0:
+        small_survey(path)
+        set_samples(path, 3, 1e38)
+    comm.barrier()
+    with pytest.raises(InputError, match="too large"):
+        run(Options(survey=str(path), velocity="1500", out=str(folder / "out"), nz=20), comm, Listener())
+
+
+@needs_real_data
+class TestRealSurvey:
+    SURVEY: ClassVar[dict[str, Any]] = {
+        "survey": str(REAL / "viking_small.segy"),
+        "shots": None,
+        "receivers": None,
+        "samples": None,
+        "nx": 80,
+        "nz": 60,
+        "iterations": 3,
+        "dtype": "float32",
+    }
+
+    def test_marine_shots_over_a_gradient(self, comm, folder):
+        numbers = migrate(comm, folder, "out", **self.SURVEY, velocity="1500+0.6z", mute=1500.0)
+        assert numbers["relative_error"] is None
+        assert numbers["residual_reduction"] < 1
+        assert (numbers["shots"], numbers["traces"]) == (4, 480)
+        assert 20 < numbers["frequency"] < 45
+
+    def test_marine_shots_over_a_section(self, comm, folder):
+        velocity = str(REAL / "volve_migration_velocity_depth.sgy")
+        numbers = migrate(comm, folder, "out", **self.SURVEY, velocity=velocity, inline=10087)
+        assert numbers["residual_reduction"] < 1
+        assert any("inline 10087" in note for note in numbers["notes"])
+        found = group_of(folder, "out")["velocity"][...]
+        assert 1400 < found.min() < found.max() < 5000
