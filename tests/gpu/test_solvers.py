@@ -16,8 +16,6 @@ from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from collops.operators.cublas import CublasMatrix  # noqa: E402  needs CuPy
-
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
 
