@@ -64,6 +64,14 @@ def test_a_zero_coefficient_excludes_its_array(comm):
     assert float(ca.axpby(0, bad, 0, bad).sum()) == 0
     target = x.copy()
     assert float(ca.axpby(0.0, ca.full(5, np.nan), 1, target, out=target).sum()) == 5
+    for name in ("float64", "float16", "complex64"):
+        good = ca.ones(5, dtype=name, comm=comm)
+        for a, b in ((0, 2), (2, 0)):
+            for position in (0, 1):
+                bad = ca.full(5, np.nan, dtype=name, comm=comm)
+                pair = (bad, good) if a == 0 else (good, bad)
+                out = (bad, good.copy())[position]
+                assert complex(ca.axpby(a, pair[0], b, pair[1], out=out).sum()) == 10
 
 
 def test_axpby_promotes(comm):

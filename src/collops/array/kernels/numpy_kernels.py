@@ -32,53 +32,56 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         a = _number(a)
     if b.__class__ is not float:
         b = _number(b)
-    if out is not None and out is y and b != 0 and 0 < y.size < (_BLAS_LIMIT if b == 1 else _PIECE):
+    char = y.dtype.char
+    if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.c_contiguous:
         # The steps of most iterations, kept free of everything that they do not need.
-        char = y.dtype.char
-        if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.c_contiguous and _apart(x, y):
-            a, b = _checked(a, char), _checked(b, char)
-            if x.ndim > 1:
-                x, y = x.reshape(-1), y.reshape(-1)
-            if b != 1:
-                _SCALE[char](b, y)
-            _AXPY[char](x, y, a=a)
-            return out
+        real = a.__class__ is not complex and b.__class__ is not complex
+        if b != 0 and 0 < y.size < _PIECE and (real or char in "FD"):
+            if out is None and a != 0:
+                return _updated(char, a, x, 1, y * b)
+            if out is y and _apart(x, y):
+                return _updated(char, a, x, b, y)
+    dtype = combined(x.dtype, y.dtype, type(a + b))
     if out is None:
-        out = np.empty(x.shape, combined(x.dtype, y.dtype, type(a + b)))
+        out = np.empty(x.shape, dtype)
+    elif dtype != out.dtype and not np.can_cast(dtype, out.dtype, "same_kind"):
+        raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into out of dtype {out.dtype}")
     else:
         x, y = _readable(x, out), _readable(y, out)
     if x is y:
         a, b = a + b, 0
+    if b == 0 or (out is x and a != 0):
+        a, x, b, y = b, y, a, x
+    # From here on b is 0 only if both are, and where x takes part, it is not out.
+    by_blas = dtype.char in _AXPY and dtype == x.dtype == y.dtype == out.dtype
+    by_blas = by_blas and x.flags.c_contiguous and y.flags.c_contiguous and out.flags.c_contiguous
+    in_place = out is y
     for x_piece, y_piece, out_piece in _pieces(x, y, out):
-        _axpby_piece(a, x_piece, b, y_piece, out_piece)
+        if by_blas or a == 0:
+            if not (in_place and b == 1):
+                _scaled(b, y_piece, out_piece)
+            if a != 0:
+                _AXPY[dtype.char](x_piece, out_piece, a=a)
+        else:
+            _combined(a, x_piece, b, y_piece, out_piece)
     return out
 
 
-def _axpby_piece(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
-    char = out.dtype.char
-    if b == 0:
-        _scaled(a, x, out)
-    elif a == 0:
-        _scaled(b, y, out)
-    elif (
-        char in _AXPY
-        and x.dtype.char == char
-        and y.dtype.char == char
-        and out.ndim == x.ndim == 1
-        and out.flags.c_contiguous
-        and _same(out, y) + _same(out, x)  # in place: two BLAS calls on a piece that stays in cache
-    ):
-        if _same(out, x):
-            a, x, b, y = b, y, a, x
-        if b != 1:
-            _SCALE[char](_checked(b, char), out)
-        _AXPY[char](x, out, a=_checked(a, char))
-    else:
-        half = is_half(out.dtype)
-        wide = accumulator(out.dtype) if half else None
-        total = np.multiply(x, a, dtype=wide) if a != 1 else x.astype(wide or x.dtype)
-        scaled = np.multiply(y, b, dtype=wide) if b != 1 else y
-        np.copyto(out, total + scaled, casting="same_kind")
+def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
+    """Add ``a * x`` to ``b * y`` in `y`; both are contiguous and of the dtype `char`."""
+    flat = y
+    if y.ndim > 1:
+        x, flat = x.reshape(-1), y.reshape(-1)
+    if b != 1:
+        _SCALE[char](b, flat)
+    _AXPY[char](x, flat, a=a)
+    return y
+
+
+def _combined(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
+    """Combine pieces of any dtypes and strides; half types in single precision, so that they are rounded once."""
+    wide = np.float32 if is_half(out.dtype) else None
+    np.copyto(out, np.multiply(x, a, dtype=wide) + np.multiply(y, b, dtype=wide), casting="same_kind")
 
 
 def _scaled(a: Any, x: np.ndarray, out: np.ndarray) -> None:
@@ -204,12 +207,6 @@ def _number(a: Any) -> Any:
 def _alike(a: Any, value: int) -> Any:
     """Return `value` as a number like `a`, which divides into the same type."""
     return (a.dtype.type if hasattr(a, "dtype") else type(a))(value)
-
-
-def _checked(a: Any, char: str) -> Any:
-    if isinstance(a, complex) and char in "fd":
-        raise UnsupportedTypeError("a complex coefficient does not fit into a real array: give a complex out")
-    return a
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
