@@ -51,6 +51,7 @@ def test_sums_and_scaling(pair, comm):
     check(a + b - 3 * a + (1 + 2j) * (b - a), wa + wb - 3 * wa + (1 + 2j) * (wb - wa), comm)
     check(np.float32(2) * a, 2 * wa, comm)
     assert (np.float32(2) * a).dtype == a.dtype
+    check(np.array(2.0) * a, 2 * wa, comm)
 
 
 def test_products_and_powers(pair, comm):

@@ -35,6 +35,7 @@ class Duck:
 MAKERS = {
     "array": (lambda m: m, DenseMatrix),
     "fortran": (np.asfortranarray, DenseMatrix),
+    "matrix": (lambda m: m.view(np.matrix), DenseMatrix),
     "strided": (lambda m: np.repeat(m, 2, axis=1)[:, ::2], DenseMatrix),
     "MatrixMult": (lambda m: pylops.MatrixMult(m, dtype=m.dtype), DenseMatrix),
     "FunctionOperator": (

@@ -38,7 +38,7 @@ def test_callbacks_see_every_iteration(comm, solver):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_callbacks_can_stop(comm, solver):
     op, _, _, yd = problem("vstack", comm, "f8")
-    result = solver(op, yd, niter=10, callback=lambda number, view: number == 3)
+    result = solver(op, yd, niter=10, callback=lambda number, view: np.True_ if number == 3 else None)
     assert result.status is Status.STOPPED and result.iterations == 3
     assert len(result.residual_norms) == 4
     ignored = solver(op, yd, niter=2, callback=lambda number, view: view)

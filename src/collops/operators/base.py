@@ -56,6 +56,7 @@ class LinearOperator:
     """
 
     capturable = True
+    __array_ufunc__ = None  # a NumPy scalar or array times an operator is the operator's affair
 
     def __init__(self, domain: AnyLayout, range: AnyLayout, dtype: Any, comm: Communicator) -> None:
         if not domain.ranks == range.ranks == comm.size:

@@ -30,6 +30,7 @@ class DenseMatrix:
 
     def __init__(self, matrix: Any) -> None:
         self._engine = engine_of(matrix)
+        matrix = self._engine.xp.asarray(matrix)  # numpy.matrix has products of its own
         if self._engine.mutable and not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
             matrix = self._engine.xp.ascontiguousarray(matrix)
         self._matrix = matrix

@@ -50,21 +50,23 @@ def gather_parts(ops: Iterable[Any], comm: Communicator) -> RankParts:
 
     Parameters
     ----------
-    ops : iterable of operators that `lift_local` takes
-        Those of this rank; possibly none, but not on every rank.
+    ops : operator or iterable of operators
+        What `lift_local` takes. Those of this rank; possibly none, but not on every rank.
     comm : Communicator
         The ranks.
 
     Raises
     ------
-    CollopsError
-        On every rank, if an operator of any rank cannot be lifted, or there is none at all.
+    UnsupportedTypeError
+        On every rank, if an operator of any rank cannot be lifted.
+    InputError
+        If there is no operator at all.
     """
     operators: tuple[LocalOperator, ...] = ()
-    error: CollopsError | None = None
+    error: Exception | None = None
     try:
         operators = tuple(lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops))
-    except CollopsError as refused:
+    except (CollopsError, TypeError, ValueError, AttributeError, MemoryError) as refused:
         error = refused
     comm.check(error)
     mine = [

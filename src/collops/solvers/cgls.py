@@ -186,7 +186,8 @@ def cgls(
     callback : callable, optional
         Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
         done, and a view of the state with ``x`` (this iteration's, to be copied if it is to be kept) and
-        ``residual_norm``. If it returns ``True``, on all ranks alike, the solver stops.
+        ``residual_norm``. If it returns ``True``, on all ranks alike, the solver stops. Ranks on which it raises
+        leave the others waiting for their deadline.
     progress : bool, optional
         Whether to show a progress bar on rank 0; by default where standard error is a terminal.
     graph : bool or "auto"

@@ -91,7 +91,7 @@ def solve(
         if not method.late(state):
             history.store(method.monitor(state))
             history.advance()
-        bar = open_progress(progress, method.name, niter, comm)
+        bar = open_progress(progress, method.name, niter, data.comm)
         if bar is not None:
             stack.enter_context(bar)
         start = time.perf_counter()
@@ -143,7 +143,7 @@ def _iterate(
         if callback is not None:
             with execution.outside():
                 stop = callback(iteration, View(method, history, iteration, state.x))
-            if stop is True:
+            if isinstance(stop, bool | np.bool_) and stop:
                 return state, iteration, Status.STOPPED
         if bar is not None and (bar.due or iteration == niter):
             known = [history.row(checked - 1)] if checked else []

@@ -55,7 +55,7 @@ _SUCCESSFUL = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SolverResult:
     """The outcome of a solver.
 
