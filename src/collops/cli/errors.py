@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 
@@ -80,4 +81,6 @@ def _in_parallel() -> bool:
 def _end_all_ranks(code: int) -> None:
     if _in_parallel():
         sys.stdout.flush()
+        # A launcher may drop what is still in its pipes when a job is aborted.
+        time.sleep(0.3)
         sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(code)

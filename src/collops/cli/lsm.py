@@ -71,9 +71,13 @@ def lsm(
         ),
     ] = None,
     mode: Annotated[
-        str,
-        typer.Option(help="Travel times: eikonal or analytic (constant velocity).", rich_help_panel=_METHOD),
-    ] = _DEFAULT.mode,
+        str | None,
+        typer.Option(
+            help="Travel times: eikonal, or analytic (constant velocity).",
+            show_default="eikonal",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None,
     damp: Annotated[
         float, typer.Option(help="Damping relative to the operator's norm.", rich_help_panel=_METHOD)
     ] = _DEFAULT.damp,

@@ -58,7 +58,7 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
     Returns
     -------
     Outcome
-        The same on every rank; the files are written by the first one.
+        The same on every rank, but for the list of files, which are written by the first one.
 
     Raises
     ------

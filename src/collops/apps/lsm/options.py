@@ -43,8 +43,8 @@ class Options:
         Peak frequency of the Ricker wavelet in hertz.
     mute : float, optional
         Slowest speed in m/s of what is muted: samples before offset over this speed become zero.
-    mode : str
-        Travel times: ``"eikonal"``, or ``"analytic"`` for a constant velocity.
+    mode : str, optional
+        Travel times: ``"eikonal"`` (the default), or ``"analytic"`` for a constant velocity.
     iterations : int
         Of CGLS.
     damp : float
@@ -73,7 +73,7 @@ class Options:
     write_survey: str | None = None
     frequency: float | None = None
     mute: float | None = None
-    mode: str = "eikonal"
+    mode: str | None = None
     iterations: int = 30
     damp: float = 0.0
     dtype: str = "float32"
@@ -112,12 +112,14 @@ class Options:
         if self.seed < 0:
             raise InputError(f"--seed must be zero or positive, not {self.seed}")
         for name, choices in (
-            ("mode", ("eikonal", "analytic")),
+            ("mode", (None, "eikonal", "analytic")),
             ("dtype", ("float32", "float64")),
             ("engine", ("auto", "numpy", "cupy")),
         ):
             if getattr(self, name) not in choices:
-                raise InputError(f"--{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+                raise InputError(
+                    f"--{name} must be one of {', '.join(filter(None, choices))}, not {getattr(self, name)!r}"
+                )
         if self.survey is not None:
             for name in _SYNTHETIC_ONLY:
                 if getattr(self, name) is not None:

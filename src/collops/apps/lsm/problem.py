@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Problem", "made_up", "recorded"]
 
+_MODE = "eikonal"
 _SYNTHETIC_VELOCITY = "1500+0.6z"
 _NX, _NZ, _SPACING = 241, 121, 12.5
 _SHOTS, _RECEIVERS = 24, 81
@@ -107,7 +108,7 @@ def made_up(options: Options, comm: Communicator) -> Problem:
         grid,
         velocity,
         str(model) if isinstance(model, Gradient) else None,
-        options.mode,
+        options.mode or _MODE,
         frequency,
         truth,
         notes=notes,
@@ -131,7 +132,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         if text is None:
             raise InputError(f"{path} does not say the velocity: give one with --velocity, such as 1500+0.6z")
         model = _load_velocity(text, options.inline)
-        mode = said.text("mode") or options.mode if options.mode == Options.mode else options.mode
+        mode = options.mode or said.text("mode") or _MODE
         if mode == "analytic" and not (isinstance(model, Gradient) and model.gradient == 0):
             raise InputError("--mode analytic needs a constant velocity: give one such as --velocity 1800")
         grid = _grid_for(geometry, model, options, said, notes)
