@@ -45,3 +45,10 @@ def test_every_environment_variable_is_described():
     described = set(re.findall(r"^\| `(COLLOPS_\w+)`", README, re.MULTILINE))
     assert {"COLLOPS_ENGINE", "COLLOPS_TIMEOUT", "COLLOPS_MPIEXEC"} <= used
     assert described == used
+
+
+@pytest.mark.serial
+def test_every_file_that_is_linked_is_there():
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    assert "docs/images/lsm.png" in links
+    assert [link for link in links if not (ROOT / link).exists()] == []
