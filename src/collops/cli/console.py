@@ -72,12 +72,12 @@ class Progress:
     def note(self, text: str) -> None:
         """Say what was decided or done."""
         if self._shown and self._console is not None:
-            self._console.print(text, style="dim", markup=False)
+            self._console.print(text, style="dim", markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Say what the user should know even when they asked for quiet."""
         if self._speaking and self._console is not None:
-            self._console.print(f"{self._command}: warning: {text}", markup=False)
+            self._console.print(f"{self._command}: warning: {text}", markup=False, soft_wrap=True)
 
     def stage(self, text: str | None) -> None:
         """Show that a stage begins; None ends the last one and leaves the line to others."""
