@@ -73,6 +73,13 @@ def test_off_is_silent():
 
 
 @pytest.mark.serial
+def test_a_process_without_marks_or_ranks_leaves_the_files_alone(tmp_path):
+    done = run("import collops", f"1,json={tmp_path}/p.json,trace={tmp_path}/t.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.serial
 def test_a_program_that_fails_reports_what_it_has(tmp_path):
     done = run(PROGRAM.replace("FAIL", "True"), f"1,json={tmp_path}/p.json")
     assert done.returncode == 1

@@ -72,9 +72,9 @@ class _Exit:
 
     def __call__(self) -> None:
         taken = recording.disable()
-        if taken is None:
-            return
         comm, settings = self.comm, self.settings
+        if taken is None or (comm is None and not taken.spans):
+            return  # a process that only starts the ranks must not replace their files by its own empty ones
         # A rank that ends by an error must not start a message that the others, who may be elsewhere, do not expect.
         failed = getattr(sys, "last_value", None) is not None
         if failed:
