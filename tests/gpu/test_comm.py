@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.comm import checks
 
 import collops
 from collops.errors import TransportError
+from tests.comm import checks
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 

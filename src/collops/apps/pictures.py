@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["balanced", "convergence", "figure", "section", "symmetric_limit"]
 
 _INK = "#26323d"
-_STYLE = {
+_STYLE: Any = {
     "font.size": 10.0,
     "axes.titlesize": 11.0,
     "axes.titleweight": "bold",
@@ -180,7 +180,8 @@ def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: floa
         axes.grid(True, which="both", color="#d7dde2", lw=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        whole_numbers: Any = axes.xaxis.get_major_locator()
+        whole_numbers.set_params(integer=True)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())

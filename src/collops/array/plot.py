@@ -52,11 +52,13 @@ def plot(x: DistributedArray, ax: Axes | None = None, **options: Any) -> Axes | 
     axes = _new_axes() if ax is None else ax
     complex_valued = np.iscomplexobj(values)
     if x.ndim == _IMAGE:
-        axes.imshow(np.abs(values) if complex_valued else values, **{"aspect": "auto"} | options)
+        settings: dict[str, Any] = {"aspect": "auto", **options}
+        axes.imshow(np.abs(values) if complex_valued else values, **settings)
         across, down = _boundaries(x, 1), _boundaries(x, 0)
     else:
         for part, label in ((values.real, "real"), (values.imag, "imaginary")) if complex_valued else ((values, None),):
-            axes.plot(part, **{"label": label} | options)
+            settings = {"label": label, **options}
+            axes.plot(part, **settings)
         if complex_valued:
             axes.legend()
         across, down = _boundaries(x, 0), []

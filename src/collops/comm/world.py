@@ -12,6 +12,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from collops import profile
 from collops.comm.communicator import Communicator
 from collops.comm.deadline import Watch, default_timeout
 from collops.comm.gpu_aware import DeviceMpi, GpuAwareTransport, gpu_awareness
@@ -59,6 +60,7 @@ def world(transport: str = "auto") -> Communicator:
         mpi, reason = load_mpi()
         control = None if mpi is None else mpi.COMM_WORLD
         known = _made[None, transport] = _build(mpi, control, transport, reason)
+        profile.report_on(known)
     return known
 
 

@@ -17,11 +17,14 @@ from typing import Any
 import numba
 import numpy as np
 from numba import njit, prange
+from numba.core import config as numba_configuration
 
 from collops.errors import InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 
 __all__ = ["NumbaKernels", "available_cores", "thread_count"]
+
+_configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
 _RECEIVERS_PER_TASK = 4
 _PIECE = 512  # image points whose sample numbers and weights are computed at a time
@@ -149,9 +152,9 @@ class NumbaKernels:
 
     def __init__(self, tables: FixedTables, wavelet: np.ndarray, center: int, threads: int | None = None) -> None:
         self._threads = thread_count() if threads is None else threads
-        if not 1 <= self._threads <= numba.config.NUMBA_NUM_THREADS:
+        if not 1 <= self._threads <= _configuration.NUMBA_NUM_THREADS:
             raise InputError(
-                f"threads must be 1 to {numba.config.NUMBA_NUM_THREADS}, not {self._threads}; "
+                f"threads must be 1 to {_configuration.NUMBA_NUM_THREADS}, not {self._threads}; "
                 "set NUMBA_NUM_THREADS before Python starts to allow more"
             )
         scale = tables.scale
@@ -218,7 +221,7 @@ def thread_count(others: Iterator[frozenset[int]] | tuple[frozenset[int], ...] =
     int
         NUMBA_NUM_THREADS where that is set in the environment, else this process' share of the cores, at least 1.
     """
-    limit = numba.config.NUMBA_NUM_THREADS
+    limit = _configuration.NUMBA_NUM_THREADS
     if "NUMBA_NUM_THREADS" in os.environ:
         return limit
     others = tuple(others)
