@@ -19,15 +19,14 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 
 def pair(sources, receivers, dims, samples, taps, dtype, *, rough=False):
     rng = np.random.default_rng(7)
-    axes = np.meshgrid(*(np.arange(n) * 1.0 for n in dims), indexing="ij")
+    points = np.indices(dims)[:, np.newaxis]
 
     def table(number):
         if rough:  # neighbours far apart in time, also before the first sample
             return rng.uniform(-0.2 * samples, 0.8 * samples, (number, *dims))
-        where = rng.uniform(0, 1, (number, len(dims))) * np.array(dims)
-        return np.stack(
-            [0.02 * samples * np.sqrt(sum((a - c) ** 2 for a, c in zip(axes, p, strict=True))) for p in where]
-        )
+        where = (rng.uniform(0, 1, (number, len(dims))) * dims).T
+        where = where.reshape(len(dims), number, *(1 for _ in dims))
+        return 0.02 * samples * np.sqrt(((points - where) ** 2).sum(axis=0))
 
     tables = FixedTables.from_seconds(table(sources), table(receivers), 1.0, samples, dtype)
     wavelet = rng.standard_normal(taps)
@@ -46,7 +45,10 @@ def pair(sources, receivers, dims, samples, taps, dtype, *, rough=False):
         (2, 9, (13, 40), 90, 7, True),
         (12, 3, (6, 7, 33), 250, 300, False),
         (1, 1, (2, 3), 5, 1, False),
-        (1, 2, (5, 6), 70_000, 11, False),  # longer than shared memory
+        (12, 41, (70, 90), 150, 9, False),  # segments of some columns
+        (17, 101, (100, 60), 130, 31, False),  # the longest segments, two receivers a block
+        (17, 101, (100, 60), 130, 31, True),
+        (1, 2, (5, 6), 70_000, 11, False),  # longer than shared memory, and wide times
     ],
 )
 def test_agrees_with_numpy(sources, receivers, dims, samples, taps, rough, dtype):

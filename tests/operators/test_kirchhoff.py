@@ -11,7 +11,8 @@ import pytest
 
 from collops.array import DistributedArray
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.kirchhoff import FixedTables, Kirchhoff, LocalKirchhoff
+from collops.operators import Kirchhoff
+from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
 from collops.profile import count_messages
 
 pytest.importorskip("numba")
@@ -250,6 +251,22 @@ def test_local_operator_fills_what_it_is_given():
     np.testing.assert_array_equal(operator.rmatvec(expected), back)
 
 
+@pytest.mark.parametrize("kernels", ["numba", "numpy"])
+@pytest.mark.parametrize("samples", [8191, 8192, 70_000])
+def test_single_precision_is_enough_on_long_traces(samples, kernels):
+    rng = np.random.default_rng(2)
+    times = rng.uniform(-0.2, 0.6, (2, 2, 6, 7)) * samples
+    single, double = (
+        LocalKirchhoff(
+            FixedTables.from_seconds(*times, 1.0, samples, dtype), (6, 7), [1.0], 0, engine="numpy", kernels=kernels
+        )
+        for dtype in ("float32", "float64")
+    )
+    image, data = (rng.standard_normal(n).astype(np.float32) for n in single.shape[::-1])
+    assert relative(single.forward_local(image), double.forward_local(image.astype(float))) < 1e-5
+    assert relative(single.adjoint_local(data), double.adjoint_local(data.astype(float))) < 1e-5
+
+
 def test_local_operator_refuses():
     operator = LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4)
     with pytest.raises(UnsupportedTypeError, match="real"):
@@ -266,6 +283,8 @@ def test_local_operator_refuses():
         tables(receiver=np.full((3, 3, 4), np.nan))
     with pytest.raises(InputError, match="axes in common"):
         tables(receiver=np.ones((3, 4, 4)))
+    with pytest.raises(InputError, match="too long"):
+        FixedTables.from_seconds(np.full((1, 2, 2), -1e9), np.ones((1, 2, 2)), DT, 20, "float64")
     with pytest.raises(UnsupportedTypeError, match="float16"):
         tables("float16")
 

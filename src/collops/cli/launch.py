@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collops.comm.deadline import available_cores
+from collops.comm.cores import available_cores
 from collops.errors import InputError
 
 __all__ = ["Started", "command_for", "environment_for", "launch", "started"]
@@ -87,11 +87,11 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
         raise InputError(
             f"--ranks {ranks} needs a launcher, and there is no mpiexec: install collops[mpi], or load your MPI module"
         )
-    most = max(_MOST_RANKS, _MOST_RANKS_PER_CORE * available_cores())
+    most = max(_MOST_RANKS, _MOST_RANKS_PER_CORE * len(available_cores()))
     if ranks > most:
         # Thousands of processes would stop the machine before MPI found anything wrong.
         raise InputError(
-            f"--ranks {ranks} is too much for one machine of {available_cores()} cores: "
+            f"--ranks {ranks} is too much for one machine of {len(available_cores())} cores: "
             f"choose at most {most}, or name the launcher of a cluster with COLLOPS_MPIEXEC"
         )
     return [mpiexec, *_launcher_options(mpiexec, ranks), "-n", str(ranks), *program]
@@ -105,7 +105,7 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
     """
     result = {**environment, _LAUNCHED: "1"}
     if "SLURM_JOB_ID" not in environment:
-        share = str(max(1, available_cores() // ranks))
+        share = str(max(1, len(available_cores()) // ranks))
         for name in _THREADS:
             result.setdefault(name, share)
     if sys.stderr.isatty():
@@ -198,7 +198,7 @@ def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
         return []
     # Open MPI counts cores, which are half of the processors where these are threads. It also adds paragraphs
     # of its own to an exit code that is not 0, which would bury the one line that says what is wrong.
-    return ["--quiet", *(["--oversubscribe"] if ranks > available_cores() // 2 else [])]
+    return ["--quiet", *(["--oversubscribe"] if ranks > len(available_cores()) // 2 else [])]
 
 
 def _in_slurm_step(environment: Mapping[str, str]) -> bool:

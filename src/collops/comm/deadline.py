@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from collops.comm.cores import available_cores
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
 
-__all__ = ["Watch", "available_cores", "default_timeout"]
+__all__ = ["Watch", "default_timeout"]
 
 _NOTE_TAG = 77
 _GRACE_SECONDS = 1.0
@@ -40,13 +41,6 @@ def default_timeout() -> float | None:
     return seconds
 
 
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Watch:
     """Waits for MPI requests on behalf of one communicator.
 
@@ -66,7 +60,7 @@ class Watch:
         self._mpi = mpi
         self._control = control
         self.timeout = timeout
-        self._spins = _SPINS if local_size <= available_cores() else _SPINS_OF_MANY
+        self._spins = _SPINS if local_size <= len(available_cores()) else _SPINS_OF_MANY
 
     def wait(self, request: Any, operation: str) -> None:
         """Return when an MPI `request` is done.

@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from collops.comm.communicator import Communicator
-from collops.comm.deadline import available_cores, default_timeout
+from collops.comm.cores import available_cores
+from collops.comm.deadline import default_timeout
 from collops.comm.gpu_aware import gpu_awareness
 from collops.comm.nccl_binding import available_binding, load_binding
 from collops.comm.world import device_count, load_mpi
@@ -44,7 +45,7 @@ def facts(comm: Communicator) -> dict[str, Any]:
         ``choice`` (ranks, transports, reasons, timeout in seconds).
     """
     return {
-        "host": {"name": platform.node(), "processor": _processor(), "cores": available_cores()},
+        "host": {"name": platform.node(), "processor": _processor(), "cores": len(available_cores())},
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "mpi": _mpi(),

@@ -19,10 +19,11 @@ import numpy as np
 from numba import njit, prange
 from numba.core import config as numba_configuration
 
+from collops.comm.cores import available_cores
 from collops.errors import InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 
-__all__ = ["NumbaKernels", "available_cores", "thread_count"]
+__all__ = ["NumbaKernels", "thread_count"]
 
 _configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
@@ -198,13 +199,6 @@ class NumbaKernels:
                 self._pairs,
                 image,
             )
-
-
-def available_cores() -> frozenset[int]:
-    """Return the numbers of the cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 def thread_count(others: Iterator[frozenset[int]] | tuple[frozenset[int], ...] = ()) -> int:

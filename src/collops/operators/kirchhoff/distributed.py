@@ -10,6 +10,7 @@ import numpy as np
 
 from collops.backend import engine as engine_called
 from collops.comm import Communicator, world
+from collops.comm.cores import available_cores
 from collops.errors import CollopsError, InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import (
@@ -258,7 +259,7 @@ def _threads(comm: Communicator, engine: str | None, kernels: str | None) -> int
     if engine_called(engine).name != "numpy" or kernels == "numpy" or importlib.util.find_spec("numba") is None:
         comm.allgather_metadata(None)
         return None
-    from collops.operators.kirchhoff.cpu import available_cores, thread_count
+    from collops.operators.kirchhoff.cpu import thread_count
 
     places = comm.allgather_metadata([platform.node(), sorted(available_cores())])
     here = places.pop(comm.rank)
