@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import cupy
 import numpy as np
@@ -30,6 +30,11 @@ _PLACES = 16
 _BY_VALUE, _TIMES_NUMBER, _TIMES_REAL = np.int32(0), np.int32(1), np.int32(2)
 _NULL = np.uint64(0)
 _ONE_BLOCK = (_BLOCK,)
+_NO_PLACES, _FRESH = np.uint32(0), np.uint32(1)
+_X_SIGN = {False: np.float64(1.0), True: np.float64(-1.0)}  # of the imaginary part, by `conjugate`
+
+_Coefficient: TypeAlias = tuple[Any, Any, np.int32]
+"""A number, what multiplies it (or null), and what that is."""
 
 
 class _Functions:
@@ -67,10 +72,18 @@ def _functions_for(dtype: np.dtype) -> _Functions | None:
 
 def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     """Return ``a * x + b * y``, in `out` if it is given (it may be `x` or `y`). See :func:`collops.array.axpby`."""
+    dtype = y.dtype
+    functions = _functions.get(dtype)
+    if functions is not None and x.dtype == dtype and (out is y or out is x or out is None):
+        # The steps of most iterations, kept free of everything that they do not need.
+        first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
+        if first and second and x.flags.c_contiguous and y.flags.c_contiguous:
+            target = cupy.empty(x.shape, dtype) if out is None else out
+            if out is None or x is y or _apart(x, y):
+                return _launch_axpby(functions, x, y, target, first, second)
     a_value, a_scalar = _factors(a)
     b_value, b_scalar = _factors(b)
     wanted = _result_dtype(x, y, (a_value, a_scalar), (b_value, b_scalar))
-    target: Any
     if out is None:
         target = cupy.empty(x.shape, wanted)
     elif wanted == out.dtype or np.can_cast(wanted, out.dtype, "same_kind"):
@@ -83,17 +96,42 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     if not target.flags.c_contiguous:
         target = cupy.empty(x.shape, wanted)
     x, y = _operand(x, wanted, target), _operand(y, wanted, target)
-    a_value, a_scalar, a_kind = _coefficient(a_value, a_scalar, functions)
-    b_value, b_scalar, b_kind = _coefficient(b_value, b_scalar, functions)
-    size = target.size
-    if size:
-        blocks = min(-(-size // functions.per_block), _MOST_BLOCKS)
-        arguments = (x, y, target, np.int64(size), a_value, a_scalar, a_kind, b_value, b_scalar, b_kind)
-        functions.axpby((blocks,), _ONE_BLOCK, arguments)
+    first = _coefficient(a_value, a_scalar, functions)
+    second = _coefficient(b_value, b_scalar, functions)
+    _launch_axpby(functions, x, y, target, first, second)
     if out is not None and target is not out:
         out[...] = target
         return out
     return target
+
+
+def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Coefficient, second: _Coefficient) -> Any:
+    size = target.size
+    if size:
+        blocks = min(-(-size // functions.per_block), _MOST_BLOCKS)
+        functions.axpby((blocks,), _ONE_BLOCK, (x, y, target, np.int64(size), *first, *second))
+    return target
+
+
+def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
+    """Return the kernel's arguments for a real number, a device scalar of its type, or both; ``None`` for others."""
+    kind = a.__class__
+    if kind is float or kind is int:
+        return functions.number(a), _NULL, _BY_VALUE
+    value = 1
+    if kind is tuple:
+        value, a = a
+        if value.__class__ is not float and value.__class__ is not int:
+            return None
+    if a.__class__ is cupy.ndarray and a.dtype == functions.number_dtype:
+        return functions.number(value), a, _TIMES_NUMBER
+    return None
+
+
+def _apart(x: Any, y: Any) -> bool:
+    """Return whether two contiguous arrays share no memory."""
+    start, end = x.data.ptr, y.data.ptr
+    return start >= end + y.nbytes or end >= start + x.nbytes
 
 
 def _factors(a: Any) -> tuple[Any, Any]:
@@ -118,7 +156,7 @@ def _result_dtype(x: Any, y: Any, *coefficients: tuple[Any, Any]) -> np.dtype:
 _LIKE: dict[str, Any] = {"b": 0, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
 
 
-def _coefficient(value: Any, scalar: Any, functions: _Functions) -> tuple[Any, Any, np.int32]:
+def _coefficient(value: Any, scalar: Any, functions: _Functions) -> _Coefficient:
     """Return the kernel's three arguments for a coefficient."""
     number = functions.number(value)
     if scalar is None:
@@ -137,10 +175,7 @@ def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
     if x is target:
         return x
     x = cupy.ascontiguousarray(x, dtype)
-    start, end = x.data.ptr, target.data.ptr
-    if start != end and start < end + target.nbytes and end < start + x.nbytes:
-        return x.copy()
-    return x
+    return x if x.data.ptr == target.data.ptr or _apart(x, target) else x.copy()
 
 
 def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
@@ -157,11 +192,26 @@ def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
 
 def dot(x: Any, y: Any, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
+    functions = _functions.get(x.dtype)
+    real = conjugate and x is y and x.dtype.kind == "c"
+    if functions is not None and not real and x.dtype == y.dtype and x.flags.c_contiguous and y.flags.c_contiguous:
+        return _launch_dot(functions, x, y, conjugate)
     dtype = x.dtype if x.dtype == y.dtype else np.result_type(x.dtype, y.dtype)
     if conjugate and x is y:
         dtype = real_of(dtype)
     out = cupy.empty((), accumulator(dtype))
     return _fill([(0, x, y)], out, out.dtype, conjugate, 1)
+
+
+def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool) -> Any:
+    """Launch the inner product of two arrays that need no preparation."""
+    out = cupy.empty((), functions.number_dtype)
+    partial, ticket, most_blocks = _scratch()
+    size = x.size
+    blocks = min(max(1, -(-size // functions.per_block)), most_blocks)
+    arguments = (x, y, np.int64(size), out, partial, ticket, _NO_PLACES, _FRESH, _X_SIGN[conjugate])
+    functions.dots[0]((blocks,), _ONE_BLOCK, arguments)
+    return out
 
 
 def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, out: Any) -> Any:
@@ -217,8 +267,8 @@ def _launch(functions: Any, jobs: list[tuple[int, Any, Any]], out: Any, conjugat
         partial,
         ticket,
         np.uint32(places),
-        np.uint32(fresh >> base & (_PLACES_MASK)),
-        np.float64(-1.0 if conjugate else 1.0),
+        np.uint32(fresh >> base & _PLACES_MASK),
+        _X_SIGN[conjugate],
     )
     functions.dots[len(jobs) - 1]((blocks,), _ONE_BLOCK, tuple(arguments))
     for number, _, _ in jobs:
@@ -232,14 +282,18 @@ _PLACES_MASK = (1 << _PLACES) - 1
 def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
     """Return two arrays as the kernel needs them; a complex array with itself as the real numbers in it."""
     if x is y:
-        x = y = cupy.ascontiguousarray(x)
+        x = y = _contiguous(x)
         if conjugate and x.dtype.kind == "c":
             x = y = x.view(real_of(x.dtype))
         return x, y
     if x.dtype != y.dtype:
         dtype = np.result_type(x.dtype, y.dtype)
         x, y = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
-    return cupy.ascontiguousarray(x), cupy.ascontiguousarray(y)
+    return _contiguous(x), _contiguous(y)
+
+
+def _contiguous(x: Any) -> Any:
+    return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
 
 
 def _converted_dot(x: Any, y: Any, conjugate: bool, functions: _Functions | None) -> Any:
