@@ -1,4 +1,4 @@
-"""Complex matrix-vector products by cuBLAS, called directly: CuPy refuses its own calls in a capture.
+"""Matrix-vector products by cuBLAS, called directly: CuPy refuses its own calls in a capture.
 
 CuPy refuses since cuBLAS may allocate memory at its first calls on a stream. Here every stream gets a workspace
 beforehand, so that nothing is allocated in a capture.
@@ -22,7 +22,7 @@ from collops.operators.local import store
 __all__ = ["CublasMatrix"]
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
-_GEMV = {"F": "cublasCgemv_v2", "D": "cublasZgemv_v2"}
+_GEMV = {"f": "cublasSgemv_v2", "d": "cublasDgemv_v2", "F": "cublasCgemv_v2", "D": "cublasZgemv_v2"}
 _VERSIONS = (13, 12, 11)
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
@@ -70,7 +70,7 @@ _handles = _Handles()
 
 
 class CublasMatrix:
-    """A dense complex matrix on a CUDA device, in single or double precision.
+    """A dense matrix on a CUDA device, in single or double precision, real or complex.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class CublasMatrix:
         if matrix.flags.c_contiguous:
             self._extents = (self.shape[1], self.shape[0])
             self._forward_operation = _TRANSPOSED
-            self._adjoint_operation = None
+            self._adjoint_operation = None if self.dtype.kind == "c" else _NORMAL
         else:
             self._extents = self.shape
             self._forward_operation = _NORMAL

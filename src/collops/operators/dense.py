@@ -11,6 +11,8 @@ from collops.errors import UnsupportedTypeError
 
 __all__ = ["DenseMatrix", "dense"]
 
+_LARGE = 32 << 20  # bytes: from here on the device takes longer than the host to call it, and cuBLAS is the faster one
+
 
 class DenseMatrix:
     """A dense matrix on the host, or on an engine without a product into given memory.
@@ -77,8 +79,8 @@ class DenseMatrix:
 def dense(matrix: Any) -> Any:
     """Return the local operator of a 2-D array: on CUDA devices one that works while a stream is being captured.
 
-    Real matrices on CuPy are multiplied by kernels of ours, which on an H200 reach the memory's speed as cuBLAS does
-    and cost the host half as much; complex ones by cuBLAS.
+    Small real matrices on CuPy are multiplied by kernels of ours, which cost the host half as much as cuBLAS; large and
+    complex ones by cuBLAS.
 
     Parameters
     ----------
@@ -90,11 +92,12 @@ def dense(matrix: Any) -> Any:
     LocalOperator
     """
     engine = engine_of(matrix)
-    if engine.name == "cupy" and matrix.dtype.char in "fd":
+    cublas = engine.name == "cupy" and matrix.dtype.char in "fdFD" and not engine.xp.cuda.runtime.is_hip
+    if engine.name == "cupy" and matrix.dtype.char in "fd" and not (cublas and matrix.nbytes >= _LARGE):
         from collops.operators.dense_kernels import KernelMatrix
 
         return KernelMatrix(matrix)
-    if engine.name == "cupy" and matrix.dtype.char in "FD" and not engine.xp.cuda.runtime.is_hip:
+    if cublas:
         from collops.operators.cublas import CublasMatrix
 
         return CublasMatrix(matrix)
