@@ -159,6 +159,8 @@ def test_normal_form():
     assert Layout.split(shape, 3, mask=(5, 5, 5)) is Layout.split(shape, 3)
     assert Layout.split(shape, 3, mask=(7, 7, 2)).mask == (0, 0, 1)
     assert Layout.grid(shape, (2, 2)).process_grid == (2, 2)
+    assert Layout.split(np.array(shape), np.int64(3)) is Layout.split(shape, 3)
+    assert Layout.split(np.int32(7), 3) is Layout.split((7,), 3) is Layout.split(7, 3)
 
 
 @serial

@@ -159,7 +159,7 @@ class Arithmetic:
         return self._unary(operator.invert)
 
     def __bool__(self) -> bool:
-        raise ValueError("the truth of an array of several elements is ambiguous: use all() or any()")
+        raise ValueError("the truth of a distributed array is ambiguous: use all() or any()")
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise UnsupportedTypeError(
@@ -220,9 +220,9 @@ def scalar_operand(x: Any, other: Any) -> Any:
 
 def local_operand(x: DistributedArray, other: Any) -> Any:
     """Return the local array, or the number, that stands for `other` beside ``x.local_array``."""
-    if isinstance(other, type(x)) or isinstance(x, type(other)):
+    if isinstance(other, Arithmetic) and hasattr(other, "local_array"):
         check_alike(x, other)
-        return other.local_array
+        return other.local_array  # pyright: ignore[reportAttributeAccessIssue]
     return scalar_operand(x, other)
 
 

@@ -51,6 +51,8 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     UnsupportedTypeError
         If engines differ, or `out` cannot hold the result.
     """
+    if not hasattr(x, "leaves"):
+        raise UnsupportedTypeError(f"axpby combines distributed arrays, not {type(x).__name__}")
     if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
         check_alike(x, y)
     if out is not None and (x.layout is not out.layout or x.comm is not out.comm or x.engine is not out.engine):
@@ -125,6 +127,8 @@ def divide(a: Any, b: Any, out: Any = None) -> Any:
 
 def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Any) -> tuple[Any, ...]:
     for x, y in pairs:
+        if not hasattr(x, "leaves"):
+            raise UnsupportedTypeError(f"inner products are of distributed arrays, not of {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
     if len(pairs) == 1 and out is None:

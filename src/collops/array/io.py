@@ -65,6 +65,7 @@ def save(
         On every rank, if some rank cannot write.
     """
     comm = _comm_of(arrays)
+    _check_names(arrays)
     place = fspath(path)
     node = None
     error: Exception | None = None
@@ -144,6 +145,16 @@ def _comm_of(arrays: Saved) -> Communicator:
     return comms[0]
 
 
+def _check_names(arrays: Saved) -> None:
+    """Refuse names that Zarr cannot have, before anything is written."""
+    if isinstance(arrays, DistributedArray):
+        return
+    for name, value in _members(arrays):
+        if not name or "/" in name or name.startswith(("__", ".")):
+            raise InputError(f"{name!r} cannot be the name of an array in a store")
+        _check_names(value)
+
+
 def _refuse_path(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
@@ -164,8 +175,6 @@ def _create(store: str, name: str, arrays: Saved, attributes: Mapping[str, Any] 
             store, path=name, overwrite=not name, attributes={**(attributes or {}), "collops": mine}
         )
         for key, value in _members(arrays):
-            if not key or "/" in key or key.startswith(("__", ".")):
-                raise InputError(f"{key!r} cannot be the name of an array in a store")
             _create(store, f"{name}/{key}" if name else key, value)
         return node
     layout = arrays.layout
@@ -209,7 +218,7 @@ def _write(node: Any, arrays: Saved) -> None:
         values = arrays.engine.to_host(local)
         try:
             node[layout.slices(comm.rank)] = values.view(node.dtype)
-        except OSError as problem:
+        except (OSError, RuntimeError, ValueError) as problem:
             error = problem
     comm.check(error)
 

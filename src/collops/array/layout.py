@@ -15,6 +15,20 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
+from collops.array.layout_arguments import (
+    as_extents,
+    as_shape,
+    block_list,
+    block_sizes,
+    checked_axes,
+    complete_shape,
+    few,
+    normal_axis,
+    normal_grid,
+    normal_mask,
+    numbered,
+    sizes_text,
+)
 from collops.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -24,8 +38,6 @@ __all__ = ["Block", "Layout"]
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Layout] = weakref.WeakValueDictionary()
 _interning = threading.Lock()
-
-_SIZES_SHOWN = 6
 
 
 class Block(NamedTuple):
@@ -138,18 +150,18 @@ class Layout:
         mask: Sequence[SupportsIndex] | None = None,
     ) -> Layout:
         """Return the one layout that these arguments describe."""
-        shape = _extents(shape, "shape", smallest=0)
+        shape = as_extents(shape, "shape", smallest=0)
         if not shape:
             raise LayoutError("a distributed array has at least one axis; give a scalar the shape (1,)")
         ranks = operator.index(ranks)
-        process_grid = _extents(process_grid, "process grid", smallest=1)
+        process_grid = as_extents(process_grid, "process grid", smallest=1)
         if ranks < 1 or math.prod(process_grid) != ranks:
             raise LayoutError(
                 f"a process grid {process_grid} has {math.prod(process_grid)} places, not one for each of {ranks} ranks"
             )
-        grid, places = _normal_grid(process_grid, _checked_axes(axes, shape, process_grid))
-        blocks = _block_sizes(shape, grid, places, sizes)
-        groups = _normal_mask(mask, ranks)
+        grid, places = normal_grid(process_grid, checked_axes(axes, shape, process_grid))
+        blocks = block_sizes(shape, grid, places, sizes)
+        groups = normal_mask(mask, ranks)
         key = (shape, ranks, grid, places, blocks, groups)
         with _interning:
             layout = _interned.get(key)
@@ -218,11 +230,11 @@ class Layout:
         LayoutError
             If there is no such axis, or `sizes` do not add up to its extent.
         """
-        shape = _as_shape(shape)
-        axis = _normal_axis(axis, len(shape))
+        shape = as_shape(shape)
+        axis = normal_axis(axis, len(shape))
         ranks = operator.index(ranks)
         if ranks == 1:
-            _block_list(sizes, shape[axis], 1, axis)
+            block_list(sizes, shape[axis], 1, axis)
         places = tuple(0 if a == axis else None for a in range(len(shape)))
         return cls(shape, ranks, (ranks,), places, [sizes if a == axis else None for a in range(len(shape))], mask)
 
@@ -253,8 +265,8 @@ class Layout:
         LayoutError
             If `process_grid` has not one extent per axis, or `sizes` do not fit.
         """
-        shape = _as_shape(shape)
-        process_grid = _extents(process_grid, "process grid", smallest=1)
+        shape = as_shape(shape)
+        process_grid = as_extents(process_grid, "process grid", smallest=1)
         if len(process_grid) != len(shape):
             raise LayoutError(f"a process grid {process_grid} must have one extent per axis of the shape {shape}")
         return cls(shape, math.prod(process_grid), process_grid, range(len(shape)), sizes, mask)
@@ -278,7 +290,7 @@ class Layout:
         mask : sequence of int, optional
             Group number of each rank; copies need to agree within a group only.
         """
-        shape = _as_shape(shape)
+        shape = as_shape(shape)
         return cls(shape, ranks, (ranks,), (None,) * len(shape), None, mask)
 
     @classmethod
@@ -308,14 +320,14 @@ class Layout:
         LayoutError
             On every rank, if the parts do not fit together.
         """
-        shape = _as_shape(local_shape)
+        shape = as_shape(local_shape)
         shapes = [tuple(other) for other in comm.allgather_metadata(shape)]
         if len({len(other) for other in shapes}) != 1:
-            raise LayoutError(f"local arrays must have one number of axes, not the shapes {_few(shapes)}")
-        axis = _normal_axis(axis, len(shape))
+            raise LayoutError(f"local arrays must have one number of axes, not the shapes {few(shapes)}")
+        axis = normal_axis(axis, len(shape))
         rest = {other[:axis] + other[axis + 1 :] for other in shapes}
         if len(rest) != 1:
-            raise LayoutError(f"local arrays may differ along axis {axis} only, but have the shapes {_few(shapes)}")
+            raise LayoutError(f"local arrays may differ along axis {axis} only, but have the shapes {few(shapes)}")
         sizes = [other[axis] for other in shapes]
         return cls.split((*shape[:axis], sum(sizes), *shape[axis + 1 :]), comm.size, axis, sizes=sizes, mask=mask)
 
@@ -409,9 +421,7 @@ class Layout:
             kept = [axis for axis in range(len(self.process_grid)) if axis not in reduced]
             places = [self.coordinates(rank) for rank in range(self.ranks)]
             mask = self.mask or (0,) * self.ranks
-            groups = _first_appearance(
-                (mask[rank], *(places[rank][axis] for axis in kept)) for rank in range(self.ranks)
-            )
+            groups = numbered((mask[rank], *(places[rank][axis] for axis in kept)) for rank in range(self.ranks))
         self._groups[chosen] = groups
         return groups
 
@@ -442,7 +452,7 @@ class Layout:
         axes : int or iterable of int
             Axes to remove; at least one must remain.
         """
-        removed = {_normal_axis(axis, self.ndim) for axis in ([axes] if isinstance(axes, SupportsIndex) else axes)}
+        removed = {normal_axis(axis, self.ndim) for axis in ([axes] if isinstance(axes, SupportsIndex) else axes)}
         kept = [axis for axis in range(self.ndim) if axis not in removed]
         return Layout(
             [self.shape[a] for a in kept],
@@ -466,7 +476,7 @@ class Layout:
         LayoutError
             If the sizes differ, or a split axis would not be one in the new shape.
         """
-        new = _complete_shape(_as_shape(shape, smallest=-1), self.size)
+        new = complete_shape(as_shape(shape, smallest=-1), self.size)
         axes: list[int | None] = [None] * len(new)
         sizes: list[Sequence[int] | None] = [None] * len(new)
         for axis in self.split_axes:
@@ -536,7 +546,7 @@ class Layout:
 
     def __str__(self) -> str:
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
-        parts = [f"axis {axis} as {_sizes_text(self.sizes[axis])}" for axis in self.split_axes]
+        parts = [f"axis {axis} as {sizes_text(self.sizes[axis])}" for axis in self.split_axes]
         how = f"split along {', '.join(parts)}" if parts else "replicated"
         if parts and math.prod(len(self.sizes[axis]) for axis in self.split_axes) < self.ranks:
             how += ", in copies"
@@ -545,120 +555,3 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"<Layout {self}>"
-
-
-def _as_shape(shape: Sequence[SupportsIndex] | SupportsIndex, smallest: int = 0) -> tuple[int, ...]:
-    return _extents([shape] if isinstance(shape, SupportsIndex) else shape, "shape", smallest)
-
-
-def _extents(values: Sequence[SupportsIndex], what: str, smallest: int) -> tuple[int, ...]:
-    extents = tuple(operator.index(value) for value in values)
-    if any(extent < smallest for extent in extents):
-        raise LayoutError(f"a {what} needs extents of at least {smallest}, not {extents}")
-    return extents
-
-
-def _normal_axis(axis: int, ndim: int) -> int:
-    if not -ndim <= operator.index(axis) < ndim:
-        raise LayoutError(f"there is no axis {axis} in an array with {ndim} axes")
-    return operator.index(axis) % ndim
-
-
-def _checked_axes(
-    axes: Sequence[int | None], shape: tuple[int, ...], process_grid: tuple[int, ...]
-) -> tuple[int | None, ...]:
-    if len(axes) != len(shape):
-        raise LayoutError(f"{len(axes)} axis assignments do not fit the shape {shape}")
-    used = [axis for axis in axes if axis is not None]
-    if any(not 0 <= axis < len(process_grid) for axis in used) or len(set(used)) != len(used):
-        raise LayoutError(
-            f"each axis of the process grid {process_grid} can split one axis of the array, not {tuple(axes)}"
-        )
-    return tuple(axes)
-
-
-def _normal_grid(
-    process_grid: tuple[int, ...], axes: tuple[int | None, ...]
-) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """Drop process-grid extents of 1 and merge neighbouring replicating axes; neither changes where anything is."""
-    used = {axis for axis in axes if axis is not None}
-    grid: list[int] = []
-    place: dict[int, int] = {}
-    merging = False
-    for axis, extent in enumerate(process_grid):
-        if extent == 1:
-            continue
-        if axis in used:
-            place[axis] = len(grid)
-            grid.append(extent)
-            merging = False
-        elif merging:
-            grid[-1] *= extent
-        else:
-            grid.append(extent)
-            merging = True
-    return tuple(grid) or (1,), tuple(None if axis is None else place.get(axis) for axis in axes)
-
-
-def _block_sizes(
-    shape: tuple[int, ...],
-    grid: tuple[int, ...],
-    axes: tuple[int | None, ...],
-    sizes: Sequence[Sequence[SupportsIndex] | None] | None,
-) -> tuple[tuple[int, ...], ...]:
-    if sizes is None:
-        sizes = [None] * len(shape)
-    if len(sizes) != len(shape):
-        raise LayoutError(f"sizes need one entry per axis of the shape {shape}, not {len(sizes)}")
-    return tuple(
-        _block_list(given, extent, 1 if place is None else grid[place], axis)
-        for axis, (given, extent, place) in enumerate(zip(sizes, shape, axes, strict=True))
-    )
-
-
-def _block_list(given: Sequence[SupportsIndex] | None, extent: int, parts: int, axis: int) -> tuple[int, ...]:
-    if given is None:
-        share, longer = divmod(extent, parts)
-        return (share + 1,) * longer + (share,) * (parts - longer)
-    blocks = tuple(operator.index(size) for size in given)
-    if len(blocks) != parts or sum(blocks) != extent or any(size < 0 for size in blocks):
-        raise LayoutError(
-            f"axis {axis} of {extent} elements in {parts} parts: the sizes {_sizes_text(blocks)} do not fit "
-            f"(they are {len(blocks)} parts and add up to {sum(blocks)})"
-        )
-    return blocks
-
-
-def _normal_mask(mask: Sequence[SupportsIndex] | None, ranks: int) -> tuple[int, ...] | None:
-    if mask is None:
-        return None
-    if len(mask) != ranks:
-        raise LayoutError(f"a mask has one group number per rank: {len(mask)} do not fit {ranks} ranks")
-    groups = _first_appearance(operator.index(group) for group in mask)
-    return groups if max(groups) > 0 else None
-
-
-def _first_appearance(keys: Iterable[Any]) -> tuple[int, ...]:
-    numbers: dict[Any, int] = {}
-    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
-
-
-def _complete_shape(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    unknown = shape.count(-1)
-    known = math.prod(extent for extent in shape if extent != -1)
-    if unknown == 1 and known > 0 and size % known == 0:
-        shape = tuple(size // known if extent == -1 else extent for extent in shape)
-    if -1 in shape or math.prod(shape) != size:
-        raise LayoutError(f"an array of {size} elements cannot have the shape {shape}")
-    return shape
-
-
-def _sizes_text(sizes: Sequence[int]) -> str:
-    if len(sizes) <= _SIZES_SHOWN:
-        return "+".join(str(size) for size in sizes)
-    return f"{len(sizes)} parts of {min(sizes)} to {max(sizes)}"
-
-
-def _few(shapes: Sequence[tuple[int, ...]]) -> str:
-    shown = ", ".join(str(shape) for shape in shapes[:_SIZES_SHOWN])
-    return shown if len(shapes) <= _SIZES_SHOWN else f"{shown}, …"

@@ -274,8 +274,8 @@ def _last(dtype: np.dtype, op: str) -> Any:
 
 def _refuse_empty(x: AnyArray, axis: Axis, name: str) -> None:
     axes = _axes(x, axis)
-    kept = 1 if axes is None else math.prod(n for a, n in enumerate(x.shape) if a not in axes)
-    if x.size == 0 and kept > 0:
+    results = 1 if axes is None else math.prod(n for a, n in enumerate(x.shape) if a not in axes)
+    if x.size == 0 and results > 0:
         raise ValueError(f"{name} of no elements has no value")
 
 

@@ -1,0 +1,159 @@
+"""What users give to make a layout, checked and brought to its normal form."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex
+
+from collops.errors import LayoutError
+
+__all__ = [
+    "as_extents",
+    "as_shape",
+    "block_list",
+    "block_sizes",
+    "checked_axes",
+    "complete_shape",
+    "few",
+    "normal_axis",
+    "normal_grid",
+    "normal_mask",
+    "numbered",
+    "sizes_text",
+]
+
+_SIZES_SHOWN = 6
+
+
+def as_shape(shape: Sequence[SupportsIndex] | SupportsIndex, smallest: int = 0) -> tuple[int, ...]:
+    """Return a shape, given as one or as a sequence of integers, as a tuple."""
+    try:
+        values: Sequence[SupportsIndex] = [operator.index(shape)]  # pyright: ignore[reportArgumentType]
+    except TypeError:  # not one number; NumPy's arrays look like one, so that only trying tells
+        values = shape  # pyright: ignore[reportAssignmentType]
+    return as_extents(values, "shape", smallest)
+
+
+def as_extents(values: Sequence[SupportsIndex], what: str, smallest: int) -> tuple[int, ...]:
+    """Return integers as a tuple, none of them below `smallest`."""
+    extents = tuple(operator.index(value) for value in values)
+    if any(extent < smallest for extent in extents):
+        raise LayoutError(f"a {what} needs extents of at least {smallest}, not {extents}")
+    return extents
+
+
+def normal_axis(axis: int, ndim: int) -> int:
+    """Return the number of an axis counted from the start."""
+    if not -ndim <= operator.index(axis) < ndim:
+        raise LayoutError(f"there is no axis {axis} in an array with {ndim} axes")
+    return operator.index(axis) % ndim
+
+
+def checked_axes(
+    axes: Sequence[int | None], shape: tuple[int, ...], process_grid: tuple[int, ...]
+) -> tuple[int | None, ...]:
+    """Return the assignment of array axes to process-grid axes, each of which is used once at most."""
+    if len(axes) != len(shape):
+        raise LayoutError(f"{len(axes)} axis assignments do not fit the shape {shape}")
+    used = [axis for axis in axes if axis is not None]
+    if any(not 0 <= axis < len(process_grid) for axis in used) or len(set(used)) != len(used):
+        raise LayoutError(
+            f"each axis of the process grid {process_grid} can split one axis of the array, not {tuple(axes)}"
+        )
+    return tuple(axes)
+
+
+def normal_grid(
+    process_grid: tuple[int, ...], axes: tuple[int | None, ...]
+) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """Drop process-grid extents of 1 and merge neighbouring replicating axes; neither changes where anything is."""
+    used = {axis for axis in axes if axis is not None}
+    grid: list[int] = []
+    place: dict[int, int] = {}
+    merging = False
+    for axis, extent in enumerate(process_grid):
+        if extent == 1:
+            continue
+        if axis in used:
+            place[axis] = len(grid)
+            grid.append(extent)
+            merging = False
+        elif merging:
+            grid[-1] *= extent
+        else:
+            grid.append(extent)
+            merging = True
+    return tuple(grid) or (1,), tuple(None if axis is None else place.get(axis) for axis in axes)
+
+
+def block_sizes(
+    shape: tuple[int, ...],
+    grid: tuple[int, ...],
+    axes: tuple[int | None, ...],
+    sizes: Sequence[Sequence[SupportsIndex] | None] | None,
+) -> tuple[tuple[int, ...], ...]:
+    """Return the sizes of the blocks along every axis."""
+    if sizes is None:
+        sizes = [None] * len(shape)
+    if len(sizes) != len(shape):
+        raise LayoutError(f"sizes need one entry per axis of the shape {shape}, not {len(sizes)}")
+    return tuple(
+        block_list(given, extent, 1 if place is None else grid[place], axis)
+        for axis, (given, extent, place) in enumerate(zip(sizes, shape, axes, strict=True))
+    )
+
+
+def block_list(given: Sequence[SupportsIndex] | None, extent: int, parts: int, axis: int) -> tuple[int, ...]:
+    """Return the sizes of the blocks along one axis of `extent` elements in `parts` parts."""
+    if given is None:
+        share, longer = divmod(extent, parts)
+        return (share + 1,) * longer + (share,) * (parts - longer)
+    blocks = tuple(operator.index(size) for size in given)
+    if len(blocks) != parts or sum(blocks) != extent or any(size < 0 for size in blocks):
+        raise LayoutError(
+            f"axis {axis} of {extent} elements in {parts} parts: the sizes {sizes_text(blocks)} do not fit "
+            f"(they are {len(blocks)} parts and add up to {sum(blocks)})"
+        )
+    return blocks
+
+
+def normal_mask(mask: Sequence[SupportsIndex] | None, ranks: int) -> tuple[int, ...] | None:
+    """Return the group of every rank, counted from 0; ``None`` where there is one group."""
+    if mask is None:
+        return None
+    if len(mask) != ranks:
+        raise LayoutError(f"a mask has one group number per rank: {len(mask)} do not fit {ranks} ranks")
+    groups = numbered(operator.index(group) for group in mask)
+    return groups if max(groups) > 0 else None
+
+
+def numbered(keys: Iterable[Any]) -> tuple[int, ...]:
+    """Return a number for each key, counted from 0 in the order of first appearance."""
+    numbers: dict[Any, int] = {}
+    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+
+
+def complete_shape(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return a shape of `size` elements in which -1 is replaced by what is missing."""
+    unknown = shape.count(-1)
+    known = math.prod(extent for extent in shape if extent != -1)
+    if unknown == 1 and known > 0 and size % known == 0:
+        shape = tuple(size // known if extent == -1 else extent for extent in shape)
+    if -1 in shape or math.prod(shape) != size:
+        raise LayoutError(f"an array of {size} elements cannot have the shape {shape}")
+    return shape
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """Return sizes as text, summed up where there are many."""
+    if len(sizes) <= _SIZES_SHOWN:
+        return "+".join(str(size) for size in sizes)
+    return f"{len(sizes)} parts of {min(sizes)} to {max(sizes)}"
+
+
+def few(shapes: Sequence[tuple[int, ...]]) -> str:
+    """Return the first few shapes as text."""
+    shown = ", ".join(str(shape) for shape in shapes[:_SIZES_SHOWN])
+    return shown if len(shapes) <= _SIZES_SHOWN else f"{shown}, …"
