@@ -65,8 +65,8 @@ __device__ __forceinline__ void add_to_window(Real *window, int index, int start
 // more atomic additions. A trace that is longer than shared memory is made in windows, one block each.
 extern "C" __global__ void __launch_bounds__(256)
 forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
-        const Fixed *__restrict__ receiver_times, Real *__restrict__ traces, int n_receivers, int n_samples, int n_columns,
-        int n_depths, int segment_columns, int window_length, int fraction_bits)
+        const Fixed *__restrict__ receiver_times, Real *__restrict__ traces, int n_receivers, int n_samples,
+        int n_columns, int n_depths, int segment_columns, int window_length, int fraction_bits)
 {
     extern __shared__ char shared_bytes[];
     Real *windows = (Real *)shared_bytes;
@@ -242,14 +242,14 @@ __device__ __forceinline__ Real interpolate(const Pair *__restrict__ trace, Fixe
     return pair.x + fraction_of(time, fraction_bits) * pair.y;
 }
 
-// ---- adjoint: a thread owns a point; samples come through the L1 cache -----------------------------------------------
+// ---- adjoint: a thread owns a point; samples come through the L1 cache ---------------------------------------------
 // A warp covers 32 depths of one column and a block a few columns, so that the samples that a block needs at a time
 // are a short piece of the trace, at any slope. The times of SOURCES_PER_PASS sources stay in registers while the
 // receivers pass by, so that each receiver time is read once for all of them.
 extern "C" __global__ void __launch_bounds__(256)
 adjoint(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
-        const Fixed *__restrict__ receiver_times, Real *__restrict__ image, int n_sources, int n_receivers, int n_samples,
-        int n_columns, int n_depths, int receivers_per_part, int fraction_bits)
+        const Fixed *__restrict__ receiver_times, Real *__restrict__ image, int n_sources, int n_receivers,
+        int n_samples, int n_columns, int n_depths, int receivers_per_part, int fraction_bits)
 {
     const int tiles = (n_depths + 31) / 32;
     const int depth = (blockIdx.x % tiles) * 32 + (threadIdx.x & 31);
