@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import tempfile
 
 # Before anything loads a numerical library: several ranks share this machine's cores, and a wait that never ends should
 # end before the test's own limit does.
@@ -89,6 +90,10 @@ def pytest_configure(config) -> None:
     world = collops.world()
     if world.size == 1:
         return
+    # pytest tidies up behind earlier sessions; ranks that do so in one folder trip over each other.
+    own = tempfile.TemporaryDirectory(prefix=f"collops-tests-{world.rank}-")
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = own.name
+    config.add_cleanup(own.cleanup)
     config.pluginmanager.register(Agreement(world.control), "collops-agreement")
     if world.rank > 0:
         config.pluginmanager.unregister(name="terminalreporter")

@@ -232,8 +232,10 @@ def _norm_along_axes(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -
         return xp.sum(a != 0, axis=axes, dtype=dtype)
     size = xp.abs(a.astype(dtype) if a.dtype.kind != "c" else a)
     if np.isinf(order):
-        start = 0 if order > 0 else np.inf
-        return (xp.max if order > 0 else xp.min)(size, axis=axes, initial=start)
+        if 0 in size.shape:  # CuPy's extremes know no initial value
+            rest = tuple(extent for axis, extent in enumerate(size.shape) if axis not in axes)
+            return xp.full(rest, 0 if order > 0 else np.inf, size.dtype)
+        return (xp.max if order > 0 else xp.min)(size, axis=axes)
     return xp.sum(size if order == 1 else size**order, axis=axes)
 
 
