@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +69,7 @@ def kirchhoff(problem: Problem, comm: Communicator, compute: Engine, dtype: str)
         Domain: replicated, shape ``(nx, nz)``. Range: 1-D, split; rank by rank the traces of its shots.
     """
     from collops.operators import VStack
+    from collops.operators.kirchhoff import threads_of_rank
 
     geometry = problem.geometry
     receivers = geometry.distinct_receivers()
@@ -88,7 +87,7 @@ def kirchhoff(problem: Problem, comm: Communicator, compute: Engine, dtype: str)
     groups = [range(problem.shots.start, problem.shots.stop)]
     if not geometry.fixed_spread:
         groups = [range(shot, shot + 1) for shot in problem.shots]
-    threads = _threads(comm, compute)
+    threads = threads_of_rank(comm, compute.name)
     with local_stage(comm):
         operators = [
             _local(
@@ -103,17 +102,6 @@ def kirchhoff(problem: Problem, comm: Communicator, compute: Engine, dtype: str)
             if shots
         ]
     return VStack(operators, comm, dims=problem.grid.shape)
-
-
-def _threads(comm: Communicator, compute: Engine) -> int | None:
-    """Divide the cores of each node among its ranks. Collective: one metadata message."""
-    if compute.name != "numpy" or importlib.util.find_spec("numba") is None:
-        return None
-    from collops.operators.kirchhoff.cpu import available_cores, thread_count
-
-    places = comm.allgather_metadata([platform.node(), sorted(available_cores())])
-    node, _ = places.pop(comm.rank)
-    return thread_count(tuple(frozenset(cores) for other, cores in places if other == node))
 
 
 def _local(

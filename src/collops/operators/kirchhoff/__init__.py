@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collops.operators.kirchhoff.distributed import Kirchhoff
+from collops.operators.kirchhoff.distributed import Kirchhoff, threads_of_rank
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.local import LocalKirchhoff
 
-__all__ = ["FixedTables", "Kirchhoff", "LocalKirchhoff"]
+__all__ = ["FixedTables", "Kirchhoff", "LocalKirchhoff", "threads_of_rank"]

@@ -25,7 +25,7 @@ from collops.operators.kirchhoff.local import LocalKirchhoff
 from collops.operators.kirchhoff.travel_times import analytic, eikonal, require_eikonal_solver
 from collops.operators.vstack import VStack
 
-__all__ = ["Kirchhoff"]
+__all__ = ["Kirchhoff", "threads_of_rank"]
 
 Mode = Literal["analytic", "eikonal", "byot"]
 
@@ -145,7 +145,7 @@ class Kirchhoff(VStack):
         self.dimsd = (survey.source_count, survey.receiver_count, survey.samples)
         tables = survey.tables(self.shots, comm)
         if threads is None:
-            threads = _threads(comm, engine, kernels)
+            threads = threads_of_rank(comm, engine_called(engine).name, kernels)
         local: list[LocalKirchhoff] = []
         try:
             local = [
@@ -254,9 +254,15 @@ class _Survey:
         return table if np.array_equal(row_of, np.arange(len(table))) else table[row_of]
 
 
-def _threads(comm: Communicator, engine: str | None, kernels: str | None) -> int | None:
-    """Divide the cores of each node among its ranks. Collective: one metadata message."""
-    if engine_called(engine).name != "numpy" or kernels == "numpy" or importlib.util.find_spec("numba") is None:
+def threads_of_rank(comm: Communicator, engine: str, kernels: str | None = None) -> int | None:
+    """Divide the cores of each node among its ranks. Collective: one metadata message.
+
+    Returns
+    -------
+    int or None
+        Threads for the CPU kernels of this rank; ``None`` where it does not use those that have threads.
+    """
+    if engine != "numpy" or kernels == "numpy" or importlib.util.find_spec("numba") is None:
         comm.allgather_metadata(None)
         return None
     from collops.operators.kirchhoff.cpu import thread_count
