@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,9 @@ import numpy as np
 from collops.array import axpby, divide, dots
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.method import Row
-from collops.solvers.problem import agreed, check_number, check_problem, working_dtype
+from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
 
 __all__ = ["CG", "cg"]
@@ -53,15 +53,7 @@ class CG:
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> CGState:
         """Return the state before the first iteration: the residual, also as first direction."""
         dtype = working_dtype(operator, data, x0)
-        image = new_array(operator.range, data, dtype)
-        if x0 is None:
-            x = new_array(operator.domain, data, dtype)
-            x.fill(0)
-            residual = data.astype(dtype)
-        else:
-            x = x0.astype(dtype)
-            image = self._image(operator, x, image)
-            residual = axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype))
+        x, residual, image = starting_point(operator, data, x0, dtype, partial(self._image, operator))
         residual_agreed = agreed(residual)
         (residual_square,) = dots((residual_agreed, residual_agreed))
         return CGState(operator, x, residual, residual.copy(), image, residual_agreed, residual_square)

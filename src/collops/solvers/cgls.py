@@ -13,7 +13,7 @@ from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.method import Row
-from collops.solvers.problem import agreed, check_number, check_problem, working_dtype
+from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import transient
 
@@ -57,17 +57,8 @@ class CGLS:
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> CGLSState:
         """Return the state before the first iteration: the residual, and its gradient as first direction."""
         dtype = working_dtype(operator, data, x0)
-        image = new_array(operator.range, data, dtype)
-        gradient = new_array(operator.domain, data, dtype)
-        if x0 is None:
-            x = new_array(operator.domain, data, dtype)
-            x.fill(0)
-            residual = data.astype(dtype)
-        else:
-            x = x0.astype(dtype)
-            image = operator._forward(x, image)
-            residual = axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype))
-        gradient = operator._adjoint(residual, gradient)
+        x, residual, image = starting_point(operator, data, x0, dtype, operator._forward)
+        gradient = operator._adjoint(residual, new_array(operator.domain, data, dtype))
         if self.damp and x0 is not None:
             gradient = axpby(-(self.damp**2), x, 1.0, gradient, out=gradient)
         gradient_agreed, residual_agreed = agreed(gradient), agreed(residual)

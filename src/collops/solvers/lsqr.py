@@ -14,7 +14,7 @@ from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u, after_v, begin
 from collops.solvers.method import Row
-from collops.solvers.problem import agreed, check_number, check_problem, real_dtype, working_dtype
+from collops.solvers.problem import agreed, check_number, check_problem, real_dtype, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
 
 __all__ = ["LSQR", "lsqr"]
@@ -67,16 +67,8 @@ class LSQR:
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> LSQRState:
         """Return the state before the first iteration: the first vectors of both bases."""
         dtype = working_dtype(operator, data, x0)
-        image = new_array(operator.range, data, dtype)
+        x, u, image = starting_point(operator, data, x0, dtype, operator._forward)
         back = new_array(operator.domain, data, dtype)
-        if x0 is None:
-            x = new_array(operator.domain, data, dtype)
-            x.fill(0)
-            u = data.astype(dtype)
-        else:
-            x = x0.astype(dtype)
-            image = operator._forward(x, image)
-            u = axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype))
         v = operator._adjoint(u, new_array(operator.domain, data, dtype))
         u_agreed, v_agreed = agreed(u), agreed(v)
         engine, real = data.engine, real_dtype(dtype)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, zeros
+from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
+from collops.operators.base import new_array
 
-__all__ = ["agreed", "check_number", "check_problem", "group_of", "real_dtype", "working_dtype"]
+__all__ = ["agreed", "check_number", "check_problem", "group_of", "real_dtype", "starting_point", "working_dtype"]
 
 
 def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
@@ -109,3 +111,27 @@ def group_of(array: Any) -> Communicator:
     leaves = (layout,) if isinstance(layout, Layout) else layout.leaves
     mask = next((leaf.mask for leaf in leaves if leaf.mask is not None), None)
     return array.comm if mask is None else array.comm.subgroup(mask)
+
+
+def starting_point(
+    operator: LinearOperator, data: Any, x0: Any, dtype: np.dtype, apply: Callable[[Any, Any], Any]
+) -> tuple[Any, Any, Any]:
+    """Return where to start, the residual there, and an array for images; none shares memory with the arguments.
+
+    Parameters
+    ----------
+    operator, data, x0
+        The problem; without `x0` it starts at zero, whose image is not computed.
+    dtype : numpy.dtype
+        To compute in.
+    apply : callable
+        ``apply(x, out)`` is the image of `x`.
+    """
+    image = new_array(operator.range, data, dtype)
+    if x0 is None:
+        x = new_array(operator.domain, data, dtype)
+        x.fill(0)
+        return x, data.astype(dtype), image
+    x = x0.astype(dtype)
+    image = apply(x, image)
+    return x, axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype)), image
