@@ -173,3 +173,15 @@ def check_plan(comm: Any, xp: Any) -> None:
         below = 100 * number + 10 * right + np.arange(3) / 10
         np.testing.assert_array_equal(field[0], above)
         np.testing.assert_array_equal(field[-1], below)
+
+    # The same with columns, whose boxes are not contiguous.
+    turned = ExchangePlan(
+        comm,
+        [(left, inner_first[::-1]), (right, inner_last[::-1])],
+        [(right, halo_last[::-1]), (left, halo_first[::-1])],
+    )
+    source = np.zeros((3, rows + 2))
+    source[:, 1:-1] = 10 * rank + np.arange(rows)
+    result = to_host(turned(xp.asarray(source), xp.asarray(source)))
+    np.testing.assert_array_equal(result[:, 0], np.full(3, 10.0 * left + 1 + left))
+    np.testing.assert_array_equal(result[:, -1], np.full(3, 10.0 * right))
