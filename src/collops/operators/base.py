@@ -173,6 +173,19 @@ class LinearOperator:
         """The transposed operator, without conjugation."""
         return self.conj().H
 
+    @property
+    def flat(self) -> LinearOperator:
+        """The same operator on ravelled arrays (``domain.reshape(size)``), by views: for stacks, which are flat.
+
+        Raises
+        ------
+        LayoutError
+            If domain or range cannot be ravelled without moving data between ranks.
+        """
+        from collops.operators.flat import flattened
+
+        return flattened(self)
+
     def conj(self) -> LinearOperator:
         """Return the operator with conjugated coefficients."""
         from collops.operators.algebra import conjugate_of
