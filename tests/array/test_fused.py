@@ -12,11 +12,19 @@ from collops.array import DistributedArray, Layout, StackedArray
 from collops.errors import LayoutError, UnsupportedTypeError
 from tests.array.cases import HALF, INEXACT, dtype_of, layouts, masks, tolerance, values
 
-COEFFICIENTS = [0, 1, -1.5, 2, np.float64(0.25), np.array(0.5, np.float32), (-1.0, np.float32(0.5)), (2, (3, 0.5))]
+COEFFICIENTS = [
+    *(0, 1, -1.5, 2, np.float64(0.25), np.array(0.5, np.float32)),
+    (-1.0, np.float32(0.5)),
+    (2, 3.0, np.float32(4)),
+    (2, np.float32(3), 0),
+]
 
 
 def number(c):
-    return c[0] * number(c[1]) if isinstance(c, tuple) else float(c)
+    if not isinstance(c, tuple):
+        return float(c)
+    factor, top, bottom = (*c, 1) if len(c) == 2 else c
+    return factor * float(top) / float(bottom) if bottom else 0.0
 
 
 @pytest.mark.parametrize("name", [*INEXACT, *HALF])
@@ -150,13 +158,11 @@ def test_dots(comm, name):
 def test_dots_into_given_memory(comm):
     x = ca.random((7, 2), comm=comm)
     whole = ca.random(Layout.replicated(3, comm.size), comm=comm)
-    out = np.empty(3)
-    first, second, third = ca.dots((x, x), (whole, whole), (x, -x), out=out)
-    np.testing.assert_array_equal(out, [first, second, third])
-    np.testing.assert_allclose(out, [x.vdot(x), whole.vdot(whole), -x.vdot(x)])
-    np.testing.assert_allclose(ca.dots((x, x), (x, x), out=out[:2]), [x.vdot(x)] * 2)
-    with pytest.raises(LayoutError, match="out"):
-        ca.dots((x, x), out=np.empty(2))
+    memory = ca.Scalars()
+    for factor in (1, 2):
+        expected = [factor * x.vdot(x), -x.vdot(x)]
+        np.testing.assert_allclose(ca.dots((x, factor * x), (x, -x), out=memory), expected)
+    np.testing.assert_allclose(ca.dots((x, x), (whole, whole), out=memory), [x.vdot(x), whole.vdot(whole)])
     assert ca.dots() == ()
 
 

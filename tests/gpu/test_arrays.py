@@ -10,7 +10,7 @@ import pytest
 import collops.array as ca
 from collops import profile
 from collops.array import Layout, StackedArray
-from collops.errors import UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError
 from tests.array.cases import HALF, INEXACT, dtype_of, layouts, tolerance, uneven, values
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -58,10 +58,14 @@ def coefficients(dtype):
         (cupy.full((), 0, scalar), 0.0),
         ((-1.0, cupy.full((), 0.75, scalar)), -0.75),
         ((2, cupy.full((), 3, np.int32)), 6.0),
+        ((-1.0, cupy.full((), 3, scalar), cupy.full((), 4, scalar)), -0.75),
+        ((1, cupy.full((), 3, scalar), cupy.full((), 0, scalar)), 0.0),
+        ((0.5, cupy.full((), 3, np.float64), cupy.full((), 2, np.int32)), 0.75),
         (cupy.full((), 0.5, np.float64), 0.5),
     ]
     if dtype.kind == "c":
         found += [(1 - 2j, 1 - 2j), ((1j, cupy.full((), 1 + 1j, dtype)), -1 + 1j)]
+        found += [((1.0, cupy.full((), 3, scalar), cupy.full((), 2j, dtype)), -1.5j)]
     return found
 
 
@@ -198,11 +202,17 @@ def test_pairs_of_different_dtypes_and_layouts(comm):
 
 def test_dots_into_given_memory(comm):
     _, _, x, y = pair(comm, 1000, np.dtype("float32"))
-    out = cupy.empty(3, np.float32)
-    results = ca.dots((x, y), (x, x), (y, y), out=out)
-    again = ca.dots((x, y), (x, x), (y, y))
-    assert all(result.data.ptr == out.data.ptr + 4 * number for number, result in enumerate(results))
-    assert [float(a) for a in results] == [float(b) for b in again]  # bit by bit
+    memory = ca.Scalars()
+    pairs = [(x, y), (x, x), (y, y)]
+    first = ca.dots(*pairs, out=memory)
+    expected = [float(value) for value in ca.dots(*pairs)]
+    assert [float(value) for value in first] == expected  # bit by bit
+    y *= 2
+    second = ca.dots(*pairs, out=memory)
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    np.testing.assert_allclose([float(value) for value in second], np.multiply(expected, [2, 1, 4]), rtol=1e-6)
+    with pytest.raises(LayoutError, match="3 results"):
+        ca.dots((x, y), (x, x), out=memory)
 
 
 def test_stacks(comm):

@@ -15,7 +15,7 @@ from collops.array.creation import (
     zeros_like,
 )
 from collops.array.distributed import DistributedArray
-from collops.array.fused import axpby, divide, dots
+from collops.array.fused import Scalars, axpby, divide, dots
 from collops.array.io import load, save
 from collops.array.layout import Layout
 from collops.array.stacked import StackedArray
@@ -24,6 +24,7 @@ from collops.array.stacked_layout import StackedLayout
 __all__ = [
     "DistributedArray",
     "Layout",
+    "Scalars",
     "StackedArray",
     "StackedLayout",
     "axpby",

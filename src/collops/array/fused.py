@@ -17,11 +17,33 @@ from collops.errors import LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.array.distributed import DistributedArray
     from collops.array.stacked import StackedArray
+    from collops.backend import Engine
     from collops.comm import Communicator
 
     Array = TypeVar("Array", DistributedArray, StackedArray)
 
-__all__ = ["axpby", "divide", "dot", "dots"]
+__all__ = ["Scalars", "axpby", "divide", "dot", "dots"]
+
+
+class Scalars:
+    """Memory that a loop hands to :func:`dots` in every iteration, so that only the first call allocates.
+
+    The results of a call on a device are overwritten by the next one.
+    """
+
+    __slots__ = ("_views", "array")
+
+    def __init__(self) -> None:
+        self.array: Any = None
+        self._views: tuple[Any, ...] = ()
+
+    def hold(self, array: Any, engine: Engine) -> tuple[Any, ...]:
+        """Keep the array that :func:`dots` filled, and return its elements."""
+        if engine.memory == "host":
+            return tuple(array)
+        if array is not self.array:
+            self.array, self._views = array, tuple(array)
+        return self._views
 
 
 def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array:
@@ -29,10 +51,11 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
 
     Parameters
     ----------
-    a, b : number, 0-d array, or tuple of a number and a 0-d array
-        Coefficients. A 0-d array of a device engine is read by the kernel, never by the host; a pair stands for its
-        product, so that ``(-1, alpha)`` needs no operation of its own. A coefficient never raises the precision of the
-        result, and one that is exactly 0 excludes its array, as in BLAS, whatever that holds.
+    a, b : number, 0-d array, or tuple of a number and one or two 0-d arrays
+        Coefficients. A 0-d array of a device engine is read by the kernel, never by the host. A pair ``(-1, alpha)``
+        stands for its product, a triple ``(-1, alpha, beta)`` for ``-alpha / beta``, and for 0 where ``beta`` is 0, so
+        that neither needs an operation of its own. A coefficient never raises the precision of the result, and one that
+        is exactly 0 excludes its array, as in BLAS, whatever that holds.
     x, y : DistributedArray or StackedArray
         Arrays of one layout.
     out : DistributedArray or StackedArray, optional
@@ -77,7 +100,7 @@ def _axpby_stacked(a: Any, x: StackedArray, b: Any, y: StackedArray, out: Stacke
     return out if out is not None and x.engine.mutable else x._like(parts)
 
 
-def dots(*pairs: tuple[Array, Array], out: Any = None) -> tuple[Any, ...]:
+def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, ...]:
     """Return the inner product of each pair, the first argument conjugated. Collective: one allreduce for all of them.
 
     Parameters
@@ -85,9 +108,8 @@ def dots(*pairs: tuple[Array, Array], out: Any = None) -> tuple[Any, ...]:
     *pairs : tuple of two DistributedArray or two StackedArray
         The two of a pair have one layout; pairs may differ. Replicated pairs need no message and take part in none;
         pairs with masks of different groups take one allreduce for each kind of group.
-    out : array, optional
-        One-dimensional array of the engine, one element per pair, that gets the results (of the dtype that holds them
-        all), so that nothing is allocated.
+    out : Scalars, optional
+        Memory for the results, always for as many pairs of the same dtypes.
 
     Returns
     -------
@@ -98,9 +120,9 @@ def dots(*pairs: tuple[Array, Array], out: Any = None) -> tuple[Any, ...]:
     Raises
     ------
     LayoutError
-        If the two of a pair have different layouts.
+        If the two of a pair have different layouts, or `out` holds another number of results.
     UnsupportedTypeError
-        If engines differ, or `out` has not the right dtype.
+        If engines differ.
     """
     return _dots(pairs, True, out)
 
@@ -125,20 +147,21 @@ def divide(a: Any, b: Any, out: Any = None) -> Any:
     return kernels_for(engine).divide(a, b, out)
 
 
-def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Any) -> tuple[Any, ...]:
+def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...]:
     for x, y in pairs:
         if not hasattr(x, "leaves"):
             raise UnsupportedTypeError(f"inner products are of distributed arrays, not of {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if len(pairs) == 1 and out is None:
+    if len(pairs) == 1:
         return (_one_dot(*pairs[0], conjugate),)
     if not pairs:
         return ()
-    if out is None:
-        results = _like_dots(pairs, conjugate)
-        if results is not None:
-            return results
+    if out is not None and out.array is not None and out.array.size != len(pairs):
+        raise LayoutError(f"out of dots holds {out.array.size} results, not {len(pairs)}")
+    results = _like_dots(pairs, conjugate, out)
+    if results is not None:
+        return results
     engine = pairs[0][0].engine
     if any(x.engine is not engine for x, _ in pairs):
         raise UnsupportedTypeError("the pairs of dots must be of one engine")
@@ -147,23 +170,26 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Any) -> tupl
     by_ranks: dict[Communicator | None, list[int]] = {}
     for number, (x, _) in enumerate(pairs):
         by_ranks.setdefault(x._plan.communicator, []).append(number)
-    if out is not None and (out.dtype != _common(tuple(dtypes)) or tuple(out.shape) != (len(pairs),)):
-        raise LayoutError(f"out of dots must have the shape ({len(pairs)},) and the dtype {_common(tuple(dtypes))}")
     for communicator, numbers in by_ranks.items():
-        dtype = _common(tuple(dtypes if out is not None else [dtypes[number] for number in numbers]))
-        target = out if out is not None and len(by_ranks) == 1 else None
+        dtype = _common(tuple(dtypes[number] for number in numbers))
         jobs = [_local_pairs(*pairs[number]) for number in numbers]
-        together = kernels_for(engine).dots(jobs, dtype, conjugate, target)
-        if communicator is not None:
-            together = communicator.allreduce(together, out=together)
-        for place, number in enumerate(numbers):
-            values[number] = _as(together[place], dtypes[number])
-            if out is not None and target is None:
-                out[number] = values[number]
+        target = out if len(by_ranks) == 1 else None
+        for number, value in zip(numbers, _summed(jobs, dtype, conjugate, communicator, engine, target), strict=True):
+            values[number] = _as(value, dtypes[number])
     return tuple(values)
 
 
-def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...] | None:
+def _summed(
+    jobs: list[Any], dtype: np.dtype, conjugate: bool, communicator: Communicator | None, engine: Engine, out: Any
+) -> tuple[Any, ...]:
+    """Return the sum over the ranks of each job's inner products, in `out` if it is given."""
+    values = kernels_for(engine).dots(jobs, dtype, conjugate, None if out is None else out.array)
+    if communicator is not None:
+        values = communicator.allreduce(values, out=values)
+    return tuple(values) if out is None else out.hold(values, engine)
+
+
+def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...] | None:
     """Return what :func:`_dots` does for single arrays of one real dtype on the same ranks; ``None`` if they are not.
 
     The inner products of most iterations, without what the others need.
@@ -183,8 +209,7 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
         if x.engine is not engine:
             return None
         jobs.append(((x_local, y_local),))
-    values = kernels_for(engine).dots(jobs, accumulator(dtype), conjugate, None)
-    return tuple(values if communicator is None else communicator.allreduce(values, out=values))
+    return _summed(jobs, accumulator(dtype), conjugate, communicator, engine, out)
 
 
 def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, divide, dots
+from collops.array import axpby, dots
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve
@@ -63,11 +63,11 @@ class CG:
         direction = state.direction
         image = state.image = self._image(state.operator, direction, state.image)
         (curvature,) = dots((direction, image))
-        length = divide(state.residual_square, abs(curvature))
-        state.x = axpby(length, direction, 1.0, state.x, out=state.x)
-        state.residual = axpby((-1.0, length), image, 1.0, state.residual, out=state.residual)
+        curvature, previous_square = abs(curvature), state.residual_square
+        state.x = axpby((1.0, previous_square, curvature), direction, 1.0, state.x, out=state.x)
+        state.residual = axpby((-1.0, previous_square, curvature), image, 1.0, state.residual, out=state.residual)
         (residual_square,) = dots((state.residual_agreed, state.residual_agreed))
-        ratio = divide(residual_square, state.residual_square)
+        ratio = (1.0, residual_square, previous_square)
         state.direction = axpby(1.0, state.residual, ratio, direction, out=direction)
         state.residual_square = residual_square
         return state

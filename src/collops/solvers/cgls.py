@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, divide, dots
+from collops.array import Scalars, axpby, dots
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
@@ -35,6 +35,7 @@ class CGLSState:
     gradient_square: Any
     late: bool
     monitored: tuple[Any, ...] = transient()  # squares of gradient and residual
+    together: Scalars = field(default_factory=Scalars)  # memory of the inner products that share a message
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,15 @@ class CGLS:
         if state.late:
             gradient, residual = state.gradient_agreed, state.residual_agreed
             image_square, *others, gradient_square, residual_square = dots(
-                *pairs, (gradient, gradient), (residual, residual)
+                *pairs, (gradient, gradient), (residual, residual), out=state.together
             )
             state.monitored = (gradient_square, residual_square)
         else:
             image_square, *others = dots(*pairs)
         curvature = image_square + self.damp**2 * others[0] if others else image_square
-        length = divide(state.gradient_square, curvature)
-        state.x = axpby(length, direction, 1.0, state.x, out=state.x)
-        state.residual = axpby((-1.0, length), image, 1.0, state.residual, out=state.residual)
+        gradient_square = state.gradient_square
+        state.x = axpby((1.0, gradient_square, curvature), direction, 1.0, state.x, out=state.x)
+        state.residual = axpby((-1.0, gradient_square, curvature), image, 1.0, state.residual, out=state.residual)
         state.gradient = operator._adjoint(state.residual, state.gradient)
         if self.damp:
             state.gradient = axpby(-(self.damp**2), state.x, 1.0, state.gradient, out=state.gradient)
@@ -105,7 +106,7 @@ class CGLS:
             (gradient_square,) = dots((state.gradient, state.gradient))
         else:
             gradient_square, _ = state.monitored = self._squares(state)
-        ratio = divide(gradient_square, state.gradient_square)
+        ratio = (1.0, gradient_square, state.gradient_square)
         state.direction = axpby(1.0, state.gradient, ratio, direction, out=direction)
         state.gradient_square = gradient_square
         return state

@@ -33,8 +33,10 @@ _ONE_BLOCK = (_BLOCK,)
 _NO_PLACES, _FRESH = np.uint32(0), np.uint32(1)
 _X_SIGN = {False: np.float64(1.0), True: np.float64(-1.0)}  # of the imaginary part, by `conjugate`
 
-_Coefficient: TypeAlias = tuple[Any, Any, np.int32]
-"""A number, what multiplies it (or null), and what that is."""
+_Coefficient: TypeAlias = tuple[Any, Any, Any, np.int32]
+"""A number, what multiplies it and what divides that (or null), and what these are."""
+_Factors: TypeAlias = tuple[Any, Any, Any]
+"""A number, and the device scalars that multiply and divide it, or ``None``."""
 
 
 class _Functions:
@@ -81,9 +83,8 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
             target = cupy.empty(x.shape, dtype) if out is None else out
             if out is None or x is y or _apart(x, y):
                 return _launch_axpby(functions, x, y, target, first, second)
-    a_value, a_scalar = _factors(a)
-    b_value, b_scalar = _factors(b)
-    wanted = _result_dtype(x, y, (a_value, a_scalar), (b_value, b_scalar))
+    a_factors, b_factors = _factors(a), _factors(b)
+    wanted = _result_dtype(x, y, a_factors, b_factors)
     if out is None:
         target = cupy.empty(x.shape, wanted)
     elif wanted == out.dtype or np.can_cast(wanted, out.dtype, "same_kind"):
@@ -96,8 +97,7 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     if not target.flags.c_contiguous:
         target = cupy.empty(x.shape, wanted)
     x, y = _operand(x, wanted, target), _operand(y, wanted, target)
-    first = _coefficient(a_value, a_scalar, functions)
-    second = _coefficient(b_value, b_scalar, functions)
+    first, second = _coefficient(a_factors, functions), _coefficient(b_factors, functions)
     _launch_axpby(functions, x, y, target, first, second)
     if out is not None and target is not out:
         out[...] = target
@@ -114,18 +114,21 @@ def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Co
 
 
 def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
-    """Return the kernel's arguments for a real number, a device scalar of its type, or both; ``None`` for others."""
+    """Return the kernel's arguments for a real number, and device scalars of its type; ``None`` for others."""
     kind = a.__class__
     if kind is float or kind is int:
-        return functions.number(a), _NULL, _BY_VALUE
-    value = 1
-    if kind is tuple:
-        value, a = a
-        if value.__class__ is not float and value.__class__ is not int:
+        return functions.number(a), _NULL, _NULL, _BY_VALUE
+    if kind is cupy.ndarray:
+        return (functions.number(1), a, _NULL, _TIMES_NUMBER) if a.dtype == functions.number_dtype else None
+    if kind is not tuple:
+        return None
+    value, *scalars = a
+    if value.__class__ is not float and value.__class__ is not int:
+        return None
+    for scalar in scalars:
+        if scalar.__class__ is not cupy.ndarray or scalar.dtype != functions.number_dtype:
             return None
-    if a.__class__ is cupy.ndarray and a.dtype == functions.number_dtype:
-        return functions.number(value), a, _TIMES_NUMBER
-    return None
+    return functions.number(value), scalars[0], scalars[1] if len(scalars) > 1 else _NULL, _TIMES_NUMBER
 
 
 def _apart(x: Any, y: Any) -> bool:
@@ -134,40 +137,41 @@ def _apart(x: Any, y: Any) -> bool:
     return start >= end + y.nbytes or end >= start + x.nbytes
 
 
-def _factors(a: Any) -> tuple[Any, Any]:
-    """Return a coefficient as a number, and the device scalar that multiplies it or ``None``."""
-    if a.__class__ is float or a.__class__ is int:
-        return a, None
-    if isinstance(a, tuple):
-        factor, scalar = a
-        value, device = _factors(scalar)
-        return factor * value, device
+def _factors(a: Any) -> _Factors:
+    """Return a coefficient as a number, and the device scalars that multiply and divide it or ``None``."""
     if isinstance(a, cupy.ndarray):
-        return 1, a
-    return a.item() if hasattr(a, "item") else a, None
+        return 1, a, None
+    if not isinstance(a, tuple):
+        return _host_number(a), None, None
+    value, scalar, divisor = (*a, None) if len(a) == 2 else a
+    if isinstance(scalar, cupy.ndarray):
+        return value, scalar, divisor
+    if divisor is None:
+        return value * _host_number(scalar), None, None
+    raise UnsupportedTypeError("both scalars of a quotient must be on the device")
 
 
-def _result_dtype(x: Any, y: Any, *coefficients: tuple[Any, Any]) -> np.dtype:
+def _result_dtype(x: Any, y: Any, *coefficients: _Factors) -> np.dtype:
     """Return the dtype of the result: coefficients promote kinds, never precisions."""
-    total = sum(value if scalar is None else value * _LIKE[scalar.dtype.kind] for value, scalar in coefficients)
+    total: Any = 0
+    for value, *scalars in coefficients:
+        total += value * math.prod(_LIKE[scalar.dtype.kind] for scalar in scalars if scalar is not None)
     return combined(x.dtype, y.dtype, type(total))
 
 
 _LIKE: dict[str, Any] = {"b": 0, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
 
 
-def _coefficient(value: Any, scalar: Any, functions: _Functions) -> _Coefficient:
-    """Return the kernel's three arguments for a coefficient."""
+def _coefficient(factors: _Factors, functions: _Functions) -> _Coefficient:
+    """Return the kernel's four arguments for a coefficient."""
+    value, *scalars = factors
     number = functions.number(value)
-    if scalar is None:
-        return number, _NULL, _BY_VALUE
-    if scalar.dtype == functions.number_dtype:
-        return number, scalar, _TIMES_NUMBER
-    if scalar.dtype.kind == "c":
-        return number, scalar.astype(functions.number_dtype), _TIMES_NUMBER
-    if scalar.dtype != functions.real_dtype:
-        scalar = scalar.astype(functions.real_dtype)
-    return number, scalar, _TIMES_REAL
+    if scalars[0] is None:
+        return number, _NULL, _NULL, _BY_VALUE
+    complex_ones = any(scalar is not None and scalar.dtype.kind == "c" for scalar in scalars)
+    dtype = functions.number_dtype if complex_ones else functions.real_dtype
+    scalar, divisor = (_NULL if scalar is None else scalar.astype(dtype, copy=False) for scalar in scalars)
+    return number, scalar, divisor, _TIMES_NUMBER if dtype == functions.number_dtype else _TIMES_REAL
 
 
 def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
@@ -180,11 +184,14 @@ def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
 
 def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
     """Combine integers and booleans, for which there is no kernel: no solver uses them."""
-    (a_value, a_scalar), (b_value, b_scalar) = _factors(a), _factors(b)
-    target[...] = x * (a_value if a_scalar is None else a_value * a_scalar) + y * (
-        b_value if b_scalar is None else b_value * b_scalar
-    )
+    target[...] = x * _value(*_factors(a)) + y * _value(*_factors(b))
     return target
+
+
+def _value(value: Any, scalar: Any, divisor: Any) -> Any:
+    if divisor is not None:
+        scalar = divide(scalar, divisor, None)
+    return value if scalar is None else value * scalar
 
 
 # ---- Inner products

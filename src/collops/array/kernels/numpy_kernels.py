@@ -197,10 +197,10 @@ def _pieces(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def _number(a: Any) -> Any:
-    """Return a coefficient as a number; a pair stands for its product."""
+    """Return a coefficient as a number; a pair stands for its product, a triple for that divided by its last."""
     if isinstance(a, tuple):
-        factor, scalar = a
-        return factor * _number(scalar)
+        factor, scalar, *divisors = a
+        return factor * _number(divide(scalar, divisors[0], None) if divisors else scalar)
     return a.item() if hasattr(a, "item") else a
 
 

@@ -129,9 +129,33 @@ union Pack {
 
 __device__ inline bool aligned(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15u) == 0; }
 
+// ---- Quotients of scalars
+
+#if ELEMENT == 4 || ELEMENT == 5
+__device__ inline Number quotient(Number a, Number b)
+{
+    // Smith's way: no intermediate result overflows where the quotient does not.
+    if (fabs(b.re) >= fabs(b.im)) {
+        const Real ratio = b.im / b.re, scale = b.re + b.im * ratio;
+        return {(a.re + a.im * ratio) / scale, (a.im - a.re * ratio) / scale};
+    }
+    const Real ratio = b.re / b.im, scale = b.re * ratio + b.im;
+    return {(a.re * ratio + a.im) / scale, (a.im * ratio - a.re) / scale};
+}
+#endif
+__device__ inline Real quotient(Real a, Real b) { return a / b; }
+
+template <typename T>
+__device__ inline T quotient_or_zero(T a, T b)
+{
+    return is_zero(b) ? T() : quotient(a, b);
+}
+
+extern "C" __global__ void divide(const Number* a, const Number* b, Number* out) { *out = quotient_or_zero(*a, *b); }
+
 // ---- Coefficients
 
-// What a coefficient's pointer refers to.
+// What a coefficient's pointers refer to. A quotient has a second one: of what the first is divided by.
 enum { BY_VALUE = 0, TIMES_NUMBER = 1, TIMES_REAL = 2 };
 
 #if ELEMENT == 4 || ELEMENT == 5
@@ -140,10 +164,17 @@ __device__ inline Number times_real(Number a, Real r) { return {a.re * r, a.im *
 __device__ inline Number times_real(Number a, Real r) { return a * r; }
 #endif
 
-__device__ inline Number coefficient(Number value, const void* scalar, int kind)
+template <typename T>
+__device__ inline T scalar_at(const void* scalar, const void* divisor)
 {
-    if (kind == TIMES_NUMBER) return value * *static_cast<const Number*>(scalar);
-    if (kind == TIMES_REAL) return times_real(value, *static_cast<const Real*>(scalar));
+    const T value = *static_cast<const T*>(scalar);
+    return divisor ? quotient_or_zero(value, *static_cast<const T*>(divisor)) : value;
+}
+
+__device__ inline Number coefficient(Number value, const void* scalar, const void* divisor, int kind)
+{
+    if (kind == TIMES_NUMBER) return value * scalar_at<Number>(scalar, divisor);
+    if (kind == TIMES_REAL) return times_real(value, scalar_at<Real>(scalar, divisor));
     return value;
 }
 
@@ -165,12 +196,12 @@ struct Combination {
 
 // out may be x or y: an element is read before it is written, by one thread.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-axpby(const Element* x, const Element* y, Element* out, Index n, Number a, const void* a_scalar, int a_kind, Number b,
-      const void* b_scalar, int b_kind)
+axpby(const Element* x, const Element* y, Element* out, Index n, Number a, const void* a_scalar, const void* a_divisor,
+      int a_kind, Number b, const void* b_scalar, const void* b_divisor, int b_kind)
 {
     Combination combine;
-    combine.a = coefficient(a, a_scalar, a_kind);
-    combine.b = coefficient(b, b_scalar, b_kind);
+    combine.a = coefficient(a, a_scalar, a_divisor, a_kind);
+    combine.b = coefficient(b, b_scalar, b_divisor, b_kind);
     combine.without_x = is_zero(combine.a);
     combine.without_y = is_zero(combine.b);
 
@@ -385,26 +416,4 @@ dots4(const Element* x0, const Element* y0, Index n0, const Element* x1, const E
 {
     const Pair pairs[4] = {{x0, y0, n0}, {x1, y1, n1}, {x2, y2, n2}, {x3, y3, n3}};
     dots(pairs, 4, out, partial, ticket, places, fresh, x_sign);
-}
-
-// ---- Division of scalars
-
-#if ELEMENT == 4 || ELEMENT == 5
-__device__ inline Number quotient(Number a, Number b)
-{
-    // Smith's way: no intermediate result overflows where the quotient does not.
-    if (fabs(b.re) >= fabs(b.im)) {
-        const Real ratio = b.im / b.re, scale = b.re + b.im * ratio;
-        return {(a.re + a.im * ratio) / scale, (a.im - a.re * ratio) / scale};
-    }
-    const Real ratio = b.re / b.im, scale = b.re * ratio + b.im;
-    return {(a.re * ratio + a.im) / scale, (a.im * ratio - a.re) / scale};
-}
-#else
-__device__ inline Number quotient(Number a, Number b) { return a / b; }
-#endif
-
-extern "C" __global__ void divide(const Number* a, const Number* b, Number* out)
-{
-    *out = is_zero(*b) ? Number() : quotient(*a, *b);
 }
