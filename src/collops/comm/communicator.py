@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
-
 from collops.backend import Engine, engine_of
+from collops.comm.agreement import any_failed, described, gather_values, raise_together
+from collops.comm.buffers import in_elements, prepared, row_size, target_of
 from collops.comm.deadline import Watch
 from collops.comm.reductions import check_reduction
 from collops.comm.transport import Pending, Transport
 from collops.errors import (
-    CollopsError,
     CommunicationError,
     CommunicationTimeout,
     InputError,
@@ -25,23 +23,6 @@ from collops.errors import (
 from collops.profile import messages
 
 __all__ = ["Communicator"]
-
-_RAISED_BY_NAME: dict[str, type[Exception]] = {
-    kind.__name__: kind
-    for kind in (
-        CollopsError,
-        CommunicationError,
-        CommunicationTimeout,
-        InputError,
-        LayoutError,
-        TransportError,
-        UnsupportedTypeError,
-        MemoryError,
-        OSError,
-        TypeError,
-        ValueError,
-    )
-}
 
 
 class Communicator:
@@ -146,9 +127,9 @@ class Communicator:
         CommunicationTimeout
             If not all ranks arrive in time (host arrays; see ``COLLOPS_TIMEOUT``).
         """
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         check_reduction(op, source.dtype)
-        target, give = _target(out, source, source.shape, engine)
+        target, give = target_of(out, source, source.shape, engine)
         if messages.active:
             messages.record("allreduce", source.size, source.nbytes)
         self._plane(engine).allreduce(source, target, op)
@@ -157,14 +138,14 @@ class Communicator:
     def reduce(self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
         """Reduce `x` over the ranks; `root` gets the result, the others ``None``. See :meth:`allreduce`."""
         self._check_rank(root, "root")
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         check_reduction(op, source.dtype)
         if messages.active:
             messages.record("reduce", source.size, source.nbytes)
         if self.rank != root:
             self._plane(engine).reduce(source, None, op, root)
             return None
-        target, give = _target(out, source, source.shape, engine)
+        target, give = target_of(out, source, source.shape, engine)
         self._plane(engine).reduce(source, target, op, root)
         return give(target)
 
@@ -181,8 +162,8 @@ class Communicator:
             Gets the result; `x` itself works in place.
         """
         self._check_rank(root, "root")
-        source, engine = _prepared(x)
-        target, give = _target(out, source, source.shape, engine)
+        source, engine = prepared(x)
+        target, give = target_of(out, source, source.shape, engine)
         if self.rank == root and target is not source:
             target[...] = source
         if messages.active:
@@ -192,8 +173,8 @@ class Communicator:
 
     def allgather(self, x: Any, *, out: Any = None) -> Any:
         """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank."""
-        source, engine = _prepared(x)
-        target, give = _target(out, source, (self.size, *source.shape), engine)
+        source, engine = prepared(x)
+        target, give = target_of(out, source, (self.size, *source.shape), engine)
         if messages.active:
             messages.record("allgather", source.size, source.nbytes)
         self._plane(engine).allgather(source, target)
@@ -211,22 +192,22 @@ class Communicator:
         out : array, optional
             Gets the result.
         """
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         rows = self._rows(source, counts)
-        target, give = _target(out, source, (sum(rows), *source.shape[1:]), engine)
+        target, give = target_of(out, source, (sum(rows), *source.shape[1:]), engine)
         if messages.active:
             messages.record("allgatherv", source.size, source.nbytes)
-        self._plane(engine).allgatherv(source, target, _in_elements(rows, source.shape))
+        self._plane(engine).allgatherv(source, target, in_elements(rows, source.shape))
         return give(target)
 
     def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
         """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; the others get ``None``."""
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         return self._gather("gather", source, [1] * self.size, (self.size, *source.shape), root, out, engine)
 
     def gatherv(self, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
         """Concatenate every rank's `x` along its first axis, on `root`. See :meth:`allgatherv`."""
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         rows = self._rows(source, counts)
         return self._gather("gatherv", source, rows, (sum(rows), *source.shape[1:]), root, out, engine)
 
@@ -245,7 +226,7 @@ class Communicator:
         """
         if self.rank != root:
             return self._scatter_here("scatter", x, [1] * self.size, root, out)
-        source, _ = _prepared(x)
+        source, _ = prepared(x)
         if source.ndim == 0 or source.shape[0] != self.size:
             raise LayoutError(f"scatter needs a first axis of {self.size} blocks, one a rank, not shape {source.shape}")
         return self._scatter_from("scatter", source, [1] * self.size, source.shape[1:], root, out)
@@ -255,18 +236,18 @@ class Communicator:
         rows = self._checked_counts(counts, "counts")
         if self.rank != root:
             return self._scatter_here("scatterv", x, rows, root, out)
-        source, _ = _prepared(x)
+        source, _ = prepared(x)
         if source.ndim == 0 or source.shape[0] != sum(rows):
             raise LayoutError(f"counts add up to {sum(rows)} rows, but x has shape {source.shape}")
         return self._scatter_from("scatterv", source, rows, (rows[root], *source.shape[1:]), root, out)
 
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Reduce `x` of shape ``(size, *shape)`` over the ranks; rank *r* gets the block ``[r]`` of the result."""
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         check_reduction(op, source.dtype)
         if source.ndim == 0 or source.shape[0] != self.size:
             raise LayoutError(f"reduce_scatter needs a first axis of {self.size} blocks, not shape {source.shape}")
-        target, give = _target(out, source, source.shape[1:], engine)
+        target, give = target_of(out, source, source.shape[1:], engine)
         if messages.active:
             messages.record("reduce_scatter", source.size, source.nbytes)
         self._plane(engine).reduce_scatter(source, target, op)
@@ -274,7 +255,7 @@ class Communicator:
 
     def alltoall(self, x: Any, *, out: Any = None) -> Any:
         """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here."""
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         if source.ndim == 0 or source.shape[0] != self.size:
             raise LayoutError(f"alltoall needs a first axis of {self.size} blocks, not shape {source.shape}")
         return self._alltoall("alltoall", source, [1] * self.size, [1] * self.size, out, engine)
@@ -291,7 +272,7 @@ class Communicator:
         out : array, optional
             Gets the result.
         """
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         leaving = self._checked_counts(send_counts, "send_counts")
         arriving = self._checked_counts(receive_counts, "receive_counts")
         if source.ndim == 0 or source.shape[0] != sum(leaving):
@@ -309,7 +290,7 @@ class Communicator:
     def send(self, x: Any, dest: int, tag: int = 0) -> None:
         """Send `x` to rank `dest`, which calls :meth:`recv`. Not collective."""
         self._check_rank(dest, "dest")
-        source, engine = _prepared(x)
+        source, engine = prepared(x)
         if messages.active:
             messages.record("send", source.size, source.nbytes)
         self._message(engine, [(dest, source)], [], tag)
@@ -329,7 +310,7 @@ class Communicator:
         """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
         self._check_rank(dest, "dest")
         self._check_rank(source, "source")
-        given, engine = _prepared(x)
+        given, engine = prepared(x)
         if engine_of(out) is not engine:
             raise UnsupportedTypeError("sendrecv needs both arrays of one engine")
         if messages.active:
@@ -435,17 +416,7 @@ class Communicator:
 
         For set-up only: shapes, checks, names. Counted as ``metadata``.
         """
-        if self.size == 1:
-            return [json.loads(json.dumps(value))]
-        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        if messages.active:
-            messages.record("metadata", text.size, text.nbytes)
-        lengths = np.empty(self.size, np.int64)
-        self._host.allgather(np.array([text.size], np.int64), lengths)
-        texts = np.empty(int(lengths.sum()), np.uint8)
-        self._host.allgatherv(text, texts, lengths.tolist())
-        ends = np.cumsum(lengths)
-        return [json.loads(texts[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)]
+        return gather_values(value, self._host, self.size)
 
     def check(self, error: Exception | None) -> None:
         """Raise on every rank if any rank passes an error; return if all pass ``None``.
@@ -454,26 +425,8 @@ class Communicator:
         and is ``CollopsError`` otherwise; the message names the ranks unless all failed. One metadata message when
         all is well.
         """
-        if self.size == 1:
-            if error is not None:
-                raise _RAISED_BY_NAME.get(type(error).__name__, CollopsError)(str(error)) from error
-            return
-        failed = np.array([error is not None], np.int8)
-        if messages.active:
-            messages.record("metadata", 1, 1)
-        self._host.allreduce(failed, failed, "max")
-        if not failed[0]:
-            return
-        mine = None if error is None else [type(error).__name__, str(error)]
-        reports = self.allgather_metadata(mine)
-        ranks = [rank for rank, report in enumerate(reports) if report is not None]
-        kind, text = reports[ranks[0]]
-        if len(ranks) < self.size:
-            text = f"rank {', '.join(map(str, ranks))}: {text}"
-        shared = _RAISED_BY_NAME.get(kind, CollopsError)(text)
-        if isinstance(shared, CollopsError):
-            shared.on_all_ranks = True  # no rank waits for another that is ending
-        raise shared from error
+        if any_failed(error, self._host, self.size):
+            raise_together(error, self.allgather_metadata(described(error)))
 
     # For the rooms above
 
@@ -540,11 +493,11 @@ class Communicator:
         self._check_rank(root, "root")
         if messages.active:
             messages.record(name, source.size, source.nbytes)
-        counts = [source.size] * self.size if name == "gather" else _in_elements(rows, (0, *source.shape[1:]))
+        counts = [source.size] * self.size if name == "gather" else in_elements(rows, (0, *source.shape[1:]))
         if self.rank != root:
             self._plane(engine).gatherv(source, None, counts, root)
             return None
-        target, give = _target(out, source, shape, engine)
+        target, give = target_of(out, source, shape, engine)
         self._plane(engine).gatherv(source, target, counts, root)
         return give(target)
 
@@ -552,10 +505,10 @@ class Communicator:
         self, name: str, source: Any, rows: list[int], shape: tuple[int, ...], root: int, out: Any
     ) -> Any:
         engine = engine_of(source)
-        target, give = _target(out, source, shape, engine)
+        target, give = target_of(out, source, shape, engine)
         if messages.active:
             messages.record(name, source.size, source.nbytes)
-        self._plane(engine).scatterv(source, target, _in_elements(rows, source.shape), root)
+        self._plane(engine).scatterv(source, target, in_elements(rows, source.shape), root)
         return give(target)
 
     def _scatter_here(self, name: str, x: Any, rows: list[int], root: int, out: Any) -> Any:
@@ -567,8 +520,8 @@ class Communicator:
         shape = tuple(template.shape)
         if name == "scatterv" and (not shape or shape[0] != rows[self.rank]):
             shape = (rows[self.rank], *shape[1:])
-        target, give = _target(out, template, shape, engine)
-        width = target.size if name == "scatter" else _row_size(shape)
+        target, give = target_of(out, template, shape, engine)
+        width = target.size if name == "scatter" else row_size(shape)
         if messages.active:
             messages.record(name, target.size, target.nbytes)
         self._plane(engine).scatterv(None, target, [count * width for count in rows], root)
@@ -577,13 +530,13 @@ class Communicator:
     def _alltoall(
         self, name: str, source: Any, leaving: list[int], arriving: list[int], out: Any, engine: Engine
     ) -> Any:
-        target, give = _target(out, source, (sum(arriving), *source.shape[1:]), engine)
+        target, give = target_of(out, source, (sum(arriving), *source.shape[1:]), engine)
         if target is source:
             source = source.copy()
         if messages.active:
             messages.record(name, source.size, source.nbytes)
         self._plane(engine).alltoallv(
-            source, target, _in_elements(leaving, source.shape), _in_elements(arriving, source.shape)
+            source, target, in_elements(leaving, source.shape), in_elements(arriving, source.shape)
         )
         return give(target)
 
@@ -608,52 +561,6 @@ class Communicator:
 
 _PLAN_TAGS = 32768  # user messages have tags above those of exchange plans
 _USER_TAGS = 1 << 20
-
-
-def _prepared(x: Any) -> tuple[Any, Engine]:
-    """Make `x` a C-contiguous array, and find its engine."""
-    if isinstance(x, (bool, int, float, complex, list, np.generic)):
-        x = np.asarray(x)
-    engine = engine_of(x)
-    if not engine.mutable:
-        raise UnsupportedTypeError(f"arrays of {engine.name} are sent by collops.{engine.name}, not by a communicator")
-    if not x.flags.c_contiguous:
-        x = engine.xp.ascontiguousarray(x)
-    return x, engine
-
-
-def _target(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> tuple[Any, Callable[[Any], Any]]:
-    """Return a contiguous array for the result, and what hands it to the caller."""
-    if out is None:
-        return engine.xp.empty(shape, source.dtype), _as_it_is
-    if engine_of(out) is not engine or out.dtype != source.dtype:
-        raise UnsupportedTypeError(f"out must be a {engine.name} array of dtype {source.dtype}")
-    if tuple(out.shape) != tuple(shape):
-        raise LayoutError(f"out must have shape {tuple(shape)}, not {tuple(out.shape)}")
-    if out.flags.c_contiguous:
-        return out, _as_it_is
-
-    def copied(result: Any) -> Any:
-        out[...] = result
-        return out
-
-    return engine.xp.empty(shape, source.dtype), copied
-
-
-def _as_it_is(result: Any) -> Any:
-    return result
-
-
-def _row_size(shape: Sequence[int]) -> int:
-    size = 1
-    for extent in shape[1:]:
-        size *= extent
-    return size
-
-
-def _in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:
-    width = _row_size(shape)
-    return [count * width for count in rows]
 
 
 def _undefined_color() -> int:

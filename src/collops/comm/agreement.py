@@ -1,0 +1,82 @@
+"""What ranks tell each other apart from data: small values, and that one of them has failed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+import numpy as np
+
+from collops.comm.transport import Transport
+from collops.errors import (
+    CollopsError,
+    CommunicationError,
+    CommunicationTimeout,
+    InputError,
+    LayoutError,
+    TransportError,
+    UnsupportedTypeError,
+)
+from collops.profile import messages
+
+__all__ = ["any_failed", "described", "gather_values", "raise_together"]
+
+_RAISED_BY_NAME: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        CollopsError,
+        CommunicationError,
+        CommunicationTimeout,
+        InputError,
+        LayoutError,
+        TransportError,
+        UnsupportedTypeError,
+        MemoryError,
+        OSError,
+        TypeError,
+        ValueError,
+    )
+}
+
+
+def gather_values(value: Any, wire: Transport, size: int) -> list[Any]:
+    """Return every rank's `value`, anything that JSON can carry. Collective."""
+    text = json.dumps(value)
+    if size == 1:
+        return [json.loads(text)]
+    mine = np.frombuffer(text.encode(), np.uint8)
+    if messages.active:
+        messages.record("metadata", mine.size, mine.nbytes)
+    lengths = np.empty(size, np.int64)
+    wire.allgather(np.array([mine.size], np.int64), lengths)
+    texts = np.empty(int(lengths.sum()), np.uint8)
+    wire.allgatherv(mine, texts, lengths.tolist())
+    ends = np.cumsum(lengths)
+    return [json.loads(texts[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)]
+
+
+def any_failed(error: Exception | None, wire: Transport, size: int) -> bool:
+    """Return whether any rank passes an error. Collective."""
+    failed = np.array([error is not None], np.int8)
+    if size > 1:
+        if messages.active:
+            messages.record("metadata", failed.size, failed.nbytes)
+        wire.allreduce(failed, failed, "max")
+    return bool(failed[0])
+
+
+def described(error: Exception | None) -> list[str] | None:
+    """Return an error as what other ranks can raise."""
+    return None if error is None else [type(error).__name__, str(error)]
+
+
+def raise_together(error: Exception | None, reports: list[Any]) -> NoReturn:
+    """Raise the first of the errors that ranks have described, naming the ranks unless all of them failed."""
+    ranks = [rank for rank, report in enumerate(reports) if report is not None]
+    kind, text = reports[ranks[0]]
+    if len(ranks) < len(reports):
+        text = f"rank {', '.join(map(str, ranks))}: {text}"
+    shared = _RAISED_BY_NAME.get(kind, CollopsError)(text)
+    if isinstance(shared, CollopsError):
+        shared.on_all_ranks = True  # no rank waits for another that is ending
+    raise shared from error

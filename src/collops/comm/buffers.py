@@ -1,0 +1,59 @@
+"""The arrays that collectives take and fill: contiguous, of one engine, and of the right shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from collops.backend import Engine, engine_of
+from collops.errors import LayoutError, UnsupportedTypeError
+
+__all__ = ["in_elements", "prepared", "row_size", "target_of"]
+
+
+def prepared(x: Any) -> tuple[Any, Engine]:
+    """Make `x` a C-contiguous array, and find its engine."""
+    if isinstance(x, (bool, int, float, complex, list, np.generic)):
+        x = np.asarray(x)
+    engine = engine_of(x)
+    if not engine.mutable:
+        raise UnsupportedTypeError(f"arrays of {engine.name} are sent by collops.{engine.name}, not by a communicator")
+    if not x.flags.c_contiguous:
+        x = engine.xp.ascontiguousarray(x)
+    return x, engine
+
+
+def target_of(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> tuple[Any, Callable[[Any], Any]]:
+    """Return a contiguous array for the result, and what hands it to the caller."""
+    if out is None:
+        return engine.xp.empty(shape, source.dtype), _as_it_is
+    if engine_of(out) is not engine or out.dtype != source.dtype:
+        raise UnsupportedTypeError(f"out must be a {engine.name} array of dtype {source.dtype}")
+    if tuple(out.shape) != tuple(shape):
+        raise LayoutError(f"out must have shape {tuple(shape)}, not {tuple(out.shape)}")
+    if out.flags.c_contiguous:
+        return out, _as_it_is
+
+    def copied(result: Any) -> Any:
+        out[...] = result
+        return out
+
+    return engine.xp.empty(shape, source.dtype), copied
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
+
+
+def row_size(shape: Sequence[int]) -> int:
+    """Return the number of elements of one row."""
+    return prod(shape[1:])
+
+
+def in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Return how many elements these numbers of rows have."""
+    width = row_size(shape)
+    return [count * width for count in rows]
