@@ -12,7 +12,7 @@ from collops.apps.lsm.survey import Geometry, shots_of
 from collops.apps.lsm.synthetic import reflectivity
 from collops.apps.lsm.traveltimes import travel_time
 from collops.apps.lsm.velocity import Gradient, on_grid
-from collops.apps.lsm.wavelet import ricker
+from collops.apps.wavelet import ricker
 from collops.backend import engine
 
 # PyLops announces that its operator has changed inside.
@@ -130,9 +130,9 @@ def test_an_iteration_sends_one_image_and_at_most_two_scalars(comm):
     traces = model_traces(operator, problem, comm, host, "float64")
     found = least_squares(operator, traces, comm, host, dtype="float64", iterations=3, damp=0.0, progress=False)
     if comm.size == 1:
-        assert found.messages_per_iteration == 0
+        assert found.costs.messages_per_iteration == 0
     else:
-        assert 2 <= found.messages_per_iteration <= 3
+        assert 2 <= found.costs.messages_per_iteration <= 3
 
 
 def test_the_split_adds_up(comm):
@@ -141,8 +141,8 @@ def test_the_split_adds_up(comm):
     operator = kirchhoff(problem, comm, host, "float32")
     traces = model_traces(operator, problem, comm, host, "float32")
     found = least_squares(operator, traces, comm, host, dtype="float32", iterations=5, damp=0.0, progress=False)
-    assert found.split.kinds == ("modelling", "communication", "rest")
-    assert found.split.seconds.shape == (comm.size, 3)
-    assert (found.split.seconds >= 0).all()
-    assert (found.split.seconds.sum(axis=1) >= 0.999 * found.seconds_per_iteration).all()
+    assert found.costs.split.kinds == ("modelling", "communication", "rest")
+    assert found.costs.split.seconds.shape == (comm.size, 3)
+    assert (found.costs.split.seconds >= 0).all()
+    assert (found.costs.split.seconds.sum(axis=1) >= 0.999 * found.costs.seconds_per_iteration).all()
     assert found.image.dtype == np.float32

@@ -11,7 +11,7 @@ from collops.apps.lsm.survey import Geometry, Survey
 from collops.apps.lsm.synthetic import add_noise, default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.traveltimes import straight, travel_time, travel_times
 from collops.apps.lsm.velocity import Gradient, on_grid
-from collops.apps.lsm.wavelet import frequency_from_power, power_spectrum, ricker
+from collops.apps.wavelet import frequency_from_power, power_spectrum, ricker
 from collops.errors import InputError
 from tests.apps.files import small_geometry
 

@@ -31,7 +31,7 @@ def test_devices_find_the_image_that_hosts_find(comm, towed):
     host, device = found
     np.testing.assert_allclose(device.image, host.image, rtol=0, atol=1e-7 * np.abs(host.image).max())
     np.testing.assert_allclose(device.residuals, host.residuals, rtol=1e-7)
-    assert device.execution == "replayed CUDA graph"
-    assert device.split.seconds.shape == (comm.size, 3)
-    assert (device.split.seconds[:, 0] > 0).all()
-    assert device.messages_per_iteration <= host.messages_per_iteration
+    assert device.costs.execution == "replayed CUDA graph"
+    assert device.costs.split.seconds.shape == (comm.size, 3)
+    assert (device.costs.split.seconds[:, 0] > 0).all()
+    assert device.costs.messages_per_iteration <= host.costs.messages_per_iteration

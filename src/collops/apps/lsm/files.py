@@ -1,17 +1,15 @@
-"""Write what a migration found: two pictures for a person and one Zarr group for a program."""
+"""Draw what a migration found, and how fast."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from collops.apps.lsm.grid import Grid
-from collops.apps.outputs import atomic
 from collops.apps.pictures import balanced, convergence, figure, section, symmetric_limit
 
-__all__ = ["write_pictures", "write_result"]
+__all__ = ["write_pictures"]
 
 
 def write_pictures(
@@ -87,41 +85,3 @@ def write_pictures(
         section(axes[2], image, extent, title, limits=(-limits[1], limits[1]), depth_label=False)
     convergence(history, residuals, "CGLS", noise_level)
     return [path, history]
-
-
-def write_result(
-    path: Path, grid: Grid, arrays: dict[str, np.ndarray], units: dict[str, str], attributes: dict[str, Any]
-) -> Path:
-    """Write a Zarr group (format 3) that xarray opens with its coordinates.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The group's folder; replaced as a whole.
-    grid : Grid
-        The image grid.
-    arrays : dict of numpy.ndarray
-        2-D ones have the grid's shape; 1-D ones are histories over the iterations.
-    units : dict of str
-        Unit of each array; "1" for a pure number.
-    attributes : dict
-        Whatever JSON can hold.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
-    """
-    import zarr
-
-    dimensions = {2: ("x", "z"), 1: ("iteration",)}
-    with atomic(path) as temporary:
-        group = zarr.open_group(str(temporary), mode="w", zarr_format=3, attributes=attributes)
-        for name, values, names in (
-            ("x", grid.x, ("x",)),
-            ("z", grid.z, ("z",)),
-            *((name, values, dimensions[values.ndim]) for name, values in arrays.items()),
-        ):
-            array = group.create_array(name, data=np.ascontiguousarray(values), dimension_names=names)
-            array.attrs["units"] = "m" if name in ("x", "z") else units[name]
-    return path

@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.lsm.files import write_pictures, write_result
+from collops.apps.job import Listener, begin, warn_of_idle_ranks
+from collops.apps.lsm.files import write_pictures
 from collops.apps.lsm.migrate import Migration, kirchhoff, least_squares, model_traces
 from collops.apps.lsm.options import Options
 from collops.apps.lsm.problem import Problem, made_up, recorded
 from collops.apps.lsm.segy import write_survey
 from collops.apps.lsm.synthetic import add_noise
-from collops.apps.outputs import atomic, check_writable, prepare_folder
-from collops.apps.report import Outcome, versions
-from collops.apps.stages import local_stage, raised_together
-from collops.backend import Engine, engine
-from collops.errors import InputError
+from collops.apps.outputs import Field, atomic, check_writable, write_result
+from collops.apps.report import Outcome, best_relative_error, common_numbers, common_rows, relative_error
+from collops.apps.stages import local_stage
 
 if TYPE_CHECKING:
+    from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Listener", "run"]
+__all__ = ["run"]
 
 _NOISE = 0.1
-
-
-class Listener(Protocol):
-    """Who hears how far the job is."""
-
-    live: bool
-    """Whether this rank shows progress as it happens."""
-
-    def note(self, text: str) -> None:
-        """Hear what was decided."""
-
-    def warn(self, text: str) -> None:
-        """Hear what the user should know."""
-
-    def stage(self, text: str | None) -> None:
-        """Hear that a stage begins; None ends the last one."""
 
 
 def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
@@ -66,21 +50,16 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         On every rank, if something the user gave cannot be used.
     """
     folder = Path(options.out)
+    compute = begin(options, comm)
     with local_stage(comm):
-        options.check()
-        if comm.rank == 0:
-            prepare_folder(folder)
-            if options.write_survey is not None:
-                check_writable(Path(options.write_survey))
-    compute = _engine(options.engine, comm)
+        if comm.rank == 0 and options.write_survey is not None:
+            check_writable(Path(options.write_survey))
 
     listener.stage("reading" if options.survey else "making the survey")
     problem = recorded(options, comm) if options.survey else made_up(options, comm)
     for note in problem.notes:
         listener.note(note)
-    if comm.size > problem.geometry.shots:
-        idle = comm.size - problem.geometry.shots
-        listener.warn(f"{problem.geometry.shots} shots for {comm.size} ranks: {idle} of them have nothing to do")
+    warn_of_idle_ranks(listener, comm, problem.geometry.shots, "shots")
 
     listener.stage("travel times")
     operator = kirchhoff(problem, comm, compute, options.dtype)
@@ -110,21 +89,11 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
     files: list[Path] = []
     with local_stage(comm):
         if comm.rank == 0:
-            files = _write(folder, problem, migration, noise_level, numbers)
+            files = _draw(folder, problem, migration, noise_level, numbers)
+    files.append(_write(folder, problem, migration, numbers, comm))
     files += [Path(options.write_survey)] if options.write_survey else []
     listener.stage(None)
-    return Outcome(numbers, _rows(problem, migration, numbers, compute), migration.split, files)
-
-
-def _engine(name: str, comm: Communicator) -> Engine:
-    """Return the engine that all ranks use. Collective: no message, because the wires were agreed upon."""
-    with raised_together():
-        # A wire for device arrays means that every rank has a device.
-        if name == "auto":
-            name = "cupy" if comm.device_transport is not None else "numpy"
-        elif name == "cupy" and comm.device_transport is None:
-            raise InputError("--engine cupy needs CuPy and a GPU on every rank: use --engine numpy")
-        return engine(name)
+    return Outcome(numbers, _rows(problem, numbers), migration.costs.split, files)
 
 
 def _synthetic_traces(
@@ -170,10 +139,10 @@ def _write_survey(path: Path, problem: Problem, traces: list[np.ndarray], comm: 
                 write_survey(temporary, geometry, np.split(together, ends), said)
 
 
-def _write(
+def _draw(
     folder: Path, problem: Problem, migration: Migration, noise_level: float | None, numbers: dict[str, Any]
 ) -> list[Path]:
-    written = write_pictures(
+    return write_pictures(
         folder,
         problem.grid,
         truth=problem.truth,
@@ -184,45 +153,45 @@ def _write(
         noise_level=noise_level,
         error=numbers["relative_error"],
     )
-    arrays = {
-        "image": migration.image,
-        "adjoint_image": migration.adjoint,
-        "velocity": problem.velocity,
-        "residual_norms": migration.residuals,
+
+
+def _write(folder: Path, problem: Problem, migration: Migration, numbers: dict[str, Any], comm: Communicator) -> Path:
+    """Write all numbers. Collective."""
+    grid, image = problem.grid, ("x", "z")
+    fields = {
+        "x": Field(grid.x, ("x",), "m"),
+        "z": Field(grid.z, ("z",), "m"),
+        "image": Field(migration.image, image, "1"),
+        "adjoint_image": Field(migration.adjoint, image, "1"),
+        "velocity": Field(problem.velocity, image, "m/s"),
+        "residual_norms": Field(migration.residuals, ("iteration",), "1"),
     }
     if problem.truth is not None:
-        arrays["truth"] = problem.truth
-    units = {"image": "1", "adjoint_image": "1", "velocity": "m/s", "residual_norms": "1", "truth": "1"}
+        fields["truth"] = Field(problem.truth, image, "1")
     attributes = {
         "title": "least-squares migration",
         "line_origin": list(problem.line.origin),
         "line_direction": list(problem.line.direction),
         **numbers,
     }
-    return [*written, write_result(folder / "result.zarr", problem.grid, arrays, units, attributes)]
+    return write_result(folder / "result.zarr", comm, fields, attributes)
 
 
 def _numbers(
     options: Options, problem: Problem, migration: Migration, comm: Communicator, compute: Engine
 ) -> dict[str, Any]:
-    first, last = float(migration.residuals[0]), float(migration.residuals[-1])
     geometry, grid = problem.geometry, problem.grid
-    return {
-        "residual_initial": first,
-        "residual_final": last,
-        "residual_reduction": last / first if first else 0.0,
-        "relative_error": _relative_error(migration.image, problem.truth),
-        "adjoint_relative_error": _best_relative_error(migration.adjoint, problem.truth),
-        "seconds_per_iteration": migration.seconds_per_iteration,
-        "seconds_split": migration.split.summary(),
-        "messages_per_iteration": migration.messages_per_iteration,
-        "execution": migration.execution,
-        "transport": comm.transport if compute.memory == "device" else comm.host_transport,
-        "engine": compute.name,
-        "ranks": comm.size,
-        "iterations": len(migration.residuals) - 1,
+    common = common_numbers(
+        options,
+        comm,
+        compute,
+        residuals=migration.residuals,
+        error=relative_error(migration.image, problem.truth),
+        adjoint_error=best_relative_error(migration.adjoint, problem.truth),
+        costs=migration.costs,
+    )
+    return common | {
         "damp": options.damp,
-        "dtype": options.dtype,
         "mode": problem.mode,
         "frequency": problem.frequency,
         "shots": geometry.shots,
@@ -236,45 +205,13 @@ def _numbers(
         "x0": grid.x0,
         "survey": options.survey,
         "velocity": options.velocity or problem.expression,
-        "versions": versions(),
     }
 
 
-def _rows(problem: Problem, migration: Migration, numbers: dict[str, Any], compute: Engine) -> list[tuple[str, str]]:
+def _rows(problem: Problem, numbers: dict[str, Any]) -> list[tuple[str, str]]:
     geometry, grid = problem.geometry, problem.grid
-    rows = [
+    return [
         ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
         ("image", f"{grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m"),
-        ("ranks", f"{numbers['ranks']} ({compute.name}, messages by {numbers['transport']})"),
-        (
-            "residual",
-            f"{numbers['residual_initial']:.4g} -> {numbers['residual_final']:.4g} in {numbers['iterations']} "
-            f"iterations, {numbers['residual_reduction']:.3g} of the first",
-        ),
+        *common_rows(numbers, "image", "", "adjoint image"),
     ]
-    if numbers["relative_error"] is not None:
-        rows.append(
-            (
-                "image error",
-                f"{100 * numbers['relative_error']:.1f} % "
-                f"(adjoint image at its best scale: {100 * numbers['adjoint_relative_error']:.1f} %)",
-            )
-        )
-    rows.append(("time", f"{1e3 * migration.seconds_per_iteration:.3g} ms an iteration ({migration.execution})"))
-    rows.append(("messages", f"{migration.messages_per_iteration:g} an iteration"))
-    return rows
-
-
-def _relative_error(image: np.ndarray, truth: np.ndarray | None) -> float | None:
-    """Return ``||image - truth|| / ||truth||``; nothing is rescaled, so that wrong amplitudes count."""
-    if truth is None or not truth.any():
-        return None
-    return float(np.linalg.norm(image - truth) / np.linalg.norm(truth))
-
-
-def _best_relative_error(image: np.ndarray, truth: np.ndarray | None) -> float | None:
-    """Return the same for the multiple of `image` that is closest to the truth: an adjoint has no scale of its own."""
-    if truth is None or not truth.any() or not image.any():
-        return None
-    image = image.astype(np.float64)
-    return _relative_error(image * (np.vdot(image, truth) / np.vdot(image, image)), truth)

@@ -1,4 +1,4 @@
-"""The migration itself: the operator from travel times, modelling, the adjoint image, and CGLS with its costs."""
+"""The migration itself: the operator from travel times, modelling, the adjoint image, and the least-squares image."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops import profile
+from collops.apps import inversion
+from collops.apps.costs import Costs, MarkedLocal
 from collops.apps.lsm.problem import Problem
 from collops.apps.lsm.traveltimes import travel_times
-from collops.apps.lsm.wavelet import ricker
-from collops.apps.report import TimeSplit
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
+from collops.apps.wavelet import ricker
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = ["Migration", "kirchhoff", "least_squares", "model_traces"]
-
-# Seconds, and rounds at most, that finding out where the time goes may add to a run.
-_PROBE_SECONDS, _MOST_PROBES = 1.0, 10
-_MODELLING, _COMMUNICATION = "modelling", "communication"
 
 
 @dataclass(frozen=True)
@@ -37,24 +33,15 @@ class Migration:
         data best, which is where CGLS is after one iteration.
     residuals : numpy.ndarray
         Norm of the residual before the first iteration and after each.
-    seconds_per_iteration : float
-        Of the slowest rank.
-    split : TimeSplit
-        The same divided into modelling, communication and the rest.
-    messages_per_iteration : int
-        Messages that one iteration sends.
-    execution : str
-        How the iterations ran on the device or the host.
+    costs : Costs
+        Of an iteration.
     """
 
     image: np.ndarray
     adjoint: np.ndarray
     scaled_adjoint: np.ndarray
     residuals: np.ndarray
-    seconds_per_iteration: float
-    split: TimeSplit
-    messages_per_iteration: int
-    execution: str
+    costs: Costs
 
 
 def kirchhoff(problem: Problem, comm: Communicator, compute: Engine, dtype: str) -> Any:
@@ -118,27 +105,7 @@ def _local(
     geometry = problem.geometry
     wavelet, centre = ricker(problem.frequency, geometry.interval)
     tables = FixedTables.from_seconds(source_times, receiver_times, geometry.interval, geometry.samples, dtype)
-    return _Marked(LocalKirchhoff(tables, problem.grid.shape, wavelet, centre, engine=compute, threads=threads))
-
-
-class _Marked:
-    """A local operator whose time a recording can tell from all else; while none is open that costs nothing."""
-
-    def __init__(self, operator: Any) -> None:
-        self.shape: tuple[int, int] = operator.shape
-        self.dtype: np.dtype = operator.dtype
-        self.capturable: bool = operator.capturable
-        self._operator = operator
-
-    def forward_local(self, x: Any, out: Any = None) -> Any:
-        """Model traces from an image."""
-        with profile.mark(_MODELLING):
-            return self._operator.forward_local(x, out)
-
-    def adjoint_local(self, y: Any, out: Any = None) -> Any:
-        """Migrate traces to an image."""
-        with profile.mark(_MODELLING):
-            return self._operator.adjoint_local(y, out)
+    return MarkedLocal(LocalKirchhoff(tables, problem.grid.shape, wavelet, centre, engine=compute, threads=threads))
 
 
 def model_traces(operator: Any, problem: Problem, comm: Communicator, compute: Engine, dtype: str) -> list[np.ndarray]:
@@ -199,103 +166,37 @@ def least_squares(
     InputError
         On every rank, if the numbers grew beyond what `dtype` holds.
     """
-    from collops.array import DistributedArray, dots
-    from collops.solvers import Status, cgls
+    from collops.array import DistributedArray
 
     flat = np.concatenate([np.empty(0, dtype), *(shot.ravel().astype(dtype) for shot in traces)])
-    data = DistributedArray(operator.range, comm, compute.from_host(flat))
-    gradient = operator.adjoint(data)
-    squares = dots(*((a, a) for a in (gradient, operator.forward(gradient))))
-    gradient_square, stretched_square = (float(square) for square in squares)
-    with raised_together():
-        if not np.isfinite([gradient_square, stretched_square]).all():
-            raise InputError("the amplitudes are too large for float32: scale the data, or use --dtype float64")
-    scale = gradient_square / stretched_square if stretched_square else 0.0
-    norm = float(np.sqrt(stretched_square / gradient_square)) if gradient_square else 0.0
+    flat = compute.from_host(flat)
+    data = DistributedArray(operator.range, comm, flat)
+    stretch = inversion.Stretch.of(operator, data)
 
-    options: dict[str, Any] = {"damp": damp * norm, "tol": 0.0}
-    with profile.record() as recording:
-        result = cgls(operator, data, niter=iterations, progress=progress, **options)
-    with raised_together():
-        if result.status is Status.NOT_FINITE:
-            raise InputError("the solution grew without bounds: scale the data, or use --dtype float64")
-    messages, trial = _trial(operator, data, options)
-    # What is replayed on a device as one graph cannot be looked into: there the trial tells how its time divides.
-    modelling = _modelling(recording if result.execution.startswith("eager") else trial)
-    image = compute.to_host(result.x.local_array)
-    adjoint = compute.to_host(gradient.local_array)
-    seconds = float(comm.allreduce(np.array(result.seconds_per_iteration), "max")[()])
-    communication = _communication(operator, data, comm, compute, messages, seconds)
-    modelling = min(modelling, seconds)
-    communication = min(communication, seconds - modelling)
-    split = TimeSplit.gather(
-        comm, {_MODELLING: modelling, _COMMUNICATION: communication, "rest": seconds - modelling - communication}
+    def rehearse() -> None:
+        first = 0
+        for local in operator.operators:
+            piece = slice(first, first + local.shape[0])
+            local.adjoint_local(data.local_array[piece], image)
+            local.forward_local(image, target[piece])
+            first = piece.stop
+
+    target, image = compute.xp.empty_like(flat), compute.xp.empty(operator.shape[1], dtype)
+    result, costs = inversion.least_squares(
+        operator,
+        data,
+        comm,
+        compute,
+        iterations=iterations,
+        damp=damp * stretch.norm,
+        progress=progress,
+        rehearse=rehearse,
     )
+    adjoint = compute.to_host(stretch.gradient.local_array)
     return Migration(
-        image,
+        compute.to_host(result.x.local_array),
         adjoint,
-        adjoint * scale,
+        adjoint * stretch.step,
         np.asarray(result.residual_norms, dtype=np.float64),
-        seconds,
-        split,
-        len(messages),
-        result.execution,
+        costs,
     )
-
-
-def _trial(operator: Any, data: Any, options: dict[str, Any]) -> tuple[list[profile.Message], profile.Recording]:
-    """Run two iterations one by one, and return what the second sends and how their time divides. Collective."""
-    from collops.solvers import cgls
-
-    records = []
-    with profile.record() as recording:
-        for iterations in (1, 2):
-            with profile.count_messages() as messages:
-                cgls(operator, data, niter=iterations, progress=False, graph=False, **options)
-            records.append(messages.records)
-    second = list(records[1])
-    for message in records[0]:
-        second.remove(message)
-    return second, recording
-
-
-def _modelling(recording: profile.Recording) -> float:
-    """Return the seconds that the local operators of this rank take in one iteration."""
-    rows = recording.report().rows
-    iterations = sum(row.calls[0] for row in rows if row.label.endswith("iteration"))
-    inside = [row for row in rows if row.label == _MODELLING and row.path[-2].endswith("iteration")]
-    return sum(row.total[0] for row in inside) / max(1, iterations)
-
-
-def _communication(
-    operator: Any,
-    data: Any,
-    comm: Communicator,
-    compute: Engine,
-    messages: list[profile.Message],
-    seconds: float,
-) -> float:
-    """Return the seconds of messages like those of an iteration, waiting for slower ranks included. Collective."""
-    rounds = int(np.clip(_PROBE_SECONDS / max(seconds, 1e-9), 1, _MOST_PROBES))
-    xp = compute.xp
-    target, gradient = xp.empty_like(data.local_array), xp.empty(operator.shape[1], data.dtype)
-    buffers = [
-        xp.zeros(message.elements, f"f{message.nbytes // message.elements}")
-        for message in messages
-        if message.operation == "allreduce" and message.elements
-    ]
-    if not buffers:
-        return 0.0
-    comm.barrier()
-    with profile.record() as recording:
-        for _ in range(rounds):
-            first = 0
-            for local in operator.operators:
-                piece = slice(first, first + local.shape[0])
-                local.adjoint_local(data.local_array[piece], gradient)
-                local.forward_local(gradient, target[piece])
-                first = piece.stop
-            with profile.mark(_COMMUNICATION):
-                for buffer in buffers:
-                    comm.allreduce(buffer, out=buffer)
-    return sum(row.total[0] for row in recording.report().rows if row.label == _COMMUNICATION) / rounds

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collops.apps.lsm.velocity import Gradient, parse_velocity
+from collops.apps.options import JobOptions, check_choice, check_least, check_not_negative, check_positive
 from collops.apps.segy import SegyFile
 from collops.errors import InputError
 
@@ -15,9 +16,9 @@ __all__ = ["Options"]
 _SYNTHETIC_ONLY = ("shots", "receivers", "samples", "noise", "write_survey")
 
 
-@dataclass(frozen=True)
-class Options:
-    """The choices of one least-squares migration. None means: choose for me.
+@dataclass(frozen=True, kw_only=True)
+class Options(JobOptions):
+    """The choices of one least-squares migration, beside those of every job. None means: choose for me.
 
     Parameters
     ----------
@@ -33,10 +34,6 @@ class Options:
         Their spacings and the position of the first column, in metres.
     shots, receivers, samples : int, optional
         Size of the synthetic survey.
-    noise : float, optional
-        Root mean square of its noise relative to that of its signal.
-    seed : int
-        Of the noise; the same on any number of ranks.
     write_survey : str, optional
         SEG-Y file to write the synthetic survey to.
     frequency : float, optional
@@ -45,16 +42,8 @@ class Options:
         Slowest speed in m/s of what is muted: samples before offset over this speed become zero.
     mode : str, optional
         Travel times: ``"eikonal"`` (the default), or ``"analytic"`` for a constant velocity.
-    iterations : int
-        Of CGLS.
     damp : float
         Damping relative to the operator's norm.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    engine : str
-        ``"auto"``, ``"numpy"`` or ``"cupy"``.
-    out : str
-        Folder for the results.
     """
 
     survey: str | None = None
@@ -68,63 +57,24 @@ class Options:
     shots: int | None = None
     receivers: int | None = None
     samples: int | None = None
-    noise: float | None = None
-    seed: int = 0
     write_survey: str | None = None
     frequency: float | None = None
     mute: float | None = None
     mode: str | None = None
-    iterations: int = 30
     damp: float = 0.0
-    dtype: str = "float32"
-    engine: str = "auto"
     out: str = "collops-lsm"
 
     def check(self) -> None:
-        """Raise if a number makes no sense or options contradict each other; reads only the heads of files.
-
-        Raises
-        ------
-        InputError
-            Naming the option and what to do.
-        """
-        for name, least in (
-            ("nx", 2),
-            ("nz", 2),
-            ("shots", 1),
-            ("receivers", 1),
-            ("samples", 2),
-            ("iterations", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"--{name} must be at least {least}, not {value}")
-        for name in ("dx", "dz", "frequency", "mute"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"--{name} must be a positive number, not {value}")
-        for name in ("noise", "damp"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"--{name} must be zero or a positive number, not {value}")
+        """Raise if a number makes no sense or options contradict each other; see `JobOptions`."""
+        super().check()
+        check_least(self, {"nx": 2, "nz": 2, "shots": 1, "receivers": 1, "samples": 2})
+        check_positive(self, ("dx", "dz", "frequency", "mute"))
+        check_not_negative(self, ["damp"])
         if self.x0 is not None and not math.isfinite(self.x0):
             raise InputError(f"--x0 must be a finite number, not {self.x0}")
-        if self.seed < 0:
-            raise InputError(f"--seed must be zero or positive, not {self.seed}")
-        for name, choices in (
-            ("mode", (None, "eikonal", "analytic")),
-            ("dtype", ("float32", "float64")),
-            ("engine", ("auto", "numpy", "cupy")),
-        ):
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"--{name} must be one of {', '.join(filter(None, choices))}, not {getattr(self, name)!r}"
-                )
+        check_choice("mode", self.mode, (None, "eikonal", "analytic"))
         if self.survey is not None:
-            for name in _SYNTHETIC_ONLY:
-                if getattr(self, name) is not None:
-                    option = name.replace("_", "-")
-                    raise InputError(f"--{option} belongs to the synthetic survey: leave it out, or leave out --survey")
+            self.refuse(_SYNTHETIC_ONLY, "the synthetic survey", "--survey")
             SegyFile.inspect(self.survey)
         self._check_velocity()
 

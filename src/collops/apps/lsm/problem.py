@@ -17,8 +17,8 @@ from collops.apps.lsm.segy import read_headers, read_traces
 from collops.apps.lsm.survey import Geometry, Survey, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
-from collops.apps.lsm.wavelet import frequency_from_power, power_spectrum
 from collops.apps.stages import local_stage, raised_together
+from collops.apps.wavelet import frequency_from_power, power_spectrum
 from collops.errors import InputError
 
 if TYPE_CHECKING:

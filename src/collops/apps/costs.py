@@ -1,0 +1,184 @@
+"""What an iteration costs: its messages, and its seconds divided into modelling, communication and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from collops import profile
+from collops.apps.report import TimeSplit
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+    from collops.solvers import SolverResult
+
+__all__ = ["Costs", "MarkedLocal", "Solve", "solve_with_costs"]
+
+# Seconds, and rounds at most, that finding out where the time goes may add to a run.
+_PROBE_SECONDS, _MOST_PROBES = 1.0, 10
+_MODELLING, _COMMUNICATION = "modelling", "communication"
+
+
+class Solve(Protocol):
+    """Runs a solver on a problem that is fixed; options are those of `collops.solvers.cgls`."""
+
+    def __call__(self, *, niter: int, progress: bool, graph: bool | str) -> SolverResult:
+        """Return what the solver found."""
+        ...
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What an iteration took.
+
+    Parameters
+    ----------
+    seconds_per_iteration : float
+        Of the slowest rank.
+    split : TimeSplit
+        The same divided into modelling, communication and the rest.
+    messages_per_iteration : int
+        Messages that one iteration sends.
+    execution : str
+        How the iterations ran on the device or the host.
+    """
+
+    seconds_per_iteration: float
+    split: TimeSplit
+    messages_per_iteration: int
+    execution: str
+
+
+class MarkedLocal:
+    """A local operator whose time a recording can tell from all else; while none is open that costs nothing.
+
+    Parameters
+    ----------
+    operator : LocalOperator
+        What is applied.
+    """
+
+    def __init__(self, operator: Any) -> None:
+        self.shape: tuple[int, int] = operator.shape
+        self.dtype: np.dtype = operator.dtype
+        self.capturable: bool = operator.capturable
+        self._operator = operator
+
+    def forward_local(self, x: Any, out: Any = None) -> Any:
+        """Model data."""
+        with profile.mark(_MODELLING):
+            return self._operator.forward_local(x, out)
+
+    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+        """Apply the adjoint to data."""
+        with profile.mark(_MODELLING):
+            return self._operator.adjoint_local(y, out)
+
+
+def solve_with_costs(
+    solve: Solve,
+    comm: Communicator,
+    compute: Engine,
+    *,
+    iterations: int,
+    progress: bool,
+    rehearse: Callable[[], None],
+) -> tuple[SolverResult, Costs]:
+    """Solve, and find out what an iteration costs. Collective.
+
+    Parameters
+    ----------
+    solve : callable
+        The solver, its problem and options fixed but for those named in `Solve`.
+    comm : Communicator
+        The ranks.
+    compute : Engine
+        Where the computation is.
+    iterations : int
+        How many.
+    progress : bool
+        Whether this rank shows a progress bar.
+    rehearse : callable
+        Does the local modelling of one iteration, and sends nothing.
+    """
+    with profile.record() as recording:
+        result = solve(niter=iterations, progress=progress, graph="auto")
+    messages, trial = _trial(solve)
+    # What is replayed on a device as one graph cannot be looked into: there the trial tells how its time divides.
+    modelling = _modelling(recording if result.execution.startswith("eager") else trial)
+    seconds = float(comm.allreduce(np.array(result.seconds_per_iteration), "max")[()])
+    communication = _communication(rehearse, comm, compute, messages, seconds)
+    modelling = min(modelling, seconds)
+    communication = min(communication, seconds - modelling)
+    split = TimeSplit.gather(
+        comm, {_MODELLING: modelling, _COMMUNICATION: communication, "rest": seconds - modelling - communication}
+    )
+    return result, Costs(seconds, split, len(messages), result.execution)
+
+
+def _trial(solve: Solve) -> tuple[list[profile.Message], profile.Recording]:
+    """Run two iterations one by one, and return what the second sends and how their time divides. Collective."""
+    records = []
+    with profile.record() as recording:
+        for iterations in (1, 2):
+            with profile.count_messages() as messages:
+                solve(niter=iterations, progress=False, graph=False)
+            records.append(messages.records)
+    second = list(records[1])
+    for message in records[0]:
+        second.remove(message)
+    return second, recording
+
+
+def _modelling(recording: profile.Recording) -> float:
+    """Return the seconds that the marked operators of this rank take in one iteration."""
+    rows = recording.report().rows
+    iterations = sum(row.calls[0] for row in rows if row.label.endswith("iteration"))
+    inside = [row for row in rows if row.label == _MODELLING and row.path[-2].endswith("iteration")]
+    return sum(row.total[0] for row in inside) / max(1, iterations)
+
+
+def _communication(
+    rehearse: Callable[[], None], comm: Communicator, compute: Engine, messages: list[profile.Message], seconds: float
+) -> float:
+    """Return the seconds of messages like those of an iteration, waiting for slower ranks included. Collective."""
+    rounds = int(np.clip(_PROBE_SECONDS / max(seconds, 1e-9), 1, _MOST_PROBES))
+    sends = [send for message in messages if (send := _like(message, comm, compute)) is not None]
+    if not sends:
+        return 0.0
+    comm.barrier()
+    with profile.record() as recording:
+        for _ in range(rounds):
+            rehearse()
+            with profile.mark(_COMMUNICATION):
+                for send in sends:
+                    send()
+    return sum(row.total[0] for row in recording.report().rows if row.label == _COMMUNICATION) / rounds
+
+
+def _like(message: profile.Message, comm: Communicator, compute: Engine) -> Callable[[], Any] | None:
+    """Return what sends a message of the same kind and size. Collective for exchanges."""
+    if message.operation == "allreduce" and message.elements:
+        width = min(8, message.nbytes // message.elements)  # a complex number is two real ones
+        buffer = compute.xp.zeros(message.nbytes // width, f"f{width}")
+        return lambda: comm.allreduce(buffer, out=buffer)
+    if message.operation == "exchange":
+        return _exchange_like(message, comm, compute)
+    return None
+
+
+def _exchange_like(message: profile.Message, comm: Communicator, compute: Engine) -> Callable[[], Any]:
+    """Return an exchange with both neighbours of as many bytes as the rank that sends most sends to one of them."""
+    from collops.comm import ExchangePlan
+
+    largest = int(comm.allreduce(np.array(message.nbytes), "max")[()])
+    size = max(1, largest // min(2, comm.size - 1))
+    neighbours = [rank for rank in (comm.rank - 1, comm.rank + 1) if 0 <= rank < comm.size]
+    boxes = [(rank, (slice(number * size, (number + 1) * size),)) for number, rank in enumerate(neighbours)]
+    plan = ExchangePlan(comm, boxes, boxes)
+    source, target = (compute.xp.zeros(size * len(neighbours), np.uint8) for _ in range(2))
+    return lambda: plan(source, target)

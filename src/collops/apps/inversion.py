@@ -1,0 +1,111 @@
+"""Least squares for all jobs: how much an operator stretches, CGLS, and what an iteration costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.apps.costs import Costs, solve_with_costs
+from collops.apps.stages import raised_together
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+    from collops.solvers import SolverResult
+
+__all__ = ["Stretch", "check_finite", "least_squares"]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The adjoint of the data, and how much the operator stretches it.
+
+    Parameters
+    ----------
+    gradient : DistributedArray
+        The adjoint of the data.
+    norm : float
+        How much longer the operator makes it: an estimate of the operator's norm, from below.
+    step : float
+        The factor at which the gradient fits the data best, which is where CGLS is after one iteration.
+    """
+
+    gradient: Any
+    norm: float
+    step: float
+
+    @classmethod
+    def of(cls, operator: Any, data: Any) -> Stretch:
+        """Measure an operator on data. Collective.
+
+        Raises
+        ------
+        InputError
+            On every rank, if the numbers grow beyond what their type holds.
+        """
+        from collops.array import dots
+
+        gradient = operator.adjoint(data)
+        squares = dots(*((a, a) for a in (gradient, operator.forward(gradient))))
+        gradient_square, stretched_square = (float(square) for square in squares)
+        with raised_together():
+            if not np.isfinite([gradient_square, stretched_square]).all():
+                raise InputError("the amplitudes are too large for float32: scale the data, or use --dtype float64")
+        norm = float(np.sqrt(stretched_square / gradient_square)) if gradient_square else 0.0
+        return cls(gradient, norm, gradient_square / stretched_square if stretched_square else 0.0)
+
+
+def least_squares(
+    operator: Any,
+    data: Any,
+    comm: Communicator,
+    compute: Engine,
+    *,
+    iterations: int,
+    damp: float,
+    progress: bool,
+    rehearse: Callable[[], None],
+) -> tuple[SolverResult, Costs]:
+    """Minimise by CGLS, and find out what an iteration costs. Collective.
+
+    Parameters
+    ----------
+    operator, data
+        The problem.
+    comm, compute, iterations, progress, rehearse
+        See `solve_with_costs`.
+    damp : float
+        The damping factor.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the numbers grew beyond what their type holds.
+    """
+    from collops.solvers import cgls
+
+    def solve(*, niter: int, progress: bool, graph: bool | str) -> SolverResult:
+        return cgls(operator, data, niter=niter, progress=progress, graph=graph, damp=damp, tol=0.0)
+
+    result, costs = solve_with_costs(solve, comm, compute, iterations=iterations, progress=progress, rehearse=rehearse)
+    check_finite(result)
+    return result, costs
+
+
+def check_finite(result: SolverResult) -> None:
+    """Raise on every rank if a solution is useless.
+
+    Raises
+    ------
+    InputError
+        If the solver says that its numbers were not finite.
+    """
+    from collops.solvers import Status
+
+    with raised_together():
+        if result.status is Status.NOT_FINITE:
+            raise InputError("the solution grew without bounds: scale the data, or use --dtype float64")
