@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator, ExchangePlan
     from collops.comm.plan import Box
 
-__all__ = ["check_copies", "gathered", "moved", "on_root", "redistributed"]
+__all__ = ["Move", "check_copies", "gathered", "moved", "on_root", "redistributed"]
 
 _PLANS_KEPT = 128
 
@@ -51,6 +51,48 @@ def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: An
         return plan(local, xp.empty(need.shape, local.dtype))
     box = _inside(source.block(comm.rank), need)
     return xp.empty(need.shape, local.dtype) if box is None else local[box].copy()
+
+
+class Move:
+    """The way of local arrays from one layout to another, worked out once. Collective: all ranks make it.
+
+    Parameters
+    ----------
+    source, target : Layout
+        Of one shape and number of ranks.
+    comm : Communicator
+        The ranks.
+
+    Attributes
+    ----------
+    sends : bool
+        Whether any rank needs something from another.
+    """
+
+    __slots__ = ("_box", "_comm", "_counts", "_plan", "sends")
+
+    def __init__(self, source: Layout, target: Layout, comm: Communicator) -> None:
+        self._comm = comm
+        self._plan = _plan(source, target, comm)
+        self.sends = self._plan is not None
+        self._box = None if self.sends else _inside(source.block(comm.rank), target.block(comm.rank))
+        # Parts that follow each other in memory are gathered by one collective, without packing.
+        in_rows = source.split_axes == (0,) and len(source.sizes[0]) == comm.size and target.is_replicated
+        self._counts = source.sizes[0] if self.sends and in_rows else None
+
+    def __call__(self, local: Any, out: Any) -> Any:
+        """Fill `out`, this rank's part in the target layout, from its part in the source, and return it. Collective."""
+        if self._counts is not None:
+            return self._comm.allgatherv(local, self._counts, out=out)
+        if self._plan is not None:
+            return self._plan(local, out)
+        if self._box is not None:
+            out[...] = local[self._box]
+        return out
+
+    def view(self, local: Any) -> Any:
+        """Return this rank's part in the target layout without moving anything, or ``None`` where that cannot be."""
+        return None if self._box is None else local[self._box]
 
 
 def gathered(x: DistributedArray, root: int | None) -> Any:
