@@ -114,25 +114,7 @@ class LinearOperator:
         return self._forward(x, out)
 
     def adjoint(self, y: Any, out: Any = None) -> Any:
-        """Apply the adjoint: the conjugate transpose. Collective.
-
-        Parameters
-        ----------
-        y : DistributedArray or StackedArray
-            In the layout ``range``.
-        out : DistributedArray or StackedArray, optional
-            In the layout ``domain``; gets the result.
-
-        Returns
-        -------
-        DistributedArray or StackedArray
-            The result, in `out` where it was given.
-
-        Raises
-        ------
-        LayoutError
-            If an array has another layout.
-        """
+        """Apply the adjoint, the conjugate transpose, to an array in the layout ``range``. See :meth:`forward`."""
         self._check(y, self.range, "adjoint takes an array")
         if out is not None:
             self._check_out(y, out, self.domain)
