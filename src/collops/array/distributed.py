@@ -11,6 +11,7 @@ import numpy as np
 from collops.array import fused, reductions
 from collops.array.dtypes import as_dtype
 from collops.array.elementwise import Arithmetic, check_alike, check_ufunc, local_operand
+from collops.array.halo import extended_array
 from collops.array.layout import Layout
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import check_copies, gathered, redistributed
@@ -324,6 +325,30 @@ class DistributedArray(Arithmetic):
             If `layout` has another shape or number of ranks.
         """
         return DistributedArray(layout, self.comm, redistributed(self, layout))
+
+    def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
+        """Return a copy in which every rank's block has its neighbours' values around it. Collective: one exchange.
+
+        Parameters
+        ----------
+        halo : int or sequence of int
+            Width on all sides; or one width per axis; or widths before and after the block, for every axis in turn. A
+            halo may be wider than a neighbour's block.
+        boundary : str
+            What is beyond the ends of the array: ``"zero"``, or ``"periodic"`` for its other end.
+
+        Returns
+        -------
+        DistributedArray
+            In a layout of the same process grid, in which every block is larger by the widths.
+
+        Raises
+        ------
+        InputError
+            If `halo` or `boundary` is none of these.
+        """
+        layout, local_array = extended_array(self, halo, boundary)
+        return DistributedArray(layout, self.comm, local_array)
 
     def gather(self, root: int | None = None) -> Any:
         """Return the global array, in the engine's memory. Collective: one message, no metadata.

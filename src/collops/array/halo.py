@@ -1,0 +1,333 @@
+"""Halos: blocks of a layout extended by their neighbours' values, and where those come from, by arithmetic alone.
+
+What a rank needs is a *region* of the global array, which may reach beyond its ends and over any number of blocks. Who
+holds which piece of it is worked out for every rank alike, so that no rank has to be asked.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import weakref
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, product
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
+
+from collops.array.layout import Layout
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.array.distributed import DistributedArray
+    from collops.comm import Communicator
+    from collops.comm.plan import Box
+
+__all__ = ["HaloPlan", "Region", "Transfers", "extended_array", "halo_widths", "transfers"]
+
+_PLANS_KEPT = 128
+
+Region: TypeAlias = tuple[tuple[int, int], ...]
+"""First index and the one after the last, per axis of the global array; negative and too large ones are allowed."""
+
+
+class Transfers(NamedTuple):
+    """What one rank sends and receives so that all get the regions that they want.
+
+    Attributes
+    ----------
+    sends : list of (int, int, Box)
+        The rank that wants a piece, the number of its region, and the box of this rank's array.
+    receives : list of (int, int, Box)
+        The rank that holds a piece, the number of the region, and the box of it, counted from the region's start. The
+        *n*-th receive from a rank is its *n*-th send to this one; what is held here comes from the rank itself.
+    travels : bool
+        Whether any rank needs anything from another.
+    """
+
+    sends: list[tuple[int, int, Box]]
+    receives: list[tuple[int, int, Box]]
+    travels: bool
+
+
+def transfers(
+    layout: Layout, rank: int, wanted: Callable[[int], Sequence[Region]], *, periodic: bool = False
+) -> Transfers:
+    """Return what `rank` sends and receives so that every rank gets what it wants. No message.
+
+    Parameters
+    ----------
+    layout : Layout
+        Who holds what. Of several copies, a rank is given to by the one in its own copy.
+    rank : int
+        Whose transfers.
+    wanted : callable
+        ``wanted(rank)`` is the sequence of that rank's regions. No region may want an element of another rank twice
+        unless `periodic`.
+    periodic : bool
+        Whether the array goes on at its ends with its other end; otherwise there is nothing beyond them.
+    """
+    sends: list[tuple[int, int, Box]] = []
+    receives: list[tuple[int, int, Box]] = []
+    travels = False
+    axes = [_Axis(layout, axis) for axis in range(layout.ndim)]
+    for other in range(layout.ranks):
+        for number, region in enumerate(wanted(other)):
+            for owner, given, taken in _pieces(layout, axes, other, region, periodic):
+                travels = travels or owner != other
+                if owner == rank:
+                    sends.append((other, number, given))
+                if other == rank:
+                    receives.append((owner, number, taken))
+    return Transfers(sends, receives, travels)
+
+
+class _Axis:
+    """The blocks of one axis, to be searched."""
+
+    __slots__ = ("extent", "sizes", "starts")
+
+    def __init__(self, layout: Layout, axis: int) -> None:
+        self.sizes = layout.sizes[axis]
+        self.starts = list(accumulate(self.sizes[:-1], initial=0))
+        self.extent = layout.shape[axis]
+
+    def pieces(self, start: int, stop: int, periodic: bool) -> Iterator[tuple[int, int, int, int]]:
+        """Yield for each block that the interval meets its number, the first index in it, in the interval, and how many."""
+        if not self.extent:
+            return
+        first, last = (start // self.extent, (stop - 1) // self.extent) if periodic else (0, 0)
+        for turn in range(first, last + 1):
+            shift = turn * self.extent
+            low, high = max(start - shift, 0), min(stop - shift, self.extent)
+            if low >= high:
+                continue
+            for number in range(bisect_right(self.starts, low) - 1, bisect_left(self.starts, high)):
+                begin, end = max(low, self.starts[number]), min(high, self.starts[number] + self.sizes[number])
+                if begin < end:
+                    yield number, begin - self.starts[number], begin + shift - start, end - begin
+
+
+def _pieces(
+    layout: Layout, axes: Sequence[_Axis], rank: int, region: Region, periodic: bool
+) -> Iterator[tuple[int, Box, Box]]:
+    """Yield who holds each piece of a region, as boxes of its block and of the region."""
+    place = list(layout.coordinates(rank))
+    along = [list(axis.pieces(*bounds, periodic)) for axis, bounds in zip(axes, region, strict=True)]
+    for parts in product(*along):
+        for grid_axis, part in zip(layout.axes, parts, strict=True):
+            if grid_axis is not None:
+                place[grid_axis] = part[0]
+        owner = 0
+        for coordinate, extent in zip(place, layout.process_grid, strict=True):
+            owner = owner * extent + coordinate
+        given = tuple(slice(begin, begin + count) for _, begin, _, count in parts)
+        yield owner, given, tuple(slice(begin, begin + count) for _, _, begin, count in parts)
+
+
+def halo_widths(halo: SupportsIndex | Sequence[SupportsIndex], ndim: int) -> tuple[tuple[int, int], ...]:
+    """Return the widths before and after the block, per axis.
+
+    Parameters
+    ----------
+    halo : int or sequence of int
+        One width for all sides; or one per axis; or before and after for every axis in turn, ``2 * ndim`` numbers.
+    ndim : int
+        Number of axes.
+
+    Raises
+    ------
+    InputError
+        If there is another number of widths, or one is negative.
+    """
+    if isinstance(halo, SupportsIndex):
+        widths = [operator.index(halo)] * (2 * ndim)
+    else:
+        widths = [operator.index(width) for width in halo]
+    if len(widths) == ndim:
+        widths = [width for width in widths for _ in range(2)]
+    if len(widths) != 2 * ndim or any(width < 0 for width in widths):
+        raise InputError(
+            f"halo={halo!r}: an array with {ndim} axes has one width, {ndim} (one per axis) or {2 * ndim} "
+            "(before and after, per axis), none of them negative"
+        )
+    return tuple(zip(widths[::2], widths[1::2], strict=True))
+
+
+class HaloPlan:
+    """How the blocks of a layout are extended on all sides. Collective: all ranks make it, in the same order.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the arrays without halo.
+    widths : sequence of (int, int)
+        Number of elements before and after the block, per axis; wider than a neighbour's block if need be.
+    comm : Communicator
+        The ranks.
+    periodic : bool
+        Whether the array goes on at its ends with its other end; otherwise there are zeros.
+
+    Attributes
+    ----------
+    layout, widths, comm
+        As given.
+    extended : Layout
+        Of the arrays with halo: the same process grid, every block larger by the widths. Also a block without elements
+        has its halo.
+    inner : Box
+        Where this rank's own block is in its extended one.
+    """
+
+    def __init__(
+        self, layout: Layout, widths: Sequence[tuple[int, int]], comm: Communicator, *, periodic: bool = False
+    ) -> None:
+        self.layout = layout
+        self.comm = comm
+        self.widths = tuple(widths)
+        self.extended = Layout(
+            [extent + sum(pair) * len(sizes) for extent, sizes, pair in self._per_axis()],
+            layout.ranks,
+            layout.process_grid,
+            layout.axes,
+            [[size + sum(pair) for size in sizes] for _, sizes, pair in self._per_axis()],
+            layout.mask,
+        )
+        block = layout.block(comm.rank)
+        self.inner: Box = tuple(
+            slice(before, before + n) for n, (before, _) in zip(block.shape, self.widths, strict=True)
+        )
+        moves = transfers(layout, comm.rank, self._wanted, periodic=periodic)
+        sources = [box for peer, _, box in moves.sends if peer == comm.rank]
+        targets = [box for peer, _, box in moves.receives if peer == comm.rank]
+        self._kept = list(zip(sources, targets, strict=True))
+        self._outside = [] if periodic else self._beyond_the_ends(block)
+        self._landed: list[tuple[Box, slice]] = []
+        self._fill = self._return = None
+        self._landings: dict[Any, Any] = {}
+        if moves.travels:
+            self._plan_messages(moves)
+
+    def fill(self, source: Any, target: Any) -> Any:
+        """Fill the local array `target`, which has a halo, from `source`, which has none. Collective: one exchange."""
+        exchange = None if self._fill is None else self._fill.start(source, target)
+        for given, taken in self._kept:
+            target[taken] = source[given]
+        for box in self._outside:
+            target[box] = 0
+        if exchange is not None:
+            exchange.finish()
+        return target
+
+    def add_back(self, source: Any, target: Any) -> Any:
+        """Fill the local array `target`, adding to each element all its copies in halos: the adjoint of :meth:`fill`.
+
+        Collective: one exchange.
+        """
+        landing = exchange = None
+        if self._return is not None:
+            landing = self._landing(target)
+            exchange = self._return.start(source, landing)
+        target[...] = 0
+        for given, taken in self._kept:
+            target[given] += source[taken]
+        if exchange is not None and landing is not None:
+            exchange.finish()
+            for box, piece in self._landed:
+                view = target[box]
+                view += landing[piece].reshape(view.shape)
+        return target
+
+    def _per_axis(self) -> Iterator[tuple[int, tuple[int, ...], tuple[int, int]]]:
+        return zip(self.layout.shape, self.layout.sizes, self.widths, strict=True)
+
+    def _wanted(self, rank: int) -> list[Region]:
+        block = self.layout.block(rank)
+        return [
+            tuple(
+                (offset - before, offset + extent + after)
+                for offset, extent, (before, after) in zip(block.offset, block.shape, self.widths, strict=True)
+            )
+        ]
+
+    def _beyond_the_ends(self, block: Any) -> list[Box]:
+        """Return the boxes of the extended block that no element of the global array fills."""
+        whole = self.extended.local_shape(self.comm.rank)
+        boxes = []
+        for axis, (before, _) in enumerate(self.widths):
+            # Of the extended block, the array fills the indices from `low` to `high`.
+            start = block.offset[axis] - before
+            low = min(max(0, -start), whole[axis])
+            high = max(low, min(whole[axis], self.layout.shape[axis] - start))
+            for begin, end in ((0, low), (high, whole[axis])):
+                if begin < end:
+                    boxes.append(tuple(slice(begin, end) if a == axis else slice(0, n) for a, n in enumerate(whole)))
+        return boxes
+
+    def _plan_messages(self, moves: Transfers) -> None:
+        from collops.comm import ExchangePlan
+
+        rank = self.comm.rank
+        sends = [(peer, box) for peer, _, box in moves.sends if peer != rank]
+        receives = [(peer, box) for peer, _, box in moves.receives if peer != rank]
+        ends = list(accumulate((_count(box) for _, box in sends), initial=0))
+        self._landed = [(box, slice(begin, begin + _count(box))) for (_, box), begin in zip(sends, ends, strict=False)]
+        self._fill = ExchangePlan(self.comm, sends, receives)
+        back = [(peer, (piece,)) for (peer, _), (_, piece) in zip(sends, self._landed, strict=True)]
+        self._return = ExchangePlan(self.comm, receives, back)
+
+    def _landing(self, like: Any) -> Any:
+        """Return the memory for what other ranks send back; kept, since a recorded CUDA graph may write to it."""
+        from collops.backend import engine_of
+
+        engine = engine_of(like)
+        key = (engine, like.dtype)
+        array = self._landings.get(key)
+        if array is None:
+            size = self._landed[-1][1].stop if self._landed else 0
+            array = self._landings[key] = engine.xp.empty(size, like.dtype)
+        return array
+
+
+_plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[Any, HaloPlan]] = weakref.WeakKeyDictionary()
+
+
+def extended_array(
+    x: DistributedArray, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero"
+) -> tuple[Layout, Any]:
+    """Return the layout with halos, and this rank's block of `x` in it, as a new array. Collective: one exchange.
+
+    Parameters
+    ----------
+    x : DistributedArray
+        Of an engine whose arrays can be written in place.
+    halo : int or sequence of int
+        See :func:`halo_widths`.
+    boundary : str
+        What is beyond the ends of the array: ``"zero"``, or ``"periodic"`` for its other end.
+
+    Raises
+    ------
+    InputError
+        If `halo` or `boundary` is none of these.
+    """
+    if boundary not in ("zero", "periodic"):
+        raise InputError(f"boundary must be 'zero' or 'periodic', not {boundary!r}")
+    widths = halo_widths(halo, x.layout.ndim)
+    plans = _plans.get(x.comm)
+    if plans is None:
+        plans = _plans[x.comm] = OrderedDict()
+    key = (x.layout, widths, boundary)
+    plan = plans.get(key)
+    if plan is None:
+        plan = plans[key] = HaloPlan(x.layout, widths, x.comm, periodic=boundary == "periodic")
+    # Ordered by use, so that all ranks forget the same plans: making one again is a collective act.
+    plans.move_to_end(key)
+    if len(plans) > _PLANS_KEPT:
+        plans.popitem(last=False)
+    target = x.engine.xp.empty(plan.extended.local_shape(x.comm.rank), x.dtype)
+    return plan.extended, plan.fill(x.local_array, target)
+
+
+def _count(box: Box) -> int:
+    return math.prod(axis.stop - axis.start for axis in box)

@@ -1,0 +1,87 @@
+"""Halo: every rank's block extended by its neighbours' values, so that local operators reach over its sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+from collops.array.halo import HaloPlan, halo_widths
+from collops.comm import Communicator
+from collops.operators.base import LinearOperator
+from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.operands import operand
+
+__all__ = ["Halo"]
+
+
+class Halo(LinearOperator):
+    r"""Extend the block of every rank on all sides by the values that its neighbours hold there.
+
+    Forward fills each rank's halo, corners included, with the values of whichever ranks hold them, and with zeros beyond
+    the ends of the array. Adjoint adds what is in the halos to the elements that they are copies of. Each is one
+    exchange with all neighbours at once.
+
+    Parameters
+    ----------
+    dims : Layout, int or sequence of int
+        Layout of the array, any process grid; or its shape, which is then split along axis 0.
+    halo : int or sequence of int
+        Width on all sides; or one width per axis; or widths before and after the block, for every axis in turn. A halo
+        may be wider than a neighbour's block.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Element type.
+
+    Attributes
+    ----------
+    widths : tuple of (int, int)
+        Before and after the block, per axis.
+    inner : tuple of slice
+        Where this rank's own block is in its extended one.
+
+    Raises
+    ------
+    InputError
+        If the number of widths is none of these, or one is negative.
+
+    Notes
+    -----
+    With :math:`R_r` the restriction to the extended block of rank :math:`r` (zero where there is no element), forward
+    stacks :math:`R_r x` over the ranks, and adjoint is :math:`\sum_r R_r^T y_r`. Blocks without elements have a halo,
+    too. A local operator between this one and its adjoint works on whole blocks, as in ``H.H @ BlockDiag(...) @ H``;
+    as a flat operator it stands beside others: ``H.flat``.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.operators import Halo
+    >>> H = Halo((4,), halo=1)
+    >>> H.forward(collops.ones((4,))).gather()
+    array([0., 1., 1., 1., 1., 0.])
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        halo: SupportsIndex | Sequence[SupportsIndex],
+        *,
+        comm: Communicator | None = None,
+        dtype: Any = "float64",
+    ) -> None:
+        comm = communicator_or_world(comm)
+        layout = as_layout(dims, comm)
+        self._plan = HaloPlan(layout, halo_widths(halo, layout.ndim), comm)
+        super().__init__(layout, self._plan.extended, dtype, comm)
+        self.widths = self._plan.widths
+        self.inner = self._plan.inner
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        self._plan.fill(operand(x, out.dtype), out.local_array)
+        return out
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        self._plan.add_back(operand(y, out.dtype), out.local_array)
+        return out
