@@ -93,7 +93,7 @@ class _Axis:
         self.extent = layout.shape[axis]
 
     def pieces(self, start: int, stop: int, periodic: bool) -> Iterator[tuple[int, int, int, int]]:
-        """Yield for each block that the interval meets its number, the first index in it, in the interval, and how many."""
+        """Yield, for each block that the interval meets: its number, the first index in either, and how many."""
         if not self.extent:
             return
         first, last = (start // self.extent, (stop - 1) // self.extent) if periodic else (0, 0)
