@@ -1,0 +1,66 @@
+"""What operators take as ``dims``: a layout, or a shape that is split along its first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+
+from collops.array import Layout
+from collops.errors import LayoutError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["Dims", "along_axis", "as_layout", "check_holds", "communicator_or_world"]
+
+Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
+
+
+def communicator_or_world(comm: Communicator | None) -> Communicator:
+    """Return `comm`, or the world where that is ``None``."""
+    if comm is None:
+        from collops.comm import world
+
+        return world()
+    return comm
+
+
+def as_layout(dims: Dims, comm: Communicator) -> Layout:
+    """Return the layout that `dims` stand for.
+
+    Parameters
+    ----------
+    dims : Layout, int or sequence of int
+        A layout is returned as it is; a shape is split along axis 0.
+    comm : Communicator
+        The ranks.
+
+    Raises
+    ------
+    LayoutError
+        If the layout is for another number of ranks.
+    """
+    if not isinstance(dims, Layout):
+        return Layout.split(dims, comm.size)
+    if dims.ranks != comm.size:
+        raise LayoutError(f"a layout for {dims.ranks} ranks does not fit a communicator of {comm.size}")
+    return dims
+
+
+def along_axis(layout: Layout, axis: int, sizes: Sequence[int]) -> Layout:
+    """Return `layout` with other block sizes along one axis, as many as there are blocks."""
+    every: list[Any] = [sizes if a == axis else blocks for a, blocks in enumerate(layout.sizes)]
+    shape = [sum(blocks) for blocks in every]
+    return Layout(shape, layout.ranks, layout.process_grid, layout.axes, every, layout.mask)
+
+
+def check_holds(target: Any, source: Any) -> None:
+    """Refuse to write complex values into a real array.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `source` is complex and `target` is not: nothing drops imaginary parts in silence.
+    """
+    if source.dtype.kind == "c" and target.dtype.kind != "c":
+        raise UnsupportedTypeError(f"a result of dtype {source.dtype} does not fit into {target.dtype}")
