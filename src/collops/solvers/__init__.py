@@ -5,8 +5,11 @@ from __future__ import annotations
 from collops.solvers.cg import CG, cg
 from collops.solvers.cgls import CGLS, cgls
 from collops.solvers.driver import View, solve
+from collops.solvers.fista import fista
+from collops.solvers.ista import ista
 from collops.solvers.lsqr import LSQR, lsqr
 from collops.solvers.method import Method
+from collops.solvers.power import power_iteration
 from collops.solvers.result import SolverResult, Status
 
 __all__ = [
@@ -19,6 +22,9 @@ __all__ = [
     "View",
     "cg",
     "cgls",
+    "fista",
+    "ista",
     "lsqr",
+    "power_iteration",
     "solve",
 ]

@@ -95,7 +95,7 @@ class CG:
         """Return the norms of the residual."""
         return np.sqrt(rows[:, 0])
 
-    def details(self, state: CGState, row: Row) -> dict[str, Any]:
+    def details(self, state: CGState, rows: np.ndarray) -> dict[str, Any]:
         """Return nothing more."""
         return {}
 

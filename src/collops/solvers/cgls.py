@@ -136,9 +136,9 @@ class CGLS:
         """Return the norms of the residual, damping not included."""
         return np.sqrt(rows[:, 1])
 
-    def details(self, state: CGLSState, row: Row) -> dict[str, Any]:
+    def details(self, state: CGLSState, rows: np.ndarray) -> dict[str, Any]:
         """Return the norm of the gradient."""
-        return {"gradient_norm": float(np.sqrt(row[0]))}
+        return {"gradient_norm": float(np.sqrt(rows[-1, 0]))}
 
     @staticmethod
     def _squares(state: CGLSState) -> tuple[Any, ...]:

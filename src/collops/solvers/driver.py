@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -32,15 +32,18 @@ class View:
         The solution so far. The next iteration writes into it: copy what is to be kept.
     iteration : int
         Iterations done.
+    state : dataclass
+        All that the method has, such as its second variable; the same holds for it.
     """
 
-    __slots__ = ("_history", "_method", "iteration", "x")
+    __slots__ = ("_history", "_method", "iteration", "state", "x")
 
-    def __init__(self, method: Method, history: History, iteration: int, x: Any) -> None:
+    def __init__(self, method: Method, history: History, iteration: int, state: Any) -> None:
         self._method = method
         self._history = history
         self.iteration = iteration
-        self.x = x
+        self.state = state
+        self.x = state.x
 
     @property
     def residual_norm(self) -> float:
@@ -51,10 +54,11 @@ class View:
 
 def solve(
     method: Method,
-    operator: LinearOperator,
+    operator: LinearOperator | None,
     data: Any,
     x0: Any = None,
     *,
+    parts: Sequence[Any] = (),
     niter: int,
     callback: Callback | None = None,
     progress: bool | None = None,
@@ -69,6 +73,8 @@ def solve(
         With its options.
     operator, data, x0
         The problem, whose layouts have been checked.
+    parts : sequence of object
+        What else takes part in a step; each has an attribute ``capturable``.
     niter, callback, progress, graph, lag
         See :func:`collops.solvers.cgls`.
 
@@ -82,7 +88,8 @@ def solve(
     # One row before the first iteration, one after each.
     history = open_history(data.engine, method.width, niter + 1, lag, comm)
     prompt = history.lag == 0 or callback is not None
-    execution = open_execution(graph, method, history, operator, data.engine, niter, comm)
+    parts = parts if operator is None else (operator, *parts)
+    execution = open_execution(graph, method, history, parts, data.engine, niter, comm)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
@@ -113,7 +120,7 @@ def solve(
         seconds=end - begin,
         seconds_per_iteration=(end - start) / max(1, iterations),
         execution=execution.description,
-        details=method.details(state, last),
+        details=method.details(state, rows),
     )
 
 
@@ -142,7 +149,7 @@ def _iterate(
         iteration += 1
         if callback is not None:
             with execution.outside():
-                stop = callback(iteration, View(method, history, iteration, state.x))
+                stop = callback(iteration, View(method, history, iteration, state))
             if isinstance(stop, bool | np.bool_) and stop:
                 return state, iteration, Status.STOPPED
         if bar is not None and (bar.due or iteration == niter):

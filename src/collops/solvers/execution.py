@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Protocol
@@ -9,7 +10,6 @@ from typing import Any, Protocol
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import InputError, UnsupportedTypeError
-from collops.operators import LinearOperator
 from collops.profile import mark
 from collops.solvers.history import History
 from collops.solvers.method import Method
@@ -91,7 +91,7 @@ def open_execution(
     graph: bool | str,
     method: Method,
     history: History,
-    operator: LinearOperator,
+    parts: Sequence[Any],
     engine: Engine,
     niter: int,
     comm: Communicator,
@@ -102,8 +102,12 @@ def open_execution(
     ----------
     graph : bool or "auto"
         Whether to record and replay: where it is possible, always, or never.
-    method, history, operator, engine, niter, comm
-        What is run, on which arrays, how often at most, and by which ranks.
+    method, history
+        What is run.
+    parts : sequence of object
+        What takes part in a step: operators, and whatever else has an attribute ``capturable``.
+    engine, niter, comm
+        On which arrays it is run, how often at most, and by which ranks.
 
     Raises
     ------
@@ -118,8 +122,8 @@ def open_execution(
         return EagerExecution(method, history)
     if engine.memory == "host":
         reason = "" if graph == "auto" else "arrays on the host have no CUDA graphs"
-    elif not operator.capturable:
-        reason = f"{type(operator).__name__} cannot be captured"
+    elif (obstacle := next((part for part in parts if not part.capturable), None)) is not None:
+        reason = f"{type(obstacle).__name__} cannot be captured"
     elif graph == "auto" and niter < _FEWEST_TO_RECORD:
         reason = f"{niter} iterations are too few to record one"
     else:

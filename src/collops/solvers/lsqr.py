@@ -139,9 +139,9 @@ class LSQR:
         """Return the norms of the residual, damping not included."""
         return rows[:, 0]
 
-    def details(self, state: LSQRState, row: Row) -> dict[str, Any]:
+    def details(self, state: LSQRState, rows: np.ndarray) -> dict[str, Any]:
         """Return the last norms, and the variances if they were asked for."""
-        numbers = dict(zip(REPORTED, row, strict=True))
+        numbers = dict(zip(REPORTED, rows[-1].tolist(), strict=True))
         return {"r2norm": numbers.pop("rnorm"), **numbers, "var": state.variance}
 
 

@@ -82,6 +82,6 @@ class Method(Protocol):
         """Return the norm of the residual from each row of numbers."""
         ...
 
-    def details(self, state: Any, row: Row) -> dict[str, Any]:
-        """Return what else the method knows, from its last state and numbers."""
+    def details(self, state: Any, rows: np.ndarray) -> dict[str, Any]:
+        """Return what else the method knows, from its last state and the numbers of all iterations."""
         ...

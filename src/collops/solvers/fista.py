@@ -1,0 +1,98 @@
+"""FISTA: iterative shrinkage and thresholding with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from collops.operators import LinearOperator
+from collops.solvers.driver import solve
+from collops.solvers.iterative_thresholding import prepare
+from collops.solvers.result import SolverResult
+
+__all__ = ["fista"]
+
+
+def fista(
+    A: LinearOperator,
+    y: Any,
+    x0: Any = None,
+    *,
+    niter: int = 10,
+    SOp: LinearOperator | None = None,
+    eps: float = 0.1,
+    alpha: float | None = None,
+    eigsdict: dict[str, Any] | None = None,
+    tol: float = 1e-10,
+    rtol: float = 0.0,
+    rtol1: float = 0.0,
+    threshkind: str = "soft",
+    perc: float | None = None,
+    decay: Any = None,
+    monitorres: bool = False,
+    callback: Callable[[int, Any], Any] | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
+
+    Parameters
+    ----------
+    A, y, x0, niter, SOp, eps, alpha, eigsdict, tol, rtol, rtol1, threshkind, perc, decay, monitorres
+        As for :func:`collops.solvers.ista`.
+    callback, progress, graph, lag
+        As for :func:`collops.solvers.cgls`.
+
+    Returns
+    -------
+    SolverResult
+        As from :func:`collops.solvers.ista`, except that ``cost`` has the residual after the step.
+
+    Raises
+    ------
+    LayoutError
+        If `y`, `x0` or `SOp` has not the layout that `A` asks for.
+    InputError
+        If an option makes no sense.
+    UnsupportedTypeError
+        If an argument is no operator or distributed array.
+
+    Notes
+    -----
+    .. math::
+        x_{k+1} &= S\, T\big(S^H (z_k + \alpha A^H (y - A z_k))\big) \\
+        z_{k+1} &= x_{k+1} + \frac{t_k - 1}{t_{k+1}} (x_{k+1} - x_k), \quad t_{k+1} = \frac{1 + \sqrt{1 + 4 t_k^2}}{2}
+
+    The residual at :math:`z` is combined from those at the last two :math:`x`, so that `A` is applied once.
+
+    Besides the messages of `A` and `SOp`, an iteration sends one allreduce of three numbers; with a percentile, four
+    more in single precision and seven in double precision, of 2048 counts.
+
+    The iterates are those of ``pylops.optimization.sparsity.fista``, as far as `alpha` is the same.
+
+    References
+    ----------
+    .. [1] Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM
+       Journal on Imaging Sciences 2, 183-202, 2009.
+    """
+    method = prepare(
+        A,
+        y,
+        x0,
+        niter,
+        SOp,
+        accelerated=True,
+        eps=eps,
+        alpha=alpha,
+        eigsdict=eigsdict,
+        tol=tol,
+        rtol=rtol,
+        rtol1=rtol1,
+        threshkind=threshkind,
+        perc=perc,
+        decay=decay,
+        monitorres=monitorres,
+    )
+    parts = () if SOp is None else (SOp,)
+    return solve(method, A, y, x0, parts=parts, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)

@@ -1,0 +1,245 @@
+"""Steps of sparse and proximal methods on the host: NumPy and BLAS, in pieces that stay in cache.
+
+Temporaries have the size of a piece.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas as _scipy_blas
+
+from collops.array.dtypes import real_of
+from collops.array.kernels import kernels_for
+from collops.backend import engine
+from collops.errors import UnsupportedTypeError
+from collops.solvers.thresholds import Rule
+
+__all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
+
+_PIECE = 1 << 15
+_vectors: Any = kernels_for(engine("numpy"))
+_blas: Any = _scipy_blas
+_ABSOLUTE_SUM: dict[str, Any] = {"f": _blas.sasum, "d": _blas.dasum}
+
+
+def scratch() -> None:
+    """Return what :func:`advance` needs besides: nothing."""
+
+
+def advance(
+    rule: Rule,
+    threshold: Any,
+    base: Any,
+    alpha: float,
+    gradient: Any,
+    current: np.ndarray,
+    extrapolated: Any,
+    momentum: Any,
+    sums: np.ndarray,
+    places: tuple[int, int, int],
+    scratch: None,
+) -> None:
+    """Take a step, remember where it led, look ahead, and add up how far it went; see :func:`shrinkage.advance`."""
+    threshold = _number(threshold)
+    factor = 0.0 if momentum is None else _number(momentum)
+    update, absolute, square = places
+    for v_now, v_base, v_gradient, v_ahead in _pieces(current, base, gradient, extrapolated):
+        if v_gradient is None:
+            value = v_base.copy()
+        else:
+            value = np.multiply(v_gradient, alpha)
+            if v_base is not None:
+                value += v_base
+        if rule:
+            _shrink(rule, value, threshold, threshold)
+        if update >= 0 or v_ahead is not None:
+            np.subtract(value, v_now, out=v_now)
+            if update >= 0:
+                sums[update] += _square(v_now)
+            if v_ahead is not None:
+                np.multiply(v_now, factor, out=v_ahead)
+                v_ahead += value
+        v_now[...] = value
+        if absolute >= 0:
+            sums[absolute] += _absolute_sum(value)
+        if square >= 0:
+            sums[square] += _square(value)
+
+
+def shrink(
+    rule: Rule,
+    threshold: Any,
+    upper: Any,
+    weights: Any,
+    a: float,
+    x: np.ndarray,
+    b: float,
+    y: Any,
+    out: np.ndarray,
+) -> None:
+    """Set `out`, which may be `x` or `y`, to the shrunk ``a * x + b * y``; see :func:`shrinkage.shrink`."""
+    threshold, upper = _number(threshold), _number(upper)
+    for v_out, v_x, v_y, v_weights in _pieces(out, x, y, weights):
+        if v_y is not None:
+            _vectors.axpby(a, v_x, b, v_y, v_out)
+        elif a != 1:
+            np.multiply(v_x, a, out=v_out)
+        elif v_x is not v_out:
+            v_out[...] = v_x
+        _shrink(rule, v_out, threshold if v_weights is None else threshold * v_weights, upper)
+
+
+def _shrink(rule: Rule, u: np.ndarray, t: Any, upper: Any) -> None:
+    """Apply a rule in place."""
+    if rule is Rule.CLIP:
+        if u.dtype.kind == "c":
+            raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
+        np.clip(u, t, upper, out=u)
+    elif rule is Rule.SOFT and u.dtype.kind != "c":
+        u -= np.clip(u, -t, t)
+    elif rule is Rule.PROJECT and u.dtype.kind != "c":
+        np.clip(u, -t, t, out=u)
+    else:
+        u *= _factor(rule, np.abs(u), t)
+
+
+def _factor(rule: Rule, size: np.ndarray, t: Any) -> np.ndarray:
+    """Return what values of an absolute size are multiplied by; 0 for those that are cut off."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if rule is Rule.SOFT:
+            factor = 1 - t / size
+        elif rule is Rule.PROJECT:
+            return np.where(size <= t, 1, t / size).astype(size.dtype, copy=False)
+        elif rule is Rule.HARD:
+            return (~(size <= np.sqrt(2 * t))).astype(size.dtype)
+        else:
+            angle = np.arccos(np.minimum((t / 8) * (size / 3) ** -1.5, 1))
+            factor = (2 / 3) * (1 + np.cos(2 * math.pi / 3 - (2 / 3) * angle))
+    kept = size > (t if rule is Rule.SOFT else 54 ** (1 / 3) / 4 * t ** (2 / 3))
+    kept |= np.isnan(size)
+    return np.where(kept, factor, 0).astype(size.dtype, copy=False)
+
+
+def group_norms(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the Euclidean norms of the vectors that have one element in each part."""
+    total = sum(np.abs(part) ** 2 for part in parts)
+    return np.sqrt(total)
+
+
+def group_shrink(rule: Rule, threshold: float, parts: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+    """Shrink the length of the vectors that have one element in each part."""
+    for pieces in _pieces(*parts, *outs):
+        values, targets = pieces[: len(parts)], pieces[len(parts) :]
+        factor = _factor(rule, group_norms(values), threshold)
+        for value, target in zip(values, targets, strict=True):
+            np.multiply(value, factor, out=target)
+
+
+class Selection:
+    """Counts by which the element of a given rank among sorted absolute values is found, digit after digit.
+
+    The bits of numbers that are not negative are in the order of the numbers themselves.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Single or double precision, real.
+    """
+
+    DIGIT = 11
+    """Bits."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self._integer = np.dtype(f"u{dtype.itemsize}")
+        self._dtype = dtype
+        self.passes = -(-8 * dtype.itemsize // self.DIGIT)
+        self.counts = np.zeros(1 << self.DIGIT, np.int64)
+        self._prefix = 0
+        self._rank = 0
+        self._next = np.zeros(1, dtype)
+
+    def start(self, rank: int) -> None:
+        """Begin to look for the element with this rank, counted from 0."""
+        self._prefix, self._rank = 0, rank
+
+    def clear(self) -> None:
+        """Set the counts to 0."""
+        self.counts.fill(0)
+
+    def count(self, values: np.ndarray, number: int) -> None:
+        """Add to the counts those values that agree with the digits found so far, by their digit `number`."""
+        shift = self._shift(number)
+        for (piece,) in _pieces(values):
+            bits = self._bits(piece)
+            high = bits >> np.uint64(shift + self.DIGIT) if shift + self.DIGIT < 64 else np.zeros_like(bits)
+            digits = (bits[high == self._prefix] >> np.uint64(shift)) & np.uint64((1 << self.DIGIT) - 1)
+            self.counts += np.bincount(digits.astype(np.intp), minlength=len(self.counts))
+
+    def choose(self, number: int) -> None:
+        """Find the next digit from the counts of all ranks."""
+        below = np.cumsum(self.counts)
+        digit = int(np.searchsorted(below, self._rank, side="right"))
+        self._rank -= int(below[digit] - self.counts[digit])
+        self._left = int(self.counts[digit]) - 1 - self._rank
+        self._prefix = self._prefix << self.DIGIT | digit
+
+    def find_next(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Return this rank's smallest value above the one found, infinite if there is none; to be combined by min."""
+        found = self.found()
+        self._next[0] = np.inf
+        for array in values:
+            for (piece,) in _pieces(array):
+                size = np.abs(piece)
+                self._next[0] = np.min(size, where=size > found, initial=self._next[0])
+        return self._next
+
+    def found(self) -> Any:
+        """Return the element."""
+        return np.array(self._prefix, self._integer).view(self._dtype)[()]
+
+    def interpolated(self, fraction: float) -> Any:
+        """Return what lies a fraction of the way from the element to the one of the next rank."""
+        found = self.found()
+        return found if self._left > 0 or not fraction else found + (self._next[0] - found) * self._dtype.type(fraction)
+
+    def _shift(self, number: int) -> int:
+        return (self.passes - 1 - number) * self.DIGIT
+
+    def _bits(self, piece: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(np.abs(piece)).view(self._integer).astype(np.uint64).reshape(-1)
+
+
+def _square(v: np.ndarray) -> float:
+    return float(_vectors.dot(v, v, True))
+
+
+def _absolute_sum(v: np.ndarray) -> float:
+    function = _ABSOLUTE_SUM.get(v.dtype.char)
+    if function is not None and v.size and v.flags.c_contiguous:
+        return float(function(v.reshape(-1)))
+    return float(np.abs(v).sum(dtype=real_of(v.dtype)))
+
+
+def _number(value: Any) -> float:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
+    """Cut arrays of one shape, or None in place of some, into the same pieces, as views."""
+    first = arrays[0]
+    if all(array is None or array.flags.c_contiguous for array in arrays):
+        if first.size <= _PIECE:
+            if first.size:
+                yield arrays
+            return
+        arrays = tuple(None if array is None else array.reshape(-1) for array in arrays)
+        first = arrays[0]
+    if first.size == 0:
+        return
+    rows = max(1, _PIECE * first.shape[0] // first.size)
+    for start in range(0, first.shape[0], rows):
+        yield tuple(None if array is None else array[start : start + rows] for array in arrays)
