@@ -140,7 +140,7 @@ INDICES = {
 UNSORTED = {"backwards": [6, 5, 4, 2, 0], "mixed": [3, 0, 6, 3, 1, -1, 2, 2, 0, 5, 4]}
 
 
-@pytest.mark.parametrize(("name", "dtype"), zip(INDICES, [*DTYPES, "f8"], strict=True))
+@pytest.mark.parametrize(("name", "dtype"), list(zip(INDICES, [*DTYPES, "f8"], strict=True)))
 def test_restriction(comm, name, dtype):
     for layout in layouts(SHAPE, comm.size):
         for axis, extent in enumerate(SHAPE):

@@ -1,4 +1,4 @@
-"""Matrix-vector products by cuBLAS, called directly: CuPy refuses its own calls in a capture.
+"""Matrix products by cuBLAS, called directly: CuPy refuses its own calls in a capture.
 
 CuPy refuses since cuBLAS may allocate memory at its first calls on a stream. Here every stream gets a workspace
 beforehand, so that nothing is allocated in a capture.
@@ -17,12 +17,20 @@ import cupy
 import numpy as np
 
 from collops.errors import CollopsError, LayoutError
+from collops.operators.batched import as_columns
 from collops.operators.local import store
 
-__all__ = ["CublasMatrix"]
+__all__ = ["CublasBatch", "CublasMatrix"]
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
 _GEMV = {"f": "cublasSgemv_v2", "d": "cublasDgemv_v2", "F": "cublasCgemv_v2", "D": "cublasZgemv_v2"}
+_GEMM = {
+    "f": "cublasSgemmStridedBatched",
+    "d": "cublasDgemmStridedBatched",
+    "F": "cublasCgemmStridedBatched",
+    "D": "cublasZgemmStridedBatched",
+}
+_GEMM = {"f": "cublasSgemm_v2", "d": "cublasDgemm_v2", "F": "cublasCgemm_v2", "D": "cublasZgemm_v2"}
 _VERSIONS = (13, 12, 11)
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
@@ -151,12 +159,9 @@ class CublasMatrix:
         if x.size == 0 or size == 0:
             target.fill(0)  # cuBLAS would leave it as it is
         else:
-            handle = _handles.by_device.get(self._device)
-            if handle is None:
-                handle = _handles.by_device[self._device] = _Handle(self._device)
             rows, columns = self._extents
             status = self._gemv(
-                handle.on(cupy.cuda.get_current_stream().ptr),
+                _handle(self._device),
                 operation,
                 rows,
                 columns,
@@ -172,6 +177,173 @@ class CublasMatrix:
             if status:
                 _check(status, "gemv")
         return target if target is out else store(target, out)
+
+
+class CublasBatch:
+    """Matrices of one shape on a CUDA device, in single or double precision, each of which multiplies one of its own.
+
+    Parameters
+    ----------
+    matrices : cupy.ndarray, 3-D
+        Of shape (batch, rows, columns), in C order.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+    capturable : bool
+
+    Raises
+    ------
+    LayoutError
+        If an extent is larger than 32 bits can count.
+    """
+
+    __slots__ = ("_complex", "_device", "_gemm", "_matrices", "_numbers", "_one", "_zero", "dtype")
+
+    capturable = True
+
+    def __init__(self, matrices: Any) -> None:
+        if max(matrices.shape) > _MOST:
+            raise LayoutError(f"cuBLAS counts with 32 bits, too few for a batch of matrices {matrices.shape}")
+        self._matrices = matrices
+        self.dtype: np.dtype = matrices.dtype
+        self._complex = self.dtype.kind == "c"
+        self._device = int(matrices.device.id)
+        self._gemm = _gemm(self.dtype.char)
+        self._numbers = np.array([1, 0], self.dtype)
+        self._one = self._numbers.ctypes.data
+        self._zero = self._one + self._numbers.itemsize
+
+    def forward(self, x: Any, out: Any) -> Any:
+        """Fill `out`, of shape (batch, rows, n), with the products with `x`, of shape (batch, columns, n)."""
+        return self._product(_NORMAL, x, out)
+
+    def adjoint(self, y: Any, out: Any) -> Any:
+        """Fill `out`, of shape (batch, columns, n), with the products of the conjugate transposes with `y`."""
+        return self._product(_ADJOINT, y, out)
+
+    def _product(self, operation: int, x: Any, out: Any) -> Any:
+        if out.size == 0:
+            return out
+        if x.size == 0:
+            out.fill(0)
+            return out
+        if not self._complex and x.dtype.kind == "c":
+            x, result = as_columns(x), as_columns(out)
+        else:
+            result = out
+        # To cuBLAS, which counts columns first, every array here is its transpose: the product of the transposes in
+        # reverse order, of which an adjoint of ours is the conjugate of theirs, transposed again.
+        columns, inner, width = result.shape[1], x.shape[1], x.shape[2]
+        leading = self._matrices.shape[2]
+        status = self._gemm(
+            _handle(self._device),
+            _NORMAL,
+            operation,
+            width,
+            columns,
+            inner,
+            self._one,
+            x.data.ptr,
+            width,
+            inner * width,
+            self._matrices.data.ptr,
+            leading,
+            self._matrices.shape[1] * leading,
+            self._zero,
+            result.data.ptr,
+            width,
+            columns * width,
+            len(x),
+        )
+        if status:
+            _check(status, "gemmStridedBatched")
+        return out
+
+
+def _handle(device: int) -> ctypes.c_void_p:
+    """Return this thread's handle of a device, working on the current stream."""
+    handle = _handles.by_device.get(device)
+    if handle is None:
+        handle = _handles.by_device[device] = _Handle(device)
+    return handle.on(cupy.cuda.get_current_stream().ptr)
+
+
+@cache
+def _gemm(char: str) -> Any:
+    function = getattr(_library(), _GEMM[char])
+    pointer, integer, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+    operand = [pointer, integer, stride]
+    function.argtypes = [*[pointer, *[integer] * 5, pointer], *operand, *operand, pointer, *operand, integer]
+    return function
+
+
+def multiply(a: Any, b: Any, c: Any, *, adjoint: bool, accumulate: bool) -> None:
+    """Compute ``c = a @ b``, or with the conjugate transpose of `a`; or add that to `c`.
+
+    Parameters
+    ----------
+    a, b, c : cupy.ndarray, 2-D
+        C-contiguous, not empty and of one dtype, which is single or double precision, real or complex.
+    adjoint : bool
+        Whether `a` is transposed and conjugated, which takes no copy.
+    accumulate : bool
+        Whether the product is added to what `c` holds.
+
+    Raises
+    ------
+    LayoutError
+        If an extent is more than 32 bits can count.
+    """
+    rows, columns = c.shape
+    if max(rows, columns, *a.shape) > _MOST:
+        raise LayoutError(f"cuBLAS counts with 32 bits, too few for a product of {a.shape} and {b.shape}")
+    zero, one = _zero_and_one(c.dtype.char)
+    # cuBLAS counts columns first: it computes the transposed product of the transposed matrices.
+    status = _gemm(c.dtype.char)(
+        _handle_of(c.device.id).on(cupy.cuda.get_current_stream().ptr),
+        _NORMAL,
+        _ADJOINT if adjoint else _NORMAL,
+        columns,
+        rows,
+        b.shape[0],
+        one.ctypes.data,
+        b.data.ptr,
+        columns,
+        a.data.ptr,
+        a.shape[1],
+        (one if accumulate else zero).ctypes.data,
+        c.data.ptr,
+        columns,
+    )
+    if status:
+        _check(status, "gemm")
+
+
+def _handle_of(device: int) -> _Handle:
+    """Return this thread's handle of a device."""
+    handle = _handles.by_device.get(device)
+    if handle is None:
+        handle = _handles.by_device[device] = _Handle(device)
+    return handle
+
+
+@cache
+def _zero_and_one(char: str) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(1, char), np.ones(1, char)
+
+
+@cache
+def _gemm(char: str) -> Any:
+    function = getattr(_library(), _GEMM[char])
+    pointer, integer = ctypes.c_void_p, ctypes.c_int
+    sizes = [integer] * 5
+    function.argtypes = [
+        *(pointer, *sizes, pointer),
+        *(pointer, integer, pointer, integer),
+        *(pointer, pointer, integer),
+    ]
+    return function
 
 
 @cache
