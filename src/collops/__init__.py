@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator, ExchangePlan, from_mpi4py, world
     from collops.operators import (
         BlockDiag,
+        Fredholm1,
         HStack,
         LinearOperator,
         StackedBlockDiag,
@@ -55,6 +56,7 @@ _ROOMS = {
     ),
     "collops.comm": ("Communicator", "ExchangePlan", "from_mpi4py", "world"),
     "collops.operators": (
+        *("Fredholm1",),
         *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
         "dottest",
     ),

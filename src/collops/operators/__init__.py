@@ -6,6 +6,7 @@ from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
 from collops.operators.base import LinearOperator
 from collops.operators.block_diag import BlockDiag
 from collops.operators.dottest import dottest
+from collops.operators.fredholm1 import Fredholm1
 from collops.operators.hstack import HStack
 from collops.operators.kirchhoff.distributed import Kirchhoff
 from collops.operators.local import LocalOperator, lift_local
@@ -17,6 +18,7 @@ __all__ = [
     "BlockDiag",
     "Combination",
     "Conjugate",
+    "Fredholm1",
     "HStack",
     "Kirchhoff",
     "LinearOperator",

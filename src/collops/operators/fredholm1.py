@@ -1,0 +1,210 @@
+"""The Fredholm integral of the first kind: one matrix product for every slice, the slices spread over the ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from collops.array import Layout
+from collops.array.redistribute import Move
+from collops.backend import engine_of
+from collops.errors import CollopsError, InputError, LayoutError, UnsupportedTypeError
+from collops.operators.base import LinearOperator, new_array
+from collops.operators.batched import batched
+from collops.operators.dims import communicator_or_world
+from collops.operators.scratch import Scratch
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["Fredholm1"]
+
+Form: TypeAlias = Literal["split", "replicated"]
+
+
+class Fredholm1(LinearOperator):
+    r"""Fredholm integral of the first kind: the matrices of all slices, each applied to its own part of the model.
+
+    Every rank brings any number of slices, none included; slices are numbered in the order of the ranks. Where model
+    and data are split by slices, nothing is sent. A side that is replicated costs one allgatherv of it, when it is the
+    result; none when it is the input.
+
+    Collective: shapes and types are exchanged once.
+
+    Parameters
+    ----------
+    G : array, 3-D
+        The slices of this rank, of shape (slices, nx, ny); used where it lies if it is in C order, of any engine.
+    nz : int
+        Columns that each matrix is applied to.
+    saveGt : bool
+        Whether the conjugate transposes are stored beside `G`, in twice the memory. BLAS transposes as it reads, so
+        that this rarely pays; on GPUs it is not needed, and nothing is stored.
+    usematmul : bool
+        All slices by one call, or (on the host) one call for each.
+    model, data : {"split", "replicated"}
+        Whether each rank has the slices that its part of `G` needs, or all of them.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        To which `G` is converted; by default it stays as it is.
+
+    Attributes
+    ----------
+    nsl : int
+        Number of slices of all ranks.
+    nx, ny, nz : int
+        Rows and columns of each matrix, and columns that it is applied to.
+    dims, dimsd : tuple of int
+        Shapes of model, (nsl, ny, nz), and data, (nsl, nx, nz).
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if the shapes of the ranks' slices do not fit together.
+    InputError
+        On every rank, if an option is none of those above.
+    UnsupportedTypeError
+        On every rank, if `dtype` would lose imaginary parts, or the engine cannot be written to.
+
+    Notes
+    -----
+    .. math::
+        d(k, x, z) = \sum_y G(k, x, y)\, m(k, y, z), \qquad m(k, y, z) = \sum_x \overline{G(k, x, y)}\, d(k, x, z).
+
+    Products are computed in the precision of `G`. They agree with ``pylops.signalprocessing.Fredholm1``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import Fredholm1
+    >>> op = Fredholm1(np.ones((2, 3, 4)))
+    >>> op.dims, op.dimsd
+    ((2, 4, 1), (2, 3, 1))
+    >>> op.forward(collops.ones(op.domain)).gather()[0, 0]
+    array([4.])
+    """
+
+    def __init__(
+        self,
+        G: Any,
+        nz: int = 1,
+        saveGt: bool = False,
+        usematmul: bool = True,
+        *,
+        model: Form = "split",
+        data: Form = "split",
+        comm: Communicator | None = None,
+        dtype: Any = None,
+    ) -> None:
+        comm = communicator_or_world(comm)
+        matrices, product, error = None, None, None
+        try:
+            _check_options(nz, model, data)
+            matrices = _matrices(G, dtype)
+            product = batched(matrices, bool(saveGt), bool(usematmul))
+        except CollopsError as refused:
+            error = refused
+        comm.check(error)
+        assert matrices is not None and product is not None
+        ranks = comm.allgather_metadata([*matrices.shape, matrices.dtype.name, product.capturable])
+        shapes = {(rows, columns) for _, rows, columns, *_ in ranks}
+        kinds = {kind for *_, kind, _ in ranks}
+        if len(shapes) != 1 or len(kinds) != 1:
+            raise LayoutError(
+                "the slices of all ranks must be matrices of one shape and dtype, not "
+                + ", ".join(sorted(f"{rows} x {columns} ({kind})" for _, rows, columns, kind, _ in ranks))
+            )
+        counts = [entry[0] for entry in ranks]
+        self.nsl, (self.nx, self.ny), self.nz = sum(counts), next(iter(shapes)), int(nz)
+        self.dims, self.dimsd = (self.nsl, self.ny, self.nz), (self.nsl, self.nx, self.nz)
+        split = [Layout.split(shape, comm.size, sizes=counts) for shape in (self.dims, self.dimsd)]
+        copies = [Layout.replicated(shape, comm.size) for shape in (self.dims, self.dimsd)]
+        domain, range = (
+            whole if form == "replicated" else part
+            for form, part, whole in zip((model, data), split, copies, strict=True)
+        )
+        super().__init__(domain, range, matrices.dtype, comm)
+        self.capturable = all(entry[-1] for entry in ranks)
+        self._product = product
+        self._engine = engine_of(matrices)
+        self._scratch = Scratch()
+        self._model, self._data = _Side(domain, split[0], comm), _Side(range, split[1], comm)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._apply(self._product.forward, self._model, self._data, x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._apply(self._product.adjoint, self._data, self._model, y, out)
+
+    def _apply(self, product: Any, given: _Side, taken: _Side, x: Any, out: Any) -> Any:
+        if x.engine is not self._engine:
+            raise UnsupportedTypeError(
+                f"G is an array of {self._engine.name}, so that it cannot be applied to one of {x.engine.name}"
+            )
+        if out is None:
+            out = new_array(taken.layout, x, np.result_type(self.dtype, x.dtype))
+        # Real matrices stay real when they meet complex vectors.
+        dtype = np.result_type(self.dtype, np.complex64) if x.dtype.kind == "c" else self.dtype
+        source, target = given.slices_of(x.local_array), out.local_array
+        if dtype.kind == "c" and target.dtype.kind != "c":
+            raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into {target.dtype}")
+        if source.dtype != dtype or not source.flags.c_contiguous:
+            wanted = self._scratch.get("input", source.shape, dtype, x.engine)
+            wanted[...] = source
+            source = wanted
+        if taken.all_here:
+            result = target if target.dtype == dtype else self._scratch.get("output", target.shape, dtype, x.engine)
+            product(source, result)
+        else:
+            part = product(source, self._scratch.get("part", taken.part_shape, dtype, x.engine))
+            result = target if target.dtype == dtype else self._scratch.get("whole", target.shape, dtype, x.engine)
+            taken.spread(part, result)
+        if result is not target:
+            target[...] = result
+        return out
+
+
+class _Side:
+    """The model or the data: what a user holds of it, and the slices that this rank works on."""
+
+    __slots__ = ("_to_slices", "_to_whole", "all_here", "layout", "part_shape")
+
+    def __init__(self, layout: Layout, split: Layout, comm: Communicator) -> None:
+        self.layout = layout
+        self.part_shape = split.local_shape(comm.rank)
+        self.all_here = layout is split
+        self._to_slices = None if self.all_here else Move(layout, split, comm)
+        self._to_whole = None if self.all_here else Move(split, layout, comm)
+
+    def slices_of(self, local: Any) -> Any:
+        """Return the slices of this rank of what it holds: a view."""
+        return local if self._to_slices is None else self._to_slices.view(local)
+
+    def spread(self, part: Any, whole: Any) -> None:
+        """Gather every rank's slices in `whole`. One allgatherv."""
+        assert self._to_whole is not None
+        self._to_whole(part, whole)
+
+
+def _check_options(nz: Any, model: Any, data: Any) -> None:
+    if isinstance(nz, bool) or not isinstance(nz, int | np.integer) or nz < 1:
+        raise InputError(f"nz must be an integer of at least 1, not {nz!r}")
+    for name, form in (("model", model), ("data", data)):
+        if form not in ("split", "replicated"):
+            raise InputError(f"{name} must be 'split' or 'replicated', not {form!r}")
+
+
+def _matrices(G: Any, dtype: Any) -> Any:
+    """Return `G` in C order and in `dtype`."""
+    engine = engine_of(G)
+    if G.ndim != 3:
+        raise LayoutError(f"G must have three axes, (slices, nx, ny), not the shape {tuple(G.shape)}")
+    kind = G.dtype if dtype is None else np.dtype(dtype)
+    if kind.kind != "c" and G.dtype.kind == "c":
+        raise UnsupportedTypeError(f"G has dtype {G.dtype}, whose imaginary part {kind} would lose")
+    if kind.kind in "biu":
+        kind = np.dtype(np.float64)
+    return engine.xp.ascontiguousarray(G, kind)
