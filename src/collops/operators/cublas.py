@@ -20,7 +20,7 @@ from collops.errors import CollopsError, LayoutError
 from collops.operators.batched import as_columns
 from collops.operators.local import store
 
-__all__ = ["CublasBatch", "CublasMatrix"]
+__all__ = ["CublasBatch", "CublasMatrix", "multiply"]
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
 _GEMV = {"f": "cublasSgemv_v2", "d": "cublasDgemv_v2", "F": "cublasCgemv_v2", "D": "cublasZgemv_v2"}
@@ -30,7 +30,7 @@ _GEMM = {
     "F": "cublasCgemmStridedBatched",
     "D": "cublasZgemmStridedBatched",
 }
-_GEMM = {"f": "cublasSgemm_v2", "d": "cublasDgemm_v2", "F": "cublasCgemm_v2", "D": "cublasZgemm_v2"}
+_ONE_GEMM = {"f": "cublasSgemm_v2", "d": "cublasDgemm_v2", "F": "cublasCgemm_v2", "D": "cublasZgemm_v2"}
 _VERSIONS = (13, 12, 11)
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
@@ -300,8 +300,8 @@ def multiply(a: Any, b: Any, c: Any, *, adjoint: bool, accumulate: bool) -> None
         raise LayoutError(f"cuBLAS counts with 32 bits, too few for a product of {a.shape} and {b.shape}")
     zero, one = _zero_and_one(c.dtype.char)
     # cuBLAS counts columns first: it computes the transposed product of the transposed matrices.
-    status = _gemm(c.dtype.char)(
-        _handle_of(c.device.id).on(cupy.cuda.get_current_stream().ptr),
+    status = _one_gemm(c.dtype.char)(
+        _handle(c.device.id),
         _NORMAL,
         _ADJOINT if adjoint else _NORMAL,
         columns,
@@ -320,22 +320,14 @@ def multiply(a: Any, b: Any, c: Any, *, adjoint: bool, accumulate: bool) -> None
         _check(status, "gemm")
 
 
-def _handle_of(device: int) -> _Handle:
-    """Return this thread's handle of a device."""
-    handle = _handles.by_device.get(device)
-    if handle is None:
-        handle = _handles.by_device[device] = _Handle(device)
-    return handle
-
-
 @cache
 def _zero_and_one(char: str) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros(1, char), np.ones(1, char)
 
 
 @cache
-def _gemm(char: str) -> Any:
-    function = getattr(_library(), _GEMM[char])
+def _one_gemm(char: str) -> Any:
+    function = getattr(_library(), _ONE_GEMM[char])
     pointer, integer = ctypes.c_void_p, ctypes.c_int
     sizes = [integer] * 5
     function.argtypes = [
