@@ -1,0 +1,245 @@
+"""Finite-difference formulas along one axis as banded matrices, which are transposed, cut and scaled by arithmetic.
+
+A derivative has one formula for all rows but a few at either end. Its transpose has the same form, so that one kernel
+serves forward and adjoint of every derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from collops.errors import InputError, LayoutError
+
+__all__ = ["KINDS", "MOST_SPECIAL", "REACH", "WIDTH", "Band", "LocalBand", "first_derivative", "second_derivative"]
+
+REACH = 2
+"""No formula reaches further than this from the diagonal."""
+WIDTH = 2 * REACH + 1
+MOST_SPECIAL = 8
+"""Rows of a band that differ from the others: a formula has two at either end at most, its transpose four."""
+_SAMPLE = MOST_SPECIAL + REACH + 2  # rows that show all that a longer matrix has, the middle one being one of many
+
+KINDS = ("forward", "centered", "backward")
+
+_Formula: TypeAlias = dict[int, float]
+"""Coefficients by offset from the diagonal."""
+
+
+class Band:
+    """A square matrix with a band of ``WIDTH`` diagonals, and equal rows but for a few at either end.
+
+    Parameters
+    ----------
+    size : int
+        Number of rows and columns.
+    rows : numpy.ndarray, shape (min(size, 12), WIDTH)
+        Coefficients of a matrix of so many rows, from ``-REACH`` to ``REACH`` beside the diagonal, zero where there is
+        no column. The middle row is repeated until there are `size`.
+
+    Attributes
+    ----------
+    size : int
+    stencil : numpy.ndarray, shape (WIDTH,)
+        The row that is repeated.
+    special : numpy.ndarray, shape (at most MOST_SPECIAL, WIDTH)
+        The others, from the first on.
+    head, tail : int
+        How many of the others are at either end.
+    """
+
+    def __init__(self, size: int, rows: np.ndarray) -> None:
+        self.size = size
+        self._rows = rows
+        middle = len(rows) // 2
+        self.stencil = rows[middle] if len(rows) else np.zeros(WIDTH)
+        same = [bool(np.array_equal(row, self.stencil)) for row in rows]
+        self.head = middle
+        while self.head > 0 and same[self.head - 1]:
+            self.head -= 1
+        end = middle
+        while end < len(rows) and same[end]:
+            end += 1
+        self.tail = len(rows) - end
+        self.special = np.concatenate([rows[: self.head], rows[end:]])
+
+    def scaled(self, factor: float) -> Band:
+        """Return the matrix times a number."""
+        return Band(self.size, self._rows * factor)
+
+    @cached_property
+    def transposed(self) -> Band:
+        """The transposed matrix."""
+        rows = np.zeros_like(self._rows)
+        for row in range(len(rows)):
+            for offset in range(-REACH, REACH + 1):
+                if 0 <= row + offset < len(rows):
+                    rows[row, REACH + offset] = self._rows[row + offset, REACH - offset]
+        return Band(self.size, rows)
+
+    def row(self, number: int) -> np.ndarray:
+        """Return the coefficients of one row."""
+        if number < self.head:
+            return self.special[number]
+        if number >= self.size - self.tail:
+            return self.special[self.head + number - (self.size - self.tail)]
+        return self.stencil
+
+    def columns(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first column that rows `start` to `stop` need, and the one after the last, themselves included."""
+        low, high = start, stop
+        first_tail = self.size - self.tail
+        ends = {start, stop - 1, max(start, self.head), min(stop, first_tail) - 1}
+        for number in ends | set(range(start, min(stop, self.head))) | set(range(max(start, first_tail), stop)):
+            if start <= number < stop:
+                offsets = np.flatnonzero(self.row(number)) - REACH
+                if len(offsets):
+                    low, high = min(low, number + int(offsets[0])), max(high, number + int(offsets[-1]) + 1)
+        return low, high
+
+    def local(self, start: int, extent: int) -> LocalBand:
+        """Return the rows of one block."""
+        return LocalBand(self, start, extent)
+
+
+class LocalBand:
+    """The rows of a band that one rank has, counted from its first one.
+
+    Parameters
+    ----------
+    band : Band
+        The matrix.
+    start, extent : int
+        Its rows of this rank.
+
+    Attributes
+    ----------
+    extent : int
+        Number of rows.
+    stencil, special : numpy.ndarray
+        As those of the band.
+    before, after : int
+        How many columns the rows need beyond their own.
+    head_end, tail_begin : int
+        Rows from the one to the other have the stencil.
+    head_row, tail_row : int
+        Which of the special rows the first of this rank is, and which the one at `tail_begin`.
+    inner_begin, inner_end : int
+        Rows with the stencil that need no columns but their own.
+    """
+
+    def __init__(self, band: Band, start: int, extent: int) -> None:
+        self.extent = extent
+        self.stencil = band.stencil
+        self.special = band.special
+        low, high = band.columns(start, start + extent) if extent else (start, start)
+        self.before, self.after = start - low, high - start - extent
+        first_tail = band.size - band.tail
+        self.head_end = min(max(band.head - start, 0), extent)
+        self.head_row = start
+        self.tail_begin = max(self.head_end, min(max(first_tail - start, 0), extent))
+        self.tail_row = band.head + max(start - first_tail, 0)
+        offsets = np.flatnonzero(self.stencil) - REACH
+        lower, upper = (-int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+        self.inner_begin = min(max(self.head_end, lower), extent)
+        self.inner_end = max(self.inner_begin, min(self.tail_begin, extent - max(upper, 0)))
+
+    def row(self, number: int) -> np.ndarray:
+        """Return the coefficients of one row."""
+        if number < self.head_end:
+            return self.special[self.head_row + number]
+        if number >= self.tail_begin:
+            return self.special[self.tail_row + number - self.tail_begin]
+        return self.stencil
+
+
+def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: int = 3) -> Band:
+    """Return the matrix of the first derivative along an axis.
+
+    Parameters
+    ----------
+    size : int
+        Number of points.
+    sampling : float
+        Distance between them.
+    kind : {"forward", "centered", "backward"}
+        One-sided with two points, or centered.
+    edge : bool
+        Whether the centered formula is replaced by shorter ones at the ends; otherwise the derivative is zero there.
+    order : {3, 5}
+        Number of points of the centered formula.
+
+    Raises
+    ------
+    InputError
+        If `kind` or `order` is none of these, or `sampling` is no number other than 0.
+    LayoutError
+        If `edge` is asked for with one point.
+    """
+    _check(sampling, kind)
+    if order not in (3, 5):
+        raise InputError(f"order={order!r}: a centered first derivative has 3 or 5 points")
+    if kind == "forward":
+        return _band(size, 1 / sampling, lambda row, n: {0: -1.0, 1: 1.0} if row < n - 1 else {})
+    if kind == "backward":
+        return _band(size, 1 / sampling, lambda row, _: {-1: -1.0, 0: 1.0} if row > 0 else {})
+    if edge and size == 1:
+        raise LayoutError("a first derivative at the edges needs an axis of two points at least, not of one")
+
+    def centered(row: int, n: int) -> _Formula:
+        from_end = min(row, n - 1 - row)
+        if order == 5 and from_end > 1:
+            return {-2: 1 / 12, -1: -2 / 3, 1: 2 / 3, 2: -1 / 12}
+        if from_end > 0 and (order == 3 or edge):
+            return {-1: -0.5, 1: 0.5}
+        if not edge or from_end > 0:
+            return {}
+        return {0: -1.0, 1: 1.0} if row == 0 else {-1: -1.0, 0: 1.0}
+
+    return _band(size, 1 / sampling, centered)
+
+
+def second_derivative(size: int, sampling: float, kind: str, edge: bool) -> Band:
+    """Return the matrix of the second derivative along an axis; parameters as for :func:`first_derivative`.
+
+    At the ends, `edge` uses the formula of the neighbouring point.
+
+    Raises
+    ------
+    InputError
+        If `kind` is none of its values, or `sampling` is no number other than 0.
+    LayoutError
+        If `edge` is asked for with fewer than three points.
+    """
+    _check(sampling, kind)
+    if kind == "centered" and edge and 0 < size < 3:
+        raise LayoutError(f"a second derivative at the edges needs an axis of three points at least, not of {size}")
+
+    def formula(row: int, n: int) -> _Formula:
+        center = {"forward": row + 1, "centered": row, "backward": row - 1}[kind]
+        if kind == "centered" and edge:
+            center = min(max(center, 1), n - 2)
+        if not 0 < center < n - 1:
+            return {}
+        return {center - row + offset: value for offset, value in ((-1, 1.0), (0, -2.0), (1, 1.0))}
+
+    return _band(size, 1 / sampling**2, formula)
+
+
+def _band(size: int, scale: float, formula: Callable[[int, int], _Formula]) -> Band:
+    """Return the band whose rows `formula(row, size)` gives."""
+    rows = np.zeros((min(size, _SAMPLE), WIDTH))
+    for number, row in enumerate(rows):
+        for offset, value in formula(number, len(rows)).items():
+            row[REACH + offset] = value * scale
+    return Band(size, rows)
+
+
+def _check(sampling: float, kind: str) -> None:
+    if kind not in KINDS:
+        raise InputError(f"kind={kind!r}: choose forward, centered or backward")
+    if not (np.isreal(sampling) and np.isfinite(sampling) and sampling != 0):
+        raise InputError(f"sampling={sampling!r}: points must have a real distance other than 0")
