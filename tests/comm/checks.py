@@ -185,3 +185,27 @@ def check_plan(comm: Any, xp: Any) -> None:
     result = to_host(turned(xp.asarray(source), xp.asarray(source)))
     np.testing.assert_array_equal(result[:, 0], np.full(3, 10.0 * left + 1 + left))
     np.testing.assert_array_equal(result[:, -1], np.full(3, 10.0 * right))
+
+
+def check_plan_of_several_arrays(comm: Any, xp: Any) -> None:
+    """Boxes of two arrays, one contiguous and one not, to the next rank, in one exchange beside other work."""
+    from collops.comm import ExchangePlan
+
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.size == 1:
+        return
+    row, column = (slice(1, 2), slice(0, 4)), (slice(0, 3), slice(2, 3))
+    target_row, target_column = (slice(2, 6),), (slice(7, 10),)
+    plan = ExchangePlan(
+        comm, [(right, row), (right, column)], [(left, target_row), (left, target_column)], parts=[1, 0]
+    )
+    sources = [xp.asarray(np.arange(12.0).reshape(3, 4) + 100 * number + 1000 * comm.rank) for number in range(2)]
+    for aside in (False, True, True):
+        target = xp.zeros(10)
+        exchange = plan.start(sources, target, aside=aside)
+        other = sources[0] * 2  # beside it
+        result = to_host(exchange.finish())
+        np.testing.assert_array_equal(result[2:6], np.arange(4.0, 8) + 100 + 1000 * left)
+        np.testing.assert_array_equal(result[7:], np.array([2.0, 6, 10]) + 1000 * left)
+        assert not result[:2].any() and result[6] == 0
+        np.testing.assert_array_equal(to_host(other), 2 * to_host(sources[0]))

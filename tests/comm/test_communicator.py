@@ -56,6 +56,10 @@ def test_exchange_plan(comm):
     checks.check_plan(comm, np)
 
 
+def test_exchange_plan_of_several_arrays(comm):
+    checks.check_plan_of_several_arrays(comm, np)
+
+
 def test_numbers_become_arrays(comm):
     assert float(comm.allreduce(2.5)) == 2.5 * comm.size
     assert int(comm.allreduce(np.int32(3), "max")) == 3

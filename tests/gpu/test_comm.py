@@ -61,6 +61,10 @@ def test_exchange_plan(wire):
     checks.check_plan(wire, cupy)
 
 
+def test_exchange_plan_of_several_arrays(wire):
+    checks.check_plan_of_several_arrays(wire, cupy)
+
+
 def test_long_arrays_in_chunks(wire):
     """More than two chunks of the staged wire, with a ragged end."""
     x = cupy.arange(3_000_001, dtype=cupy.float64)

@@ -49,6 +49,7 @@ class NcclTransport(Transport):
     """
 
     name = "nccl"
+    by_address = True
 
     def __init__(self, binding: Nccl4py | NcclOfCupy, size: int, rank: int, unique_id: bytes) -> None:
         import cupy
@@ -62,6 +63,11 @@ class NcclTransport(Transport):
         self._all_reduce = binding.all_reduce
         self._resolved: dict[tuple[Any, str], tuple[int, int, int]] = {}
         self._token = cupy.zeros(1, cupy.uint8)
+        # Exchanges beside other work: their stream, and the events that order it after the current one and back. All
+        # are made now, since a stream that is being captured may not make any.
+        self._side = cupy.cuda.Stream(non_blocking=True)
+        self._ready = cupy.cuda.Event(disable_timing=True)
+        self._done = _Join(cupy.cuda.Event(disable_timing=True), self._stream)
 
     @property
     def handle(self) -> Any:
@@ -159,18 +165,36 @@ class NcclTransport(Transport):
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages."""
-        binding, comm, stream = self.binding, self._comm, self._stream().ptr
+        return self.start_addresses(
+            [(peer, array.data.ptr, array.nbytes) for peer, array in sends if array.size],
+            [(peer, array.data.ptr, array.nbytes) for peer, array in receives if array.size],
+            False,
+        )
+
+    def start_addresses(
+        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], aside: bool
+    ) -> Pending:
+        """Enqueue messages, each an address and a number of bytes, on the current stream or on one beside it."""
+        if not sends and not receives:
+            return _ENQUEUED
+        stream = self._stream()
+        if aside:
+            self._ready.record(stream)
+            stream = self._side
+            stream.wait_event(self._ready)
+        binding, comm, pointer = self.binding, self._comm, stream.ptr
         binding.group_start()
         try:
-            for peer, array in receives:
-                if array.size:
-                    binding.receive(array.data.ptr, array.nbytes, _BYTE, peer, comm, stream)
-            for peer, array in sends:
-                if array.size:
-                    binding.send(array.data.ptr, array.nbytes, _BYTE, peer, comm, stream)
+            for peer, address, nbytes in receives:
+                binding.receive(address, nbytes, _BYTE, peer, comm, pointer)
+            for peer, address, nbytes in sends:
+                binding.send(address, nbytes, _BYTE, peer, comm, pointer)
         finally:
             binding.group_end()
-        return _ENQUEUED
+        if not aside:
+            return _ENQUEUED
+        self._done.event.record(stream)
+        return self._done
 
     def barrier(self) -> None:
         self.allreduce(self._token, self._token, "max")
@@ -213,6 +237,19 @@ class NcclTransport(Transport):
             if op == "lxor":
                 result &= 1
             target[...] = result.astype(target.dtype)
+
+
+class _Join(Pending):
+    """Orders the current stream after the exchanges beside it: after all of them, whose stream is in order."""
+
+    __slots__ = ("_stream", "event")
+
+    def __init__(self, event: Any, stream: Callable[[], Any]) -> None:
+        self.event = event
+        self._stream = stream
+
+    def wait(self) -> None:
+        self._stream().wait_event(self.event)
 
 
 def _cut(array: Any, counts: Sequence[int]) -> list[Any]:

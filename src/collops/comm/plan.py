@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from collops.backend import engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -39,6 +39,9 @@ class ExchangePlan:
         send to this one. Boxes of one target must not overlap.
     kind : str
         The name under which :func:`collops.profile.count_messages` counts the exchange.
+    parts : sequence of int, optional
+        For each send, the number of the source array that its box is of, when there are several; none may then be to
+        this rank itself.
 
     Raises
     ------
@@ -52,58 +55,109 @@ class ExchangePlan:
         sends: Sequence[tuple[int, Box]],
         receives: Sequence[tuple[int, Box]],
         kind: str = "exchange",
+        parts: Sequence[int] | None = None,
     ) -> None:
         for peer, _ in (*sends, *receives):
             if not 0 <= peer < comm.size:
                 raise LayoutError(f"an exchange names rank {peer}, but there are {comm.size} ranks")
         self.comm = comm
         self.kind = kind
-        self._sends = _remote(sends, comm.rank)
-        self._receives = _remote(receives, comm.rank)
+        numbers = [0] * len(sends) if parts is None else parts
+        self._several = parts is not None
+        self._sends = _remote(sends, numbers, comm.rank)
+        self._receives = _remote(receives, [0] * len(receives), comm.rank)
         sources = [box for peer, box in sends if peer == comm.rank]
         targets = [box for peer, box in receives if peer == comm.rank]
         if [_extent(box) for box in sources] != [_extent(box) for box in targets]:
             raise LayoutError("what a rank sends to itself must have the shape of what it receives from itself")
         self._local = list(zip(sources, targets, strict=True))
         self._tag = comm.next_plan_tag()
-        self._elements = sum(prod(shape) for _, _, shape in self._sends)
+        self._elements = sum(prod(send.shape) for send in self._sends)
+        self._places: dict[Any, tuple[list[int | None], list[int | None]]] = {}
 
-    def start(self, source: Any, target: Any) -> Exchange:
+    def start(self, source: Any, target: Any, *, aside: bool = False) -> Exchange:
         """Start moving boxes of `source` into boxes of `target`.
 
         Collective. `source` may be changed, and `target` read, after :meth:`Exchange.finish`.
 
         Parameters
         ----------
-        source, target : array
+        source : array, or sequence of array where the plan has `parts`
             Local arrays of one engine and dtype.
+        target : array
+            Another of the same engine and dtype.
+        aside : bool
+            Whether the wire may work on a stream of its own, beside what is launched before the exchange is finished.
+            On devices that costs the host a few microseconds, which messages beside long work are worth.
 
         Raises
         ------
         UnsupportedTypeError
             If engines or dtypes differ, or the engine cannot be written in place.
         """
+        sources = source if self._several else (source,)
         engine = engine_of(target)
-        if engine_of(source) is not engine or source.dtype != target.dtype:
-            raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
+        for given in sources:
+            if engine_of(given) is not engine or given.dtype != target.dtype:
+                raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
         if not engine.mutable:
             raise UnsupportedTypeError(f"arrays of {engine.name} cannot be the target of an exchange")
         for given, taken in self._local:
             target[taken] = source[given]
         if self.comm.size == 1:
             return Exchange(target, [], None)
+        if messages.active:
+            messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
+        transport = self.comm.transport_of(target)
+        if transport.by_address:
+            return self._start_by_address(transport, sources, target, engine.xp, aside)
         xp = engine.xp
-        sends = [(peer, xp.ascontiguousarray(source[box])) for peer, box, _ in self._sends]
+        sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, _ in self._sends]
         landings = []
-        for peer, box, shape in self._receives:
+        for peer, _, box, shape in self._receives:
             view = target[box]
             landing = view if view.flags.c_contiguous else xp.empty(shape, target.dtype)
             landings.append((peer, view, landing))
-        if messages.active:
-            messages.record(self.kind, self._elements, self._elements * source.dtype.itemsize)
-        transport = self.comm.transport_of(target)
         pending = transport.start_exchange(sends, [(peer, landing) for peer, _, landing in landings], self._tag)
         return Exchange(target, [(view, landing) for _, view, landing in landings], pending, sends)
+
+    def _start_by_address(self, transport: Any, sources: Any, target: Any, xp: Any, aside: bool) -> Exchange:
+        """Start messages from and to where the boxes lie, without a view of each, which costs more than its message."""
+        itemsize = target.dtype.itemsize
+        sent_from, landed_at = self._places_in(sources, target)
+        packed = []
+        sends = []
+        for (peer, part, box, shape), place in zip(self._sends, sent_from, strict=True):
+            if place is None:
+                array = xp.ascontiguousarray(sources[part][box])
+                packed.append(array)
+                address = array.data.ptr
+            else:
+                address = sources[part].data.ptr + place
+            sends.append((peer, address, prod(shape) * itemsize))
+        landings = []
+        receives = []
+        for (peer, _, box, shape), place in zip(self._receives, landed_at, strict=True):
+            if place is None:
+                landing = xp.empty(shape, target.dtype)
+                landings.append((target[box], landing))
+                address = landing.data.ptr
+            else:
+                address = target.data.ptr + place
+            receives.append((peer, address, prod(shape) * itemsize))
+        pending = transport.start_addresses(sends, receives, aside)
+        return Exchange(target, landings, pending, packed)
+
+    def _places_in(self, sources: Any, target: Any) -> tuple[list[int | None], list[int | None]]:
+        """Return how many bytes behind the start of its array each box begins; ``None`` if it is not contiguous."""
+        key = (tuple((array.shape, array.strides) for array in sources), target.shape, target.strides)
+        places = self._places.get(key)
+        if places is None:
+            places = self._places[key] = (
+                [_place(box, sources[part]) for _, part, box, _ in self._sends],
+                [_place(box, target) for _, _, box, _ in self._receives],
+            )
+        return places
 
     def __call__(self, source: Any, target: Any) -> Any:
         """Start, finish, and return `target`. Collective."""
@@ -140,8 +194,32 @@ class Exchange:
         return self._target
 
 
-def _remote(boxes: Sequence[tuple[int, Box]], rank: int) -> list[tuple[int, Box, tuple[int, ...]]]:
-    return [(peer, box, _extent(box)) for peer, box in boxes if peer != rank and prod(_extent(box))]
+class _Side(NamedTuple):
+    """One end of a message: the other rank, the number of the array here, and the box of it."""
+
+    peer: int
+    part: int
+    box: Box
+    shape: tuple[int, ...]
+
+
+def _remote(boxes: Sequence[tuple[int, Box]], parts: Sequence[int], rank: int) -> list[_Side]:
+    return [
+        _Side(peer, part, box, _extent(box))
+        for (peer, box), part in zip(boxes, parts, strict=True)
+        if peer != rank and prod(_extent(box))
+    ]
+
+
+def _place(box: Box, array: Any) -> int | None:
+    """Return how many bytes behind the start of `array` a box begins; ``None`` if it is not contiguous."""
+    expected = array.dtype.itemsize
+    for axis, extent, stride in reversed(list(zip(box, array.shape, array.strides, strict=True))):
+        length = len(range(axis.start, axis.stop, axis.step or 1))
+        if (axis.step or 1) != 1 or axis.stop > extent or (length > 1 and stride != expected):
+            return None
+        expected *= length
+    return sum(axis.start * stride for axis, stride in zip(box, array.strides, strict=True))
 
 
 def _extent(box: Box) -> tuple[int, ...]:

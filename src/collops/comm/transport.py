@@ -29,6 +29,9 @@ class Transport(ABC):
     """One wire. All methods are collective over the transport's ranks except those of point-to-point messages."""
 
     name: str
+    by_address: bool = False
+    """Whether exchanges are started by ``start_addresses(sends, receives, aside)``, which takes the other rank, an
+    address and a number of bytes for each message, and may put them on a stream beside the current one."""
 
     @abstractmethod
     def allreduce(self, source: Any, target: Any, op: str) -> None:
