@@ -45,7 +45,23 @@ if TYPE_CHECKING:
         dottest,
     )
     from collops.operators.kirchhoff import Kirchhoff
-    from collops.solvers import SolverResult, Status, cg, cgls, lsqr
+    from collops.solvers import SolverResult, Status, cg, cgls, fista, ista, lsqr, power_iteration
+    from collops.solvers.proximal import (
+        L0,
+        L1,
+        L2,
+        L21,
+        Box,
+        Euclidean,
+        Nuclear,
+        ProxOperator,
+        admm,
+        admm_l2,
+        lift_proximal,
+        linearized_admm,
+        primal_dual,
+        proximal_gradient,
+    )
 
 __version__ = "0.1.0"
 
@@ -61,7 +77,11 @@ _ROOMS = {
         "dottest",
     ),
     "collops.operators.kirchhoff": ("Kirchhoff",),
-    "collops.solvers": ("SolverResult", "Status", "cg", "cgls", "lsqr"),
+    "collops.solvers": ("SolverResult", "Status", "cg", "cgls", "fista", "ista", "lsqr", "power_iteration"),
+    "collops.solvers.proximal": (
+        *("L0", "L1", "L2", "L21", "Box", "Euclidean", "Nuclear", "ProxOperator", "admm", "admm_l2", "lift_proximal"),
+        *("linearized_admm", "primal_dual", "proximal_gradient"),
+    ),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -71,3 +71,8 @@ class StepSums:
         """Add up what the ranks have. Collective: one allreduce, none on one rank."""
         if self._communicator is not None:
             self._communicator.allreduce(self._sums, out=self._sums)
+
+    def contribute(self, place: int, value: Any) -> None:
+        """Set a sum to a number that every rank has, rounded in its own way perhaps: to that of the first of them."""
+        if self._communicator is None or self._communicator.rank == 0:
+            self.values[place : place + 1] = value

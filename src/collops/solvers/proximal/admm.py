@@ -1,0 +1,161 @@
+"""ADMM: proximal points of two functions in turn, and a multiplier that brings them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.array import axpby, zeros_like
+from collops.errors import LayoutError
+from collops.operators.base import new_array
+from collops.solvers.driver import solve
+from collops.solvers.proximal.operator import ProxOperator, check_step
+from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_tolerance
+from collops.solvers.result import SolverResult
+from collops.solvers.shrinkage import advance
+from collops.solvers.step_sums import StepSums
+
+__all__ = ["ADMM", "admm"]
+
+
+@dataclass(slots=True)
+class ADMMState:
+    """Vectors of ADMM between two iterations."""
+
+    x: Any
+    z: Any
+    u: Any  # the scaled multiplier
+    difference: Any  # x - z
+    sums: StepSums
+
+
+@dataclass(frozen=True)
+class ADMM(Splitting):
+    """ADMM as a method of the driver.
+
+    Attributes
+    ----------
+    tau : float
+        Step size.
+    gfirst : bool
+        Whether g comes first.
+    """
+
+    tau: float
+    gfirst: bool
+    name = "ADMM"
+
+    def init(self, operator: Any, data: Any, x0: Any, prompt: bool) -> ADMMState:
+        """Return the state before the first iteration."""
+        x, z = data, x0
+        sums = self.start(x)
+        self.finish(sums, self._objective(x) if self.objective else None)
+        sums.values[:2] = -1
+        return ADMMState(x, z, zeros_like(x), new_array(x.layout, x, x.dtype), sums)
+
+    def step(self, state: ADMMState) -> ADMMState:
+        """Find both proximal points, and move the multiplier by their difference."""
+        self.begin(state.sums)
+        if self.gfirst:
+            state.z = self.g._prox_of_sum(1.0, state.x, 1.0, state.u, self.tau, state.z)
+        state.x = self.f._prox_of_sum(1.0, state.z, -1.0, state.u, self.tau, state.x)
+        if not self.gfirst:
+            state.z = self.g._prox_of_sum(1.0, state.x, 1.0, state.u, self.tau, state.z)
+        advance(state.sums, 0, state.difference, base=state.x, alpha=-1.0, gradient=state.z, square=FIRST)
+        state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
+        self.finish(state.sums, self._objective(state.x) if self.objective else None)
+        return state
+
+    def details(self, state: ADMMState, rows: np.ndarray) -> dict[str, Any]:
+        """Return the objectives, if they were evaluated, and the second variable."""
+        return {**super().details(state, rows), "z": state.z}
+
+    def _objective(self, x: Any) -> Any:
+        return self.f._value(x) + self.g._value(x)
+
+
+def admm(
+    f: ProxOperator,
+    g: ProxOperator,
+    x0: Any,
+    tau: float,
+    *,
+    z0: Any = None,
+    niter: int = 10,
+    gfirst: bool = False,
+    tol: float | None = None,
+    rtol: float | None = None,
+    objective: bool = False,
+    callback: Callable[[int, Any], Any] | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    r"""Minimise :math:`f(x) + g(z)` with :math:`x = z` by the alternating direction method of multipliers. Collective.
+
+    Parameters
+    ----------
+    f, g : ProxOperator
+        The functions.
+    x0 : DistributedArray or StackedArray
+        Where to start.
+    tau : float
+        Step size.
+    z0 : DistributedArray or StackedArray, optional
+        Where z starts; at `x0` by default.
+    niter : int
+        Largest number of iterations.
+    gfirst : bool
+        Whether the proximal point of `g` comes first.
+    tol, rtol, objective
+        As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is :math:`f(x) + g(x)`.
+    callback, progress, graph, lag
+        As for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+
+    Returns
+    -------
+    SolverResult
+        The residual is :math:`x - z`. In its details: ``z``, and ``objective`` if it was evaluated.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If an argument is no proximal operator or distributed array.
+    LayoutError
+        If `z0` has not the layout of `x0`.
+    InputError
+        If an option makes no sense.
+
+    Notes
+    -----
+    .. math::
+        x_{k+1} &= \mathrm{prox}_{\tau f}(z_k - u_k) \\
+        z_{k+1} &= \mathrm{prox}_{\tau g}(x_{k+1} + u_k) \\
+        u_{k+1} &= u_k + x_{k+1} - z_{k+1}
+
+    Besides what `f` and `g` send, an iteration sends one scalar allreduce.
+
+    References
+    ----------
+    .. [1] Boyd, S., Parikh, N., Chu, E., Peleato, B., Eckstein, J., "Distributed optimization and statistical learning
+       via the alternating direction method of multipliers", Foundations and Trends in Machine Learning 3, 1-122, 2011.
+    """
+    x = check_arguments(x0, niter, (), f=f, g=g)
+    if z0 is not None and getattr(z0, "layout", None) is not x.layout:
+        raise LayoutError(f"z0 must have the layout {x.layout} of x0")
+    method = ADMM(
+        f,
+        g,
+        check_tolerance("tol", tol),
+        check_tolerance("rtol", rtol),
+        bool(objective) or tol is not None or rtol is not None,
+        check_step(tau),
+        bool(gfirst),
+    )
+    z = (x if z0 is None else z0).astype(x.dtype)
+    return solve(
+        method, None, x, z, parts=(f, g), niter=niter, callback=callback, progress=progress, graph=graph, lag=lag
+    )

@@ -1,0 +1,211 @@
+"""ADMM with a least-squares misfit: the first of its two steps is solved by conjugate gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.array import StackedArray, axpby, zeros_like
+from collops.errors import InputError, LayoutError
+from collops.operators import LinearOperator, StackedVStack
+from collops.operators.base import new_array
+from collops.solvers.cgls import CGLS
+from collops.solvers.driver import solve
+from collops.solvers.proximal.operator import ProxOperator, check_step
+from collops.solvers.proximal.operators.l2 import L2
+from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_operator, check_tolerance
+from collops.solvers.result import SolverResult
+from collops.solvers.shrinkage import advance
+from collops.solvers.step_sums import StepSums
+
+__all__ = ["ADMML2", "admm_l2"]
+
+
+@dataclass(slots=True)
+class ADMML2State:
+    """Vectors of ADMM with a least-squares misfit between two iterations."""
+
+    operator: LinearOperator
+    x: Any
+    z: Any
+    u: Any  # the scaled multiplier
+    image: Any  # A x
+    difference: Any  # A x - z
+    right: Any  # (z - u) / sqrt(tau), the second part of the data
+    data: Any
+    sums: StepSums
+
+
+@dataclass(frozen=True)
+class ADMML2(Splitting):
+    """ADMM with a least-squares misfit as a method of the driver.
+
+    Attributes
+    ----------
+    b : DistributedArray or StackedArray
+        Data of the misfit.
+    both : LinearOperator
+        The operator of the misfit above that of the penalty, scaled.
+    tau : float
+        Step size.
+    gfirst : bool
+        Whether g comes first.
+    inner : int
+        Iterations of conjugate gradients.
+    """
+
+    b: Any
+    both: LinearOperator
+    tau: float
+    gfirst: bool
+    inner: int
+    name = "ADMM"
+
+    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> ADMML2State:
+        """Return the state before the first iteration."""
+        x = data
+        image = operator._forward(x, new_array(operator.range, x, x.dtype))
+        z = image.copy() if x0 is None else x0.astype(x.dtype)
+        sums = self.start(z, x)
+        self.finish(sums, self._objective(x, image) if self.objective else None)
+        sums.values[:2] = -1
+        right = new_array(operator.range, x, x.dtype)
+        stacked = StackedArray([self.b.astype(x.dtype), right])
+        difference = new_array(operator.range, x, x.dtype)
+        return ADMML2State(operator, x, z, zeros_like(z), image, difference, right, stacked, sums)
+
+    def step(self, state: ADMML2State) -> ADMML2State:
+        """Solve for x, find the proximal point z, and move the multiplier by their difference."""
+        self.begin(state.sums)
+        if self.gfirst:
+            state.z = self.g._prox_of_sum(1.0, state.image, 1.0, state.u, self.tau, state.z)
+        self._fit(state)
+        state.image = state.operator._forward(state.x, state.image)
+        if not self.gfirst:
+            state.z = self.g._prox_of_sum(1.0, state.image, 1.0, state.u, self.tau, state.z)
+        advance(state.sums, 0, state.difference, base=state.image, alpha=-1.0, gradient=state.z, square=FIRST)
+        state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
+        self.finish(state.sums, self._objective(state.x, state.image) if self.objective else None)
+        return state
+
+    def details(self, state: ADMML2State, rows: np.ndarray) -> dict[str, Any]:
+        """Return the objectives, if they were evaluated, and the second variable."""
+        return {**super().details(state, rows), "z": state.z}
+
+    def _fit(self, state: ADMML2State) -> None:
+        """Minimise the misfit plus the distance of ``A x`` from ``z - u``, from where x is."""
+        per_root = 1 / math.sqrt(self.tau)
+        state.right = axpby(per_root, state.z, -per_root, state.u, out=state.right)
+        method = CGLS(0.0, 0.0)
+        inner = method.init(self.both, state.data, state.x, False)
+        for _ in range(self.inner):
+            inner = method.step(inner)
+        state.x = axpby(1.0, inner.x, 0.0, inner.x, out=state.x)
+
+    def _objective(self, x: Any, image: Any) -> Any:
+        return self.f._value(x) + self.g._value(image)
+
+
+def admm_l2(
+    g: ProxOperator,
+    Op: LinearOperator,
+    b: Any,
+    A: LinearOperator,
+    x0: Any,
+    tau: float,
+    *,
+    z0: Any = None,
+    niter: int = 10,
+    gfirst: bool = False,
+    inner: int = 10,
+    tol: float | None = None,
+    rtol: float | None = None,
+    objective: bool = False,
+    callback: Callable[[int, Any], Any] | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    r"""Minimise :math:`\frac{1}{2} \|\mathrm{Op}\, x - b\|_2^2 + g(A x)` by ADMM. Collective.
+
+    Parameters
+    ----------
+    g : ProxOperator
+        The penalty.
+    Op : LinearOperator
+        Of the misfit.
+    b : DistributedArray or StackedArray
+        The data, in the range of `Op`.
+    A : LinearOperator
+        Of the penalty, with the domain of `Op`.
+    x0 : DistributedArray or StackedArray
+        Where to start, in that domain.
+    tau : float
+        Step size.
+    z0 : DistributedArray or StackedArray, optional
+        Where z starts, in the range of `A`; at ``A @ x0`` by default.
+    niter : int
+        Largest number of iterations.
+    gfirst : bool
+        Whether the proximal point of `g` comes first.
+    inner : int
+        Iterations of CGLS in each one, always as many, from the x before.
+    tol, rtol, objective
+        As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is what is minimised.
+    callback, progress, graph, lag
+        As for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+
+    Returns
+    -------
+    SolverResult
+        The residual is :math:`A x - z`. In its details: ``z``, and ``objective`` if it was evaluated.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If an argument is no proximal operator, operator or distributed array.
+    LayoutError
+        If a layout does not fit.
+    InputError
+        If an option makes no sense.
+
+    Notes
+    -----
+    .. math::
+        x_{k+1} &= \arg\min_x \tfrac{1}{2} \|\mathrm{Op}\, x - b\|_2^2 + \tfrac{1}{2 \tau} \|A x - z_k + u_k\|_2^2 \\
+        z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
+        u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
+
+    Besides what `g` and `A` send, an iteration sends one scalar allreduce, and those of `inner` iterations of CGLS.
+
+    References
+    ----------
+    .. [1] Boyd, S., Parikh, N., Chu, E., Peleato, B., Eckstein, J., "Distributed optimization and statistical learning
+       via the alternating direction method of multipliers", Foundations and Trends in Machine Learning 3, 1-122, 2011.
+    """
+    check_operator("A", A, x0, z0)
+    check_operator("Op", Op, x0, b)
+    if b is None:
+        raise LayoutError("admm_l2 needs data b in the range of Op")
+    if isinstance(inner, bool) or not isinstance(inner, int) or inner < 1:
+        raise InputError(f"inner must be a positive integer, not {inner!r}")
+    x = check_arguments(x0, niter, (A, Op), g=g)
+    step = check_step(tau)
+    method = ADMML2(
+        L2(Op, b),
+        g,
+        check_tolerance("tol", tol),
+        check_tolerance("rtol", rtol),
+        bool(objective) or tol is not None or rtol is not None,
+        b,
+        StackedVStack([Op, (1 / math.sqrt(step)) * A]),
+        step,
+        bool(gfirst),
+        inner,
+    )
+    parts = (Op, g)
+    return solve(method, A, x, z0, parts=parts, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)

@@ -1,0 +1,165 @@
+"""Linearised ADMM: ADMM for a function of an operator's image, with a gradient step in place of an inversion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.array import axpby, zeros_like
+from collops.operators import LinearOperator
+from collops.operators.base import new_array
+from collops.solvers.driver import solve
+from collops.solvers.proximal.operator import ProxOperator, check_step
+from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_operator, check_tolerance
+from collops.solvers.result import SolverResult
+from collops.solvers.shrinkage import advance
+from collops.solvers.step_sums import StepSums
+
+__all__ = ["LinearizedADMM", "linearized_admm"]
+
+
+@dataclass(slots=True)
+class LinearizedADMMState:
+    """Vectors of linearised ADMM between two iterations."""
+
+    operator: LinearOperator
+    x: Any
+    z: Any
+    u: Any  # the scaled multiplier
+    image: Any  # A x
+    difference: Any  # A x - z
+    gradient: Any  # A^H (A x - z + u)
+    sums: StepSums
+
+
+@dataclass(frozen=True)
+class LinearizedADMM(Splitting):
+    """Linearised ADMM as a method of the driver.
+
+    Attributes
+    ----------
+    tau, mu : float
+        Step sizes.
+    """
+
+    tau: float
+    mu: float
+    name = "Linearised ADMM"
+
+    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> LinearizedADMMState:
+        """Return the state before the first iteration."""
+        x = data
+        image = operator._forward(x, new_array(operator.range, x, x.dtype))
+        z = image.copy() if x0 is None else x0.astype(x.dtype)
+        difference = axpby(1.0, image, -1.0, z, out=new_array(operator.range, x, x.dtype))
+        sums = self.start(difference, x)
+        self.finish(sums, self._objective(x, image) if self.objective else None)
+        sums.values[:2] = -1
+        gradient = new_array(operator.domain, x, x.dtype)
+        return LinearizedADMMState(operator, x, z, zeros_like(z), image, difference, gradient, sums)
+
+    def step(self, state: LinearizedADMMState) -> LinearizedADMMState:
+        """Find both proximal points, and move the multiplier by their difference."""
+        operator = state.operator
+        self.begin(state.sums)
+        state.difference = axpby(1.0, state.u, 1.0, state.difference, out=state.difference)
+        state.gradient = operator._adjoint(state.difference, state.gradient)
+        state.x = self.f._prox_of_sum(1.0, state.x, -self.mu / self.tau, state.gradient, self.mu, state.x)
+        state.image = operator._forward(state.x, state.image)
+        state.z = self.g._prox_of_sum(1.0, state.image, 1.0, state.u, self.tau, state.z)
+        advance(state.sums, 0, state.difference, base=state.image, alpha=-1.0, gradient=state.z, square=FIRST)
+        state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
+        self.finish(state.sums, self._objective(state.x, state.image) if self.objective else None)
+        return state
+
+    def details(self, state: LinearizedADMMState, rows: np.ndarray) -> dict[str, Any]:
+        """Return the objectives, if they were evaluated, and the second variable."""
+        return {**super().details(state, rows), "z": state.z}
+
+    def _objective(self, x: Any, image: Any) -> Any:
+        return self.f._value(x) + self.g._value(image)
+
+
+def linearized_admm(
+    f: ProxOperator,
+    g: ProxOperator,
+    A: LinearOperator,
+    x0: Any,
+    tau: float,
+    mu: float,
+    *,
+    z0: Any = None,
+    niter: int = 10,
+    tol: float | None = None,
+    rtol: float | None = None,
+    objective: bool = False,
+    callback: Callable[[int, Any], Any] | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    r"""Minimise :math:`f(x) + g(A x)` by linearised ADMM. Collective.
+
+    Parameters
+    ----------
+    f, g : ProxOperator
+        The functions.
+    A : LinearOperator
+        Any shape.
+    x0 : DistributedArray or StackedArray
+        Where to start, in the domain of `A`.
+    tau, mu : float
+        Step sizes, with :math:`\mu \le \tau / \lambda_{max}(A^H A)`.
+    z0 : DistributedArray or StackedArray, optional
+        Where z starts, in the range of `A`; at ``A @ x0`` by default.
+    niter : int
+        Largest number of iterations.
+    tol, rtol, objective
+        As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is :math:`f(x) + g(A x)`.
+    callback, progress, graph, lag
+        As for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+
+    Returns
+    -------
+    SolverResult
+        The residual is :math:`A x - z`. In its details: ``z``, and ``objective`` if it was evaluated.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If an argument is no proximal operator, operator or distributed array.
+    LayoutError
+        If a layout does not fit.
+    InputError
+        If an option makes no sense.
+
+    Notes
+    -----
+    .. math::
+        x_{k+1} &= \mathrm{prox}_{\mu f}\big(x_k - \tfrac{\mu}{\tau} A^H (A x_k - z_k + u_k)\big) \\
+        z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
+        u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
+
+    Besides what `f`, `g` and `A` send, an iteration sends one scalar allreduce.
+
+    References
+    ----------
+    .. [1] Parikh, N., Boyd, S., "Proximal algorithms", Foundations and Trends in Optimization 1, 127-239, 2014.
+    """
+    check_operator("A", A, x0, z0)
+    x = check_arguments(x0, niter, (A,), f=f, g=g)
+    method = LinearizedADMM(
+        f,
+        g,
+        check_tolerance("tol", tol),
+        check_tolerance("rtol", rtol),
+        bool(objective) or tol is not None or rtol is not None,
+        check_step(tau),
+        check_step(mu, "mu"),
+    )
+    return solve(
+        method, A, x, z0, parts=(f, g), niter=niter, callback=callback, progress=progress, graph=graph, lag=lag
+    )

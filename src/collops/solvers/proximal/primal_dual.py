@@ -1,0 +1,232 @@
+"""Primal-dual: the method of Chambolle and Pock, for a function of an operator's image that is not smooth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.array import axpby, zeros_like
+from collops.errors import InputError, LayoutError
+from collops.operators import LinearOperator
+from collops.operators.base import new_array
+from collops.solvers.driver import solve
+from collops.solvers.method import Row
+from collops.solvers.problem import check_number
+from collops.solvers.proximal.operator import ProxOperator
+from collops.solvers.proximal.splitting import (
+    FIRST,
+    SECOND,
+    Splitting,
+    StepSizes,
+    check_arguments,
+    check_operator,
+    check_tolerance,
+)
+from collops.solvers.proximal.values import inner
+from collops.solvers.result import SolverResult, Status
+from collops.solvers.shrinkage import advance
+from collops.solvers.step_sums import StepSums
+
+__all__ = ["PrimalDual", "primal_dual"]
+
+
+@dataclass(slots=True)
+class PrimalDualState:
+    """Vectors of the primal-dual method between two iterations."""
+
+    operator: LinearOperator
+    x: Any
+    y: Any
+    ahead: Any  # x, extrapolated
+    image: Any  # A ahead, then the next y
+    gradient: Any  # A^H y + z
+    point: Any
+    sums: StepSums
+    iteration: int
+
+
+@dataclass(frozen=True)
+class PrimalDual(Splitting):
+    """The primal-dual method as a method of the driver.
+
+    Attributes
+    ----------
+    tau, mu : StepSizes
+        Of x and of y.
+    theta : float
+        Extrapolation.
+    gfirst : bool
+        Whether y comes first.
+    z : DistributedArray, StackedArray or None
+        The vector of a linear term.
+    """
+
+    tau: StepSizes
+    mu: StepSizes
+    theta: float
+    gfirst: bool
+    z: Any
+    name = "Primal-dual"
+
+    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> PrimalDualState:
+        """Return the state before the first iteration."""
+        x = data
+        image = new_array(operator.range, x, x.dtype)
+        y = zeros_like(image) if x0 is None else x0.astype(x.dtype)
+        sums = self.start(x, y)
+        self.finish(sums, self._objective(operator, x, image) if self.objective else None)
+        sums.values[:2] = -1
+        gradient, point = (new_array(operator.domain, x, x.dtype) for _ in range(2))
+        return PrimalDualState(operator, x, y, x.copy(), image, gradient, point, sums, 0)
+
+    def step(self, state: PrimalDualState) -> PrimalDualState:
+        """Move the dual and the primal variable, in the order that was asked for."""
+        tau, mu = self.tau[state.iteration], self.mu[state.iteration]
+        self.begin(state.sums)
+        if self.gfirst:
+            self._move_y(state, mu)
+        self._move_x(state, tau)
+        if not self.gfirst:
+            self._move_y(state, mu)
+        self.finish(state.sums, self._objective(state.operator, state.x, state.image) if self.objective else None)
+        if self.tau.varies or self.mu.varies:
+            state.iteration += 1
+        return state
+
+    def verdict(self, row: Row, first: Row) -> Status | None:
+        """Stop where both updates are small, or the objective is."""
+        if self.tol is not None and 0 <= row[FIRST] <= self.tol**2 and row[SECOND] <= self.tol**2:
+            return Status.CONVERGED
+        return super().verdict((*row[:3], float("nan")), first)
+
+    def details(self, state: PrimalDualState, rows: np.ndarray) -> dict[str, Any]:
+        """Return the objectives, if they were evaluated, the dual variable, and the norms of its updates."""
+        updates = np.sqrt(np.maximum(rows[1:, SECOND], 0))
+        return {**super().details(state, rows), "y": state.y, "y_updates": updates}
+
+    def _move_y(self, state: PrimalDualState, mu: float) -> None:
+        state.image = state.operator._forward(state.ahead, state.image)
+        moved = axpby(mu, state.image, 1.0, state.y, out=state.image)
+        state.image = self.g._proxdual(moved, mu, moved)
+        advance(state.sums, 1, state.y, base=state.image, update=SECOND)
+
+    def _move_x(self, state: PrimalDualState, tau: float) -> None:
+        state.gradient = state.operator._adjoint(state.y, state.gradient)
+        if self.z is not None:
+            state.gradient = axpby(1.0, self.z, 1.0, state.gradient, out=state.gradient)
+        state.point = self.f._prox_of_sum(1.0, state.x, -tau, state.gradient, tau, state.point)
+        advance(state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=self.theta, update=FIRST)
+
+    def _objective(self, operator: LinearOperator, x: Any, image: Any) -> Any:
+        value = self.f._value(x) + self.g._value(operator._forward(x, image))
+        return value if self.z is None else value + inner(self.z, x)
+
+
+def primal_dual(
+    f: ProxOperator,
+    g: ProxOperator,
+    A: LinearOperator,
+    x0: Any,
+    tau: Any,
+    mu: Any,
+    *,
+    y0: Any = None,
+    z: Any = None,
+    theta: float = 1.0,
+    niter: int = 10,
+    gfirst: bool = True,
+    tol: float | None = None,
+    rtol: float | None = None,
+    objective: bool = False,
+    callback: Callable[[int, Any], Any] | None = None,
+    progress: bool | None = None,
+    graph: bool | str = "auto",
+    lag: int | None = None,
+) -> SolverResult:
+    r"""Minimise :math:`g(A x) + f(x) + z^H x` by the primal-dual method of Chambolle and Pock. Collective.
+
+    Parameters
+    ----------
+    f, g : ProxOperator
+        The functions, convex.
+    A : LinearOperator
+        Any shape.
+    x0 : DistributedArray or StackedArray
+        Where to start, in the domain of `A`.
+    tau, mu : float or sequence of float
+        Step sizes of x and of the dual variable y, or one for each iteration; :math:`\tau \mu \lambda_{max}(A^H A) < 1`
+        to converge.
+    y0 : DistributedArray or StackedArray, optional
+        Where y starts, in the range of `A`; at 0 by default.
+    z : DistributedArray or StackedArray, optional
+        The vector of a linear term; of complex arrays the real part of the product counts.
+    theta : float
+        Extrapolation, 0 to 1; 0 is the method of Arrow and Hurwicz.
+    niter : int
+        Largest number of iterations.
+    gfirst : bool
+        Whether y moves first.
+    tol : float, optional
+        Stop when the norms of the updates of x and of y are both at most this.
+    rtol : float, optional
+        Stop when the objective is below this multiple of the one at `x0`.
+    objective : bool
+        Whether to record the objective, which applies `A` once more in each iteration.
+    callback, progress, graph, lag
+        As for :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. With a sequence of step sizes the
+        host looks them up, so that no iteration can be recorded.
+
+    Returns
+    -------
+    SolverResult
+        The residual is the update of x. In its details: ``y``, ``y_updates`` (norms), and ``objective`` if it was
+        evaluated.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If an argument is no proximal operator, operator or distributed array.
+    LayoutError
+        If a layout does not fit.
+    InputError
+        If an option makes no sense.
+
+    Notes
+    -----
+    With `gfirst`, and otherwise in the other order:
+
+    .. math::
+        y_{k+1} &= \mathrm{prox}_{\mu g^*}(y_k + \mu A \bar{x}_k) \\
+        x_{k+1} &= \mathrm{prox}_{\tau f}\big(x_k - \tau (A^H y_{k+1} + z)\big) \\
+        \bar{x}_{k+1} &= x_{k+1} + \theta (x_{k+1} - x_k)
+
+    Besides what `f`, `g` and `A` send, an iteration sends one allreduce of three numbers.
+
+    References
+    ----------
+    .. [1] Chambolle, A., Pock, T., "A first-order primal-dual algorithm for convex problems with applications to
+       imaging", Journal of Mathematical Imaging and Vision 40, 120-145, 2011.
+    """
+    check_operator("A", A, x0, y0)
+    x = check_arguments(x0, niter, (A,), f=f, g=g)
+    if z is not None and getattr(z, "layout", None) is not A.domain:
+        raise LayoutError(f"z must have the layout {A.domain} of x0")
+    if not 0 <= check_number("theta", theta) <= 1:
+        raise InputError(f"theta must be 0 to 1, not {theta!r}")
+    sizes = StepSizes("tau", tau, niter), StepSizes("mu", mu, niter)
+    method = PrimalDual(
+        f,
+        g,
+        check_tolerance("tol", tol),
+        check_tolerance("rtol", rtol),
+        bool(objective) or rtol is not None,
+        *sizes,
+        float(theta),
+        bool(gfirst),
+        z,
+    )
+    parts = (f, g, *sizes)
+    return solve(method, A, x, y0, parts=parts, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)

@@ -1,0 +1,193 @@
+"""What proximal methods share: arguments, the numbers of an iteration, and when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators import LinearOperator
+from collops.solvers.method import Row
+from collops.solvers.problem import check_number
+from collops.solvers.proximal.operator import ProxOperator, check_step
+from collops.solvers.result import Status
+from collops.solvers.step_sums import StepSums
+
+__all__ = ["FIRST", "SECOND", "Splitting", "StepSizes", "check_arguments", "check_operator", "check_tolerance"]
+
+FIRST, SECOND, _OBJECTIVE, _BEFORE = range(4)
+"""Numbers of an iteration: the square that the residual's norm is made of, another one, the objective, and the one
+before."""
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The part of a proximal method that is the same for all of them.
+
+    Attributes
+    ----------
+    f, g : ProxOperator or None
+        The functions.
+    tol : float, optional
+        Bound on the change of the objective in one iteration, relative to it.
+    rtol : float, optional
+        Bound on the objective, relative to the one at the start.
+    objective : bool
+        Whether it is evaluated in every iteration.
+    """
+
+    f: Any
+    g: Any
+    tol: float | None
+    rtol: float | None
+    objective: bool
+    width = 4
+
+    def start(self, *arrays: Any) -> StepSums:
+        """Return the sums of an iteration over arrays, with numbers that say that there was none."""
+        sums = StepSums(*arrays, width=3, kept=1)
+        sums.values.fill(-1)
+        return sums
+
+    def begin(self, sums: StepSums) -> None:
+        """Prepare the sums for an iteration."""
+        if self.objective:
+            sums.values[_BEFORE:] = sums.values[_OBJECTIVE : _OBJECTIVE + 1]
+        sums.clear()
+
+    def finish(self, sums: StepSums, objective: Any = None) -> None:
+        """Combine the sums of an iteration, and set the objective. Collective."""
+        if self.objective:
+            sums.contribute(_OBJECTIVE, objective)
+        sums.combine()
+
+    def finalize(self, state: Any) -> Any:
+        """Return the state."""
+        return state
+
+    def late(self, state: Any) -> bool:
+        """Return False: the numbers of an iteration are there with it."""
+        return False
+
+    def monitor(self, state: Any) -> Any:
+        """Return the numbers of the iteration."""
+        return state.sums.values
+
+    def verdict(self, row: Row, first: Row) -> Status | None:
+        """Stop where the objective has stopped to change, or is small enough."""
+        square, second, objective, before = row
+        if square < 0:
+            return None  # before the first iteration
+        if square + second - (square + second) != 0 or objective != objective:
+            return Status.NOT_FINITE
+        if self.tol is not None and abs(objective - before) < self.tol * abs(before):
+            return Status.CONVERGED
+        if self.rtol is not None and objective < self.rtol * first[_OBJECTIVE]:
+            return Status.CONVERGED
+        return None
+
+    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
+        """Return the norms of the residual; NaN before the first iteration."""
+        squares = rows[:, FIRST]
+        return np.sqrt(np.where(squares < 0, np.nan, squares))
+
+    def details(self, state: Any, rows: np.ndarray) -> dict[str, Any]:
+        """Return the objectives, if they were evaluated."""
+        return {"objective": rows[:, _OBJECTIVE].copy()} if self.objective else {}
+
+
+class StepSizes:
+    """One step size for each iteration, which the host looks up.
+
+    Parameters
+    ----------
+    name : str
+        The argument's.
+    sizes : float or sequence of float
+        Positive; one, or one for each iteration.
+    niter : int
+        Number of iterations.
+
+    Attributes
+    ----------
+    varies : bool
+        Whether there are several.
+
+    Raises
+    ------
+    InputError
+        If one is not positive, or there are too few.
+    """
+
+    def __init__(self, name: str, sizes: Any, niter: int) -> None:
+        self.varies = hasattr(sizes, "__len__")
+        given: Sequence[Any] = list(sizes) if self.varies else [sizes]
+        self._sizes = [check_step(size, name) for size in given]
+        if self.varies and len(self._sizes) < niter:
+            raise InputError(f"{name} must be a number, or one for each of {niter} iterations, not {len(given)}")
+
+    @property
+    def capturable(self) -> bool:
+        """Whether every iteration does the same."""
+        return not self.varies
+
+    def __getitem__(self, iteration: int) -> float:
+        return self._sizes[iteration] if self.varies else self._sizes[0]
+
+
+def check_arguments(x0: Any, niter: Any, operators: Sequence[Any], **functions: Any) -> Any:
+    """Refuse arguments that do not fit, and return where to start: a copy in the dtype of the computation.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If a function is no proximal operator, or `x0` no distributed array.
+    InputError
+        If `niter` is negative or no integer.
+    """
+    for name, function in functions.items():
+        if not isinstance(function, ProxOperator):
+            raise UnsupportedTypeError(
+                f"{name} must be a proximal operator, not {type(function).__module__}.{type(function).__qualname__}; "
+                "collops.solvers.proximal.lift_proximal makes one of an operator of local arrays"
+            )
+    if not hasattr(x0, "leaves"):
+        raise UnsupportedTypeError(f"x0 must be a distributed array, not {type(x0).__module__}.{type(x0).__qualname__}")
+    if isinstance(niter, bool) or not isinstance(niter, int | np.integer) or niter < 0:
+        raise InputError(f"niter must be an integer of at least 0, not {niter!r}")
+    dtype = np.result_type(x0.dtype, np.float64) if x0.dtype.kind in "biu" else x0.dtype
+    if any(operator.dtype.kind == "c" for operator in operators):
+        dtype = np.result_type(dtype, np.complex64)
+    return x0.astype(dtype)
+
+
+def check_operator(name: str, operator: Any, x0: Any, z0: Any = None) -> None:
+    """Refuse an operator that does not act on arrays like `x0`, or not lead to those like `z0`.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it is no operator.
+    LayoutError
+        If the layouts differ.
+    """
+    if not isinstance(operator, LinearOperator):
+        raise UnsupportedTypeError(f"{name} must be a distributed operator, not {type(operator).__qualname__}")
+    if getattr(x0, "layout", None) is not operator.domain:
+        raise LayoutError(f"x0 must have the layout {operator.domain} of {name}")
+    if z0 is not None and getattr(z0, "layout", None) is not operator.range:
+        raise LayoutError(f"the second array must have the layout {operator.range}, to which {name} leads")
+
+
+def check_tolerance(name: str, value: Any) -> float | None:
+    """Return a tolerance as a float, or None for none.
+
+    Raises
+    ------
+    InputError
+        If it is negative or no number.
+    """
+    return None if value is None else check_number(name, value)
