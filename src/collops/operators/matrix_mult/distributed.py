@@ -1,0 +1,294 @@
+"""MatrixMult: a distributed matrix times a distributed matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, SupportsIndex
+
+import numpy as np
+
+from collops.array import DistributedArray, Layout
+from collops.array.dtypes import real_of
+from collops.backend import Engine, engine_of
+from collops.comm import Communicator
+from collops.errors import CollopsError, InputError, LayoutError, UnsupportedTypeError
+from collops.operators.base import LinearOperator, is_complex
+from collops.operators.dims import check_holds, communicator_or_world
+from collops.operators.matrix_mult.process_grid import best_process_grid, checked_process_grid
+from collops.operators.matrix_mult.rows import RowsOfAll, RowsOfSplit
+from collops.operators.matrix_mult.summa import Summa, panels
+from collops.operators.scratch import Scratch
+
+__all__ = ["MatrixMult"]
+
+_KEPT = 4 << 20  # bytes: rows of the matrix that take no more are gathered once, as are those of the model every time
+
+
+class _Algorithm(Protocol):
+    def forward(self, x: Any, out: Any, engine: Any) -> None: ...
+
+    def adjoint(self, y: Any, out: Any, engine: Any) -> None: ...
+
+    def converted(self, dtype: Any) -> _Algorithm: ...
+
+
+class MatrixMult(LinearOperator):
+    r"""The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
+
+    Model and data are 2-D arrays, A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of
+    p x q processes; any number of ranks, and blocks of any sizes will do.
+
+    ``kind="summa"``: matrix, model and data are all split over both axes of the grid. For every panel of the inner
+    extent K, forward broadcasts matrix and model within rows and columns of processes; adjoint broadcasts the matrix,
+    and adds up its products within columns. The messages of one panel travel while the one before is multiplied. A
+    matrix whose rows are small (4 MiB, as those of its model) is gathered within rows of processes once, when the
+    operator is made; then each application sends one message, an allgather forward and an allreduce in the adjoint.
+
+    ``kind="block"``: the matrix is split by rows over p, the model by columns over q, and each is replicated over the
+    other axis. Forward sends nothing, the data being split over both axes, or one allgather if `gather_range` wants
+    their rows on all ranks, as those of the model are. Adjoint sends one allreduce.
+
+    Collective; all communicators are made here.
+
+    Parameters
+    ----------
+    A : DistributedArray or array, 2-D
+        The matrix. A distributed one is brought to the layout that is needed, once, if it has another. A plain array is
+        this rank's block: the shapes are gathered once.
+    M : int or Layout
+        Number of columns of the model, or the model's layout, whose blocks may then have other sizes than the most even
+        ones.
+    kind : {"summa", "block"}
+        The algorithm.
+    process_grid : sequence of int, optional
+        The grid (p, q), whose ranks are numbered in C order. By default that of A, where it is a distributed matrix
+        that is split as wanted; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For this
+        rank's block of A it is the one closest to a square by default: `best_process_grid`.
+    gather_range : bool, optional
+        For ``"block"``: whether the data are split by columns only, like the model.
+    comm : Communicator, optional
+        The ranks; those of a distributed matrix, or the world.
+    dtype : dtype, optional
+        Of the operator; by default that of A.
+
+    Attributes
+    ----------
+    kind : str
+    process_grid : tuple of int
+
+    Raises
+    ------
+    InputError
+        If there is no such kind, or the grid does not fit the ranks.
+    LayoutError
+        On every rank, if blocks do not fit together, or the layout of the model does not fit the grid.
+    UnsupportedTypeError
+        If A is complex and `dtype` is not.
+
+    References
+    ----------
+    .. [1] R. A. van de Geijn and J. Watts, "SUMMA: Scalable Universal Matrix Multiplication Algorithm", Concurrency:
+       Practice and Experience 9(4), 1997.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import MatrixMult
+    >>> A = MatrixMult(collops.from_global(np.eye(4, 3)), 2)
+    >>> A.forward(collops.ones(A.domain)).gather()[:, 0]
+    array([1., 1., 1., 0.])
+    """
+
+    def __init__(
+        self,
+        A: Any,
+        M: SupportsIndex | Layout,
+        kind: str = "summa",
+        *,
+        process_grid: Sequence[SupportsIndex] | None = None,
+        gather_range: bool = False,
+        comm: Communicator | None = None,
+        dtype: Any = None,
+    ) -> None:
+        if kind not in ("summa", "block"):
+            raise InputError(f"kind must be 'summa' or 'block', not {kind!r}")
+        if gather_range and kind == "summa":
+            raise InputError("gather_range is for kind='block'; the data of SUMMA are split like its model")
+        if comm is None and isinstance(A, DistributedArray):
+            comm = A.comm
+        comm = communicator_or_world(comm)
+        grid = None if process_grid is None else checked_process_grid(process_grid, comm.size)
+        if isinstance(A, DistributedArray):
+            if A.ndim != 2:
+                raise LayoutError(f"a matrix has two axes, not the shape {A.shape}")
+            columns = M.shape[-1] if isinstance(M, Layout) else int(M)
+            grid = grid or _grid_of(A.layout, kind) or _best_grid(A.layout, columns, kind)
+            layout = _layout_of_matrix(A.layout, grid, kind)
+            block = (A if layout is A.layout else A.redistribute(layout)).local_array
+        else:
+            grid = grid or best_process_grid(comm.size)
+            layout, block = _gathered_layout(A, grid, kind, comm)
+        given = np.dtype(block.dtype)
+        kept = given if dtype is None else np.dtype(dtype)
+        if is_complex(given) and not is_complex(kept):
+            raise UnsupportedTypeError(f"a matrix of dtype {given} does not fit into {kept}")
+        self.kind = kind
+        self.process_grid = grid
+        domain = _layout_of_model(layout.shape[1], M, grid, kind)
+        super().__init__(domain, _layout_of_data(layout, domain, grid, gather_range), kept, comm)
+        self._engine = engine_of(block)
+        block = self._engine.xp.ascontiguousarray(block, kept)
+        self._algorithms = {kept: self._algorithm(block, layout, domain, gather_range)}
+        self._scratch = Scratch()
+
+    def _algorithm(self, block: Any, layout: Layout, domain: Layout, gather_range: bool) -> _Algorithm:
+        p, q = self.process_grid
+        ranks, rank = self.comm.size, self.comm.rank
+        row = self._subgroup(tuple(other // q for other in range(ranks)), q)
+        column = self._subgroup(tuple(other % q for other in range(ranks)), p)
+        place, heights = layout.slices(rank)[0], layout.sizes[0]
+        if self.kind == "block":
+            return RowsOfAll(block, place, heights if gather_range else None, column)
+        row_bytes, model_bytes = (
+            max(extents) * layout.shape[1] * self.dtype.itemsize for extents in (heights, domain.sizes[1])
+        )
+        if (row is None or row_bytes <= _KEPT) and model_bytes <= _KEPT:
+            rows = _whole_rows(block, layout.sizes[1], row)
+            return RowsOfAll(rows, place, None, None) if column is None else RowsOfSplit(rows, domain.sizes[0], column)
+        if row is None and column is None:
+            return RowsOfAll(block, place, None, None)
+        return Summa(block, panels(layout.sizes[1], domain.sizes[0]), row, column)
+
+    def _subgroup(self, groups: tuple[int, ...], size: int) -> Communicator | None:
+        return None if size == 1 else self.comm.subgroup(groups)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._applied("forward", x, self._new(self.range, x) if out is None else out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._applied("adjoint", y, self._new(self.domain, y) if out is None else out)
+
+    def _applied(self, direction: str, source: Any, target: Any) -> Any:
+        engine = source.engine
+        if engine is not self._engine:
+            raise UnsupportedTypeError(
+                f"a matrix of the engine {self._engine.name} cannot multiply arrays of {engine.name}"
+            )
+        given, wanted = source.local_array, target.local_array
+        dtype = self.dtype if given.dtype == self.dtype else np.result_type(self.dtype, given.dtype)
+        if given.dtype != dtype or not given.flags.c_contiguous:
+            copied = self._scratch.get("given", given.shape, dtype, engine)
+            copied[...] = given
+            given = copied
+        result = wanted
+        if wanted.dtype != dtype:
+            result = self._scratch.get("result", wanted.shape, dtype, engine)
+            check_holds(wanted, result)
+        if is_complex(dtype) and not is_complex(self.dtype):
+            # Real and imaginary parts are columns to a real matrix, which need not become complex for them.
+            dtype = real_of(dtype)
+            self._apply(direction, dtype, given.view(dtype), result.view(dtype), engine)
+        else:
+            self._apply(direction, dtype, given, result, engine)
+        if result is not wanted:
+            wanted[...] = result
+        return target
+
+    def _apply(self, direction: str, dtype: Any, given: Any, result: Any, engine: Engine) -> None:
+        algorithm = self._algorithms.get(dtype)
+        if algorithm is None:
+            algorithm = self._algorithms[dtype] = self._algorithms[self.dtype].converted(dtype)
+        if direction == "forward":
+            algorithm.forward(given, result, engine)
+        else:
+            algorithm.adjoint(given, result, engine)
+
+
+def _grid_of(layout: Layout, kind: str) -> tuple[int, int] | None:
+    """Return the grid of a matrix that is split as wanted already; ``None`` for others."""
+    p, q = len(layout.sizes[0]), len(layout.sizes[1])
+    if kind == "block":
+        q = layout.ranks // p
+        wanted = p > 1 and layout.axes[1] is None
+    else:
+        wanted = p > 1 and q > 1
+    return (p, q) if wanted and p * q == layout.ranks and _layout_of_matrix(layout, (p, q), kind) is layout else None
+
+
+def _best_grid(layout: Layout, columns: int, kind: str) -> tuple[int, int]:
+    if kind == "block":
+        return layout.ranks, 1
+    return best_process_grid(layout.ranks, (layout.shape[0], layout.shape[1]), columns)
+
+
+def _layout_of_matrix(layout: Layout, grid: tuple[int, int], kind: str) -> Layout:
+    """Return the layout that an algorithm needs of a matrix, with the sizes that the blocks have where they fit."""
+    axes = (0, None if kind == "block" else 1)
+    sizes = [
+        blocks if axis is not None and len(blocks) == grid[axis] else None
+        for blocks, axis in zip(layout.sizes, axes, strict=True)
+    ]
+    return Layout(layout.shape, layout.ranks, grid, axes, sizes)
+
+
+def _layout_of_model(inner: int, M: SupportsIndex | Layout, grid: tuple[int, int], kind: str) -> Layout:
+    axes = (None if kind == "block" else 0, 1)
+    if not isinstance(M, Layout):
+        return Layout((inner, M), grid[0] * grid[1], grid, axes)
+    if M.ndim != 2 or M.shape[0] != inner:
+        raise LayoutError(f"a matrix with {inner} columns multiplies a model with as many rows, not of shape {M.shape}")
+    fits = all(axis is None or len(blocks) == grid[axis] for blocks, axis in zip(M.sizes, axes, strict=True))
+    if not fits or Layout(M.shape, M.ranks, grid, axes, M.sizes) is not M:
+        raise LayoutError(f"the model's layout {M} is not that of a grid of {grid[0]} x {grid[1]} processes ({kind})")
+    return M
+
+
+def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], whole: bool) -> Layout:
+    return Layout(
+        (matrix.shape[0], model.shape[1]),
+        matrix.ranks,
+        grid,
+        (None if whole else 0, 1),
+        [None if whole else matrix.sizes[0], model.sizes[1]],
+    )
+
+
+def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicator) -> tuple[Layout, Any]:
+    """Return the layout of the matrix whose block on this rank is `A`, and that as an array. Collective."""
+    error: Exception | None = None
+    try:
+        engine_of(A)
+        if A.ndim != 2:
+            raise LayoutError(f"this rank's block of a matrix has two axes, not the shape {A.shape}")
+    except CollopsError as refused:
+        error = refused
+    comm.check(error)
+    entries = comm.allgather_metadata([*(int(extent) for extent in A.shape), A.dtype.name])
+    if len({entry[2] for entry in entries}) > 1:
+        raise LayoutError("the blocks of a matrix must have one dtype on all ranks")
+    p, q = grid
+    shapes = {(rank // q, rank % q): (entry[0], entry[1]) for rank, entry in enumerate(entries)}
+    rows = [shapes[i, 0][0] for i in range(p)]
+    columns = [shapes[0, j][1] for j in range(q)] if kind == "summa" else [shapes[0, 0][1]]
+    for (i, j), shape in shapes.items():
+        if shape != (rows[i], columns[j if kind == "summa" else 0]):
+            raise LayoutError(
+                f"on a grid of {p} x {q} processes, the block of rank {i * q + j} has the shape {shape}, which does "
+                f"not fit its row and column of blocks ({rows[i]} rows, {columns[j if kind == 'summa' else 0]} columns)"
+            )
+    axes = (0, None if kind == "block" else 1)
+    return Layout((sum(rows), sum(columns)), comm.size, grid, axes, [rows, columns]), A
+
+
+def _whole_rows(block: Any, widths: Sequence[int], row: Communicator | None) -> Any:
+    """Return this rank's rows of the whole matrix. Collective among the ranks that share them."""
+    if row is None or len(block) == 0:
+        return block if row is None else engine_of(block).xp.empty((0, sum(widths)), block.dtype)
+    xp = engine_of(block).xp
+    gathered = row.allgatherv(block.reshape(-1), [len(block) * width for width in widths])
+    rows, begin, column = xp.empty((len(block), sum(widths)), block.dtype), 0, 0
+    for width in widths:
+        rows[:, column : column + width] = gathered[begin : begin + len(block) * width].reshape(len(block), width)
+        begin, column = begin + len(block) * width, column + width
+    return rows

@@ -1,0 +1,63 @@
+"""Products of local matrices into given memory, by the BLAS of their engine; conjugate transposes take no copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas as _scipy_blas
+
+from collops.backend import engine_of
+
+__all__ = ["multiply"]
+
+blas: Any = _scipy_blas  # its functions are made at import, where type checkers cannot see them
+_GEMM: dict[str, Any] = {"f": blas.sgemm, "d": blas.dgemm, "F": blas.cgemm, "D": blas.zgemm}
+_CONJUGATE_TRANSPOSE = 2
+
+
+def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> None:
+    """Compute ``out = a @ b``, or with the conjugate transpose of `a`; or add that to `out`.
+
+    Parameters
+    ----------
+    a, b, out : array, 2-D
+        C-contiguous, of one engine and one dtype; possibly empty.
+    adjoint : bool
+        Whether `a` is transposed and conjugated.
+    accumulate : bool
+        Whether the product is added to what `out` holds.
+    """
+    if out.size == 0:
+        return
+    if b.shape[0] == 0:
+        if not accumulate:
+            out.fill(0)
+        return
+    engine = engine_of(out)
+    by_blas = out.dtype.char in _GEMM
+    if engine.name == "numpy" and by_blas:
+        _multiply_on_host(a, b, out, adjoint, accumulate)
+    elif engine.name == "cupy" and by_blas and not engine.xp.cuda.runtime.is_hip:
+        from collops.operators.cublas import multiply as multiply_by_cublas
+
+        multiply_by_cublas(a, b, out, adjoint=adjoint, accumulate=accumulate)
+    else:
+        left = a.conj().T if adjoint else a
+        if accumulate:
+            out += engine.xp.matmul(left, b)
+        else:
+            out[...] = engine.xp.matmul(left, b)
+
+
+def _multiply_on_host(a: np.ndarray, b: np.ndarray, out: np.ndarray, adjoint: bool, accumulate: bool) -> None:
+    # BLAS counts columns first: it computes the transposed product of the transposed matrices.
+    _GEMM[out.dtype.char](
+        1,
+        b.T,
+        a.T,
+        beta=int(accumulate),
+        c=out.T,
+        trans_b=_CONJUGATE_TRANSPOSE if adjoint else 0,
+        overwrite_c=True,
+    )

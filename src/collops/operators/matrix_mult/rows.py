@@ -1,0 +1,105 @@
+"""Products with whole rows of the matrix: nothing of it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+from collops.comm import Communicator
+from collops.operators.matrix_mult.products import multiply
+from collops.operators.scratch import Scratch
+
+__all__ = ["RowsOfAll", "RowsOfSplit"]
+
+
+class RowsOfAll:
+    """Some rows of the matrix, times all rows of some columns of the model; adjoint sends one allreduce.
+
+    Parameters
+    ----------
+    rows : array, 2-D
+        This rank's rows of the matrix, C-contiguous.
+    place : slice
+        Which they are, of the data.
+    counts : sequence of int, optional
+        Where the data are wanted whole: numbers of rows of all ranks of `column`, gathered by one message.
+    column : Communicator, optional
+        The ranks that have other rows and the same columns of the model; ``None`` where there are none.
+    """
+
+    def __init__(self, rows: Any, place: slice, counts: Sequence[int] | None, column: Communicator | None) -> None:
+        self._rows = rows
+        self._place = place
+        self._counts = counts
+        self._column = column
+        self._scratch = Scratch()
+
+    def converted(self, dtype: Any) -> RowsOfAll:
+        """Return the same with the matrix in another dtype."""
+        other = copy(self)
+        other._rows = self._rows.astype(dtype)
+        return other
+
+    def forward(self, x: Any, out: Any, engine: Any) -> None:
+        """Fill `out` with the product."""
+        if self._counts is None or self._column is None:
+            multiply(self._rows, x, out)
+            return
+        part = self._scratch.get("rows", (len(self._rows), x.shape[1]), x.dtype, engine)
+        multiply(self._rows, x, part)
+        if out.size:
+            self._column.allgatherv(part, self._counts, out=out)
+
+    def adjoint(self, y: Any, out: Any, engine: Any) -> None:
+        """Fill `out` with the product of the conjugate transpose."""
+        multiply(self._rows, y if self._counts is None else y[self._place], out, adjoint=True)
+        if self._column is not None and out.size:
+            self._column.allreduce(out, out=out)
+
+
+class RowsOfSplit:
+    """Some rows of the matrix, times a model whose rows are split: one message each way.
+
+    Parameters
+    ----------
+    rows : array, 2-D
+        This rank's rows of the matrix, C-contiguous.
+    counts : sequence of int
+        Numbers of rows of the model on the ranks of `column`.
+    column : Communicator
+        The ranks that have other rows, of matrix and model, and the same columns of the model.
+    """
+
+    def __init__(self, rows: Any, counts: Sequence[int], column: Communicator) -> None:
+        self._rows = rows
+        self._counts = counts
+        self._column = column
+        begin = sum(counts[: column.rank])
+        self._mine = slice(begin, begin + counts[column.rank])
+        self._scratch = Scratch()
+
+    def converted(self, dtype: Any) -> RowsOfSplit:
+        """Return the same with the matrix in another dtype."""
+        other = copy(self)
+        other._rows = self._rows.astype(dtype)
+        return other
+
+    def forward(self, x: Any, out: Any, engine: Any) -> None:
+        """Fill `out` with the product."""
+        whole = self._whole(x, engine)
+        if whole.size:
+            self._column.allgatherv(x, self._counts, out=whole)
+        multiply(self._rows, whole, out)
+
+    def adjoint(self, y: Any, out: Any, engine: Any) -> None:
+        """Fill `out` with the product of the conjugate transpose."""
+        whole = self._whole(y, engine)
+        multiply(self._rows, y, whole, adjoint=True)
+        if whole.size:
+            self._column.allreduce(whole, out=whole)
+        out[...] = whole[self._mine]
+
+    def _whole(self, like: Any, engine: Any) -> Any:
+        """Return memory for all rows of this rank's columns of the model."""
+        return self._scratch.get("whole", (self._rows.shape[1], like.shape[1]), like.dtype, engine)

@@ -1,0 +1,209 @@
+"""SUMMA on any grid of processes: panels of matrix and model are broadcast, and their products added up.
+
+The inner extent is cut wherever a block of the matrix or of the model ends, so that each panel has one owner in every
+row and one in every column of processes; the two need not be cut alike, nor the grid be a square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from collops.comm import Communicator
+from collops.operators.matrix_mult.lanes import Lane, lane_for
+from collops.operators.matrix_mult.products import multiply
+from collops.operators.scratch import Scratch
+
+__all__ = ["Panel", "Summa", "panels"]
+
+_WIDEST = 4096  # so that the first panel, whose messages nothing hides, is not most of a large block
+
+
+class Panel(NamedTuple):
+    """A range of the inner extent.
+
+    Attributes
+    ----------
+    width : int
+        Its length.
+    column, row : int
+        The column of processes that holds it of the matrix, and the row that holds it of the model.
+    in_matrix, in_model : slice
+        Which columns of the owner's block of the matrix, and which rows of its block of the model.
+    """
+
+    width: int
+    column: int
+    row: int
+    in_matrix: slice
+    in_model: slice
+
+
+def panels(columns: Sequence[int], rows: Sequence[int], widest: int = _WIDEST) -> list[Panel]:
+    """Return the panels of a product, in order.
+
+    Parameters
+    ----------
+    columns, rows : sequence of int
+        How the inner extent is cut into columns of the matrix and into rows of the model.
+    widest : int
+        No panel is wider.
+    """
+    column_ends, row_ends = list(accumulate(columns, initial=0)), list(accumulate(rows, initial=0))
+    cuts = sorted({*column_ends, *row_ends})
+    found = []
+    for begin, end in pairwise(cuts):
+        column, row = _block_of(begin, column_ends), _block_of(begin, row_ends)
+        pieces = -(-(end - begin) // widest)
+        share, longer = divmod(end - begin, pieces)
+        for piece in range(pieces):
+            width = share + (piece < longer)
+            in_matrix, in_model = begin - column_ends[column], begin - row_ends[row]
+            found.append(
+                Panel(width, column, row, slice(in_matrix, in_matrix + width), slice(in_model, in_model + width))
+            )
+            begin += width
+    return found
+
+
+class Summa:
+    """The products of one rank, panel by panel.
+
+    For each panel, forward sends a broadcast of the matrix and one of the model; adjoint a broadcast of the matrix, and
+    a reduction of the result. The messages of the next panel travel while this one is multiplied, where the engine can
+    do two things at once.
+
+    Parameters
+    ----------
+    block : array, 2-D
+        This rank's block of the matrix, C-contiguous; kept as one contiguous array a panel.
+    plan : sequence of Panel
+        The panels.
+    row, column : Communicator or None
+        The ranks of this row and of this column of processes; ``None`` where this is the only one.
+    """
+
+    def __init__(
+        self, block: Any, plan: Sequence[Panel], row: Communicator | None, column: Communicator | None
+    ) -> None:
+        self._plan = plan
+        self._row = row
+        self._column = column
+        self._rows = len(block)
+        self._widest = max((panel.width for panel in plan), default=0)
+        here = 0 if row is None else row.rank
+        self._mine = {
+            number: _contiguous(block, panel.in_matrix) for number, panel in enumerate(plan) if panel.column == here
+        }
+        self._scratch = Scratch()
+        self._lanes: dict[Any, Lane] = {}
+
+    def converted(self, dtype: Any) -> Summa:
+        """Return the same with the matrix in another dtype."""
+        other = copy(self)
+        other._mine = {number: part.astype(dtype) for number, part in self._mine.items()}
+        return other
+
+    def forward(self, x: Any, out: Any, engine: Any) -> None:
+        """Fill `out` with the product."""
+        lane, plan = self._lane(engine), self._plan
+        if not plan:
+            out.fill(0)
+            return
+
+        def fetch(number: int) -> tuple[Any, Any]:
+            return self._matrix(number, x.dtype, engine), self._model(number, x, engine)
+
+        lane.begin()
+        following = lane.send(0, lambda: fetch(0))
+        for number in range(len(plan)):
+            slot = number % 2
+            a, b = following
+            lane.arrived(slot)
+            if number + 1 < len(plan):
+                # Its buffers were last read by the product before this one.
+                after = (number + 1) % 2 if number > 0 else None
+                following = lane.send((number + 1) % 2, lambda following=number + 1: fetch(following), after)
+            multiply(a, b, out, accumulate=number > 0)
+            lane.multiplied(slot)
+        lane.end()
+
+    def adjoint(self, y: Any, out: Any, engine: Any) -> None:
+        """Fill `out` with the product of the conjugate transpose."""
+        lane, plan = self._lane(engine), self._plan
+        lane.begin()
+        following = lane.send(0, lambda: self._matrix(0, y.dtype, engine)) if plan else None
+        for number, panel in enumerate(plan):
+            slot = number % 2
+            a = following
+            lane.arrived(slot)
+            if number + 1 < len(plan):
+                after = (number + 1) % 2 if number > 0 else None
+                following = lane.send(
+                    (number + 1) % 2, lambda following=number + 1: self._matrix(following, y.dtype, engine), after
+                )
+            # What was summed in this buffer before has left: the panel that has just arrived was sent after it.
+            part = self._part(panel, slot, y, out, engine)
+            multiply(a, y, part, adjoint=True)
+            lane.multiplied(slot)
+            if self._column is not None and part.size:
+                lane.send(slot, lambda part=part, panel=panel: self._sum(part, panel), slot)
+        lane.end()
+
+    def _lane(self, engine: Any) -> Lane:
+        lane = self._lanes.get(engine)
+        if lane is None:
+            alone = self._row is None and self._column is None
+            lane = self._lanes[engine] = lane_for(engine, 1 if alone else len(self._plan))
+        return lane
+
+    def _matrix(self, number: int, dtype: Any, engine: Any) -> Any:
+        """Return a panel of the matrix, broadcast along this row of processes."""
+        panel, mine = self._plan[number], self._mine.get(number)
+        if mine is None:
+            mine = self._buffer("matrix", number, (self._rows, panel.width), self._rows, dtype, engine)
+        if self._row is not None and mine.size:
+            self._row.bcast(mine, panel.column, out=mine)
+        return mine
+
+    def _model(self, number: int, x: Any, engine: Any) -> Any:
+        """Return a panel of the model, broadcast along this column of processes."""
+        panel = self._plan[number]
+        if self._column is None:
+            return x[panel.in_model]
+        if self._column.rank == panel.row:
+            mine = x[panel.in_model]
+        else:
+            mine = self._buffer("model", number, (panel.width, x.shape[1]), x.shape[1], x.dtype, engine)
+        if mine.size:
+            self._column.bcast(mine, panel.row, out=mine)
+        return mine
+
+    def _part(self, panel: Panel, slot: int, y: Any, out: Any, engine: Any) -> Any:
+        """Return where this rank computes its share of a panel of the result: there if it is to have it."""
+        if self._column is None or self._column.rank == panel.row:
+            return out[panel.in_model]
+        return self._buffer("result", slot, (panel.width, y.shape[1]), y.shape[1], y.dtype, engine)
+
+    def _sum(self, part: Any, panel: Panel) -> None:
+        """Add up the shares of this column of processes, where the panel belongs."""
+        column = self._column
+        if column is not None:
+            column.reduce(part, root=panel.row, out=part if column.rank == panel.row else None)
+
+    def _buffer(self, name: str, number: int, shape: tuple[int, int], breadth: int, dtype: Any, engine: Any) -> Any:
+        """Return one of two buffers that take turns, as large as the widest panel needs."""
+        memory = self._scratch.get((name, number % 2), (self._widest * breadth,), dtype, engine)
+        return memory[: shape[0] * shape[1]].reshape(shape)
+
+
+def _block_of(begin: int, ends: Sequence[int]) -> int:
+    """Return which block holds the element `begin`: of several that start there the last, which is not empty."""
+    return max(number for number, first in enumerate(ends[:-1]) if first <= begin)
+
+
+def _contiguous(block: Any, columns: slice) -> Any:
+    part = block[:, columns]
+    return part if part.flags.c_contiguous else part.copy(order="C")
