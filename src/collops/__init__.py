@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     )
     from collops.comm import Communicator, ExchangePlan, from_mpi4py, world
     from collops.operators import (
+        FFT,
+        FFT2D,
+        FFTND,
         BlockDiag,
         Fredholm1,
         HStack,
@@ -72,7 +75,10 @@ _ROOMS = {
     ),
     "collops.comm": ("Communicator", "ExchangePlan", "from_mpi4py", "world"),
     "collops.operators": (
-        *("Fredholm1",),
+        *(
+            "FFT",
+            "Fredholm1",
+        ),
         *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
         "dottest",
     ),

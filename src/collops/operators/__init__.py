@@ -6,6 +6,7 @@ from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
 from collops.operators.base import LinearOperator
 from collops.operators.block_diag import BlockDiag
 from collops.operators.dottest import dottest
+from collops.operators.fourier import FFT, FFT2D, FFTND
 from collops.operators.fredholm1 import Fredholm1
 from collops.operators.hstack import HStack
 from collops.operators.kirchhoff.distributed import Kirchhoff
@@ -14,6 +15,9 @@ from collops.operators.stacked import StackedBlockDiag, StackedHStack, StackedVS
 from collops.operators.vstack import VStack
 
 __all__ = [
+    "FFT",
+    "FFT2D",
+    "FFTND",
     "Adjoint",
     "BlockDiag",
     "Combination",

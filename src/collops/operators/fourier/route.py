@@ -1,0 +1,177 @@
+"""Through which layouts an array passes on its way through several transforms. Pure arithmetic.
+
+A transform needs its axis whole. Where an axis is split, the array is brought to another layout first, and in which one
+decides what is sent: slabs, pencils, and copies where nothing else will do are all found by one search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from collops.array import Layout
+from collops.errors import LayoutError
+
+__all__ = ["Stage", "alike", "find_route"]
+
+_MESSAGE = 1 << 13
+"""How many elements travel in the time that a message takes to begin."""
+
+_RANKS_SEEN = 64
+"""Ranks whose parts are counted; of more, evenly chosen ones."""
+
+
+class Stage(NamedTuple):
+    """A layout in which an array stays while some of its axes are transformed.
+
+    Attributes
+    ----------
+    before, after : Layout
+        Of the array when it comes and when it goes, which differ where transforms change extents.
+    axes : tuple of int
+        The axes that are transformed, in order.
+    """
+
+    before: Layout
+    after: Layout
+    axes: tuple[int, ...]
+
+
+def find_route(
+    domain: Layout, extents: Mapping[int, int], *, first: int | None = None, target: Layout | None = None
+) -> tuple[list[Stage], Layout]:
+    """Return the stages of a transform, and the layout that the result is left in or brought to.
+
+    Of all ways that of least cost is taken: elements that the busiest rank receives and transforms, and a constant for
+    each message.
+
+    Parameters
+    ----------
+    domain : Layout
+        Of the model.
+    extents : mapping of int to int
+        The axes to transform, in the order of those that are whole, and their extents afterwards.
+    first : int, optional
+        The axis that must be transformed before all others.
+    target : Layout, optional
+        The layout that the result must have; by default that in which the last transform leaves it.
+
+    Raises
+    ------
+    LayoutError
+        If `target` has another shape or number of ranks than the result.
+    """
+    shape = tuple(extents.get(axis, n) for axis, n in enumerate(domain.shape))
+    if target is not None and (target.shape != shape or target.ranks != domain.ranks):
+        raise LayoutError(f"a result of shape {shape} on {domain.ranks} ranks cannot have the layout {target}")
+    return _Search(domain, extents, first, target).best(domain, tuple(extents))[1:]
+
+
+def alike(layout: Layout, shape: Sequence[int]) -> Layout:
+    """Return the layout of another shape that is split as `layout` is, with the same blocks along the same extents."""
+    sizes = [blocks if sum(blocks) == n else None for blocks, n in zip(layout.sizes, shape, strict=True)]
+    return Layout(shape, layout.ranks, layout.process_grid, layout.axes, sizes, layout.mask)
+
+
+class _Search:
+    def __init__(self, domain: Layout, extents: Mapping[int, int], first: int | None, target: Layout | None) -> None:
+        self._domain = domain
+        self._extents = extents
+        self._first = first
+        self._target = target
+        self._found: dict[tuple[Layout, tuple[int, ...]], tuple[float, list[Stage], Layout]] = {}
+
+    def best(self, layout: Layout, remaining: tuple[int, ...]) -> tuple[float, list[Stage], Layout]:
+        """Return cost, stages and final layout of the cheapest way to transform the remaining axes."""
+        found = self._found.get((layout, remaining))
+        if found is None:
+            found = self._found[layout, remaining] = self._cheapest(layout, remaining)
+        return found
+
+    def _cheapest(self, layout: Layout, remaining: tuple[int, ...]) -> tuple[float, list[Stage], Layout]:
+        now = self._transformable(layout, remaining)
+        after = layout
+        work = 0.0
+        for axis in now:
+            larger = max(after.shape[axis], self._extents[axis])
+            after = alike(after, [self._extents[a] if a == axis else n for a, n in enumerate(after.shape)])
+            work += _largest_part(after) * larger / max(1, after.shape[axis])
+        stages = [Stage(layout, after, now)] if now else []
+        rest = tuple(axis for axis in remaining if axis not in now)
+        if not rest:
+            final = self._final(after)
+            return work + _cost_of_move(after, final), stages, final
+        best: tuple[float, list[Stage], Layout] | None = None
+        for candidate in _candidates(after):
+            if not self._transformable(candidate, rest):
+                continue
+            cost, further, final = self.best(candidate, rest)
+            cost += work + _cost_of_move(after, candidate)
+            if best is None or cost < best[0]:
+                best = (cost, stages + further, final)
+        assert best is not None  # copies of everything on every rank are always among the candidates
+        return best
+
+    def _transformable(self, layout: Layout, remaining: tuple[int, ...]) -> tuple[int, ...]:
+        whole = tuple(axis for axis in remaining if axis not in layout.split_axes)
+        if self._first in remaining:
+            # Nothing goes before the first; with it, all others that are whole may follow.
+            return (self._first, *(a for a in whole if a != self._first)) if self._first in whole else ()
+        return whole
+
+    def _final(self, after: Layout) -> Layout:
+        if self._target is not None:
+            return self._target
+        # Copies were a makeshift: every rank keeps what it would have had, which no message is needed for.
+        return alike(self._domain, after.shape) if after.is_replicated else after
+
+
+def _candidates(layout: Layout) -> Iterator[Layout]:
+    """Yield the layouts to which an array may be brought.
+
+    These are all ways to split axes over the same process grid, or fewer of them, with copies, and to split one axis
+    over all ranks.
+    """
+    axes = range(layout.ndim)
+    grid_axes = [layout.axes[a] for a in layout.split_axes]
+    seen = set()
+    for places in product((*axes, None), repeat=len(grid_axes)):
+        taken = [place for place in places if place is not None]
+        if len(set(taken)) != len(taken):
+            continue
+        split_by = dict(zip(places, grid_axes, strict=True))
+        chosen = [split_by.get(a) for a in axes]
+        sizes = [layout.sizes[a] if chosen[a] == layout.axes[a] else None for a in axes]
+        try:
+            candidate = Layout(layout.shape, layout.ranks, layout.process_grid, chosen, sizes, layout.mask)
+        except LayoutError:  # a mask that would cut through copies
+            continue
+        if candidate not in seen:
+            seen.add(candidate)
+            yield candidate
+    if len(grid_axes) > 1 and math.prod(len(layout.sizes[a]) for a in layout.split_axes) == layout.ranks:
+        for axis in axes:
+            yield Layout.split(layout.shape, layout.ranks, axis, mask=layout.mask)
+
+
+def _largest_part(layout: Layout) -> int:
+    return math.prod(max(blocks) for blocks in layout.sizes)
+
+
+def _cost_of_move(source: Layout, target: Layout) -> float:
+    """Return what the busiest rank receives, in elements, and the message itself; nothing where nothing is sent."""
+    if source is target:
+        return 0.0
+    ranks = range(0, source.ranks, -(-source.ranks // _RANKS_SEEN))
+    received = max(_received(source, target, rank) for rank in ranks)
+    return _MESSAGE + received if received else 0.0
+
+
+def _received(source: Layout, target: Layout, rank: int) -> int:
+    have, need = source.block(rank), target.block(rank)
+    kept = math.prod(
+        max(0, min(h.stop, n.stop) - max(h.start, n.start)) for h, n in zip(have.slices, need.slices, strict=True)
+    )
+    return math.prod(need.shape) - kept
