@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from collops.operators import LinearOperator
 from collops.profile import mark
 from collops.solvers.execution import Execution, open_execution
 from collops.solvers.history import History, open_history
@@ -54,7 +53,7 @@ class View:
 
 def solve(
     method: Method,
-    operator: LinearOperator | None,
+    operator: Any,
     data: Any,
     x0: Any = None,
     *,
@@ -72,7 +71,7 @@ def solve(
     method : Method
         With its options.
     operator, data, x0
-        The problem, whose layouts have been checked.
+        The problem, whose layouts have been checked; a method may do without an operator, which then is ``None``.
     parts : sequence of object
         What else takes part in a step; each has an attribute ``capturable``.
     niter, callback, progress, graph, lag
@@ -88,7 +87,7 @@ def solve(
     # One row before the first iteration, one after each.
     history = open_history(data.engine, method.width, niter + 1, lag, comm)
     prompt = history.lag == 0 or callback is not None
-    parts = parts if operator is None else (operator, *parts)
+    parts = [part for part in (operator, *parts) if part is not None]
     execution = open_execution(graph, method, history, parts, data.engine, niter, comm)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)

@@ -111,9 +111,9 @@ class IterativeThresholding:
             coefficients = new_array(operator.domain, data, dtype)
         if self.threshold.percentile is not None:
             percentile = Percentile(coefficients, self.threshold.percentile)
-        fixed = self.decay is None or percentile is not None
-        sizes = None if fixed else np.multiply(self.decay, self._size)
-        real = real_dtype(dtype)
+        real, thresholds = real_dtype(dtype), None
+        if self.decay is not None and percentile is None:
+            thresholds = Schedule(data.engine, np.multiply(self.decay, self._size), real)
         return ThresholdingState(
             operator,
             x,
@@ -125,7 +125,7 @@ class IterativeThresholding:
             image,
             coefficients,
             sums,
-            None if sizes is None else Schedule(data.engine, sizes, real),
+            thresholds,
             Schedule(data.engine, momenta(self.niter), real) if self.accelerated else None,
             percentile,
         )

@@ -14,7 +14,7 @@ from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.method import Row
-from collops.solvers.problem import agreed, check_number, check_problem
+from collops.solvers.problem import agreed, check_number, check_problem, working_dtype
 from collops.solvers.result import SolverResult, Status
 
 __all__ = ["PowerIteration", "power_iteration"]
@@ -166,10 +166,9 @@ def power_iteration(
             dtype = np.result_type(dtype, np.complex64)
         x0 = random(A.domain, comm=A.comm, dtype=dtype, engine=engine, seed=seed)
     check_problem(A, x0, None, niter)
-    if x0.dtype.kind in "biu" or (A.dtype.kind == "c" and x0.dtype.kind != "c"):
-        x0 = x0.astype(np.result_type(x0.dtype, np.float64 if A.dtype.kind != "c" else np.complex64))
     method = PowerIteration(check_number("tol", tol))
-    return solve(method, A, x0, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    start = x0.astype(working_dtype(A, x0, None), copy=False)  # pyright: ignore[reportOptionalMemberAccess]
+    return solve(method, A, start, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
 
 
 def _inverse_root(xp: Any, square: Any) -> Any:

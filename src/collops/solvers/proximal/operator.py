@@ -159,7 +159,7 @@ class ProxOperator:
         return Conjugate(self)
 
     def __mul__(self, sigma: Any) -> ProxOperator:
-        return self.postcomposition(sigma) if isinstance(sigma, Real) else NotImplemented
+        return self.postcomposition(float(sigma)) if isinstance(sigma, Real) else NotImplemented
 
     __rmul__ = __mul__
 

@@ -81,12 +81,13 @@ class PreComposition(ProxOperator):
         self._a = float(a)
         if not 0 < abs(self._a) < float("inf"):
             raise InputError(f"a must be a finite number other than 0, not {a!r}")
-        self._b = b if hasattr(b, "leaves") else float(b)
+        self._b: Any = b if hasattr(b, "leaves") else float(b)
         self.has_gradient, self.capturable = f.has_gradient, f.capturable
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        a, b, tau = self._a, self._b, self._a**2 * tau
-        if b.__class__ is float:
+        a, tau = self._a, self._a**2 * tau
+        b: Any = self._b
+        if not hasattr(b, "leaves"):
             moved = axpby(a, x, 0.0, x, out=out)
             moved += b
             point = self._f._prox(moved, tau, moved)
