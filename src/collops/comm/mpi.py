@@ -33,9 +33,13 @@ class Wire:
             4: mpi.UINT32_T,
             8: mpi.UINT64_T,
             16: mpi.C_DOUBLE_COMPLEX,
+            32: mpi.C_LONG_DOUBLE_COMPLEX,
         }
         self._reduced: dict[tuple[Any, str], tuple[Any, Any]] = {}
         self._numbers = {
+            # Called after their width, which depends on the machine; where that is float64's, the name below counts.
+            np.dtype(np.longdouble).name: mpi.LONG_DOUBLE,
+            np.dtype(np.clongdouble).name: mpi.C_LONG_DOUBLE_COMPLEX,
             "bool": mpi.C_BOOL,
             "int8": mpi.INT8_T,
             "int16": mpi.INT16_T,
