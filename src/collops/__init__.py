@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         FFT,
         FFT2D,
         FFTND,
+        MDC,
         BlockDiag,
         Fredholm1,
         HStack,
@@ -75,10 +76,7 @@ _ROOMS = {
     ),
     "collops.comm": ("Communicator", "ExchangePlan", "from_mpi4py", "world"),
     "collops.operators": (
-        *(
-            "FFT",
-            "Fredholm1",
-        ),
+        *("FFT", "FFT2D", "FFTND", "Fredholm1", "MDC"),
         *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
         "dottest",
     ),

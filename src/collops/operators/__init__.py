@@ -11,6 +11,7 @@ from collops.operators.fredholm1 import Fredholm1
 from collops.operators.hstack import HStack
 from collops.operators.kirchhoff.distributed import Kirchhoff
 from collops.operators.local import LocalOperator, lift_local
+from collops.operators.mdc import MDC
 from collops.operators.stacked import StackedBlockDiag, StackedHStack, StackedVStack
 from collops.operators.vstack import VStack
 
@@ -18,6 +19,7 @@ __all__ = [
     "FFT",
     "FFT2D",
     "FFTND",
+    "MDC",
     "Adjoint",
     "BlockDiag",
     "Combination",

@@ -130,7 +130,6 @@ class FFTND(Fourier):
             for each in asked
         ]
         super().__init__(domain, transforms, cdtype, comm, clinear=clinear, range_layout=range_layout)
-        self.dims, self.dimsd = domain.shape, self.range.shape
         self.axes = tuple(each.axis for each in asked)
         self.nffts = tuple(each.length for each in asked)
         self.sampling = tuple(each.sampling for each in asked)

@@ -78,6 +78,7 @@ class Fourier(LinearOperator):
         first = next((transform.axis for transform in transforms if transform.real), None)
         stages, final = find_route(domain, extents, first=first, target=range_layout)
         super().__init__(domain, final, dtype, comm)
+        self.dims, self.dimsd = domain.shape, final.shape
         self.clinear = clinear
         self._pipeline = _pipeline(domain, stages, final, by_axis, clinear, comm)
         self._threads = threads_of_rank(comm)

@@ -1,0 +1,212 @@
+"""Multi-dimensional convolution: in the frequency domain a matrix product for each frequency, spread over ranks."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from collops.array import Layout
+from collops.array.dtypes import real_of
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.base import Buffers, LinearOperator
+from collops.operators.dims import communicator_or_world
+from collops.operators.fourier.operator import Fourier
+from collops.operators.fourier.transform import AxisTransform
+from collops.operators.fredholm1 import Fredholm1
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["MDC"]
+
+Form: TypeAlias = Literal["replicated", "split"] | Layout
+
+
+class MDC(LinearOperator):
+    r"""Multi-dimensional convolution of real wavefields with a kernel whose frequencies are spread over the ranks.
+
+    Every rank brings any number of frequencies, none included, numbered in the order of the ranks. Model and data are
+    in the time domain. How each of them is spread decides what is sent, always in the frequency domain, where only
+    the frequencies of the kernel travel:
+
+    ============== =================================== ===================================================
+    form           messages                            each rank
+    ============== =================================== ===================================================
+    ``replicated`` none as input, one allgatherv of    has all traces, and transforms all of them; inner
+                   the spectra as result               products need no message
+    ``split``      one all-to-all-v of the spectra     has its share of the receivers (sources), and
+                                                       transforms only these
+    a layout       what it takes to transform the time
+                   axis and to spread the frequencies
+    ============== =================================== ===================================================
+
+    The default is ``replicated`` for both, which sends the fewest messages: one in forward and one in adjoint. From
+    three ranks on ``split`` moves fewer bytes, and its vectors and transforms are divided by the number of ranks: take
+    it for large wavefields.
+
+    Collective: shapes and types are exchanged once.
+
+    Parameters
+    ----------
+    G : array, 3-D
+        Spectra of the kernel at the lowest frequencies, this rank's share, of shape (frequencies, ns, nr).
+    nt : int
+        Samples in time of model and data; with `twosided` of both halves together, an odd number.
+    nv : int
+        Number of virtual sources.
+    nfmax : int, optional
+        Frequencies of all ranks together; counted where it is not given.
+    dt, dr : float
+        Sampling of time (s) and of receivers (m), which scale the integrals.
+    twosided : bool
+        Whether the model has negative times too, with its zero in the middle.
+    saveGt : bool
+        See :class:`Fredholm1`.
+    conj : bool
+        Whether to convolve with the conjugate of `G`.
+    prescaled : bool
+        Whether `G` is scaled by ``dt * dr * sqrt(nt)`` already.
+    usematmul : bool
+        See :class:`Fredholm1`.
+    model, data : {"replicated", "split"} or Layout
+        How each is spread over the ranks; see above.
+    comm : Communicator, optional
+        The ranks; the world by default.
+
+    Attributes
+    ----------
+    dims, dimsd : tuple of int
+        Shapes of model, (nt, nr, nv), and data, (nt, ns, nv).
+    dtype : numpy.dtype
+        The real type of the precision of `G`; model and data are real.
+    kernel : LinearOperator
+        What is applied to the spectra.
+
+    Raises
+    ------
+    InputError
+        On every rank, if `nt` is even and `twosided`, `nfmax` is not the number of frequencies that the ranks bring, or
+        there are more of them than `nt` samples have.
+    LayoutError
+        On every rank, if the ranks' kernels or a given layout do not fit.
+    UnsupportedTypeError
+        On every rank, if `G` is of an engine that cannot be written to; where it is applied, if the input is complex.
+
+    Notes
+    -----
+    .. math::
+        y(t, s, v) = \mathscr{F}^{-1} \Big( \sqrt{n_t}\, \Delta t\, \Delta r \sum_r G(f, s, r)
+        \mathscr{F} (x(t, r, v)) \Big)
+
+    It agrees with ``pylops.waveeqprocessing.MDC``.
+
+    References
+    ----------
+    .. [1] Wapenaar, K., van der Neut, J., Ruigrok, E., Draganov, D., Hunziker, J., Slob, E., Thorbecke, J., and
+       Snieder, R., "Seismic interferometry by crosscorrelation and by multi-dimensional deconvolution: a systematic
+       comparison", Geophysical Journal International, 185, 1335-1364, 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.operators import MDC
+    >>> op = MDC(np.ones((4, 2, 3), complex), nt=9, nv=1)
+    >>> op.dims, op.dimsd, op.dtype
+    ((9, 3, 1), (9, 2, 1), dtype('float64'))
+    """
+
+    def __init__(
+        self,
+        G: Any,
+        nt: int,
+        nv: int,
+        nfmax: int | None = None,
+        dt: float = 1.0,
+        dr: float = 1.0,
+        twosided: bool = True,
+        saveGt: bool = True,
+        conj: bool = False,
+        prescaled: bool = False,
+        *,
+        usematmul: bool = True,
+        model: Form = "replicated",
+        data: Form = "replicated",
+        comm: Communicator | None = None,
+    ) -> None:
+        comm = communicator_or_world(comm)
+        fredholm = Fredholm1(G, nv, saveGt, usematmul, comm=comm)
+        samples = _samples(nt, twosided, fredholm.nsl, nfmax)
+        self.dims = (samples, fredholm.ny, fredholm.nz)
+        self.dimsd = (samples, fredholm.nx, fredholm.nz)
+        domain, range = (
+            _layout(form, name, shape, comm)
+            for form, name, shape in ((model, "model", self.dims), (data, "data", self.dimsd))
+        )
+        super().__init__(domain, range, real_of(fredholm.dtype), comm)
+        self.capturable = fredholm.capturable
+        self.kernel = fredholm.conj() if conj else fredholm
+        self._spectral = np.result_type(fredholm.dtype, np.complex64)
+        # The scaling goes with that of the frequencies, so that neither `G` nor the arrays are scaled for it.
+        scale = 1.0 if prescaled else dt * dr * math.sqrt(samples)
+        self._to_spectra = self._band(domain, fredholm.domain, shift_before=twosided, scale=scale)
+        self._to_data = self._band(range, fredholm.range)
+        self._buffers = Buffers()
+
+    def _band(self, times: Layout, frequencies: Any, **options: Any) -> Fourier:
+        """Return the transform from time to the frequencies of the kernel."""
+        samples = times.shape[0]
+        transform = AxisTransform(0, samples, samples, real=True, kept=frequencies.shape[0], **options)
+        return Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=frequencies)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        spectra = self._spectra(self._to_spectra, x)
+        product = self.kernel._forward(spectra, self._buffer("product", self.kernel.range, x))
+        return self._to_data._adjoint(product, self._result(self.range, x, out))
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        spectra = self._spectra(self._to_data, y)
+        product = self.kernel._adjoint(spectra, self._buffer("product", self.kernel.domain, y))
+        return self._to_spectra._adjoint(product, self._result(self.domain, y, out))
+
+    def _spectra(self, band: Fourier, x: Any) -> Any:
+        if x.dtype.kind == "c":
+            raise UnsupportedTypeError(f"MDC convolves real wavefields, not {x.dtype}; apply it to real and imag apart")
+        return band._forward(x, self._buffer("spectra", band.range, x))
+
+    def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
+        return self._buffers.get((slot, layout), layout, x, self._spectral)
+
+    def _result(self, layout: Any, x: Any, out: Any) -> Any:
+        return self._new(layout, x) if out is None else out
+
+
+def _samples(nt: Any, twosided: bool, frequencies: int, nfmax: Any) -> int:
+    """Return the number of samples in time, if all frequencies fit to it."""
+    try:
+        samples = operator.index(nt)
+    except TypeError:
+        samples = 0
+    if samples < 1:
+        raise InputError(f"nt must be an integer of at least 1, not {nt!r}")
+    if twosided and samples % 2 == 0:
+        raise InputError(f"nt must be odd for two-sided wavefields, not {nt}: as many negative times as positive ones")
+    if nfmax is not None and nfmax != frequencies:
+        raise InputError(f"nfmax={nfmax}, but the ranks have {frequencies} frequencies together")
+    if frequencies > samples // 2 + 1:
+        raise InputError(f"{samples} samples have {samples // 2 + 1} frequencies, fewer than the {frequencies} of G")
+    return samples
+
+
+def _layout(form: Any, name: str, shape: tuple[int, ...], comm: Communicator) -> Layout:
+    if isinstance(form, Layout):
+        if form.shape != shape or form.ranks != comm.size:
+            raise LayoutError(f"the {name} has the shape {shape} on {comm.size} ranks, not the layout {form}")
+        return form
+    if form == "replicated":
+        return Layout.replicated(shape, comm.size)
+    if form == "split":
+        return Layout.split(shape, comm.size, 1)
+    raise InputError(f"{name} must be 'replicated', 'split' or a Layout, not {form!r}")
