@@ -1,0 +1,140 @@
+"""NonStationaryConvolve1D: convolution with filters that vary along an axis, split or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from collops.array.dtypes import real_of
+from collops.array.halo import HaloPlan
+from collops.array.layout_arguments import normal_axis
+from collops.backend import Engine
+from collops.comm import Communicator
+from collops.errors import UnsupportedTypeError
+from collops.operators.base import LinearOperator, is_complex
+from collops.operators.convolve.blocks import BlockConvolution
+from collops.operators.convolve.filters import FilterBank
+from collops.operators.dims import Dims, as_layout, check_holds, communicator_or_world
+from collops.operators.scratch import Scratch
+
+__all__ = ["NonStationaryConvolve1D"]
+
+
+class _Kernel(Protocol):
+    def __call__(self, extended: Any, out: Any, *, adjoint: bool) -> None: ...
+
+
+class NonStationaryConvolve1D(LinearOperator):
+    r"""Convolution along one axis with a compact filter that varies along it.
+
+    Filters are given at regularly spaced samples, and interpolated linearly between them; beyond the first and the last
+    one these are used. Each application sends one halo exchange where the axis is split, of half a filter to either
+    side, and none where it is not.
+
+    Collective.
+
+    Parameters
+    ----------
+    dims : Layout, int or sequence of int
+        Model and data; a shape is split along axis 0.
+    hs : array, 2-D
+        The filters, of shape (filters, taps), the same on every rank; centred in the middle of an odd number of taps.
+    ih : sequence of int
+        The samples along `axis` where they are, regularly spaced.
+    axis : int, optional
+        The axis of the convolution.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Of the operator.
+
+    Raises
+    ------
+    InputError
+        If the filters have an even number of taps, or `ih` is not regularly spaced or not inside the axis.
+    UnsupportedTypeError
+        If the filters are complex and `dtype` is not.
+
+    Notes
+    -----
+    With the filter :math:`h_i` of sample i, whose taps count from its middle, forward is
+
+    .. math:: y_n = \sum_i h_i[n - i]\, x_i
+
+    and adjoint :math:`x_i = \sum_n \overline{h_i[n - i]}\, y_n`. (Serial PyLops 2.8 does not conjugate complex filters
+    in its adjoint.)
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        hs: Any,
+        ih: Sequence[int] | np.ndarray,
+        axis: int = -1,
+        *,
+        comm: Communicator | None = None,
+        dtype: Any = "float64",
+    ) -> None:
+        comm = communicator_or_world(comm)
+        layout = as_layout(dims, comm)
+        super().__init__(layout, layout, dtype, comm)
+        self.axis = axis = normal_axis(axis, layout.ndim)
+        self._bank = FilterBank(hs, ih, layout.shape[axis], self.dtype)
+        half = self._bank.half
+        self._halo = HaloPlan(layout, [(half, half) if a == axis else (0, 0) for a in range(layout.ndim)], comm)
+        self._block = layout.block(comm.rank)
+        self._extended = self._halo.extended.local_shape(comm.rank)
+        self._kernels: dict[Any, _Kernel] = {}
+        self._scratch = Scratch()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._convolved(x, self._new(self.range, x) if out is None else out, adjoint=False)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._convolved(y, self._new(self.domain, y) if out is None else out, adjoint=True)
+
+    def _convolved(self, source: Any, target: Any, adjoint: bool) -> Any:
+        engine = source.engine
+        given, wanted = source.local_array, target.local_array
+        dtype = self.dtype if given.dtype == self.dtype else np.result_type(self.dtype, given.dtype)
+        if given.dtype != dtype:
+            converted = self._scratch.get("given", given.shape, dtype, engine)
+            converted[...] = given
+            given = converted
+        result = wanted
+        if wanted.dtype != dtype:
+            result = self._scratch.get("result", wanted.shape, dtype, engine)
+            check_holds(wanted, result)
+        extended = self._halo.fill(given, self._scratch.get("extended", self._extended, dtype, engine))
+        if is_complex(dtype) and not is_complex(self.dtype):
+            dtype = real_of(dtype)  # real and imaginary parts lie beside each other, and are convolved alike
+        outer, inner = prod(self._block.shape[: self.axis]), prod(self._block.shape[self.axis + 1 :])
+        inner *= given.dtype.itemsize // dtype.itemsize
+        self._kernel(engine, dtype)(
+            extended.reshape(-1).view(dtype).reshape(outer, self._extended[self.axis], inner),
+            result.reshape(-1).view(dtype).reshape(outer, self._block.shape[self.axis], inner),
+            adjoint=adjoint,
+        )
+        if result is not wanted:
+            wanted[...] = result
+        return target
+
+    def _kernel(self, engine: Engine, dtype: Any) -> _Kernel:
+        """Return what convolves local arrays of an engine and a dtype."""
+        kernel = self._kernels.get((engine, dtype))
+        if kernel is None:
+            offset, extent = self._block.offset[self.axis], self._block.shape[self.axis]
+            bank = self._bank.converted(dtype)
+            if engine.name == "numpy":
+                kernel = BlockConvolution(bank, offset, extent)
+            elif engine.name == "cupy":
+                from collops.operators.convolve.gpu import CudaConvolution
+
+                kernel = CudaConvolution(bank, offset, extent)
+            else:
+                raise UnsupportedTypeError(f"there is no convolution for arrays of the engine {engine.name}")
+            self._kernels[engine, dtype] = kernel
+        return kernel

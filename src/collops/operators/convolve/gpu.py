@@ -1,0 +1,78 @@
+"""Non-stationary convolution on GPUs, by a kernel of our own."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from collops.errors import UnsupportedTypeError
+from collops.operators.convolve.filters import FilterBank
+
+__all__ = ["CudaConvolution"]
+
+_THREADS = 256
+_TYPES = "fdFD"
+
+
+class CudaConvolution:
+    """Convolution of local arrays on a device. Nothing is allocated after construction.
+
+    Parameters
+    ----------
+    bank : FilterBank
+        The filters, in single or double precision, real or complex.
+    offset, extent : int
+        First sample of this rank along the axis, and how many it has.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If the filters are of another dtype.
+    """
+
+    def __init__(self, bank: FilterBank, offset: int, extent: int) -> None:
+        char = bank.taps.dtype.char
+        if char not in _TYPES:
+            raise UnsupportedTypeError(f"there is no convolution on devices for arrays of dtype {bank.taps.dtype}")
+        self._forward, self._adjoint = _kernel(f"forward_{char}"), _kernel(f"adjoint_{char}")
+        self._taps = cupy.asarray(bank.taps)
+        self._filters, self._length = bank.taps.shape
+        self._first = offset - bank.origin  # of this rank's samples, counted from the first filter
+        self._step = bank.step
+        self._extent = extent
+
+    def __call__(self, extended: Any, out: Any, *, adjoint: bool) -> None:
+        """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
+        if out.size == 0:
+            return
+        (self._adjoint if adjoint else self._forward)(
+            (-(-out.size // _THREADS),),
+            (_THREADS,),
+            (
+                extended,
+                self._taps,
+                out,
+                np.int64(out.size),
+                np.int64(self._extent),
+                np.int64(out.shape[2]),
+                np.int64(self._first),
+                np.int64(self._step),
+                np.int32(self._filters),
+                np.int32(self._length),
+            ),
+        )
+
+
+@cache
+def _kernel(name: str) -> Any:
+    return _module().get_function(name)
+
+
+@cache
+def _module() -> Any:
+    source = Path(__file__).with_name("convolve.cu").read_text(encoding="utf-8")
+    return cupy.RawModule(code=source, options=("-std=c++17",))
