@@ -34,18 +34,31 @@ if TYPE_CHECKING:
     )
     from collops.comm import Communicator, ExchangePlan, from_mpi4py, world
     from collops.operators import (
+        BlockDiag,
+        Diagonal,
         FFT,
         FFT2D,
         FFTND,
-        MDC,
-        BlockDiag,
+        FirstDerivative,
         Fredholm1,
+        Gradient,
         HStack,
+        Halo,
+        Identity,
+        Laplacian,
         LinearOperator,
+        MDC,
+        MatrixMult,
+        NonStationaryConvolve1D,
+        Restriction,
+        SecondDerivative,
         StackedBlockDiag,
         StackedHStack,
         StackedVStack,
+        Sum,
+        Transpose,
         VStack,
+        Zero,
         dottest,
     )
     from collops.operators.kirchhoff import Kirchhoff
@@ -76,7 +89,9 @@ _ROOMS = {
     ),
     "collops.comm": ("Communicator", "ExchangePlan", "from_mpi4py", "world"),
     "collops.operators": (
+        *("FirstDerivative", "Gradient", "Halo", "Laplacian", "SecondDerivative"),
         *("FFT", "FFT2D", "FFTND", "Fredholm1", "MDC"),
+        *("Diagonal", "Identity", "MatrixMult", "NonStationaryConvolve1D", "Restriction", "Sum", "Transpose", "Zero"),
         *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
         "dottest",
     ),

@@ -5,35 +5,59 @@ from __future__ import annotations
 from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
 from collops.operators.base import LinearOperator
 from collops.operators.block_diag import BlockDiag
+from collops.operators.convolve import NonStationaryConvolve1D
+from collops.operators.diagonal import Diagonal
+from collops.operators.derivatives import FirstDerivative, Gradient, Laplacian, SecondDerivative
 from collops.operators.dottest import dottest
 from collops.operators.fourier import FFT, FFT2D, FFTND
 from collops.operators.fredholm1 import Fredholm1
+from collops.operators.halo import Halo
 from collops.operators.hstack import HStack
+from collops.operators.identity import Identity
 from collops.operators.kirchhoff.distributed import Kirchhoff
 from collops.operators.local import LocalOperator, lift_local
+from collops.operators.matrix_mult import MatrixMult, best_process_grid
 from collops.operators.mdc import MDC
+from collops.operators.restriction import Restriction
 from collops.operators.stacked import StackedBlockDiag, StackedHStack, StackedVStack
+from collops.operators.sum import Sum
+from collops.operators.transpose import Transpose
 from collops.operators.vstack import VStack
+from collops.operators.zero import Zero
 
 __all__ = [
-    "FFT",
-    "FFT2D",
-    "FFTND",
-    "MDC",
     "Adjoint",
     "BlockDiag",
     "Combination",
     "Conjugate",
+    "Diagonal",
+    "FFT",
+    "FFT2D",
+    "FFTND",
+    "FirstDerivative",
     "Fredholm1",
+    "Gradient",
     "HStack",
+    "Halo",
+    "Identity",
     "Kirchhoff",
+    "Laplacian",
     "LinearOperator",
     "LocalOperator",
+    "MDC",
+    "MatrixMult",
+    "NonStationaryConvolve1D",
     "Product",
+    "Restriction",
+    "SecondDerivative",
     "StackedBlockDiag",
     "StackedHStack",
     "StackedVStack",
+    "Sum",
+    "Transpose",
     "VStack",
+    "Zero",
+    "best_process_grid",
     "dottest",
     "lift_local",
 ]

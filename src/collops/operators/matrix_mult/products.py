@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas as _scipy_blas
 
 from collops.backend import engine_of
 
 __all__ = ["multiply"]
 
-blas: Any = _scipy_blas  # its functions are made at import, where type checkers cannot see them
-_GEMM: dict[str, Any] = {"f": blas.sgemm, "d": blas.dgemm, "F": blas.cgemm, "D": blas.zgemm}
+_BY_BLAS = "fdFD"
 _CONJUGATE_TRANSPOSE = 2
 
 
@@ -35,7 +34,7 @@ def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: boo
             out.fill(0)
         return
     engine = engine_of(out)
-    by_blas = out.dtype.char in _GEMM
+    by_blas = out.dtype.char in _BY_BLAS
     if engine.name == "numpy" and by_blas:
         _multiply_on_host(a, b, out, adjoint, accumulate)
     elif engine.name == "cupy" and by_blas and not engine.xp.cuda.runtime.is_hip:
@@ -52,7 +51,7 @@ def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: boo
 
 def _multiply_on_host(a: np.ndarray, b: np.ndarray, out: np.ndarray, adjoint: bool, accumulate: bool) -> None:
     # BLAS counts columns first: it computes the transposed product of the transposed matrices.
-    _GEMM[out.dtype.char](
+    _gemm(out.dtype.char)(
         1,
         b.T,
         a.T,
@@ -61,3 +60,10 @@ def _multiply_on_host(a: np.ndarray, b: np.ndarray, out: np.ndarray, adjoint: bo
         trans_b=_CONJUGATE_TRANSPOSE if adjoint else 0,
         overwrite_c=True,
     )
+
+
+@cache
+def _gemm(char: str) -> Any:
+    from scipy.linalg import blas
+
+    return getattr(blas, {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}[char])
