@@ -6,8 +6,8 @@ from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
 from collops.operators.base import LinearOperator
 from collops.operators.block_diag import BlockDiag
 from collops.operators.convolve import NonStationaryConvolve1D
-from collops.operators.diagonal import Diagonal
 from collops.operators.derivatives import FirstDerivative, Gradient, Laplacian, SecondDerivative
+from collops.operators.diagonal import Diagonal
 from collops.operators.dottest import dottest
 from collops.operators.fourier import FFT, FFT2D, FFTND
 from collops.operators.fredholm1 import Fredholm1
@@ -26,14 +26,15 @@ from collops.operators.vstack import VStack
 from collops.operators.zero import Zero
 
 __all__ = [
+    "FFT",
+    "FFT2D",
+    "FFTND",
+    "MDC",
     "Adjoint",
     "BlockDiag",
     "Combination",
     "Conjugate",
     "Diagonal",
-    "FFT",
-    "FFT2D",
-    "FFTND",
     "FirstDerivative",
     "Fredholm1",
     "Gradient",
@@ -44,7 +45,6 @@ __all__ = [
     "Laplacian",
     "LinearOperator",
     "LocalOperator",
-    "MDC",
     "MatrixMult",
     "NonStationaryConvolve1D",
     "Product",
