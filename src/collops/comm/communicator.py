@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collops.backend import Engine, engine_of
 from collops.comm.agreement import any_failed, described, gather_values, raise_together
@@ -21,6 +21,9 @@ from collops.errors import (
     UnsupportedTypeError,
 )
 from collops.profile import messages
+
+if TYPE_CHECKING:
+    from collops.comm.symmetric import Symmetric
 
 __all__ = ["Communicator"]
 
@@ -427,6 +430,48 @@ class Communicator:
         """
         if any_failed(error, self._host, self.size):
             raise_together(error, self.allgather_metadata(described(error)))
+
+    # One-sided memory
+
+    def symmetric(
+        self,
+        shape: int | Sequence[int],
+        dtype: Any = "float64",
+        *,
+        engine: str | None = None,
+        signals: int = 0,
+    ) -> Symmetric:
+        """Make an array on every rank that all ranks can address. Collective.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            Of each rank's array, the same on all.
+        dtype : dtype
+            Of its elements, which begin as zeros.
+        engine : str, optional
+            ``"numpy"`` (a window that the ranks of one node share) or ``"cupy"`` (NVSHMEM's heap); see
+            :func:`collops.backend.engine` for the default.
+        signals : int
+            How many signals each rank has.
+
+        Returns
+        -------
+        Symmetric
+            Freed by its ``free()``, at the end of a ``with`` block, or when the program ends.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if the ranks ask for different things.
+        MemoryError
+            On every rank, if one of them cannot have the memory.
+        TransportError
+            On every rank, if these ranks cannot share memory.
+        """
+        from collops.comm.symmetric import allocate
+
+        return allocate(self, shape, dtype, engine_name=engine, signals=signals)
 
     # For the rooms above
 

@@ -1,0 +1,291 @@
+"""Symmetric memory: an array that every rank of a node can address, with one-sided copies and signals.
+
+The same program runs on hosts and on GPUs. What differs (where memory comes from, how a copy, a signal or a wait
+is ordered) is in :mod:`collops.comm.symmetric_host` and :mod:`collops.comm.symmetric_device`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import numpy as np
+
+from collops.backend import Engine, engine
+from collops.errors import CommunicationError, CommunicationTimeout, InputError, LayoutError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from collops.comm.communicator import Communicator
+
+__all__ = ["Symmetric", "allocate"]
+
+Where: TypeAlias = Any
+"""An index of an array: slices, integers, or ``...`` for all of it."""
+
+_live: list[Symmetric] = []
+"""What has not been freed, in the order of its creation, which is the same on every rank."""
+
+
+class Symmetric(ABC):
+    """An array on every rank of a communicator, of one shape, that all of them can address.
+
+    Made by :meth:`Communicator.symmetric`. Memory begins as zeros and lives until :meth:`free`, the end of a ``with``
+    block, or the end of the program: it is never given back by itself, because that is a collective act. What a method
+    does is ordered on the caller's current stream; on hosts, by the program.
+
+    Attributes
+    ----------
+    comm : Communicator
+        The ranks.
+    local : array
+        This rank's memory.
+    shape, dtype
+        Of every rank's array.
+    signals : int
+        How many signals every rank has: unsigned 64-bit numbers that begin as 0, and that other ranks set.
+    """
+
+    def __init__(self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
+        self.comm = comm
+        self.shape = shape
+        self.dtype = dtype
+        self.signals = signals
+        self.local: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # Ranks that do not share the error would wait for this one in vain; the end of the program frees it then.
+        if kind is None or getattr(error, "on_all_ranks", False):
+            self.free()
+
+    def __repr__(self) -> str:
+        return f"<symmetric {self.dtype} {self.shape} on {self.comm.size} ranks>"
+
+    def peer(self, rank: int) -> Any:
+        """Return the memory of `rank` as an array that this rank can read and write. Not collective.
+
+        On GPUs any kernel can use it. Who reads or writes it when, is up to the program.
+
+        Raises
+        ------
+        InputError
+            If there is no such rank.
+        CommunicationError
+            If its memory cannot be addressed from here, because it is on another node: use :meth:`put` and :meth:`get`.
+        """
+        self._check_rank(rank)
+        return self._peer(rank)
+
+    def put(self, source: Any, rank: int, where: Where = ...) -> None:
+        """Copy `source` into the part `where` of the memory of `rank`. Not collective.
+
+        It is there for `rank` to see after a :meth:`fence` and a signal, or after a :meth:`barrier`.
+
+        Parameters
+        ----------
+        source : array
+            Of the shape and dtype of that part.
+        rank : int
+            Whose memory.
+        where : index
+            As in ``peer(rank)[where]``: slices, or integers.
+        """
+        self._check_rank(rank)
+        self._put(self._checked(source, where), rank, where)
+
+    def get(self, rank: int, where: Where = ..., *, out: Any) -> Any:
+        """Copy the part `where` of the memory of `rank` into `out`, and return it. Not collective."""
+        self._check_rank(rank)
+        self._get(rank, where, self._checked(out, where))
+        return out
+
+    def put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+        """Copy as :meth:`put` does, then set a signal of `rank`, which sees the signal only after the values.
+
+        Not collective.
+
+        Parameters
+        ----------
+        source, rank, where
+            As for :meth:`put`.
+        signal : int
+            Which of the signals of `rank`.
+        value : int
+            What it becomes; programs count up.
+        """
+        self._check_rank(rank)
+        self._check_signal(signal)
+        self._put_signal(self._checked(source, where), rank, where, signal, value)
+
+    def wait_signal(self, signal: int, value: int) -> None:
+        """Go on when this rank's signal has reached `value`. Not collective.
+
+        On GPUs the stream waits, not the host.
+
+        Raises
+        ------
+        CommunicationTimeout
+            On hosts, if it does not come in time (``COLLOPS_TIMEOUT``).
+        """
+        self._check_signal(signal)
+        self._wait_signal(signal, value)
+
+    def fence(self) -> None:
+        """Complete all copies made so far before anything that follows. Not collective."""
+        self._fence()
+
+    def barrier(self) -> None:
+        """Go on when all copies of all ranks are complete. Collective."""
+        self._fence()
+        self._barrier()
+
+    def free(self) -> None:
+        """Give the memory back; its views must not be used any more. Collective. Does nothing the second time."""
+        if self in _live:
+            _live.remove(self)
+            self.local = None
+            self._barrier()
+            self._free()
+
+    @abstractmethod
+    def _peer(self, rank: int) -> Any: ...
+
+    @abstractmethod
+    def _put(self, source: Any, rank: int, where: Where) -> None: ...
+
+    @abstractmethod
+    def _get(self, rank: int, where: Where, out: Any) -> None: ...
+
+    @abstractmethod
+    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None: ...
+
+    @abstractmethod
+    def _wait_signal(self, signal: int, value: int) -> None: ...
+
+    @abstractmethod
+    def _fence(self) -> None: ...
+
+    @abstractmethod
+    def _barrier(self) -> None: ...
+
+    @abstractmethod
+    def _free(self) -> None: ...
+
+    def _check_rank(self, rank: int) -> None:
+        if not 0 <= rank < self.comm.size:
+            raise InputError(f"there is no rank {rank} among {self.comm.size}")
+
+    def _check_signal(self, signal: int) -> None:
+        if not 0 <= signal < self.signals:
+            raise InputError(f"there is no signal {signal}: the array was made with signals={self.signals}")
+
+    def _checked(self, array: Any, where: Where) -> Any:
+        part = self.local[where]
+        if array.dtype != self.dtype:
+            raise UnsupportedTypeError(f"an array of dtype {array.dtype} cannot be copied to one of {self.dtype}")
+        if array.shape != part.shape:
+            raise LayoutError(f"an array of shape {array.shape} cannot be copied to a part of shape {part.shape}")
+        return array
+
+
+class _Alone(Symmetric):
+    """Symmetric memory of a world of one, on any engine."""
+
+    def __init__(
+        self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int, engine: Engine
+    ) -> None:
+        super().__init__(comm, shape, dtype, signals)
+        self.local = engine.xp.zeros(shape, dtype)
+        self._values = [0] * signals
+
+    def _fence(self) -> None:
+        pass
+
+    def _peer(self, rank: int) -> Any:
+        return self.local
+
+    def _put(self, source: Any, rank: int, where: Where) -> None:
+        self.local[where] = source
+
+    def _get(self, rank: int, where: Where, out: Any) -> None:
+        out[...] = self.local[where]
+
+    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+        self.local[where] = source
+        self._values[signal] = value
+
+    def _wait_signal(self, signal: int, value: int) -> None:
+        if self._values[signal] < value:
+            raise CommunicationError(
+                f"signal {signal} is {self._values[signal]}, and nobody else will set it to {value}"
+            )
+
+    def _barrier(self) -> None:
+        pass
+
+    def _free(self) -> None:
+        pass
+
+
+def allocate(
+    comm: Communicator,
+    shape: int | Sequence[int],
+    dtype: Any,
+    *,
+    engine_name: str | None,
+    signals: int,
+) -> Symmetric:
+    """Make symmetric memory. See :meth:`Communicator.symmetric`."""
+    shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(extent) for extent in shape)
+    dtype = np.dtype(dtype)
+    if any(extent < 0 for extent in shape) or signals < 0:
+        raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
+    if dtype.hasobject:
+        raise UnsupportedTypeError(f"memory of dtype {dtype} cannot be shared between ranks")
+    chosen = engine(engine_name)
+    if not chosen.mutable:
+        raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
+    if comm.size == 1:
+        made: Symmetric = _Alone(comm, shape, dtype, signals, chosen)
+    else:
+        _agree(comm, (list(shape), dtype.str, chosen.name, signals))
+        if chosen.memory == "host":
+            from collops.comm.symmetric_host import SharedWindow
+
+            made = SharedWindow(comm, shape, dtype, signals)
+        else:
+            from collops.comm.symmetric_device import DeviceHeap
+
+            made = DeviceHeap(comm, shape, dtype, signals)
+    # Always the last to be registered, and so run before what ends MPI and the GPU libraries.
+    atexit.unregister(_free_all)
+    atexit.register(_free_all)
+    _live.append(made)
+    return made
+
+
+def nbytes_of(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Return the size of an array."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def _agree(comm: Communicator, wanted: tuple[Any, ...]) -> None:
+    everyone = comm.allgather_metadata(list(wanted))
+    if any(other != everyone[0] for other in everyone):
+        text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(everyone[:4]))
+        comm.check(LayoutError(f"symmetric memory has one shape, dtype, engine and signals on all ranks, not {text}"))
+
+
+def _free_all() -> None:
+    """Give back what is left, newest first, as long as the other ranks do so too."""
+    try:
+        while _live:
+            _live[-1].comm.barrier()
+            _live[-1].free()
+    except CommunicationTimeout:
+        _live.clear()  # ranks are missing, so nothing collective can be done any more

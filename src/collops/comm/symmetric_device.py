@@ -1,0 +1,208 @@
+"""Symmetric memory of GPUs: NVSHMEM's heap, reached through NVIDIA's nvshmem4py.
+
+Within a node every rank's memory is at an address that any kernel can use; between nodes copies and signals go by
+NVSHMEM's calls on streams. NVSHMEM is started once in a process, for the ranks of the first communicator that asks for
+memory, and ended when the program ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import socket
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.comm.symmetric import Symmetric, Where, nbytes_of
+from collops.errors import CommunicationError, TransportError
+
+if TYPE_CHECKING:
+    from collops.comm.communicator import Communicator
+
+__all__ = ["DeviceHeap"]
+
+
+class DeviceHeap(Symmetric):
+    """Memory of NVSHMEM's symmetric heap, as CuPy arrays."""
+
+    def __init__(self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
+        super().__init__(comm, shape, dtype, signals)
+        self._library = library = _started_library(comm)
+        self._bytes = nbytes_of(shape, dtype)
+        self._pointer = self._new(max(self._bytes, 1))
+        self._signal_pointer = 0
+        try:
+            if signals:
+                self._signal_pointer = self._new(8 * signals)
+        except MemoryError:
+            library.bindings.free(self._pointer)
+            raise
+        self._views: dict[int, Any] = {}
+        self.local = library.array(self._pointer, shape, dtype, self)
+        self.local[...] = np.zeros((), dtype)
+        self._signal_values = library.array(self._signal_pointer, (signals,), np.dtype(np.uint64), self)
+        self._signal_values[...] = 0
+        self._barrier()
+
+    def _fence(self) -> None:
+        self._library.bindings.quiet_on_stream(self._library.stream())
+
+    def _new(self, size: int) -> int:
+        error: Exception | None = None
+        pointer = 0
+        try:
+            pointer = self._library.bindings.malloc(size)
+        except self._library.error as problem:
+            error = MemoryError(f"NVSHMEM gives no {size} bytes: {problem}")
+        if not pointer and error is None:
+            error = MemoryError(f"NVSHMEM gives no {size} bytes: is the GPU's memory full?")
+        self.comm.check(error)
+        return pointer
+
+    def _peer(self, rank: int) -> Any:
+        if rank == self.comm.rank:
+            return self.local
+        view = self._views.get(rank)
+        if view is None:
+            address = self._library.bindings.ptr(self._pointer, rank)
+            if not address:
+                raise CommunicationError(f"the memory of rank {rank} cannot be addressed from here: use put and get")
+            view = self._views[rank] = self._library.array(address, self.shape, self.dtype, self)
+        return view
+
+    def _put(self, source: Any, rank: int, where: Where) -> None:
+        target = self.local[where]
+        if source.flags.c_contiguous and target.flags.c_contiguous:
+            self._library.bindings.putmem_on_stream(
+                target.data.ptr, source.data.ptr, source.nbytes, rank, self._library.stream()
+            )
+        else:
+            self.peer(rank)[where] = source
+
+    def _get(self, rank: int, where: Where, out: Any) -> None:
+        source = self.local[where]
+        if source.flags.c_contiguous and out.flags.c_contiguous:
+            self._library.bindings.getmem_on_stream(
+                out.data.ptr, source.data.ptr, out.nbytes, rank, self._library.stream()
+            )
+        else:
+            out[...] = self.peer(rank)[where]
+
+    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+        library = self._library
+        target = self.local[where]
+        address = self._signal_pointer + 8 * signal
+        if source.size and source.flags.c_contiguous and target.flags.c_contiguous:
+            library.bindings.putmem_signal_on_stream(
+                target.data.ptr, source.data.ptr, source.nbytes, address, value, library.set, rank, library.stream()
+            )
+        else:
+            self._put(source, rank, where)
+            library.bindings.quiet_on_stream(library.stream())
+            library.bindings.signal_op_on_stream(address, value, library.set, rank, library.stream())
+
+    def _wait_signal(self, signal: int, value: int) -> None:
+        library = self._library
+        address = self._signal_pointer + 8 * signal
+        library.bindings.signal_wait_until_on_stream(address, library.at_least, value, library.stream())
+
+    def _barrier(self) -> None:
+        self._library.bindings.barrier_all_on_stream(self._library.stream())
+
+    def _free(self) -> None:
+        self._views.clear()
+        self._library.synchronize()
+        if self._signal_pointer:
+            self._library.bindings.free(self._signal_pointer)
+        self._library.bindings.free(self._pointer)
+
+
+class _Library:
+    """NVSHMEM, started: its low-level calls, and what they need of CuPy."""
+
+    def __init__(self, comm: Communicator) -> None:
+        import cupy
+        import nvshmem.core
+        from nvshmem import bindings
+
+        self._cupy = cupy
+        self.bindings: Any = bindings
+        self.set = int(nvshmem.core.SignalOp.SIGNAL_SET)
+        self.at_least = int(nvshmem.core.ComparisonType.CMP_GE)
+        self.device = cupy.cuda.Device().id
+        self.error: type[Exception] = bindings.NVSHMEMError
+        self._core = nvshmem.core
+        unique_id = nvshmem.core.get_unique_id(empty=comm.rank != 0)
+        words = unique_id._data.view(np.uint8)
+        comm.bcast(words, 0, out=words)
+        nvshmem.core.init(
+            device=_device(self.device), uid=unique_id, rank=comm.rank, nranks=comm.size, initializer_method="uid"
+        )
+        # Before MPI ends, and after the arrays are freed, whose function is registered later.
+        atexit.register(self._end)
+
+    def stream(self) -> int:
+        return self._cupy.cuda.get_current_stream().ptr
+
+    def synchronize(self) -> None:
+        self._cupy.cuda.Device(self.device).synchronize()
+
+    def array(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype, owner: Any) -> Any:
+        """Return a CuPy array at an address; a neighbour's memory passes for this device's, so that kernels take it."""
+        memory = self._cupy.cuda.UnownedMemory(pointer, nbytes_of(shape, dtype), owner, self.device)
+        return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
+
+    def _end(self) -> None:
+        self.synchronize()
+        self._core.finalize()
+
+
+_library: _Library | None = None
+_members: list[int] = []
+"""The ranks of the world that NVSHMEM was started for."""
+
+
+def _started_library(comm: Communicator) -> _Library:
+    """Return NVSHMEM, started for the ranks of `comm`. Collective.
+
+    Raises
+    ------
+    TransportError
+        On every rank, if some rank lacks nvshmem4py or a GPU of its own, or NVSHMEM was started for other ranks.
+    """
+    global _library, _members  # noqa: PLW0603 (there is one NVSHMEM in a process)
+    import cupy
+    from mpi4py import MPI
+
+    comm.check(_missing(comm))
+    everyone = comm.control.group
+    members = list(MPI.Group.Translate_ranks(everyone, None, MPI.COMM_WORLD.group))
+    if _library is None:
+        name = f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}"
+        devices = comm.allgather_metadata(name)
+        if len(set(devices)) < len(devices):
+            comm.check(TransportError("symmetric memory on GPUs needs a GPU for each rank, but some share one"))
+        _library = _Library(comm)
+        _members = members
+    elif members != _members:
+        comm.check(
+            TransportError(f"NVSHMEM was started for the world's ranks {_members} and cannot serve {members} as well")
+        )
+    return _library
+
+
+def _missing(comm: Communicator) -> TransportError | None:
+    if importlib.util.find_spec("nvshmem") is None:
+        return TransportError("symmetric memory on GPUs needs nvshmem4py: install collops[cuda13]")
+    if comm.device_transport is None:
+        return TransportError("symmetric memory on GPUs needs a GPU on every rank")
+    return None
+
+
+def _device(number: int) -> Any:
+    from cuda.core import Device
+
+    device = Device(number)
+    device.set_current()
+    return device

@@ -1,0 +1,110 @@
+"""Symmetric memory of hosts: an MPI-3 shared window, which the ranks of a node read and write like their own memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.comm.symmetric import Symmetric, Where, nbytes_of
+from collops.errors import TransportError
+
+if TYPE_CHECKING:
+    from collops.comm.communicator import Communicator
+
+__all__ = ["SharedWindow"]
+
+_PAGE = 4096
+
+
+class SharedWindow(Symmetric):
+    """Memory that MPI maps into every process of the node.
+
+    A rank's segment begins with its signals. Values written before ``Win.Sync`` on one rank are seen after ``Win.Sync``
+    on another that has seen a signal set in between.
+    """
+
+    def __init__(self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
+        from mpi4py import MPI
+
+        super().__init__(comm, shape, dtype, signals)
+        if comm.local_size != comm.size:
+            comm.check(
+                TransportError(f"ranks on several nodes share no memory: symmetric memory needs all {comm.size} on one")
+            )
+        self._offset = -(-8 * signals // _PAGE) * _PAGE
+        size = self._offset + -(-nbytes_of(shape, dtype) // _PAGE) * _PAGE
+        self._ranks = comm.control.Dup()
+        error: Exception | None = None
+        window = None
+        try:
+            window = MPI.Win.Allocate_shared(max(size, _PAGE), 1, comm=self._ranks)
+        except MPI.Exception as problem:
+            error = MemoryError(f"MPI gives no shared window of {size} bytes: {problem.Get_error_string()}")
+        comm.check(error)
+        assert window is not None
+        self._window = window
+        window.Lock_all(MPI.MODE_NOCHECK)
+        views = [self._views(rank) for rank in range(comm.size)]
+        self._peers = [array for array, _ in views]
+        self._signals = [values for _, values in views]
+        self.local = self._peers[comm.rank]
+        self.local[...] = np.zeros((), dtype)
+        self._signals[comm.rank][...] = 0
+        self._barrier()
+
+    def _fence(self) -> None:
+        self._window.Sync()
+
+    def _views(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        memory, _ = self._window.Shared_query(rank)
+        whole = np.asarray(memory).view(np.uint8)
+        values = whole[: 8 * self.signals].view(np.uint64)
+        size = nbytes_of(self.shape, self.dtype)
+        return whole[self._offset : self._offset + size].view(self.dtype).reshape(self.shape), values
+
+    def _peer(self, rank: int) -> np.ndarray:
+        return self._peers[rank]
+
+    def _put(self, source: Any, rank: int, where: Where) -> None:
+        self._peers[rank][where] = source
+
+    def _get(self, rank: int, where: Where, out: Any) -> None:
+        self._window.Sync()
+        out[...] = self._peers[rank][where]
+
+    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+        self._peers[rank][where] = source
+        self._window.Sync()
+        self._signals[rank][signal] = value
+
+    def _wait_signal(self, signal: int, value: int) -> None:
+        self.comm.wait(_Arrival(self._window, self._signals[self.comm.rank], signal, value), f"signal {signal}")
+
+    def _barrier(self) -> None:
+        self._window.Sync()
+        self.comm.barrier()
+        self._window.Sync()
+
+    def _free(self) -> None:
+        self._peers = self._signals = []
+        self._window.Unlock_all()
+        self._window.Free()
+        self._ranks.Free()
+
+
+class _Arrival:
+    """A signal that is waited for."""
+
+    __slots__ = ("_signal", "_signals", "_value", "_window")
+
+    def __init__(self, window: Any, signals: np.ndarray, signal: int, value: int) -> None:
+        self._window = window
+        self._signals = signals
+        self._signal = signal
+        self._value = value
+
+    @property
+    def done(self) -> bool:
+        self._window.Sync()
+        return bool(self._signals[self._signal] >= self._value)
