@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from collops.apps.lsm.grid import Grid, cover
 from collops.apps.lsm.mute import mute_direct
 from collops.apps.lsm.survey import Geometry, Survey
-from collops.apps.lsm.synthetic import add_noise, default_frequency, fixed_spread, reflectivity
+from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.traveltimes import straight, travel_time, travel_times
 from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.wavelet import frequency_from_power, power_spectrum, ricker
@@ -125,15 +125,6 @@ def test_small_models_are_finite(nx, nz):
     geometry = fixed_spread(grid, velocity, 1, 1, None)
     grid.check_contains(geometry)
     assert geometry.sources[0, 0] == pytest.approx(grid.x.mean(), abs=1e-4)
-
-
-def test_noise_depends_on_the_shot_and_the_seed_only():
-    whole = [np.zeros((3, 20), np.float32) for _ in range(4)]
-    part = [np.zeros((3, 20), np.float32) for _ in range(2)]
-    add_noise(whole, range(4), 0.5, 7)
-    add_noise(part, range(2, 4), 0.5, 7)
-    assert np.array_equal(np.stack(whole)[2:], np.stack(part))
-    assert np.stack(whole).std() == pytest.approx(0.5, rel=0.2)
 
 
 def test_the_mute_silences_the_direct_wave_and_nothing_later():

@@ -5,7 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from collops.apps.outputs import atomic, check_writable, prepare_folder
+from collops.apps.lsm.survey import shots_of
+from collops.apps.noise import with_noise
+from collops.apps.outputs import Field, atomic, check_writable, prepare_folder, write_result
 from collops.apps.report import TimeSplit, versions
 from collops.apps.stages import local_stage
 from collops.errors import InputError
@@ -33,6 +35,40 @@ def test_times_of_all_ranks_are_compared(comm):
     modelling = split.summary()["modelling"]
     assert (modelling["min"], modelling["max"]) == (1.0, comm.size)
     assert modelling["mean"] == pytest.approx((1 + comm.size) / 2)
+
+
+def test_noise_depends_on_the_record_and_the_seed_only(comm):
+    records = 5
+    own = shots_of(comm.rank, records, comm.size)
+    noisy, norm = with_noise([np.full((3, 100), 2.0) for _ in own], own, 0.25, 7, comm)
+    expected = 2 + 0.5 * np.array([np.random.default_rng([7, n]).standard_normal((3, 100)) for n in range(records)])
+    np.testing.assert_allclose(np.reshape(noisy, (-1, 3, 100)), expected[own.start : own.stop])
+    assert norm == pytest.approx(np.linalg.norm(expected - 2))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 64])
+def test_every_rank_writes_its_own_rows(comm, folder, rows, monkeypatch):
+    import zarr
+
+    import collops
+
+    monkeypatch.setattr("collops.apps.outputs._CHUNK_BYTES", 100)
+    values = np.arange(rows * 6.0).reshape(rows, 2, 3)
+    fields = {
+        "volume": Field(collops.from_global(values, comm=comm), ("row", "column", "time"), "m"),
+        "time": Field(np.arange(3.0), ("time",), "s"),
+    }
+    for answer in (1, 2):
+        path = write_result(folder / "a.zarr", comm, fields, {"answer": answer})
+        comm.barrier()
+        group = zarr.open_group(str(path), mode="r")
+        assert np.array_equal(group["volume"][...], values)
+        assert group["volume"].metadata.dimension_names == ("row", "column", "time")
+        assert group["volume"].attrs["units"] == "m"
+        assert group["time"][...].tolist() == [0, 1, 2]
+        assert group.attrs["answer"] == answer
+        assert os.listdir(folder) == ["a.zarr"]
+        comm.barrier()
 
 
 @pytest.mark.serial

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["balanced", "convergence", "figure", "section", "symmetric_limit"]
+__all__ = ["balanced", "color_bar", "convergence", "figure", "panel", "section", "symmetric_limit"]
 
 _INK = "#26323d"
 _STYLE: Any = {
@@ -77,6 +77,66 @@ def balanced(image: np.ndarray) -> np.ndarray:
     return image / (amplitude + floor) if floor else image
 
 
+def panel(
+    axes: Axes,
+    image: np.ndarray,
+    extent: tuple[float, float, float, float],
+    title: str,
+    *,
+    labels: tuple[str, str | None],
+    limits: tuple[float, float],
+    colors: str = "gray",
+    to_scale: bool = False,
+) -> Any:
+    """Draw an image with its first axis to the right and its second one downwards.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to draw.
+    image : numpy.ndarray
+        Shape ``(columns, rows)``.
+    extent : tuple of float
+        First and last position along both axes, at the centres of the outermost cells.
+    title : str
+        Stands above the panel.
+    labels : tuple of str
+        Of both axes; None for the second one leaves out its numbers, too, which the panel to the left has.
+    limits : tuple of float
+        Values of the first and the last colour.
+    colors : str
+        Name of a colour map.
+    to_scale : bool
+        Whether a step along one axis is as long as along the other.
+
+    Returns
+    -------
+    matplotlib.image.AxesImage
+        For a colour bar.
+    """
+    left, right, top, bottom = extent
+    half_across, half_down = (
+        (last - first) / (extent - 1) / 2 if extent > 1 else 0.5
+        for first, last, extent in ((left, right, image.shape[0]), (top, bottom, image.shape[1]))
+    )
+    drawn = axes.imshow(
+        image.T,
+        cmap=colors,
+        vmin=limits[0],
+        vmax=limits[1],
+        extent=(left - half_across, right + half_across, bottom + half_down, top - half_down),
+        aspect="equal" if to_scale else "auto",
+        interpolation="bilinear",
+    )
+    axes.set_title(title)
+    axes.set_xlabel(labels[0])
+    if labels[1] is None:
+        axes.tick_params(left=False, labelleft=False)
+    else:
+        axes.set_ylabel(labels[1])
+    return drawn
+
+
 def section(
     axes: Axes,
     image: np.ndarray,
@@ -87,56 +147,30 @@ def section(
     colors: str = "gray",
     depth_label: bool = True,
 ) -> Any:
-    """Draw a vertical section with distance to the right and depth downwards.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        Where to draw.
-    image : numpy.ndarray
-        Shape ``(nx, nz)``.
-    extent : tuple of float
-        First and last distance, first and last depth, in metres, at the centres of the outermost cells.
-    title : str
-        Stands above the panel.
-    limits : tuple of float
-        Values of the first and the last colour.
-    colors : str
-        Name of a colour map.
-    depth_label : bool
-        Whether to label the depth axis.
-
-    Returns
-    -------
-    matplotlib.image.AxesImage
-        For a colour bar.
-    """
+    """Draw a vertical section with distance to the right and depth downwards, both in metres; see `panel`."""
     left, right, top, bottom = extent
-    half_x = (right - left) / (image.shape[0] - 1) / 2
-    half_z = (bottom - top) / (image.shape[1] - 1) / 2
-    # Sections are drawn to scale unless that would make a ribbon of them.
-    aspect = "equal" if 0.5 < (right - left) / (bottom - top) < 4 else "auto"
-    kilometres = right - left > 2000
-    unit = 1000 if kilometres else 1
-    drawn = axes.imshow(
-        image.T,
-        cmap=colors,
-        vmin=limits[0],
-        vmax=limits[1],
-        extent=tuple(v / unit for v in (left - half_x, right + half_x, bottom + half_z, top - half_z)),
-        aspect=aspect,
-        interpolation="bilinear",
+    unit, name = (1000, "km") if right - left > 2000 else (1, "m")
+    return panel(
+        axes,
+        image,
+        (left / unit, right / unit, top / unit, bottom / unit),
+        title,
+        labels=(f"distance ({name})", f"depth ({name})" if depth_label else None),
+        limits=limits,
+        colors=colors,
+        # Sections are drawn to scale unless that would make a ribbon of them.
+        to_scale=0.5 < (right - left) / (bottom - top) < 4,
     )
-    axes.set_title(title)
-    axes.set_xlabel(f"distance ({'km' if kilometres else 'm'})")
-    if depth_label:
-        axes.set_ylabel(f"depth ({'km' if kilometres else 'm'})")
-    else:
-        axes.tick_params(left=False, labelleft=False)
-    return drawn
 
 
-def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: float | None = None) -> None:
+def color_bar(drawing: Figure, axes: Axes, drawn: Any, label: str) -> None:
+    """Add a scale of colours to a panel."""
+    bar = drawing.colorbar(drawn, ax=axes, shrink=0.85, pad=0.02)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+
+
+def convergence(path: Path, residuals: np.ndarray, title: str, noise_norm: float | None = None) -> Path:
     """Draw the residual norm, relative to the first, against the iteration.
 
     Parameters
@@ -147,10 +181,15 @@ def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: floa
         Norms, the first one before the first iteration.
     title : str
         Stands above the panel.
-    noise_level : float, optional
-        Norm of the noise relative to the first residual: a model that fits the signal and nothing else ends
-        there.
+    noise_norm : float, optional
+        Norm of the noise: a model that fits the signal and nothing else ends there.
+
+    Returns
+    -------
+    pathlib.Path
+        `path`.
     """
+    noise_level = noise_norm / residuals[0] if noise_norm and residuals[0] else None
     relative = residuals / residuals[0] if residuals[0] else residuals
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -185,3 +224,4 @@ def convergence(path: Path, residuals: np.ndarray, title: str, noise_level: floa
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
+    return path

@@ -14,7 +14,10 @@ import numpy as np
 
 from collops.errors import InputError
 
-__all__ = ["SegyFile", "scaled", "write_segy"]
+__all__ = ["TIMING", "SegyFile", "live_traces", "sample_interval", "scaled", "start_time", "write_segy"]
+
+TIMING = ("DelayRecordingTime", "ScalarTraceHeader", "TRACE_SAMPLE_INTERVAL", "TraceIdentificationCode")
+"""The fields of the trace headers that say when a trace was sampled, and whether it is one."""
 
 _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 # Bytes of one sample by format code. Only what segyio converts to numbers: no fixed point with gain, no
@@ -22,6 +25,9 @@ _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 _SAMPLE_BYTES = {1: 4, 2: 4, 3: 2, 5: 4, 6: 8, 8: 1, 10: 4, 11: 2, 16: 1}
 _INTERVAL, _SAMPLES, _FORMAT, _UNITS, _REVISION, _EXTENDED = 16, 20, 24, 54, 300, 304
 _FEET = 2
+# Identification codes that are no recorded wave field: dead, dummy, time break, uphole, sweep, timing, water
+# break.
+_OTHER_TRACES = range(2, 9)
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,49 @@ def scaled(values: np.ndarray, scalars: np.ndarray) -> np.ndarray:
     """
     factor = np.where(scalars == 0, 1.0, np.abs(scalars).astype(np.float64))
     return np.where(scalars < 0, values / factor, values * factor)
+
+
+def live_traces(headers: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return which traces are recorded or processed waves, neither dead nor auxiliary, from the fields `TIMING`."""
+    return ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
+
+
+def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
+    """Return the time of the first sample in seconds, from the fields `TIMING`.
+
+    Raises
+    ------
+    InputError
+        If the traces begin at different times.
+    """
+    delays = scaled(headers["DelayRecordingTime"], headers["ScalarTraceHeader"])
+    if np.ptp(delays) > 0:
+        raise InputError(
+            f"{file.path} has delay recording times from {delays.min():g} to {delays.max():g} ms: "
+            "shift the traces to one common delay"
+        )
+    return float(delays[0]) / 1e3
+
+
+def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
+    """Return the sample interval in seconds: that of the traces if they name one, else that of the file.
+
+    Raises
+    ------
+    InputError
+        If there is none, or several.
+    """
+    intervals = headers["TRACE_SAMPLE_INTERVAL"]
+    if np.ptp(intervals) > 0:
+        raise InputError(
+            f"{file.path} mixes sample intervals from {intervals.min()} to {intervals.max()} microseconds: "
+            "resample the traces to one interval"
+        )
+    # A negative number is an unsigned one above 32767 that was read as signed.
+    interval = int(intervals[0]) % 0x10000 or file.interval
+    if interval == 0:
+        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
+    return interval / 1e6
 
 
 def write_segy(

@@ -10,7 +10,8 @@ import typer
 
 from collops.cli.console import console
 from collops.cli.errors import guarded
-from collops.cli.job import Debug, Ranks, Transport, with_world
+from collops.cli.job import with_world
+from collops.cli.options import Debug, Ranks, Transport
 
 if TYPE_CHECKING:
     from collops.bench import Benchmark, Measurement, Record

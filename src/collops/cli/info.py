@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from collops.cli.console import console
-from collops.cli.job import Debug, Json, Ranks, Transport, with_world
+from collops.cli.job import with_world
+from collops.cli.options import Debug, Json, Ranks, Transport
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,23 +17,10 @@ from collops.cli.launch import launch, started
 from collops.errors import InputError
 
 if TYPE_CHECKING:
-    from collops.apps.report import Outcome
+    from collops.apps.options import JobOptions
     from collops.comm import Communicator
 
-__all__ = ["Debug", "Json", "Quiet", "Ranks", "Transport", "run_job", "with_world"]
-
-Ranks = Annotated[
-    int | None,
-    typer.Option(help="Processes to run on. Under mpiexec or srun: as many as these started.", show_default="1"),
-]
-Transport = Annotated[
-    str, typer.Option(help="Wire for arrays on GPUs: auto, mpi, staged or nccl. Arrays on CPUs go by MPI.")
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="End standard output with one JSON object; all else goes to stderr.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table, no notes; warnings and errors stay.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+__all__ = ["run_job", "with_world"]
 
 
 def with_world(
@@ -97,36 +85,36 @@ def with_world(
 
 
 def run_job(
-    command: str,
-    job: Callable[[Communicator, Progress], Outcome],
+    name: str,
+    options: JobOptions,
     *,
     ranks: int | None,
     transport: str,
     as_json: bool,
     quiet: bool,
     debug: bool,
-    check: Callable[[], None],
 ) -> None:
-    """Run one of the applications with a progress bar, and show its outcome. See `with_world`.
+    """Run one of the applications with a progress bar, show its outcome, and exit. See `with_world`.
 
     Parameters
     ----------
-    command : str
-        Name of the command.
-    job : callable
-        Gets the communicator and something to report progress to; returns the outcome on every rank.
-    ranks, transport, debug, check
+    name : str
+        Of the command; ``collops.apps.NAME.job.run`` is what it runs.
+    options : JobOptions
+        What the user chose.
+    ranks, transport, debug
         See `with_world`.
     as_json : bool
         Whether standard output gets the numbers as JSON, and nothing else.
     quiet : bool
         Whether to leave out what is for reading.
     """
+    command = f"collops {name}"
 
     def body(comm: Communicator) -> None:
         first = comm.rank == 0
         with Progress(command, shown=first and not quiet, speaking=first) as progress:
-            outcome = job(comm, progress)
+            outcome = importlib.import_module(f"collops.apps.{name}.job").run(options, comm, progress)
         if not first:
             return
         if not quiet:
@@ -134,7 +122,7 @@ def run_job(
         if as_json:
             typer.echo(json.dumps(outcome.numbers, allow_nan=False))
 
-    with_world(command, body, ranks=ranks, transport=transport, debug=debug, check=check)
+    with_world(command, body, ranks=ranks, transport=transport, debug=debug, check=options.check)
 
 
 def _check_transport(transport: str) -> None:

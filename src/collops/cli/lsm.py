@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from collops.apps.lsm.options import Options
-from collops.cli.console import Progress
-from collops.cli.job import Debug, Json, Quiet, Ranks, Transport, run_job
+from collops.cli.job import run_job
+from collops.cli.options import Debug, Dtype, Engine, Iterations, Json, Noise, Out, Quiet, Ranks, Seed, Transport
 
 __all__ = ["lsm"]
 
-_FILES, _IMAGE, _MADE, _METHOD = "Survey and velocity", "Image", "Synthetic survey", "Method"
+_FILES, _IMAGE, _MADE, _METHOD = "Survey and velocity", "Image", "Made data", "Method"
 _DEFAULT = Options()
 
 
@@ -20,7 +20,7 @@ def lsm(
     *,
     ranks: Ranks = None,
     transport: Transport = "auto",
-    iterations: Annotated[int, typer.Option(help="Iterations of CGLS.")] = _DEFAULT.iterations,
+    iterations: Iterations = _DEFAULT.iterations,
     survey: Annotated[
         str | None,
         typer.Option(metavar="FILE.sgy", help="SEG-Y survey to migrate; else one is made.", rich_help_panel=_FILES),
@@ -46,11 +46,8 @@ def lsm(
     shots: Annotated[int | None, typer.Option(help="Number of shots.", rich_help_panel=_MADE)] = None,
     receivers: Annotated[int | None, typer.Option(help="Number of receivers.", rich_help_panel=_MADE)] = None,
     samples: Annotated[int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)] = None,
-    noise: Annotated[
-        float | None,
-        typer.Option(help="Noise relative to the signal (rms).", show_default="0.1", rich_help_panel=_MADE),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the noise.", rich_help_panel=_MADE)] = _DEFAULT.seed,
+    noise: Noise = None,
+    seed: Seed = _DEFAULT.seed,
     write_survey: Annotated[
         str | None, typer.Option(metavar="FILE.sgy", help="Write the survey to SEG-Y.", rich_help_panel=_MADE)
     ] = None,
@@ -81,12 +78,9 @@ def lsm(
     damp: Annotated[
         float, typer.Option(help="Damping relative to the operator's norm.", rich_help_panel=_METHOD)
     ] = _DEFAULT.damp,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.", rich_help_panel=_METHOD)] = _DEFAULT.dtype,
-    engine: Annotated[
-        str,
-        typer.Option(help="numpy, cupy, or auto: cupy where every rank has a GPU.", rich_help_panel=_METHOD),
-    ] = _DEFAULT.engine,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the results.")] = _DEFAULT.out,
+    dtype: Dtype = _DEFAULT.dtype,
+    engine: Engine = _DEFAULT.engine,
+    out: Out = _DEFAULT.out,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -121,18 +115,4 @@ def lsm(
         out=out,
     )
 
-    def job(comm, progress: Progress):
-        from collops.apps.lsm.job import run
-
-        return run(options, comm, progress)
-
-    run_job(
-        "collops lsm",
-        job,
-        ranks=ranks,
-        transport=transport,
-        as_json=as_json,
-        quiet=quiet,
-        debug=debug,
-        check=options.check,
-    )
+    run_job("lsm", options, ranks=ranks, transport=transport, as_json=as_json, quiet=quiet, debug=debug)

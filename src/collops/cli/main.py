@@ -12,6 +12,8 @@ from collops.cli.bench import application as bench
 from collops.cli.errors import BAD_INPUT, report
 from collops.cli.info import info
 from collops.cli.lsm import lsm
+from collops.cli.poststack import poststack
+from collops.cli.reflectivity import reflectivity
 
 __all__ = ["application", "main"]
 
@@ -24,8 +26,8 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-application.command()(lsm)
-application.command()(info)
+for _command in (lsm, poststack, reflectivity, info):
+    application.command()(_command)
 application.add_typer(bench)
 
 

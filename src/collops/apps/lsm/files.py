@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from collops.apps.lsm.grid import Grid
-from collops.apps.pictures import balanced, convergence, figure, section, symmetric_limit
+from collops.apps.pictures import balanced, color_bar, convergence, figure, section, symmetric_limit
 
 __all__ = ["write_pictures"]
 
@@ -21,7 +21,7 @@ def write_pictures(
     adjoint: np.ndarray,
     image: np.ndarray,
     residuals: np.ndarray,
-    noise_level: float | None,
+    noise_norm: float | None,
     error: float | None,
 ) -> list[Path]:
     """Draw ``image.png`` and ``convergence.png``.
@@ -42,8 +42,8 @@ def write_pictures(
         The least-squares image.
     residuals : numpy.ndarray
         Norms of the residual.
-    noise_level : float or None
-        Norm of the noise relative to the first residual.
+    noise_norm : float or None
+        Norm of the noise in the data.
     error : float or None
         Relative error of the image.
 
@@ -52,7 +52,7 @@ def write_pictures(
     list of pathlib.Path
         What was written.
     """
-    path, history = folder / "image.png", folder / "convergence.png"
+    path = folder / "image.png"
     extent = (float(grid.x[0]), float(grid.x[-1]), float(grid.z[0]), float(grid.z[-1]))
     ratio = (extent[1] - extent[0]) / (extent[3] - extent[2])
     panel_width = 5.2
@@ -68,9 +68,7 @@ def write_pictures(
                 limits=(velocity.min(), velocity.max()),
                 colors="viridis",
             )
-            bar = drawing.colorbar(drawn, ax=axes[0], shrink=0.85, pad=0.02)
-            bar.set_label("m/s")
-            bar.outline.set_visible(False)
+            color_bar(drawing, axes[0], drawn, "m/s")
             adjoint, image = balanced(adjoint), balanced(image)
             limits = [symmetric_limit(adjoint), symmetric_limit(image)]
         else:
@@ -83,5 +81,4 @@ def write_pictures(
         if error is not None:
             title += f", error {100 * error:.0f} %"
         section(axes[2], image, extent, title, limits=(-limits[1], limits[1]), depth_label=False)
-    convergence(history, residuals, "CGLS", noise_level)
-    return [path, history]
+    return [path, convergence(folder / "convergence.png", residuals, "CGLS", noise_norm)]

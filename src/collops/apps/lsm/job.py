@@ -13,7 +13,7 @@ from collops.apps.lsm.migrate import Migration, kirchhoff, least_squares, model_
 from collops.apps.lsm.options import Options
 from collops.apps.lsm.problem import Problem, made_up, recorded
 from collops.apps.lsm.segy import write_survey
-from collops.apps.lsm.synthetic import add_noise
+from collops.apps.noise import with_noise
 from collops.apps.outputs import Field, atomic, check_writable, write_result
 from collops.apps.report import Outcome, best_relative_error, common_numbers, common_rows, relative_error
 from collops.apps.stages import local_stage
@@ -84,12 +84,11 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
     )
 
     listener.stage("writing")
-    noise_level = noise_norm / migration.residuals[0] if noise_norm and migration.residuals[0] else None
     numbers = _numbers(options, problem, migration, comm, compute)
     files: list[Path] = []
     with local_stage(comm):
         if comm.rank == 0:
-            files = _draw(folder, problem, migration, noise_level, numbers)
+            files = _draw(folder, problem, migration, noise_norm, numbers)
     files.append(_write(folder, problem, migration, numbers, comm))
     files += [Path(options.write_survey)] if options.write_survey else []
     listener.stage(None)
@@ -101,18 +100,11 @@ def _synthetic_traces(
 ) -> tuple[list[np.ndarray], float]:
     """Model the data of the truth and add noise; return them with the norm of the noise over all ranks. Collective."""
     clean = model_traces(operator, problem, comm, compute, dtype)
-    own = sum(float((shot.astype(np.float64) ** 2).sum()) for shot in clean)
-    signal = float(comm.allreduce(np.array(own))[()])
-    samples = problem.geometry.traces * problem.geometry.samples
-    deviation = noise * float(np.sqrt(signal / samples))
-    noisy = [shot.copy() for shot in clean]
-    if deviation > 0:
-        add_noise(noisy, problem.shots, deviation, seed)
-    own = sum(float(((a - b).astype(np.float64) ** 2).sum()) for a, b in zip(noisy, clean, strict=True))
+    noisy, norm = with_noise(clean, problem.shots, noise, seed, comm)
     # What a SEG-Y file would hold of the data is all that the migration gets, so that both ways give one
     # image.
     rounded = [shot.astype(np.float32).astype(dtype) for shot in noisy]
-    return rounded, float(np.sqrt(comm.allreduce(np.array(own))[()]))
+    return rounded, norm
 
 
 def _write_survey(path: Path, problem: Problem, traces: list[np.ndarray], comm: Communicator) -> None:
@@ -140,7 +132,7 @@ def _write_survey(path: Path, problem: Problem, traces: list[np.ndarray], comm: 
 
 
 def _draw(
-    folder: Path, problem: Problem, migration: Migration, noise_level: float | None, numbers: dict[str, Any]
+    folder: Path, problem: Problem, migration: Migration, noise_norm: float | None, numbers: dict[str, Any]
 ) -> list[Path]:
     return write_pictures(
         folder,
@@ -150,7 +142,7 @@ def _draw(
         adjoint=migration.scaled_adjoint,
         image=migration.image,
         residuals=migration.residuals,
-        noise_level=noise_level,
+        noise_norm=noise_norm,
         error=numbers["relative_error"],
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from collops.apps.lsm.segy import read_headers, read_traces
 from collops.apps.lsm.survey import Geometry, Survey, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
+from collops.apps.memory import check_memory
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.wavelet import frequency_from_power, power_spectrum
 from collops.errors import InputError
@@ -224,11 +224,8 @@ def _check_frequency(frequency: float, geometry: Geometry) -> None:
 
 
 def _check_memory(grid: Grid, positions: int, dtype: str) -> None:
-    """Raise if the travel times exceed the machine: Linux would grant the memory, then end the process."""
-    needed = grid.nx * grid.nz * max(positions, 8) * np.dtype(dtype).itemsize
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > 0.8 * installed:
-        raise InputError(
-            f"an image of {grid.nx} x {grid.nz} points with {positions} stations needs {needed / 2**30:.0f} GiB "
-            f"of travel times, and this machine has {installed / 2**30:.0f}: choose a smaller --nx or --nz"
-        )
+    check_memory(
+        grid.nx * grid.nz * max(positions, 8) * np.dtype(dtype).itemsize,
+        f"the travel times of {positions} stations on an image of {grid.nx} x {grid.nz} points",
+        "choose a smaller --nx or --nz",
+    )

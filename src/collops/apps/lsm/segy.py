@@ -11,16 +11,13 @@ import numpy as np
 
 from collops.apps.lsm.line import Line
 from collops.apps.lsm.survey import Geometry
-from collops.apps.segy import SegyFile, scaled, write_segy
+from collops.apps.segy import TIMING, SegyFile, live_traces, sample_interval, scaled, start_time, write_segy
 from collops.errors import InputError
 
 __all__ = ["SurveyHeaders", "read_headers", "read_traces", "write_survey"]
 
 _SIGNATURE = "COLLOPS SURVEY 1"
 _ARC_UNITS = (2, 3, 4)
-# Identification codes that are no recorded wave field: dead, dummy, time break, uphole, sweep, timing, water
-# break.
-_OTHER_TRACES = range(2, 9)
 _FIELDS = [
     "FieldRecord",
     "EnergySourcePoint",
@@ -33,11 +30,8 @@ _FIELDS = [
     "ReceiverGroupElevation",
     "SourceSurfaceElevation",
     "SourceDepth",
-    "DelayRecordingTime",
-    "ScalarTraceHeader",
-    "TRACE_SAMPLE_INTERVAL",
-    "TraceIdentificationCode",
     "CoordinateUnits",
+    *TIMING,
 ]
 
 
@@ -93,7 +87,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     if units in _ARC_UNITS and (file.revision > 0 or units == _ARC_UNITS[0]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
 
-    live = ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
+    live = live_traces(headers)
     if not live.any():
         raise InputError(f"{path} has no live seismic traces: all are marked as dead or auxiliary")
     if not live.all():
@@ -120,7 +114,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
         notes.append(f"stations lie up to {off_line:.0f} m off the straight line on which the 2-D migration puts them")
 
     source_depth, receiver_depth = _depths(headers, file.metres, notes)
-    start = _start(headers, path)
+    start = start_time(file, headers)
     shot_of, first_traces = _shots(headers)
     sources = np.stack([line.distance(source_east, source_north), source_depth])
     groups = np.stack([line.distance(group_east, group_north), receiver_depth])
@@ -129,7 +123,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     # One object for all shots of a fixed spread: what is computed per receiver is then computed once.
     if all(np.array_equal(r, receivers[0]) for r in receivers):
         receivers = [receivers[0]] * len(receivers)
-    geometry = Geometry(sources[:, first_traces], receivers, file.samples, _interval(file, headers), start)
+    geometry = Geometry(sources[:, first_traces], receivers, file.samples, sample_interval(file, headers), start)
     return SurveyHeaders(geometry, [numbers[traces] for traces in order], line, notes, _defaults(file.text()))
 
 
@@ -213,32 +207,6 @@ def _depths(headers: Mapping[str, np.ndarray], metres: float, notes: list[str]) 
         notes.append(f"depths count from the highest station, {-highest:g} m above sea level")
         receiver, source = receiver - highest, source - highest
     return source, receiver
-
-
-def _start(headers: Mapping[str, np.ndarray], path: str | Path) -> float:
-    """Return the time of the first sample in seconds."""
-    delays = scaled(headers["DelayRecordingTime"], headers["ScalarTraceHeader"])
-    if np.ptp(delays) > 0:
-        raise InputError(
-            f"{path} has delay recording times from {delays.min():g} to {delays.max():g} ms: "
-            "shift the traces to one common delay"
-        )
-    return float(delays[0]) / 1e3
-
-
-def _interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
-    """Return the sample interval in seconds: that of the traces if they name one, else that of the file."""
-    intervals = headers["TRACE_SAMPLE_INTERVAL"]
-    if np.ptp(intervals) > 0:
-        raise InputError(
-            f"{file.path} mixes sample intervals from {intervals.min()} to {intervals.max()} microseconds: "
-            "resample the traces to one interval"
-        )
-    # A negative number is an unsigned one above 32767 that was read as signed.
-    interval = int(intervals[0]) % 0x10000 or file.interval
-    if interval == 0:
-        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
-    return interval / 1e6
 
 
 def _shots(headers: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

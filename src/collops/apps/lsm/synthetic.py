@@ -8,7 +8,7 @@ from collops.apps.lsm.grid import Grid
 from collops.apps.lsm.survey import Geometry
 from collops.errors import InputError
 
-__all__ = ["INTERVAL", "add_noise", "default_frequency", "fixed_spread", "reflectivity"]
+__all__ = ["INTERVAL", "default_frequency", "fixed_spread", "reflectivity"]
 
 INTERVAL = 0.004
 """Sample interval of the synthetic survey in seconds."""
@@ -116,25 +116,6 @@ def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, s
     stations = np.stack([_spread(grid, receivers), np.zeros(receivers)])
     sources = np.stack([_spread(grid, shots), np.zeros(shots)])
     return Geometry(sources, [stations] * shots, samples, INTERVAL)
-
-
-def add_noise(traces: list[np.ndarray], shots: range, deviation: float, seed: int) -> None:
-    """Add white noise to the traces of some shots in place; that of a shot depends on its number only.
-
-    Parameters
-    ----------
-    traces : list of numpy.ndarray
-        One array per shot.
-    shots : range
-        Their numbers.
-    deviation : float
-        Standard deviation of the noise.
-    seed : int
-        Another seed gives other noise.
-    """
-    for shot, values in zip(shots, traces, strict=True):
-        generator = np.random.default_rng([seed, shot])
-        values += (deviation * generator.standard_normal(values.shape)).astype(values.dtype)
 
 
 def _spread(grid: Grid, count: int) -> np.ndarray:

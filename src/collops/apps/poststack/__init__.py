@@ -1,0 +1,1 @@
+"""Post-stack inversion: acoustic impedance from stacked data."""

@@ -1,0 +1,1 @@
+"""Reflectivity inversion: sparse spikes from stacked data."""

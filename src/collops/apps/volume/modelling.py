@@ -1,0 +1,133 @@
+"""Post-stack modelling: one small matrix, a convolution for instance, applied to all traces of a rank."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.apps.costs import MarkedLocal
+from collops.apps.stages import local_stage
+from collops.apps.volume.cube import Cube
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+
+__all__ = ["TraceMatrix", "convolution", "reflection", "trace_operator"]
+
+# The matrix is banded. Cut into pieces of this many rows it has few zeros; up to twice as many, one product is faster.
+_PIECE = 512
+
+
+def convolution(wavelet: np.ndarray, samples: int) -> Any:
+    """Return the sparse matrix of the convolution with a wavelet whose time zero is its middle sample."""
+    from scipy.sparse import diags_array
+
+    half = len(wavelet) // 2
+    return diags_array(
+        [np.full(samples - abs(lag), wavelet[half + lag]) for lag in range(-half, half + 1)],
+        offsets=range(0 + half, -half - 1, -1),
+        shape=(samples, samples),
+        format="csr",
+    )
+
+
+def reflection(samples: int) -> Any:
+    r"""Return the sparse matrix that makes reflection coefficients of the logarithm of the impedance.
+
+    Sample :math:`i` of its result is :math:`(\ln Z_{i+1} - \ln Z_i) / 2`, which equals
+    :math:`(Z_{i+1} - Z_i) / (Z_{i+1} + Z_i)` for small contrasts; the last sample is 0.
+    """
+    from scipy.sparse import diags_array
+
+    here = np.full(samples, -0.5)
+    here[-1] = 0
+    return diags_array([here, np.full(samples - 1, 0.5)], offsets=[0, 1], shape=(samples, samples), format="csr")
+
+
+class TraceMatrix:
+    """The same matrix applied to each of several traces.
+
+    Parameters
+    ----------
+    matrix : sparse array
+        Square, one row per sample.
+    live : array
+        bool, one per trace: whether there is one. Others are neither modelled nor looked at.
+    compute : Engine
+        Where the traces are.
+    dtype : str
+        Their type.
+    """
+
+    def __init__(self, matrix: Any, live: np.ndarray, compute: Engine, dtype: str) -> None:
+        size = live.size * matrix.shape[0]
+        self.shape: tuple[int, int] = (size, size)
+        self.dtype = np.dtype(dtype)
+        self._traces = (live.size, matrix.shape[0])
+        self._matmul = compute.xp.matmul
+        self._live = None if live.all() else compute.from_host(live.reshape(-1, 1).astype(dtype))
+        self._forward, self._adjoint = (_pieces(m, compute, self.dtype) for m in (matrix.T.tocsr(), matrix.tocsr()))
+        # Pieces of a product go through memory that is not there before.
+        self.capturable: bool = len(self._forward) == 1
+
+    def forward_local(self, x: Any, out: Any) -> Any:
+        """Return the matrix times every trace."""
+        return self._apply(self._forward, x, out)
+
+    def adjoint_local(self, y: Any, out: Any) -> Any:
+        """Return the transposed matrix times every trace."""
+        return self._apply(self._adjoint, y, out)
+
+    def _apply(self, pieces: list[tuple[slice, slice, Any]], source: Any, out: Any) -> Any:
+        given, target = source.reshape(self._traces), out.reshape(self._traces)
+        if len(pieces) == 1:
+            self._matmul(given, pieces[0][2], out=target)
+        else:
+            for read, write, piece in pieces:
+                target[:, write] = self._matmul(given[:, read], piece)
+        if self._live is not None:
+            target *= self._live
+        return out
+
+
+def trace_operator(matrix: Any, cube: Cube, live: np.ndarray, comm: Communicator, compute: Engine, dtype: str) -> Any:
+    """Return the operator that applies a matrix to every trace of a volume. Collective; applying it sends nothing.
+
+    Parameters
+    ----------
+    matrix : sparse array
+        Shape ``(samples, samples)``.
+    cube : Cube
+        The volume.
+    live : numpy.ndarray
+        bool: where this rank's rows have a trace.
+    comm, compute, dtype
+        The ranks, the engine and the type.
+
+    Returns
+    -------
+    LinearOperator
+        Domain and range: the ravelled layout of the cube.
+    """
+    from collops.operators import BlockDiag
+
+    with local_stage(comm):
+        operators = [MarkedLocal(TraceMatrix(matrix, live, compute, dtype))] if live.size else []
+    return BlockDiag(operators, comm)
+
+
+def _pieces(transposed: Any, compute: Engine, dtype: np.dtype) -> list[tuple[slice, slice, Any]]:
+    """Cut a banded matrix, by which rows of traces are multiplied, into dense pieces: what is read, what is written."""
+    samples = transposed.shape[0]
+    count = max(1, samples // _PIECE) if samples > 2 * _PIECE else 1
+    edges = [samples * number // count for number in range(count + 1)]
+    pieces = []
+    for first, last in pairwise(edges):
+        rows = np.unique(transposed[:, first:last].nonzero()[0])
+        read = slice(int(rows[0]), int(rows[-1]) + 1) if count > 1 else slice(0, samples)
+        dense = np.ascontiguousarray(transposed[read, first:last].toarray(), dtype=dtype)
+        pieces.append((read, slice(first, last), compute.from_host(dense)))
+    return pieces

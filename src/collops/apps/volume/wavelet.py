@@ -1,0 +1,137 @@
+"""The wavelet of post-stack data: a Ricker, one from a file, or one with the amplitude spectrum of the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from collops.apps.wavelet import ricker
+from collops.errors import InputError
+
+__all__ = ["from_power", "make_wavelet", "parse_wavelet"]
+
+_HELP = "give ricker:FREQUENCY, such as ricker:25 (Hz), or a file .npy, or data (from the spectrum of the data)"
+# Half as long as any wavelet that is to be found in data: about three periods of 25 Hz.
+_HALF_SECONDS = 0.12
+
+
+def parse_wavelet(text: str) -> float | Path | None:
+    """Tell the three kinds of wavelets apart.
+
+    Parameters
+    ----------
+    text : str
+        ``"ricker:25"``, the name of a .npy file, or ``"data"``.
+
+    Returns
+    -------
+    float, pathlib.Path or None
+        The frequency in hertz, the file, or None for the wavelet of the data.
+
+    Raises
+    ------
+    InputError
+        If `text` is none of these, or the file is not there.
+    """
+    kind, _, number = text.partition(":")
+    if kind == "ricker":
+        try:
+            frequency = float(number)
+        except ValueError:
+            frequency = float("nan")
+        if not (np.isfinite(frequency) and frequency > 0):
+            raise InputError(f"the wavelet {text!r} has no positive frequency: {_HELP}")
+        return frequency
+    if Path(text).suffix.lower() == ".npy":
+        if not Path(text).is_file():
+            raise InputError(f"{text} does not exist: check the name of the wavelet file")
+        return Path(text)
+    if text != "data":
+        raise InputError(f"cannot understand the wavelet {text!r}: {_HELP}")
+    return None
+
+
+def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np.ndarray:
+    """Return a Ricker wavelet of amplitude 1, or the wavelet in a file as it is.
+
+    Parameters
+    ----------
+    kind : float, pathlib.Path or None
+        From `parse_wavelet`.
+    samples : int
+        Of a trace; a wavelet may not be longer.
+    interval : float
+        Between samples, in seconds.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, of odd length; time zero is its middle sample.
+
+    Raises
+    ------
+    InputError
+        If the wavelet does not fit, the file holds none, or there are no data to have its spectrum from.
+    """
+    if kind is None:
+        raise InputError("--wavelet data needs data from a file: name them with --volume, or give another wavelet")
+    if isinstance(kind, Path):
+        return _checked(_read(kind), samples, str(kind))
+    if kind >= 0.5 / interval:
+        raise InputError(
+            f"a wavelet of {kind:g} Hz cannot be sampled every {1e3 * interval:g} ms: "
+            f"choose less than {0.5 / interval:g} Hz"
+        )
+    return _checked(ricker(kind, interval)[0], samples, f"a Ricker wavelet of {kind:g} Hz")
+
+
+def from_power(power: np.ndarray, samples: int, interval: float) -> np.ndarray:
+    r"""Return the wavelet of zero phase that has the smoothed amplitude spectrum of data.
+
+    Reflection coefficients are taken as white, so that the spectrum of the data is that of the wavelet. The power
+    spectrum is smoothed by tapering the autocorrelation to the length of the wavelet.
+
+    Parameters
+    ----------
+    power : numpy.ndarray
+        Power spectrum of the traces, of shape ``(samples // 2 + 1,)``.
+    samples : int
+        Of a trace.
+    interval : float
+        Between samples, in seconds.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, of odd length, with the energy 1.
+    """
+    half = max(1, min(round(_HALF_SECONDS / interval), (samples - 1) // 2))
+    taper = np.hanning(2 * half + 3)[1:-1]
+    lags = np.arange(-half, half + 1)
+    autocorrelation = np.zeros(samples)
+    autocorrelation[lags] = np.fft.irfft(power, samples)[lags] * taper
+    smooth = np.maximum(np.fft.rfft(autocorrelation).real, 0)
+    wavelet = np.fft.irfft(np.sqrt(smooth), samples)[lags] * taper
+    return wavelet / np.linalg.norm(wavelet)
+
+
+def _read(path: Path) -> np.ndarray:
+    from collops.apps.volume.arrays import open_array
+
+    array, _ = open_array(path, ())
+    if array.ndim != 1 or array.size % 2 == 0:
+        raise InputError(
+            f"{path} has shape {tuple(array.shape)}: save a wavelet of one axis and an odd number of samples, "
+            "with time zero at the middle one"
+        )
+    wavelet = np.array(array, dtype=np.float64)
+    if not np.isfinite(wavelet).all() or not wavelet.any():
+        raise InputError(f"{path} is no wavelet: it holds numbers that are not finite, or nothing but zeros")
+    return wavelet
+
+
+def _checked(wavelet: np.ndarray, samples: int, name: str) -> np.ndarray:
+    if len(wavelet) > samples:
+        raise InputError(f"{name} has {len(wavelet)} samples, but a trace only {samples}: choose a shorter wavelet")
+    return wavelet
