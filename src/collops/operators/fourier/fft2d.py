@@ -21,7 +21,8 @@ class FFT2D(FFTND):
     """Two-dimensional Fourier transform along any two axes, whether they are split or not.
 
     Of a model that is split along one of them, it sends one all-to-all-v each way; two where the data shall be split
-    as the model is; none where both axes are whole. Collective.
+    as the model is, or where the axis of a real transform is the one that is split, as that one goes first; none where
+    both axes are whole. Collective.
 
     Parameters
     ----------
