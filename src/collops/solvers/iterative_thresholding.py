@@ -175,6 +175,8 @@ class IterativeThresholding:
         residual, update, absolute, before, first_cost = row
         if residual - residual != 0 or absolute - absolute != 0:
             return Status.NOT_FINITE
+        if update == float("inf"):
+            return None  # before the first iteration
         if self.monitorres and residual > before:
             return Status.RESIDUAL_INCREASED
         if update <= self.tol**2:

@@ -71,13 +71,15 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
     Raises
     ------
     InputError
-        If there is no such threshold, or `perc` is missing or no percentage.
+        If there is no such threshold, or `perc` is missing, not wanted or no percentage.
     """
     name = threshkind.removesuffix(_SUFFIX) if isinstance(threshkind, str) else ""
     if name not in _RULES:
         kinds = ", ".join([*_RULES, *(kind + _SUFFIX for kind in _RULES)])
         raise InputError(f"threshkind must be one of {kinds}, not {threshkind!r}")
     if name == threshkind:
+        if perc is not None:
+            raise InputError(f"perc is for percentiles: threshkind must be {name + _SUFFIX!r}, not {threshkind!r}")
         return Threshold(_RULES[name])
     if isinstance(perc, bool) or not isinstance(perc, int | float) or not 0 <= perc <= 100:
         raise InputError(f"{threshkind} keeps perc percent of the values: give 0 to 100, not {perc!r}")

@@ -1,0 +1,259 @@
+"""ISTA, and what it shares with FISTA, against serial PyLops and optimality conditions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pylops
+import pytest
+from pylops.optimization import sparsity
+
+from collops import profile
+from collops.array import DistributedArray, Layout, StackedArray, from_global
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators import BlockDiag, LinearOperator, StackedBlockDiag, StackedVStack, VStack
+from collops.solvers import Status, fista, ista
+from collops.solvers.percentile import Percentile
+
+from .problems import assert_close, problem, random_matrix, start
+from .test_cgls import messages_of_one_iteration
+
+SOLVERS = [pytest.param(ista, sparsity.ista, id="ista"), pytest.param(fista, sparsity.fista, id="fista")]
+THRESHOLDS = [("soft", None), ("hard", None), ("half", None)]
+PERCENTILES = [("soft-percentile", 40), ("hard-percentile", 30.5), ("half-percentile", 30)]
+
+
+def step_size(serial) -> float:
+    return float(1 / np.linalg.norm(serial.A, 2) ** 2)
+
+
+def penalty(serial, y, threshkind: str = "soft") -> float:
+    """The weight for which a first step from zero drops what is below 0.6 of its largest value."""
+    alpha = step_size(serial)
+    cut = 0.6 * alpha * np.abs(serial.A.conj().T @ y).max()
+    thresholds = {"soft": cut, "hard": cut**2 / 2, "half": (cut * 4 / 54 ** (1 / 3)) ** 1.5}
+    return float(2 * thresholds[threshkind[:4]] / alpha)
+
+
+@pytest.mark.parametrize(
+    ("threshkind", "perc", "dtype"),
+    [(*threshold, dtype) for threshold in THRESHOLDS for dtype in ("f4", "f8", "c8", "c16")]
+    + [(*threshold, dtype) for threshold in PERCENTILES for dtype in ("f4", "c16")],
+)
+@pytest.mark.parametrize("kind", ["vstack", "hstack", "block_diag"])
+@pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
+def test_iterates_are_those_of_pylops(comm, mine, theirs, kind, threshkind, perc, dtype):
+    op, serial, y, yd = problem(kind, comm, dtype)
+    options = {"alpha": step_size(serial), "threshkind": threshkind, "perc": perc, "tol": 0}
+    options["eps"] = penalty(serial, y, threshkind)
+    for niter in (1, 4):
+        result = mine(op, yd, niter=niter, **options)
+        x, iterations, cost = theirs(serial, y, niter=niter, **options)
+        assert result.iterations == iterations == niter
+        assert result.x.dtype == np.dtype(dtype) and result.x.layout is op.domain
+        assert_close(result.x.gather(), x, dtype)
+        assert_close(result.details["cost"], cost, dtype)
+    assert_close(result.residual_norms[-1], np.linalg.norm(y - serial.A @ x), dtype)
+    assert 0 < np.count_nonzero(x) < x.size
+
+
+@pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
+def test_starting_model_and_decay(comm, mine, theirs):
+    op, serial, y, yd = problem("hstack", comm, "f8")
+    x0, x0d = start(op, comm, "f8")
+    options = {"niter": 5, "eps": 9.0, "alpha": step_size(serial), "tol": 0, "decay": np.linspace(1, 0.1, 5)}
+    result = mine(op, yd, x0d, **options)
+    x, _, cost = theirs(serial, y, x0=x0, **options)
+    assert_close(result.x.gather(), x)
+    assert_close(result.details["cost"], cost)
+    assert_close(x0d.gather(), x0)
+    assert np.abs(mine(op, yd, x0d, **{**options, "decay": None}).x.gather() - x).max() > 1e-3
+
+
+class OnEveryCopy(LinearOperator):
+    """Every rank applies the same matrix to its copy of the model."""
+
+    def __init__(self, layout, comm, matrix) -> None:
+        super().__init__(layout, layout, matrix.dtype, comm)
+        self.matrix = matrix
+
+    def _forward(self, x, out):
+        return DistributedArray(self.range, self.comm, self.matrix @ x.local_array)
+
+    def _adjoint(self, y, out):
+        return DistributedArray(self.domain, self.comm, self.matrix.T @ y.local_array)
+
+
+@pytest.mark.parametrize("percentile", [None, "soft-percentile"])
+@pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
+def test_analysis(comm, mine, theirs, percentile):
+    op, serial, y, yd = problem("vstack", comm, "f8")
+    basis = np.linalg.qr(random_matrix(6, 6, "f8", 7))[0]
+    options = {"niter": 5, "eps": penalty(serial, y), "alpha": step_size(serial), "tol": 0}
+    if percentile:
+        options.update(threshkind=percentile, perc=50)
+    result = mine(op, yd, SOp=OnEveryCopy(op.domain, comm, basis), **options)
+    x, _, cost = theirs(serial, y, SOp=pylops.MatrixMult(basis), **options)
+    assert_close(result.x.gather(), x)
+    assert_close(result.details["cost"], cost)
+
+
+@pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
+def test_stops_where_pylops_stops(comm, mine, theirs):
+    op, serial, y, yd = problem("vstack", comm, "f8")
+    options = {"niter": 80, "eps": 5.0, "alpha": step_size(serial)}
+    counts = []
+    for stop in ({"tol": 1e-1}, {"tol": 1e-4}, {"rtol": 0.9, "tol": 0}, {"rtol": 0.7, "tol": 0}, {"rtol1": 20.0}):
+        result = mine(op, yd, **options, **stop)
+        x, iterations, cost = theirs(serial, y, **options, **stop)
+        assert result.iterations == iterations
+        assert_close(result.x.gather(), x)
+        assert_close(result.details["cost"], cost)
+        assert result.status is (Status.ITERATION_LIMIT if iterations == 80 else Status.CONVERGED)
+        counts.append(iterations)
+    assert len(set(counts)) > 2
+
+
+@pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
+def test_a_residual_that_increases(comm, mine, theirs):
+    op, serial, y, yd = problem("vstack", comm, "f8")
+    alpha = 3 * step_size(serial)
+    with pytest.raises(ValueError, match="residual increasing"):
+        theirs(serial, y, niter=50, alpha=alpha, monitorres=True)
+    result = mine(op, yd, niter=50, alpha=alpha, monitorres=True)
+    assert result.status is Status.RESIDUAL_INCREASED and not result.status.successful
+    assert result.residual_norms[-1] > result.residual_norms[-2]
+    assert np.all(np.diff(result.residual_norms[:-1]) <= 0)
+    fine = mine(op, yd, niter=50, alpha=step_size(serial), monitorres=True, tol=1e-3)
+    assert fine.status is not Status.RESIDUAL_INCREASED or mine is fista
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("solver", [ista, fista])
+def test_solves_the_lasso(comm, solver, dtype):
+    """The gradient is eps / 2 times the sign where x is not 0, and not larger elsewhere; with an estimated step."""
+    op, serial, y, yd = problem("vstack", comm, dtype)
+    eps = 0.7 * float(np.abs(serial.A.conj().T @ y).max())
+    result = solver(op, yd, niter=4000, eps=eps, tol=1e-13)
+    assert result.status is Status.CONVERGED
+    assert_close(result.details["alpha"], step_size(serial), factor=1e9)
+    x = result.x.gather()
+    gradient = serial.A.conj().T @ (y - serial.A @ x)
+    kept = x != 0
+    assert 0 < kept.sum() < 6
+    assert_close(gradient[kept], 0.5 * eps * x[kept] / np.abs(x[kept]), factor=1000)
+    assert np.abs(gradient[~kept]).max() <= 0.5 * eps
+
+
+@pytest.mark.parametrize("solver", [ista, fista])
+def test_stacked_models_and_data(comm, solver):
+    op, serial, y, yd = problem("block_diag", comm, "f8")
+    both = StackedBlockDiag([op, 2 * op])
+    options = {"niter": 4, "eps": 4.0, "alpha": step_size(serial) / 4, "tol": 0}
+    result = solver(both, StackedArray([yd, yd]), **options)
+    whole = pylops.MatrixMult(np.kron(np.diag([1.0, 2.0]), serial.A))
+    theirs = sparsity.ista if solver is ista else sparsity.fista
+    x, _, cost = theirs(whole, np.tile(y, 2), **options)
+    assert_close(np.concatenate(result.x.gather()), x)
+    assert_close(result.details["cost"], cost)
+    above = StackedVStack([op, 2 * op])
+    result = solver(above, StackedArray([yd, yd]), niter=4, threshkind="hard-percentile", perc=40, alpha=1e-3, tol=0)
+    whole = pylops.MatrixMult(np.vstack([serial.A, 2 * serial.A]))
+    x, *_ = theirs(whole, np.tile(y, 2), niter=4, threshkind="hard-percentile", perc=40, alpha=1e-3, tol=0)
+    assert_close(result.x.gather(), x)
+
+
+def test_images(comm):
+    matrix = random_matrix(8, 6, "f8", comm.rank)
+    flat, image = VStack([matrix], comm), VStack([matrix], comm, dims=(2, 3))
+    y = from_global(random_matrix(8 * comm.size, 1, "f8", 3)[:, 0], flat.range, comm=comm)
+    options = {"niter": 3, "alpha": 1e-2, "eps": 3.0, "threshkind": "half"}
+    assert_close(fista(image, y, **options).x.gather().ravel(), fista(flat, y, **options).x.gather())
+
+
+def test_masks_solve_one_problem_per_group(comm):
+    mask = [rank % 2 for rank in range(comm.size)]
+    op = VStack([random_matrix(8, 5, "f8", comm.rank)], comm, mask=mask)
+    y = from_global(random_matrix(8 * comm.size, 1, "f8", 3)[:, 0], op.range, comm=comm)
+    members = [rank for rank in range(comm.size) if mask[rank] == mask[comm.rank]]
+    whole = pylops.MatrixMult(np.vstack([random_matrix(8, 5, "f8", rank) for rank in members]))
+    every = y.gather()
+    data = np.concatenate([every[8 * rank : 8 * rank + 8] for rank in members])
+    result = ista(op, y, niter=5, alpha=1e-2, eps=2.0, tol=0, threshkind="soft-percentile", perc=50)
+    x, *_ = sparsity.ista(whole, data, niter=5, alpha=1e-2, eps=2.0, tol=0, threshkind="soft-percentile", perc=50)
+    assert_close(result.x.local_array, x)
+
+
+@pytest.mark.parametrize("solver", [ista, fista])
+def test_messages(comm, solver):
+    op, _, _, yd = problem("vstack", comm, "f8")
+    sent = messages_of_one_iteration(solver, op, yd, alpha=1e-3, tol=0)
+    assert all(message.operation == "allreduce" for message in sent)
+    assert sorted(message.elements for message in sent) == ([3, op.domain.size] if comm.size > 1 else [])
+    diagonal, _, _, yd = problem("block_diag", comm, "f8")
+    sent = messages_of_one_iteration(solver, diagonal, yd, alpha=1e-3, tol=0, decay=np.ones(3), rtol=1e-9)
+    assert [message.elements for message in sent] == ([3] if comm.size > 1 else [])
+    sent = messages_of_one_iteration(solver, diagonal, yd, alpha=1e-3, tol=0, threshkind="soft-percentile", perc=10)
+    expected = [1, 3] + [2048] * 6 if comm.size > 1 else []
+    assert sorted(message.elements for message in sent) == expected
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("percent", [0, 12.5, 70, 99.9, 100])
+def test_percentiles(comm, percent, dtype):
+    values = random_matrix(203, 1, dtype, 1)[:, 0]
+    values[::7] = values[3]  # ties
+    values[5] = 0
+    for layout in (
+        Layout.split((203,), comm.size),
+        Layout.replicated((203,), comm.size),
+        Layout.split((203,), comm.size, sizes=[203] + [0] * (comm.size - 1)),
+    ):
+        x = from_global(values, layout, comm=comm)
+        expected = np.percentile(np.abs(values), percent)
+        assert_close(Percentile(x, percent)(x), expected, dtype)
+        both = StackedArray([x, x])
+        assert_close(Percentile(both, percent)(both), np.percentile(np.abs(np.tile(values, 2)), percent), dtype)
+    nothing = from_global(values[:0], comm=comm)
+    assert Percentile(nothing, percent)(nothing) == 0
+
+
+def test_arguments_are_checked(comm):
+    op, _, _, yd = problem("vstack", comm, "f8")
+    for wrong in (
+        {"eps": -1},
+        {"alpha": float("nan")},
+        {"threshkind": "weak"},
+        {"threshkind": "soft-percentile"},
+        {"perc": 50},
+        {"threshkind": "soft-percentile", "perc": 101},
+        {"niter": 3, "decay": [1, 1]},
+        {"decay": [-1] * 10},
+        {"niter": -1},
+        {"tol": "small"},
+    ):
+        with pytest.raises(InputError):
+            ista(op, yd, **{"alpha": 1e-3, **wrong})
+    with pytest.raises(UnsupportedTypeError):
+        ista(op, yd, SOp=np.eye(6))
+    with pytest.raises(LayoutError, match="SOp"):
+        ista(op, yd, SOp=BlockDiag([np.eye(3)], comm))
+    with pytest.raises(InputError, match="alpha"):
+        ista(0 * op, yd)
+    with pytest.raises(LayoutError):
+        fista(op.H, yd)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_values_that_are_not_finite_stop_it(comm):
+    op, _, _, yd = problem("block_diag", comm, "f8")
+    if comm.rank == 0:
+        yd.local_array[1] = np.nan
+    result = ista(op, yd, niter=10, alpha=1e-3)
+    assert result.status is Status.NOT_FINITE and result.iterations == 0
+
+
+def test_copies_stay_equal(comm):
+    op, _, _, yd = problem("vstack", comm, "f4")
+    with profile.count_messages() as sent:
+        fista(op, yd, niter=20, alpha=1e-3, eps=2.0).x.check_replicated()
+    assert sent.total > 0 or comm.size == 1
