@@ -8,7 +8,7 @@ import pytest
 from pylops.optimization import sparsity
 
 from collops import profile
-from collops.array import DistributedArray, Layout, StackedArray, from_global
+from collops.array import Layout, StackedArray, from_global
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag, LinearOperator, StackedBlockDiag, StackedVStack, VStack
 from collops.solvers import Status, fista, ista
@@ -77,10 +77,12 @@ class OnEveryCopy(LinearOperator):
         self.matrix = matrix
 
     def _forward(self, x, out):
-        return DistributedArray(self.range, self.comm, self.matrix @ x.local_array)
+        out.local_array[...] = self.matrix @ x.local_array
+        return out
 
     def _adjoint(self, y, out):
-        return DistributedArray(self.domain, self.comm, self.matrix.T @ y.local_array)
+        out.local_array[...] = self.matrix.T @ y.local_array
+        return out
 
 
 @pytest.mark.parametrize("percentile", [None, "soft-percentile"])
