@@ -1,0 +1,267 @@
+"""Steps of sparse and proximal methods on the GPU: the launches of what ``steps.cu`` has.
+
+Nothing here waits for the device, and everything can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from collops.array.dtypes import real_of
+from collops.errors import UnsupportedTypeError
+from collops.solvers.thresholds import Rule
+
+__all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
+
+_BLOCK = 256  # as in steps.cu
+_PER_BLOCK = 4 * _BLOCK
+_MOST_BLOCKS = 1 << 20
+_BLOCKS_PER_PROCESSOR = 8
+_MEASURES = 3
+_COMPONENTS = 4  # of one launch of group_shrink
+_ELEMENTS = {"f": 2, "d": 3, "F": 4, "D": 5}
+_NULL = np.uint64(0)
+_NO, _YES = np.int32(0), np.int32(1)
+_NOTHING = (np.float64(0), _NULL, _NO)
+_THREADS, _ONE = (_BLOCK,), (1,)
+
+
+class _Functions:
+    """What ``steps.cu`` makes of one element type, by name."""
+
+    def __init__(self, element: int) -> None:
+        source = Path(__file__).with_name("steps.cu").read_text()
+        self._module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
+
+    def __getattr__(self, name: str) -> Any:
+        function = self._module.get_function(name)
+        setattr(self, name, function)
+        return function
+
+
+_functions: dict[str, _Functions] = {}
+
+
+def _functions_for(dtype: np.dtype) -> _Functions:
+    char = dtype.char
+    known = _functions.get(char)
+    if known is None:
+        if char not in _ELEMENTS:
+            raise UnsupportedTypeError(
+                f"sparse and proximal methods on devices are of single or double precision, not of {dtype}: astype()"
+            )
+        known = _functions[char] = _Functions(_ELEMENTS[char])
+    return known
+
+
+def scratch() -> tuple[Any, Any, int]:
+    """Return memory for the partial sums of :func:`advance`, its ticket, and how many blocks that does for."""
+    blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device().attributes["MultiProcessorCount"]
+    return cupy.zeros(_MEASURES * blocks, np.float64), cupy.zeros(1, np.uint32), blocks
+
+
+def advance(
+    rule: Rule,
+    threshold: Any,
+    base: Any,
+    alpha: float,
+    gradient: Any,
+    current: Any,
+    extrapolated: Any,
+    momentum: Any,
+    sums: Any,
+    places: tuple[int, int, int],
+    scratch: tuple[Any, Any, int],
+) -> None:
+    """Take a step, remember where it led, look ahead, and add up how far it went; see :func:`shrinkage.advance`."""
+    size = current.size
+    if not size:
+        return
+    partial, ticket, most = scratch
+    dtype = current.dtype
+    now, ahead = _contiguous(current), _contiguous(extrapolated)
+    _functions_for(dtype).advance(
+        (min(-(-size // _PER_BLOCK), most),),
+        _THREADS,
+        (
+            np.int32(rule),
+            *_number(threshold),
+            _operand(base, dtype, extrapolated, ahead),
+            np.float64(alpha),
+            _operand(gradient, dtype),
+            now,
+            _NULL if ahead is None else ahead,
+            *(_NOTHING if momentum is None else _number(momentum)),
+            np.int64(size),
+            sums,
+            *(np.int32(place) for place in places),
+            partial,
+            ticket,
+        ),
+    )
+    _put_back(now, current)
+    _put_back(ahead, extrapolated)
+
+
+def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> None:
+    """Set `out`, which may be `x` or `y`, to the shrunk ``a * x + b * y``; see :func:`shrinkage.shrink`."""
+    size, dtype = out.size, out.dtype
+    if not size:
+        return
+    if dtype.kind == "c" and rule is Rule.CLIP:
+        raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
+    target = _contiguous(out)
+    _functions_for(dtype).shrink(
+        (min(-(-size // _BLOCK), _MOST_BLOCKS),),
+        _THREADS,
+        (
+            np.int32(rule),
+            *_number(threshold),
+            np.float64(upper),
+            _operand(weights, real_of(dtype)),
+            np.float64(a),
+            _operand(x, dtype, out, target),
+            np.float64(b),
+            _operand(y, dtype, out, target),
+            target,
+            np.int64(size),
+        ),
+    )
+    _put_back(target, out)
+
+
+def group_norms(parts: Sequence[Any]) -> Any:
+    """Return the Euclidean norms of the vectors that have one element in each part."""
+    total = cupy.abs(parts[0]) ** 2
+    for part in parts[1:]:
+        total += cupy.abs(part) ** 2
+    return cupy.sqrt(total, out=total)
+
+
+def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Sequence[Any]) -> None:
+    """Shrink the length of the vectors that have one element in each part."""
+    size, dtype = outs[0].size, outs[0].dtype
+    if not size:
+        return
+    if len(parts) > _COMPONENTS:
+        norms = group_norms(parts)
+        shrunk = cupy.empty_like(norms)
+        shrink(rule, threshold, 0.0, None, 1.0, norms, 0.0, None, shrunk)
+        scale = shrunk / cupy.where(norms == 0, 1, norms)
+        for part, out in zip(parts, outs, strict=True):
+            cupy.multiply(part, scale, out=out)
+        return
+    targets = [_contiguous(out) for out in outs]
+    values = [_operand(part, dtype, out, target) for part, out, target in zip(parts, outs, targets, strict=True)]
+    rest = [_NULL] * (_COMPONENTS - len(parts))
+    _functions_for(dtype).group_shrink(
+        (min(-(-size // _BLOCK), _MOST_BLOCKS),),
+        _THREADS,
+        (
+            np.int32(rule),
+            np.float64(threshold),
+            np.int32(len(parts)),
+            *values,
+            *rest,
+            *targets,
+            *rest,
+            np.int64(size),
+        ),
+    )
+    for target, out in zip(targets, outs, strict=True):
+        _put_back(target, out)
+
+
+class Selection:
+    """Counts by which the element of a given rank among sorted absolute values is found; see the one for hosts.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Single or double precision, real.
+    """
+
+    DIGIT = 11
+    """Bits."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.passes = -(-8 * dtype.itemsize // self.DIGIT)
+        self.counts = cupy.zeros(1 << self.DIGIT, np.int64)
+        self._place = cupy.zeros(3, np.int64)
+        self._bits = cupy.zeros(1, np.uint64)
+        self._next = cupy.zeros(1, dtype)
+        self._functions = _functions_for(dtype)
+
+    def start(self, rank: int) -> None:
+        """Begin to look for the element with this rank, counted from 0."""
+        self._functions.start_selection(_ONE, _ONE, (self._place, np.int64(rank)))
+
+    def clear(self) -> None:
+        """Set the counts to 0."""
+        self.counts.fill(0)
+
+    def count(self, values: Any, number: int) -> None:
+        """Add to the counts those values that agree with the digits found so far, by their digit `number`."""
+        if values.size:
+            shift = np.int32((self.passes - 1 - number) * self.DIGIT)
+            arguments = (_contiguous(values), np.int64(values.size), shift, self._place, self.counts)
+            _functions_for(values.dtype).count_digits(_grid(values), _THREADS, arguments)
+
+    def choose(self, number: int) -> None:
+        """Find the next digit from the counts of all ranks."""
+        self._functions.choose_digit(_ONE, _ONE, (self._place, self.counts))
+
+    def find_next(self, values: Sequence[Any]) -> Any:
+        """Return this rank's smallest value above the one found, infinite if there is none; to be combined by min."""
+        self._functions.start_next(_ONE, _ONE, (self._bits,))
+        for array in values:
+            if array.size:
+                arguments = (_contiguous(array), np.int64(array.size), self._place, self._bits)
+                _functions_for(array.dtype).find_next(_grid(array), _THREADS, arguments)
+        self._functions.next_as_number(_ONE, _ONE, (self._bits, self._next))
+        return self._next
+
+    def interpolated(self, fraction: float) -> Any:
+        """Return what lies a fraction of the way from the element to the one of the next rank."""
+        out = cupy.empty((), self._next.dtype)
+        self._functions.interpolate(_ONE, _ONE, (self._place, self._next, np.float64(fraction), out))
+        return out
+
+
+def _grid(values: Any) -> tuple[int]:
+    # Each block clears and adds up its own counts, so that few blocks with many values are better than many.
+    return (min(-(-values.size // (8 * _BLOCK)), 1024),)
+
+
+def _number(value: Any) -> tuple[Any, Any, Any]:
+    """Return the kernel's arguments for a number, or a real scalar of the device."""
+    if isinstance(value, cupy.ndarray):
+        if value.dtype.char not in "fd":
+            value = value.astype(np.float64)
+        return np.float64(0), value, _YES if value.dtype.char == "d" else _NO
+    return np.float64(value), _NULL, _NO
+
+
+def _contiguous(array: Any) -> Any:
+    return array if array is None or array.flags.c_contiguous else cupy.ascontiguousarray(array)
+
+
+def _operand(array: Any, dtype: np.dtype, target: Any = None, prepared: Any = None) -> Any:
+    """Return an input as the kernel needs it; where it is the output, what was prepared for that."""
+    if array is None:
+        return _NULL
+    if array is target:
+        return prepared
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        raise UnsupportedTypeError(f"complex values do not fit into an array of {dtype}")
+    return cupy.ascontiguousarray(array, dtype)
+
+
+def _put_back(prepared: Any, target: Any) -> None:
+    if prepared is not target:
+        target[...] = prepared
