@@ -48,9 +48,9 @@ class Transforms:
     def irfft(self, source: Any, target: Any, axis: int, norm: str) -> None:
         """Transform frequencies that are not negative back to a real array; `source` is overwritten."""
         samples = target.shape[axis]
-        # The real signal depends on the real parts alone of these, but cuFFT does not promise to look at no others.
-        for frequency in {0, samples // 2} if samples % 2 == 0 else {0}:
-            source[(slice(None),) * axis + (frequency,)].imag = 0
+        # Of zero and Nyquist only the real parts count, but cuFFT does not promise to look at no others.
+        alone = slice(0, None, samples // 2) if samples % 2 == 0 else slice(0, 1)
+        source[(slice(None),) * axis + (alone,)].imag = 0
         self._transform(source, target, axis, _BACK[target.dtype.char], cufft.CUFFT_INVERSE)
         _scale(target, samples, norm)
 

@@ -1,0 +1,97 @@
+"""Fourier transforms of device arrays: against the host, in every layout, launched and as a replayed CUDA graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.array import Layout, from_global, random, zeros
+from collops.operators import FFT, FFT2D, FFTND
+from collops.solvers import cgls
+from tests.array.cases import layouts, values
+from tests.solvers.problems import assert_close
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+KINDS = [("f4", True), ("f8", True), ("f4", False), ("c8", False), ("c16", False)]
+
+
+@pytest.fixture(autouse=True)
+def device(comm):
+    """A device, and a wire for it."""
+    if comm.device_transport is None:
+        pytest.skip("no device on every rank")
+
+
+def check(op, comm) -> None:
+    """Compare device arrays with host arrays, both ways, twice, and run the dot test."""
+    for apply, shape, layout, dtype in (
+        (op.forward, op.dims, op.domain, op.rdtype),
+        (op.adjoint, op.dimsd, op.range, op.cdtype),
+    ):
+        x = values(shape, dtype, 1)
+        expected = apply(from_global(x, layout, comm=comm)).gather()
+        given = from_global(cupy.asarray(x), layout, comm=comm)
+        for _ in range(2):  # plans are made, then found
+            result = apply(given)
+            assert result.engine.name == "cupy" and result.dtype == expected.dtype
+            assert_close(result.gather().get(), expected, op.cdtype)
+        assert_close(given.gather().get(), x, op.cdtype)
+    assert op.dottest(engine="cupy")
+
+
+@pytest.mark.parametrize(("dtype", "real"), KINDS)
+@pytest.mark.parametrize(("shape", "axes"), [((7,), (0,)), ((5, 4), (0, 1)), ((5, 4), (1, 0)), ((4, 3, 6), (2, 0, 1))])
+def test_agrees_with_the_host(comm, shape, axes, dtype, real):
+    for layout in layouts(shape, comm.size):
+        check(FFTND(layout, axes, real=real, dtype=dtype, comm=comm), comm)
+
+
+@pytest.mark.parametrize(("dtype", "real"), KINDS)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(3, 8, 5), (40, 9, 6), (1, 1, 1), (2, 131, 3)])
+def test_one_axis_of_three(comm, shape, axis, dtype, real):
+    for norm in ("ortho", "none", "1/n"):
+        check(FFT(Layout.split(shape, comm.size, 2), axis, norm=norm, real=real, dtype=dtype, comm=comm), comm)
+
+
+@pytest.mark.parametrize(("dtype", "real"), KINDS)
+def test_options(comm, dtype, real):
+    for lengths in ((None, None), (9, 7), (4, 3)):
+        op = FFT2D(
+            *((6, 5), (0, 1), lengths, 1.0, "1/n", real, True, True), dtype=dtype, comm=comm, range_layout="domain"
+        )
+        check(op, comm)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize(("dtype", "real"), KINDS)
+def test_within_a_solver(comm, dtype, real, graph):
+    op = FFT2D((12, 10), nffts=(16, 12), real=real, dtype=dtype, comm=comm)
+    x = values((12, 10), op.rdtype, 1)
+    y = op.forward(from_global(cupy.asarray(x), op.domain, comm=comm))
+    result = cgls(op, y, niter=6, tol=0, graph=graph)
+    assert result.execution == ("replayed CUDA graph" if graph else "eager")
+    assert_close(result.x.gather().get(), x, op.cdtype, factor=10)
+
+
+def test_other_dtypes_and_strides(comm):
+    op = FFT((6, 4), axis=0, real=True, dtype="f4", comm=comm)
+    host = values((6, 4), "f8", 1)
+    x = zeros(op.domain, comm=comm, engine="cupy")
+    x.local_array = cupy.repeat(cupy.asarray(host), 2, axis=1)[op.domain.slices(comm.rank)[:1]][:, ::2]
+    wide = zeros(op.range, comm=comm, dtype="c16", engine="cupy")
+    expected = op.forward(from_global(host, op.domain, comm=comm), zeros(op.range, comm=comm, dtype="c16")).gather()
+    assert_close(op.forward(x, wide).gather().get(), expected, "f8")
+    back = op.adjoint(wide, zeros(op.domain, comm=comm, dtype="c16", engine="cupy"))
+    assert_close(back.gather().get(), host, "f8")
+
+
+def test_work_stays_on_the_current_stream(comm):
+    op = FFTND((6, 5, 4), comm=comm, dtype="c8")
+    x = random(op.domain, comm=comm, dtype="c8", engine="cupy")
+    expected = np.fft.fftn(x.gather().get(), norm="ortho")
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        y = op.forward(x)
+        stream.synchronize()
+        assert_close(y.gather().get(), expected, "f4")

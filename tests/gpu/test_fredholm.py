@@ -1,0 +1,106 @@
+"""Fredholm integrals and multi-dimensional convolution on devices: against the host, and as a replayed CUDA graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.array import from_global, zeros
+from collops.errors import UnsupportedTypeError
+from collops.operators import MDC, Fredholm1
+from collops.operators.batched import batched
+from collops.solvers import cgls
+from tests.array.cases import values
+from tests.operators.fredholm_problems import FORMS, kernel
+from tests.solvers.problems import assert_close
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+DTYPES = ["f4", "f8", "c8", "c16"]
+REPLAYED = "replayed CUDA graph"
+
+
+@pytest.fixture(autouse=True)
+def device(comm):
+    """A device, and a wire for it."""
+    if comm.device_transport is None:
+        pytest.skip("no device on every rank")
+
+
+def check(host, op, comm, dtype) -> None:
+    """Compare the device's operator with the host's, both ways, and run the dot test."""
+    for name, layout in (("forward", op.domain), ("adjoint", op.range)):
+        x = values(layout.shape, dtype, 1)
+        expected = getattr(host, name)(from_global(x, layout, comm=comm)).gather()
+        given = from_global(cupy.asarray(x), layout, comm=comm)
+        for _ in range(2):
+            assert_close(getattr(op, name)(given).gather().get(), expected, dtype)
+    assert op.dottest(engine="cupy")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("batch", "rows", "columns"), [(1, 1, 1), (5, 7, 4), (3, 64, 128), (0, 2, 3), (2, 0, 3), (2, 3, 0)]
+)
+def test_batches(batch, rows, columns, dtype):
+    matrices = values((batch, rows, columns), dtype, 1)
+    op = batched(cupy.asarray(matrices), False, True)
+    assert op.capturable
+    for width in (1, 3):
+        x, y = values((batch, columns, width), dtype, 2), values((batch, rows, width), dtype, 3)
+        for apply, given, expected in (
+            (op.forward, x, matrices @ x),
+            (op.adjoint, y, matrices.conj().swapaxes(1, 2) @ y),
+        ):
+            out = cupy.full(expected.shape, np.nan, dtype)
+            assert apply(cupy.asarray(given), out) is out
+            assert_close(out.get(), expected, dtype)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fredholm(comm, dtype, form):
+    _, mine = kernel(comm, 5, 4, dtype)
+    for nz in (1, 3):
+        host = Fredholm1(mine, nz, model=form, data=form, comm=comm)
+        for options in ({}, {"saveGt": True, "usematmul": False}):
+            op = Fredholm1(cupy.asarray(mine), nz, **options, model=form, data=form, comm=comm)
+            check(host, op, comm, dtype)
+            if np.dtype(dtype).kind == "f":
+                assert op.dottest(engine="cupy", complex_vectors=True)
+
+
+def test_half_precision_and_other_engines(comm):
+    _, mine = kernel(comm, 5, 4, "f2")
+    op = Fredholm1(cupy.asarray(mine), comm=comm)
+    assert not op.capturable
+    x = values(op.dims, "f2", 1)
+    result = op.forward(from_global(cupy.asarray(x), op.domain, comm=comm)).gather().get()
+    whole, _ = kernel(comm, 5, 4, "f2")
+    np.testing.assert_allclose(result.astype("f4"), whole.astype("f4") @ x.astype("f4"), atol=0.05)
+    with pytest.raises(UnsupportedTypeError, match="cupy"):
+        op.forward(zeros(op.domain, comm=comm))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_mdc(comm, dtype, form):
+    _, mine = kernel(comm, 3, 4, dtype, (2, 0, 1, 1))
+    for conj in (False, True):
+        options = {"conj": conj, "model": form, "data": form, "comm": comm}
+        host, op = MDC(mine, 9, 2, **options), MDC(cupy.asarray(mine), 9, 2, **options)
+        check(host, op, comm, mine.real.dtype)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_within_a_solver(comm, form, graph):
+    _, mine = kernel(comm, 6, 4, "c16", (2, 0, 1, 1))
+    options = {"conj": True, "model": form, "data": form, "comm": comm}
+    host, op = MDC(mine, 9, 2, **options), MDC(cupy.asarray(mine), 9, 2, **options)
+    assert op.capturable
+    y = values(op.dimsd, "f8", 1)
+    expected = cgls(host, from_global(y, host.range, comm=comm), niter=6, tol=0).x.gather()
+    result = cgls(op, from_global(cupy.asarray(y), op.range, comm=comm), niter=6, tol=0, graph=graph)
+    assert result.execution == (REPLAYED if graph else "eager")
+    assert_close(result.x.gather().get(), expected, factor=10)
