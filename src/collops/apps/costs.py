@@ -10,13 +10,14 @@ import numpy as np
 
 from collops import profile
 from collops.apps.report import TimeSplit
+from collops.operators.base import LinearOperator
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
     from collops.solvers import SolverResult
 
-__all__ = ["Costs", "MarkedLocal", "Solve", "solve_with_costs"]
+__all__ = ["Costs", "MarkedLocal", "MarkedOperator", "Solve", "solve_with_costs"]
 
 # Seconds, and rounds at most, that finding out where the time goes may add to a run.
 _PROBE_SECONDS, _MOST_PROBES = 1.0, 10
@@ -79,6 +80,29 @@ class MarkedLocal:
             return self._operator.adjoint_local(y, out)
 
 
+class MarkedOperator(LinearOperator):
+    """The same for a distributed operator.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+        What is applied.
+    """
+
+    def __init__(self, operator: LinearOperator) -> None:
+        super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
+        self.capturable = operator.capturable
+        self._operator = operator
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        with profile.mark(_MODELLING):
+            return self._operator._forward(x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        with profile.mark(_MODELLING):
+            return self._operator._adjoint(y, out)
+
+
 def solve_with_costs(
     solve: Solve,
     comm: Communicator,
@@ -87,6 +111,7 @@ def solve_with_costs(
     iterations: int,
     progress: bool,
     rehearse: Callable[[], None],
+    sends_inside: bool = False,
 ) -> tuple[SolverResult, Costs]:
     """Solve, and find out what an iteration costs. Collective.
 
@@ -104,6 +129,8 @@ def solve_with_costs(
         Whether this rank shows a progress bar.
     rehearse : callable
         Does the local modelling of one iteration, and sends nothing.
+    sends_inside : bool
+        Whether what is marked as modelling sends messages itself, whose time must be taken off.
     """
     with profile.record() as recording:
         result = solve(niter=iterations, progress=progress, graph="auto")
@@ -112,6 +139,8 @@ def solve_with_costs(
     modelling = _modelling(recording if result.execution.startswith("eager") else trial)
     seconds = float(comm.allreduce(np.array(result.seconds_per_iteration), "max")[()])
     communication = _communication(rehearse, comm, compute, messages, seconds)
+    if sends_inside:
+        modelling = max(0.0, modelling - communication)
     modelling = min(modelling, seconds)
     communication = min(communication, seconds - modelling)
     split = TimeSplit.gather(
@@ -161,22 +190,30 @@ def _communication(
 
 
 def _like(message: profile.Message, comm: Communicator, compute: Engine) -> Callable[[], Any] | None:
-    """Return what sends a message of the same kind and size. Collective for exchanges."""
+    """Return what sends a message of the same kind and size. Collective."""
     if message.operation == "allreduce" and message.elements:
         width = min(8, message.nbytes // message.elements)  # a complex number is two real ones
         buffer = compute.xp.zeros(message.nbytes // width, f"f{width}")
         return lambda: comm.allreduce(buffer, out=buffer)
+    if message.operation not in ("exchange", "alltoallv", "allgatherv") or comm.size == 1:
+        return None
+    # Ranks that send less wait for those that send most.
+    largest = int(comm.allreduce(np.array(message.nbytes), "max")[()])
     if message.operation == "exchange":
-        return _exchange_like(message, comm, compute)
-    return None
+        return _exchange(largest, comm, compute)
+    even = [max(1, largest // comm.size)] * comm.size
+    if message.operation == "alltoallv":
+        source, target = (compute.xp.zeros(sum(even), np.uint8) for _ in range(2))
+        return lambda: comm.alltoallv(source, even, even, out=target)
+    source, target = compute.xp.zeros(largest, np.uint8), compute.xp.zeros(largest * comm.size, np.uint8)
+    return lambda: comm.allgatherv(source, [largest] * comm.size, out=target)
 
 
-def _exchange_like(message: profile.Message, comm: Communicator, compute: Engine) -> Callable[[], Any]:
-    """Return an exchange with both neighbours of as many bytes as the rank that sends most sends to one of them."""
+def _exchange(nbytes: int, comm: Communicator, compute: Engine) -> Callable[[], Any]:
+    """Return an exchange with both neighbours, of `nbytes` from ranks that have two."""
     from collops.comm import ExchangePlan
 
-    largest = int(comm.allreduce(np.array(message.nbytes), "max")[()])
-    size = max(1, largest // min(2, comm.size - 1))
+    size = max(1, nbytes // min(2, comm.size - 1))
     neighbours = [rank for rank in (comm.rank - 1, comm.rank + 1) if 0 <= rank < comm.size]
     boxes = [(rank, (slice(number * size, (number + 1) * size),)) for number, rank in enumerate(neighbours)]
     plan = ExchangePlan(comm, boxes, boxes)

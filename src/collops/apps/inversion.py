@@ -69,6 +69,7 @@ def least_squares(
     damp: float,
     progress: bool,
     rehearse: Callable[[], None],
+    sends_inside: bool = False,
 ) -> tuple[SolverResult, Costs]:
     """Minimise by CGLS, and find out what an iteration costs. Collective.
 
@@ -76,7 +77,7 @@ def least_squares(
     ----------
     operator, data
         The problem.
-    comm, compute, iterations, progress, rehearse
+    comm, compute, iterations, progress, rehearse, sends_inside
         See `solve_with_costs`.
     damp : float
         The damping factor.
@@ -91,7 +92,9 @@ def least_squares(
     def solve(*, niter: int, progress: bool, graph: bool | str) -> SolverResult:
         return cgls(operator, data, niter=niter, progress=progress, graph=graph, damp=damp, tol=0.0)
 
-    result, costs = solve_with_costs(solve, comm, compute, iterations=iterations, progress=progress, rehearse=rehearse)
+    result, costs = solve_with_costs(
+        solve, comm, compute, iterations=iterations, progress=progress, rehearse=rehearse, sends_inside=sends_inside
+    )
     check_finite(result)
     return result, costs
 

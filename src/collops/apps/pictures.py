@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["balanced", "color_bar", "convergence", "figure", "panel", "section", "symmetric_limit"]
+    from collops.comm import Communicator
+
+__all__ = ["balanced", "color_bar", "convergence", "figure", "gather_rows", "panel", "section", "symmetric_limit"]
 
 _INK = "#26323d"
 _STYLE: Any = {
@@ -55,6 +57,13 @@ def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple
         yield drawing, list(axes)
         with atomic(path) as temporary:
             drawing.savefig(temporary)
+
+
+def gather_rows(own: np.ndarray, comm: Communicator) -> np.ndarray:
+    """Return the rows of all ranks on the first one, and nothing on others. Collective."""
+    counts = [int(count) for count in comm.allgather(np.array(len(own)))]
+    together = comm.gatherv(np.ascontiguousarray(own), counts, root=0)
+    return own[:0] if together is None else together
 
 
 def symmetric_limit(image: np.ndarray, percent: float = 99.0) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from collops.apps.arrays import open_array
 from collops.apps.lsm.grid import Grid
 from collops.apps.lsm.line import Line
 from collops.apps.segy import SegyFile, scaled
@@ -129,20 +130,13 @@ def read_npy(path: Path) -> np.ndarray:
     InputError
         If the file is missing or damaged, or holds something else.
     """
-    try:
-        velocity = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist: check the name of the velocity file") from None
-    except (OSError, ValueError, EOFError) as problem:
-        raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
-    if not isinstance(velocity, np.ndarray):
-        raise InputError(f"{path} is an archive of arrays: save the velocity alone with numpy.save")
-    if velocity.ndim != 2 or velocity.dtype.kind not in "fiu" or min(velocity.shape) < 2:
+    velocity, _ = open_array(path, ())
+    if velocity.ndim != 2 or min(velocity.shape) < 2:
         raise InputError(
             f"{path} holds {velocity.dtype} of shape {velocity.shape}: "
             "save real velocities of shape (nx, nz), at least 2 along each axis"
         )
-    velocity = velocity.astype(np.float64)
+    velocity = np.array(velocity, dtype=np.float64)
     _check(velocity, str(path))
     return velocity
 

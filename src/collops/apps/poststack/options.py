@@ -31,9 +31,9 @@ class Options(VolumeOptions):
     """
 
     background: str | None = None
-    weight: float = 0.2
-    damp: float = 0.02
-    iterations: int = 50
+    weight: float = 0.05
+    damp: float = 0.01
+    iterations: int = 60
     out: str = "collops-poststack"
 
     def check(self) -> None:

@@ -25,7 +25,7 @@ class Options(VolumeOptions):
 
     sparsity: float = 0.05
     threshold: str = "soft"
-    iterations: int = 300
+    iterations: int = 100
     out: str = "collops-reflectivity"
 
     def check(self) -> None:

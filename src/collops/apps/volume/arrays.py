@@ -1,4 +1,4 @@
-"""Volumes and sections as plain arrays: NumPy files and Zarr stores, of which each rank reads its own rows."""
+"""Volumes and sections as plain arrays, in NumPy files and Zarr stores."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from collops.apps.arrays import open_array, read_rows
 from collops.apps.volume.cube import Axis, Cube
 from collops.errors import InputError
 
-__all__ = ["DATA_NAMES", "ArrayVolume", "is_zarr", "open_array"]
+__all__ = ["DATA_NAMES", "ArrayVolume"]
 
 DATA_NAMES = ("data", "seismic", "amplitude")
 """What the data are called in a Zarr group."""
@@ -68,72 +69,8 @@ class ArrayVolume:
 
     def read(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """Return traces of some rows along the first axis, all of which are there."""
-        try:
-            values = np.asarray(self._array[rows])
-        except (OSError, ValueError, RuntimeError) as problem:
-            raise InputError(f"{self._path} cannot be read ({problem}): it is damaged, copy it again") from None
+        values = read_rows(self._array, self._path, rows)
         return values, np.ones(values.shape[:-1], dtype=bool)
-
-
-def is_zarr(path: Path) -> bool:
-    """Return whether a path names a Zarr store, or an array inside one."""
-    return any(part.endswith(".zarr") for part in path.parts) or (path / "zarr.json").is_file()
-
-
-def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
-    """Open an array of real numbers without reading it.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A .npy file, a Zarr array, or a Zarr group.
-    names : tuple of str
-        Which array of a group is wanted, in order of preference; else its only array of two or three axes.
-
-    Returns
-    -------
-    array, zarr.Group or None
-        The array, and the group that it lies in.
-
-    Raises
-    ------
-    InputError
-        If there is no such array.
-    """
-    if not path.exists():
-        raise InputError(f"{path} does not exist: check the name")
-    array, group = _open_zarr(path, names) if is_zarr(path) else (_open_npy(path), None)
-    if np.dtype(array.dtype).kind not in "fiu":
-        raise InputError(f"{path} holds {array.dtype}: save real numbers")
-    return array, group
-
-
-def _open_npy(path: Path) -> np.ndarray:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as problem:
-        raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")
-    return array
-
-
-def _open_zarr(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
-    import zarr
-
-    try:
-        node = zarr.open(str(path), mode="r")
-        if isinstance(node, zarr.Array):
-            return node, None
-        arrays = dict(node.arrays())
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise InputError(f"{path} cannot be read as Zarr ({problem}): name the folder of an array or a group") from None
-    several = [name for name, array in arrays.items() if array.ndim in (2, 3)]
-    chosen = next((name for name in names if name in arrays), several[0] if len(several) == 1 else None)
-    if chosen is None:
-        found = ", ".join(sorted(several)) or "none of two or three axes"
-        raise InputError(f"{path} holds the arrays {found}: name one, such as {path}/{(several or names)[0]}")
-    return arrays[chosen], node
 
 
 def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from collops.apps.arrays import check_kind, open_array
 from collops.apps.options import JobOptions, check_least, check_positive
 from collops.apps.segy import SegyFile
-from collops.apps.volume.arrays import DATA_NAMES, is_zarr, open_array
+from collops.apps.volume.arrays import DATA_NAMES
 from collops.apps.volume.wavelet import parse_wavelet
-from collops.errors import InputError
 
 __all__ = ["VolumeOptions", "check_array_file", "is_segy"]
 
@@ -84,9 +84,6 @@ def check_array_file(text: str, names: tuple[str, ...]) -> None:
     path = Path(text)
     if is_segy(path):
         SegyFile.inspect(path)
-    elif path.suffix.lower() == ".npy" or is_zarr(path):
-        open_array(path, names)
     else:
-        raise InputError(
-            f"{path} is of no kind that can be read: name a file .sgy, .segy or .npy, or a Zarr store .zarr"
-        )
+        check_kind(path, ".sgy", ".segy")
+        open_array(path, names)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collops.apps.pictures import color_bar, figure, panel, symmetric_limit
+from collops.apps.pictures import color_bar, figure, gather_rows, panel, symmetric_limit
 from collops.apps.volume.cube import Cube
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["View", "draw_views", "gather_rows", "map_of", "section_of"]
+__all__ = ["View", "draw_views", "map_of", "section_of"]
 
 
 class View(NamedTuple):
@@ -36,13 +36,6 @@ class View(NamedTuple):
     title: str
     limits: tuple[float, float] | None = None
     unit: str | None = None
-
-
-def gather_rows(own: np.ndarray, comm: Communicator) -> np.ndarray:
-    """Return the rows of all ranks on the first one, and nothing on others. Collective."""
-    counts = [int(count) for count in comm.allgather(np.array(len(own)))]
-    together = comm.gatherv(np.ascontiguousarray(own), counts, root=0)
-    return own[:0] if together is None else together
 
 
 def section_of(values: np.ndarray, comm: Communicator) -> np.ndarray:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from collops.apps.arrays import open_array
 from collops.apps.wavelet import ricker
 from collops.errors import InputError
 
@@ -117,8 +118,6 @@ def from_power(power: np.ndarray, samples: int, interval: float) -> np.ndarray:
 
 
 def _read(path: Path) -> np.ndarray:
-    from collops.apps.volume.arrays import open_array
-
     array, _ = open_array(path, ())
     if array.ndim != 1 or array.size % 2 == 0:
         raise InputError(
