@@ -1,8 +1,8 @@
 """Products with bands on each engine. The only code of the derivatives that differs between engines.
 
-Each module has a class ``Kernel(shape, terms, several, dtype, engine)`` with the methods ``inner``, ``rest`` and
-``whole``, all of ``(sources, targets, landing)``: what needs no faces, the remainder, and both. Its attribute
-``splits`` says whether the exchange had better go beside ``inner`` than before ``whole``.
+Each module has ``make_kernel(shape, terms, several, dtype, engine)``, which returns an object with the methods
+``inner``, ``rest`` and ``whole``, all of ``(sources, targets, landing)``: what needs no faces, the remainder, and both.
+Its attribute ``splits`` says whether the exchange had better go beside ``inner`` than before ``whole``.
 """
 
 from collops.operators.derivatives.kernels.dispatch import Several, Term, kernel_for

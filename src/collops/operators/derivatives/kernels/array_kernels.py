@@ -16,7 +16,7 @@ from collops.backend import Engine
 from collops.operators.derivatives.bands import REACH
 from collops.operators.derivatives.kernels.dispatch import Several, Term
 
-__all__ = ["Kernel"]
+__all__ = ["make_kernel"]
 
 _BLOCK_BYTES = 256 << 10
 
@@ -50,7 +50,14 @@ class _Step(NamedTuple):
     fresh: bool
 
 
-class Kernel:
+def make_kernel(
+    shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, engine: Engine
+) -> ArrayKernel:
+    """Return the kernel of any engine with ufuncs that write into given memory; parameters as for its class."""
+    return ArrayKernel(shape, terms, several, dtype, engine)
+
+
+class ArrayKernel:
     """Bands on arrays of any engine with ufuncs that write into given memory.
 
     Parameters

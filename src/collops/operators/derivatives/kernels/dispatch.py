@@ -56,4 +56,4 @@ def kernel_for(engine: Engine, shape: tuple[int, ...], terms: Sequence[Term], se
     """
     if engine.name not in _MODULES:
         raise UnsupportedTypeError(f"there are no derivatives for the engine {engine.name} yet")
-    return importlib.import_module(_MODULES[engine.name]).Kernel(shape, terms, several, dtype, engine)
+    return importlib.import_module(_MODULES[engine.name]).make_kernel(shape, terms, several, dtype, engine)

@@ -1,0 +1,307 @@
+// Products of an array with bands along its axes, added up or kept apart, in one pass over memory.
+//
+// The array is rows x columns: the rows are those of the *marched* axis, along which a thread goes with what it has
+// read in registers, so that nothing is read twice; without such an axis, all rows of the last axis. A column is PACK
+// neighbouring numbers. A complex array is one of twice as many real numbers (PARTS = 2).
+//
+// compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1
+// compile-with: -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
+// compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
+// compile-with: -DMARCH=1 -DLOWER=2 -DUPPER=2 -DOTHERS=1 -DLAST=1 -DLAST_LOWER=2 -DLAST_UPPER=2 -DPARTS=2 -DPACK=1
+// compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DMARCH=1 -DOTHERS=2 -DUPPER=1 -DSEVERAL=1
+// compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DPARTS=2 -DMARCH=1 -DLAST=1 -DLAST_UPPER=1 -DUPPER=1 -DSEVERAL=2
+
+#ifdef COLLOPS_DOUBLE
+typedef double Real;
+typedef double2 Wide;
+#else
+typedef float Real;
+typedef float4 Wide;
+#endif
+#ifndef PACK
+#define PACK 4  // real numbers that a thread reads at once: 16 bytes, or one number
+#endif
+#ifndef PARTS
+#define PARTS 1  // real numbers of one element
+#endif
+#ifndef MARCH
+#define MARCH 0  // whether there is a band along an axis that is not the last
+#endif
+#ifndef OTHERS
+#define OTHERS 0  // how many further ones there are along axes that are not the last
+#endif
+#ifndef LAST
+#define LAST 0  // whether there is one along the last axis
+#endif
+#ifndef LOWER
+#define LOWER 0  // how far the usual row of the marched band reaches down
+#endif
+#ifndef UPPER
+#define UPPER 0  // and up
+#endif
+#ifndef LAST_LOWER
+#define LAST_LOWER 0
+#endif
+#ifndef LAST_UPPER
+#define LAST_UPPER 0
+#endif
+#ifndef SEVERAL
+#define SEVERAL 0  // 1: every band has an array of its own to read; 2: one to write
+#endif
+
+#define REACH 2
+#define WIDTH 5
+#define MOST_SPECIAL 8
+#define BANDS (MARCH + OTHERS + LAST)
+#define LAST_BAND (BANDS - 1)
+#define BATCH 4  // rows whose numbers are all asked for before the first is used
+
+typedef long long Long;
+
+// The rows of a band that this rank has.
+struct Band {
+    const Real* source;
+    Real* target;
+    const Real* before;  // planes of other ranks on either side
+    const Real* after;
+    Long stride;  // real numbers from one element to the next along the axis
+    int extent, planes_before, planes_after;
+    int head_end, head_row, tail_begin, tail_row;  // where the special rows end and begin, and which they are there
+    int unused;
+    Real usual[WIDTH];
+    Real special[MOST_SPECIAL][WIDTH];
+};
+
+struct Problem {
+    Band bands[BANDS];  // the marched one first, that of the last axis at the end
+    Long columns;       // in packs, of all outer indices
+    Long packs;         // columns of one outer index
+    Long inner;         // real numbers from one row to the next
+    Long last;          // real numbers along the last axis
+    int rows;
+    int first_begin, first_end, second_begin, second_end;  // the rows to compute: two ranges
+    int chunk, first_chunks, chunks;                       // rows of one thread, and how many such there are
+};
+
+struct Pack {
+    Real value[PACK];
+};
+
+__device__ __forceinline__ Pack zeros()
+{
+    Pack pack;
+    #pragma unroll
+    for (int v = 0; v < PACK; ++v) pack.value[v] = 0;
+    return pack;
+}
+
+__device__ __forceinline__ Pack load(const Real* address)
+{
+    Pack pack;
+#if PACK == 1
+    pack.value[0] = __ldg(address);
+#else
+    const Wide wide = __ldg(reinterpret_cast<const Wide*>(address));
+    pack.value[0] = wide.x;
+    pack.value[1] = wide.y;
+#if PACK == 4
+    pack.value[2] = wide.z;
+    pack.value[3] = wide.w;
+#endif
+#endif
+    return pack;
+}
+
+__device__ __forceinline__ void store(Real* address, const Pack& pack)
+{
+#if PACK == 1
+    *address = pack.value[0];
+#else
+    Wide wide;
+    wide.x = pack.value[0];
+    wide.y = pack.value[1];
+#if PACK == 4
+    wide.z = pack.value[2];
+    wide.w = pack.value[3];
+#endif
+    *reinterpret_cast<Wide*>(address) = wide;
+#endif
+}
+
+__device__ __forceinline__ void add(Pack& sum, Real factor, const Pack& pack)
+{
+    #pragma unroll
+    for (int v = 0; v < PACK; ++v) sum.value[v] += factor * pack.value[v];
+}
+
+__device__ __forceinline__ bool is_special(const Band& band, int row)
+{
+    return row < band.head_end || row >= band.tail_begin;
+}
+
+// A coefficient of a row, `offset` elements beside the diagonal.
+__device__ __forceinline__ Real coefficient(const Band& band, int row, int offset)
+{
+    if (row < band.head_end) return band.special[band.head_row + row][REACH + offset];
+    if (row >= band.tail_begin) return band.special[band.tail_row + row - band.tail_begin][REACH + offset];
+    return band.usual[REACH + offset];
+}
+
+// Where element `row` along the axis is, given the outer index and the place within one plane; null beyond all planes.
+__device__ __forceinline__ const Real* place(const Band& band, Long outer, int row, Long within)
+{
+    if (row < 0) {
+        row += band.planes_before;
+        return row < 0 ? nullptr : band.before + (outer * band.planes_before + row) * band.stride + within;
+    }
+    if (row < band.extent) return band.source + (outer * band.extent + row) * band.stride + within;
+    row -= band.extent;
+    return row < band.planes_after ? band.after + (outer * band.planes_after + row) * band.stride + within : nullptr;
+}
+
+__device__ __forceinline__ Pack load_or_zeros(const Real* address)
+{
+    return address == nullptr ? zeros() : load(address);
+}
+
+// A row of any band by its own coefficients, each number read for itself.
+__device__ __forceinline__ void add_row(Pack& sum, const Band& band, Long outer, int row, Long within)
+{
+    #pragma unroll 1
+    for (int offset = -REACH; offset <= REACH; ++offset) {
+        const Real factor = coefficient(band, row, offset);
+        if (factor != 0) add(sum, factor, load_or_zeros(place(band, outer, row + offset, within)));
+    }
+}
+
+#if LAST
+// The band of the last axis on a pack that begins at `column` of a row, which is `here`; `center` is what is there.
+__device__ __forceinline__ void add_last(Pack& sum, const Band& band, Long row, Long column, const Real* here,
+                                         const Pack& center, bool usual)
+{
+    if (usual) {
+        Real near[PACK + (LAST_LOWER + LAST_UPPER) * PARTS];
+        #pragma unroll
+        for (int k = 0; k < LAST_LOWER * PARTS; ++k) near[k] = __ldg(here - LAST_LOWER * PARTS + k);
+        #pragma unroll
+        for (int v = 0; v < PACK; ++v) near[LAST_LOWER * PARTS + v] = center.value[v];
+        #pragma unroll
+        for (int k = 0; k < LAST_UPPER * PARTS; ++k) near[LAST_LOWER * PARTS + PACK + k] = __ldg(here + PACK + k);
+        #pragma unroll
+        for (int offset = -LAST_LOWER; offset <= LAST_UPPER; ++offset)
+            #pragma unroll
+            for (int v = 0; v < PACK; ++v)
+                sum.value[v] += band.usual[REACH + offset] * near[v + (LAST_LOWER + offset) * PARTS];
+        return;
+    }
+    #pragma unroll
+    for (int v = 0; v < PACK; ++v) {
+        const int element = static_cast<int>((column + v) / PARTS);
+        const int part = static_cast<int>((column + v) % PARTS);
+        Real total = 0;
+        #pragma unroll 1
+        for (int offset = -REACH; offset <= REACH; ++offset) {
+            const Real factor = coefficient(band, element, offset);
+            if (factor == 0) continue;
+            const Real* address = place(band, row, element + offset, part);
+            if (address != nullptr) total += factor * __ldg(address);
+        }
+        sum.value[v] += total;
+    }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(256) banded(const Problem p)
+{
+    const Long column = static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int number = blockIdx.y * blockDim.y + threadIdx.y;
+    if (column >= p.columns || number >= p.chunks) return;
+    const bool first = number < p.first_chunks;
+    const int begin = first ? p.first_begin + number * p.chunk : p.second_begin + (number - p.first_chunks) * p.chunk;
+    const int limit = first ? p.first_end : p.second_end;
+    const int end = begin + p.chunk < limit ? begin + p.chunk : limit;
+    const Long outer = column / p.packs;
+    const Long within = (column - outer * p.packs) * PACK;
+    const Long start = outer * p.rows * p.inner + within;
+
+#if LAST
+    const Long along = within % p.last;
+    const Long lowest_row = (start - along) / p.last, row_step = p.inner / p.last;
+    const int lowest = static_cast<int>(along / PARTS), highest = static_cast<int>((along + PACK - 1) / PARTS);
+    const Band& last = p.bands[LAST_BAND];
+    const bool usual = lowest >= LAST_LOWER && highest + LAST_UPPER < last.extent && !is_special(last, lowest) &&
+                       !is_special(last, highest);
+#endif
+
+#if MARCH
+    const Band& march = p.bands[0];
+    Pack window[LOWER + UPPER + BATCH];
+    #pragma unroll
+    for (int k = 0; k < LOWER + UPPER; ++k) window[k] = load_or_zeros(place(march, outer, begin - LOWER + k, within));
+#endif
+
+    for (int row = begin; row < end; row += BATCH) {
+#if MARCH
+        #pragma unroll
+        for (int b = 0; b < BATCH; ++b)
+            window[LOWER + UPPER + b] =
+                row + b < end ? load_or_zeros(place(march, outer, row + b + UPPER, within)) : zeros();
+#elif LAST
+        Pack centers[BATCH];
+        #pragma unroll
+        for (int b = 0; b < BATCH; ++b)
+            centers[b] = row + b < end ? load(p.bands[0].source + start + (row + b) * p.inner) : zeros();
+#endif
+        #pragma unroll
+        for (int b = 0; b < BATCH; ++b) {
+            if (row + b >= end) break;
+            const Long here = start + (row + b) * p.inner;
+            Pack sum = zeros();
+#if MARCH
+            if (is_special(march, row + b)) {
+                add_row(sum, march, outer, row + b, within);
+            } else {
+                #pragma unroll
+                for (int offset = -LOWER; offset <= UPPER; ++offset)
+                    add(sum, march.usual[REACH + offset], window[b + LOWER + offset]);
+            }
+#if SEVERAL == 2
+            store(march.target + here, sum);
+            sum = zeros();
+#endif
+#endif
+#if OTHERS
+            #pragma unroll
+            for (int other = MARCH; other < MARCH + OTHERS; ++other) {
+                const Band& band = p.bands[other];
+                const Long planes = here / band.stride;
+                add_row(sum, band, planes / band.extent, static_cast<int>(planes % band.extent), here % band.stride);
+#if SEVERAL == 2
+                store(band.target + here, sum);
+                sum = zeros();
+#endif
+            }
+#endif
+#if LAST
+#if !MARCH
+            const Pack center = centers[b];
+#elif SEVERAL == 1
+            const Pack center = load(last.source + here);
+#else
+            const Pack center = window[b + LOWER];
+#endif
+            add_last(sum, last, lowest_row + (row + b) * row_step, along, last.source + here, center, usual);
+#if SEVERAL == 2
+            store(last.target + here, sum);
+#endif
+#endif
+#if SEVERAL != 2
+            store(p.bands[0].target + here, sum);
+#endif
+        }
+#if MARCH
+        #pragma unroll
+        for (int k = 0; k < LOWER + UPPER; ++k) window[k] = window[k + BATCH];
+#endif
+    }
+}

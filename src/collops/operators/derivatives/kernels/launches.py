@@ -1,0 +1,223 @@
+"""What ``banded.cu`` is given: compile options, its one argument, and the shape of its launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH
+from collops.operators.derivatives.kernels.dispatch import Several, Term
+
+__all__ = ["Launch", "Launches", "fits"]
+
+_THREADS = 256
+_BATCH = 4  # as in banded.cu
+_LONGEST_CHUNK = 16  # rows of a thread: two more are read again by the next one
+_THREADS_AT_ONCE = 2048 * 132  # as many as a large device holds; with fewer, chunks are shortened
+_MOST_BLOCKS = 65535  # of a grid's second axis
+_MOST_ROWS = (1 << 31) - _LONGEST_CHUNK * _MOST_BLOCKS
+_BYTES_AT_ONCE = 16
+_ARGUMENT_BYTES = 4096
+_PARTS = {"f": 1, "d": 1, "F": 2, "D": 2}
+
+
+class Launch(NamedTuple):
+    """One launch: its grid and block, and the argument as an array of one element."""
+
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    argument: np.ndarray
+
+
+def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool:
+    """Return whether ``banded.cu`` has the type, can count the elements, and takes so many terms."""
+    if dtype.char not in _PARTS:
+        return False
+    real = np.dtype(dtype.char.lower())
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    return _problem_type(len(terms), real).itemsize <= _ARGUMENT_BYTES and max(rows, columns) < _MOST_ROWS
+
+
+class Launches:
+    """The launches for one width of reading.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the local arrays; not empty.
+    terms : sequence of Term
+        The bands.
+    several : Several
+        Which arrays there is one of for each term.
+    dtype : numpy.dtype
+        Single or double precision, real or complex.
+    wide : bool
+        Whether threads read 16 bytes at once, where rows are multiples of them. Otherwise, number by number.
+
+    Attributes
+    ----------
+    options : tuple of str
+        For the compiler.
+    aligned : bool
+        Whether addresses must be multiples of 16 bytes.
+    whole, inner, rest : Launch or None
+        All rows; those that need no face; the others. ``None`` where there are none. The last two are of use where all
+        faces are those of the marched axis.
+    march : int or None
+        The number of the term along whose axis threads go.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, wide: bool
+    ) -> None:
+        self._real = np.dtype(dtype.char.lower())
+        parts = _PARTS[dtype.char]
+        extents = (*shape[:-1], shape[-1] * parts)
+        pack = _BYTES_AT_ONCE // self._real.itemsize
+        if not wide or extents[-1] % pack:
+            pack = 1
+        self.aligned = pack > 1
+        last_axis = len(shape) - 1
+        last = next((number for number, term in enumerate(terms) if term.axis == last_axis), None)
+        strided = sorted(
+            (number for number, term in enumerate(terms) if term.axis != last_axis),
+            key=lambda number: terms[number].before is None and terms[number].after is None,
+        )
+        self.march = strided[0] if strided else None
+        self._order = strided + ([] if last is None else [last])
+        self._terms = terms
+        self._several = several
+        axis = last_axis if self.march is None else terms[self.march].axis
+        self._rows = math.prod(shape[:-1]) if self.march is None else shape[axis]
+        self._inner = extents[-1] if self.march is None else math.prod(extents[axis + 1 :])
+        outer = 1 if self.march is None else math.prod(shape[:axis])
+        self._packs = self._inner // pack
+        self._columns = outer * self._packs
+        self._last = extents[-1]
+        self._strides = [math.prod(extents[term.axis + 1 :]) if term.axis != last_axis else parts for term in terms]
+        self.options = self._compile_options(pack, parts, last)
+        begin, end = (0, self._rows) if self.march is None else _inner_rows(terms[self.march])
+        self.whole = self._launch((0, self._rows), (0, 0))
+        self.inner = self._launch((begin, end), (0, 0))
+        self.rest = self._launch((0, begin), (end, self._rows))
+        self._fields = [launch.argument["bands"][0] for launch in (self.whole, self.inner, self.rest) if launch]
+        self._seen: tuple[Any, ...] = ()
+
+    def point_at(self, sources: Sequence[int], targets: Sequence[int], landing: int, itemsize: int) -> None:
+        """Set the addresses of the arrays in all launches."""
+        seen = (*sources, *targets, landing)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        for bands in self._fields:
+            for place, number in enumerate(self._order):
+                term, band = self._terms[number], bands[place]
+                band["source"] = sources[number if self._several is Several.SOURCES else 0]
+                band["target"] = targets[number if self._several is Several.TARGETS else 0]
+                for name, face in (("before", term.before), ("after", term.after)):
+                    band[name] = 0 if face is None else landing + face.begin * itemsize
+
+    def _compile_options(self, pack: int, parts: int, last: int | None) -> tuple[str, ...]:
+        options = ["-std=c++17", f"-DPACK={pack}", f"-DPARTS={parts}", f"-DSEVERAL={self._several.value}"]
+        if self._real.char == "d":
+            options.append("-DCOLLOPS_DOUBLE")
+        if self.march is not None:
+            lower, upper = _reach(self._terms[self.march])
+            strided = len(self._order) - (last is not None)
+            options += ["-DMARCH=1", f"-DOTHERS={strided - 1}", f"-DLOWER={lower}", f"-DUPPER={upper}"]
+        if last is not None:
+            lower, upper = _reach(self._terms[last])
+            options += ["-DLAST=1", f"-DLAST_LOWER={lower}", f"-DLAST_UPPER={upper}"]
+        return tuple(options)
+
+    def _launch(self, first: tuple[int, int], second: tuple[int, int]) -> Launch | None:
+        """Return the launch for two ranges of rows; ``None`` if both are empty."""
+        rows = first[1] - first[0] + second[1] - second[0]
+        if rows <= 0:
+            return None
+        across = min(_THREADS, 1 << (self._columns - 1).bit_length())
+        down = _THREADS // across
+        chunk = _LONGEST_CHUNK
+        while chunk > _BATCH and self._columns * -(-rows // chunk) < _THREADS_AT_ONCE:
+            chunk //= 2
+        chunk = max(chunk, -(-rows // (_MOST_BLOCKS * down - 2)))
+        first_chunks, second_chunks = (-(-(end - begin) // chunk) for begin, end in (first, second))
+        argument = np.zeros(1, _problem_type(len(self._terms), self._real))
+        for place, number in enumerate(self._order):
+            self._describe(argument["bands"][0][place], number)
+        for name, value in (
+            ("columns", self._columns),
+            ("packs", self._packs),
+            ("inner", self._inner),
+            ("last", self._last),
+            ("rows", self._rows),
+            ("first_begin", first[0]),
+            ("first_end", first[1]),
+            ("second_begin", second[0]),
+            ("second_end", second[1]),
+            ("chunk", chunk),
+            ("first_chunks", first_chunks),
+            ("chunks", first_chunks + second_chunks),
+        ):
+            argument[name] = value
+        grid = (-(-self._columns // across), -(-(first_chunks + second_chunks) // down))
+        return Launch(grid, (across, down), argument)
+
+    def _describe(self, band: Any, number: int) -> None:
+        """Fill in what does not depend on addresses."""
+        term = self._terms[number]
+        local = term.band
+        band["stride"] = self._strides[number]
+        for name in ("extent", "head_end", "head_row", "tail_begin", "tail_row"):
+            # The first row matters only while it is a special one; later it may be larger than the field.
+            band[name] = min(getattr(local, name), (1 << 31) - 1)
+        band["planes_before"] = 0 if term.before is None else local.before
+        band["planes_after"] = 0 if term.after is None else local.after
+        band["usual"] = local.stencil
+        band["special"][: len(local.special)] = local.special
+
+
+def _reach(term: Term) -> tuple[int, int]:
+    """Return how far the usual row reaches down and up."""
+    offsets = np.flatnonzero(term.band.stencil) - REACH
+    return (max(0, -int(offsets[0])), max(0, int(offsets[-1]))) if len(offsets) else (0, 0)
+
+
+def _inner_rows(term: Term) -> tuple[int, int]:
+    """Return the rows that need no face, special ones among them."""
+    band = term.band
+    low, high = 0, band.extent
+    for row in (*range(min(REACH, band.extent)), *range(max(0, band.extent - REACH), band.extent)):
+        offsets = np.flatnonzero(band.row(row)) - REACH
+        if len(offsets) and row + offsets[0] < 0:
+            low = max(low, row + 1)
+        if len(offsets) and row + offsets[-1] >= band.extent:
+            high = min(high, row)
+    return (low, high) if low < high else (0, 0)
+
+
+def _problem_type(bands: int, real: np.dtype) -> np.dtype:
+    """Return the dtype of ``Problem`` in banded.cu, laid out as C lays out a struct."""
+    band = np.dtype(
+        [
+            *((name, np.uint64) for name in ("source", "target", "before", "after")),
+            ("stride", np.int64),
+            *((name, np.int32) for name in ("extent", "planes_before", "planes_after")),
+            *((name, np.int32) for name in ("head_end", "head_row", "tail_begin", "tail_row", "unused")),
+            ("usual", real, (WIDTH,)),
+            ("special", real, (MOST_SPECIAL, WIDTH)),
+        ],
+        align=True,
+    )
+    return np.dtype(
+        [
+            ("bands", band, (bands,)),
+            *((name, np.int64) for name in ("columns", "packs", "inner", "last")),
+            *((name, np.int32) for name in ("rows", "first_begin", "first_end", "second_begin", "second_end")),
+            *((name, np.int32) for name in ("chunk", "first_chunks", "chunks")),
+        ],
+        align=True,
+    )

@@ -1,0 +1,56 @@
+"""Run ``banded.cu`` on the host: compiled as C++, with a loop in the place of the threads, which never meet."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from collops.operators.derivatives.kernels import launches
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+SOURCE = Path(launches.__file__).with_name("banded.cu")
+DRIVER = """
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(threads)
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) double2 { double x, y; };
+struct Index { int x, y; };
+static Index blockIdx, blockDim, threadIdx;
+template <typename T> T __ldg(const T* address) { return *address; }
+#include SOURCE
+extern "C" void run(const Problem* problem, int across, int down, int width, int height)
+{
+    blockDim = {width, height};
+    for (blockIdx.y = 0; blockIdx.y < down; ++blockIdx.y)
+        for (blockIdx.x = 0; blockIdx.x < across; ++blockIdx.x)
+            for (threadIdx.y = 0; threadIdx.y < height; ++threadIdx.y)
+                for (threadIdx.x = 0; threadIdx.x < width; ++threadIdx.x) banded(*problem);
+}
+extern "C" unsigned long long argument_bytes() { return sizeof(Problem); }
+"""
+
+
+@cache
+def library(options: tuple[str, ...], folder: Path) -> ctypes.CDLL:
+    """Compile with these options and load."""
+    path = folder / f"banded_{abs(hash(options))}.so"
+    driver = path.with_suffix(".cpp")
+    driver.write_text(DRIVER)
+    command = [COMPILER, "-O0", "-fPIC", "-shared"]
+    command += ["-Wno-unknown-pragmas", *options, f'-DSOURCE="{SOURCE}"', "-o", str(path), str(driver)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(path))
+
+
+def run(options: tuple[str, ...], launch: launches.Launch, folder: Path) -> None:
+    """Do what a launch would do."""
+    loaded = library(options, folder)
+    loaded.argument_bytes.restype = ctypes.c_ulonglong
+    assert loaded.argument_bytes() == launch.argument.itemsize
+    loaded.run(ctypes.c_void_p(launch.argument.ctypes.data), *launch.grid, *launch.block)

@@ -1,0 +1,176 @@
+"""The CUDA kernel's arithmetic without a GPU: the same source and the same launches, run on the host by a loop.
+
+The halos of every rank are cut out of the global array, so that one process plays all ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.array import Layout
+from collops.backend import engine
+from collops.operators.derivatives.bands import first_derivative, second_derivative
+from collops.operators.derivatives.faces import Face
+from collops.operators.derivatives.kernels import Several, Term, launches
+from collops.operators.derivatives.kernels.array_kernels import make_kernel
+from collops.operators.derivatives.kernels.launches import Launches, fits
+
+from .host_cuda import COMPILER, run
+from .problems import assert_same, values
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler"),
+]
+
+
+class Rank:
+    """What one rank has: its block of every source, and the sides that it would have received."""
+
+    def __init__(self, layout, rank, bands, sources, several):
+        self.block = layout.block(rank)
+        self.terms = []
+        pieces = [np.zeros(0, sources[0].dtype)]
+        size = 0
+        for number, (axis, band) in enumerate(bands):
+            source = sources[number if several is Several.SOURCES else 0]
+            start, stop = self.block.offset[axis], self.block.offset[axis] + self.block.shape[axis]
+            low, high = band.columns(start, stop)
+            faces = []
+            for begin, end in ((low, start), (stop, high)):
+                if begin == end:
+                    faces.append(None)
+                    continue
+                box = [*self.block.slices]
+                box[axis] = slice(begin, end)
+                piece = source[tuple(box)]
+                faces.append(Face(piece.shape, size, size + piece.size))
+                padding = -piece.size % 16
+                pieces += [piece.ravel(), np.full(padding, np.nan, piece.dtype)]
+                size += piece.size + padding
+            self.terms.append(Term(axis, band.local(start, stop - start), *faces))
+        self.landing = aligned(np.concatenate(pieces))
+        self.sources = [aligned(source[self.block.slices]) for source in sources]
+
+
+def aligned(array):
+    """A contiguous copy at a multiple of 16 bytes, between numbers that spoil every result they get into."""
+    memory = np.full(array.size + 32, np.nan, array.dtype)
+    first = -(memory.ctypes.data // array.itemsize) % 16
+    assert memory.ctypes.data % array.itemsize == 0
+    copy = memory[first : first + array.size].reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def dense_product(band, axis, x):
+    """The band times the global array."""
+    matrix = np.zeros((band.size, band.size))
+    for number in range(band.size):
+        for offset, value in enumerate(band.row(number), -2):
+            if value:
+                matrix[number, number + offset] = value
+    return np.moveaxis(np.tensordot(matrix, x, (1, axis)), 0, axis)
+
+
+def both(derivative, size, kind, edge, order, factor):
+    """A band and its transpose."""
+    made = (
+        first_derivative(size, 0.5, kind, edge, order) if derivative == 1 else second_derivative(size, 0.5, kind, edge)
+    )
+    return made.scaled(factor), made.scaled(factor).transposed
+
+
+LAYOUTS = [
+    Layout.split(9, 4, sizes=[1, 6, 1, 1]),
+    Layout.split((13, 16), 3),
+    Layout.split((6, 24), 3, axis=1),
+    Layout.grid((5, 7, 8), (2, 2, 1)),
+]
+NARROW = (Several.NONE, False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the compiled sources are."""
+    return tmp_path_factory.mktemp("banded")
+
+
+def check(layout, bands, several, dtype, wide, folder):
+    """Compare the launches of every rank with the dense matrices, and with the kernel of ufuncs."""
+    inputs = len(bands) if several is Several.SOURCES else 1
+    outputs = len(bands) if several is Several.TARGETS else 1
+    sources = [values(layout.shape, dtype, number) for number in range(inputs)]
+    products = [
+        dense_product(band, axis, sources[number if inputs > 1 else 0]) for number, (axis, band) in enumerate(bands)
+    ]
+    expected = products if outputs > 1 else [sum(products)]
+    for number in range(layout.ranks):
+        rank = Rank(layout, number, bands, sources, several)
+        if 0 in rank.block.shape:
+            continue
+        shape, kind = rank.block.shape, np.dtype(dtype)
+        assert fits(shape, rank.terms, kind)
+        made = Launches(shape, rank.terms, several, kind, wide)
+        faces_of_others = any(
+            (term.before or term.after) for place, term in enumerate(rank.terms) if place != made.march
+        )
+        ways = [[made.whole]] if faces_of_others else [[made.whole], [made.inner, made.rest]]
+        for way in ways:
+            targets = [aligned(np.full(shape, np.nan, dtype)) for _ in range(outputs)]
+            made.point_at(
+                [array.ctypes.data for array in rank.sources],
+                [array.ctypes.data for array in targets],
+                rank.landing.ctypes.data,
+                kind.itemsize,
+            )
+            for launch in way:
+                if launch is not None:
+                    run(made.options, launch, folder)
+            for target, whole in zip(targets, expected, strict=True):
+                assert_same(target, whole[rank.block.slices], dtype)
+        targets = [np.full(shape, np.nan, dtype) for _ in range(outputs)]
+        make_kernel(shape, rank.terms, several, kind, engine("numpy")).whole(rank.sources, targets, rank.landing)
+        for target, whole in zip(targets, expected, strict=True):
+            assert_same(target, whole[rank.block.slices], dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "formula"),
+    [("f4", (1, "centered", True, 5)), ("c16", (2, "centered", True, 3)), ("f8", (2, "forward", False, 3))],
+)
+def test_one_axis(dtype, formula, folder):
+    for layout in LAYOUTS:
+        for axis in range(layout.ndim):
+            for band in both(formula[0], layout.shape[axis], *formula[1:], 1.0):
+                check(layout, [(axis, band)], Several.NONE, dtype, True, folder)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "several", "wide"),
+    [("f4", Several.NONE, True), ("f8", Several.SOURCES, True), ("c8", Several.TARGETS, True), ("c16", *NARROW)],
+)
+def test_all_axes(dtype, several, wide, folder):
+    for layout in LAYOUTS:
+        made = [both(2, extent, "centered", True, 3, 1.0 + axis) for axis, extent in enumerate(layout.shape)]
+        for way in range(2):
+            check(layout, [(axis, pair[way]) for axis, pair in enumerate(made)], several, dtype, wide, folder)
+
+
+def test_long_chunks(folder, monkeypatch):
+    """Threads that go along as many rows as they may."""
+    monkeypatch.setattr(launches, "_THREADS_AT_ONCE", 1)
+    layout = Layout.split((150, 40), 2)
+    bands = [(axis, second_derivative(layout.shape[axis], 1.0, "centered", True)) for axis in (1, 0)]
+    check(layout, bands, Several.NONE, "f4", True, folder)
+
+
+def test_what_does_not_fit():
+    def terms(count):
+        return [Term(axis, first_derivative(5, 1.0, "forward", False).local(0, 5), None, None) for axis in range(count)]
+
+    assert fits((5, 5), terms(2), np.dtype("c8"))
+    assert not fits((5, 5), terms(2), np.dtype("f2"))
+    assert not fits((1 << 31, 2), terms(2), np.dtype("f4"))
+    assert not fits((5,) * 10, terms(10), np.dtype("f8"))
