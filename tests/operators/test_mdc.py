@@ -61,7 +61,7 @@ def test_messages_of_mdc(comm):
 def test_deconvolution(comm):
     _, mine = kernel(comm, 6, 4, "c16", (2, 0, 1, 1))
     for form in FORMS:
-        op = MDC(mine, 5, 2, model=form, data=form, comm=comm)
+        op = MDC(mine, 7, 2, model=form, data=form, comm=comm)
         y = op.forward(random(op.domain, comm=comm))
         x = cgls(op, y, niter=60, tol=1e-20).x
         assert_close(op.forward(x).gather(), y.gather(), "f4")
@@ -69,18 +69,19 @@ def test_deconvolution(comm):
 
 def test_errors_of_mdc(comm):
     G = np.ones((1, 2, 3), complex)
+    nt = 2 * comm.size + 1
     with pytest.raises(InputError, match="odd"):
-        MDC(G, 8, 1, comm=comm)
+        MDC(G, nt + 1, 1, comm=comm)
     with pytest.raises(InputError, match="nfmax"):
-        MDC(G, 9, 1, comm.size + 1, comm=comm)
+        MDC(G, nt, 1, comm.size + 1, comm=comm)
     with pytest.raises(InputError, match="frequencies"):
-        MDC(np.ones((9, 2, 3), complex), 9, 1, comm=comm)
+        MDC(np.ones((nt, 2, 3), complex), nt, 1, comm=comm)
     with pytest.raises(InputError, match="nt"):
         MDC(G, 2.5, 1, comm=comm)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="data must be"):
-        MDC(G, 9, 1, data="gathered", comm=comm)  # type: ignore[arg-type]
+        MDC(G, nt, 1, data="gathered", comm=comm)  # type: ignore[arg-type]
     with pytest.raises(LayoutError, match="model has the shape"):
-        MDC(G, 9, 1, model=Layout.replicated((9, 2, 1), comm.size), comm=comm)
-    op = MDC(G, 9, 1, comm=comm)
+        MDC(G, nt, 1, model=Layout.replicated((nt, 2, 1), comm.size), comm=comm)
+    op = MDC(G, nt, 1, comm=comm)
     with pytest.raises(UnsupportedTypeError, match="real wavefields"):
         op.forward(zeros(op.domain, comm=comm, dtype="c16"))
