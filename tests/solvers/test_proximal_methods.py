@@ -282,7 +282,7 @@ def test_messages(comm):
         (lambda A, y, **more: admm(case.near, case.g, x, 1e-3, **more), 1),
         (lambda A, y, **more: linearized_admm(case.near, case.g, op, x, 1.0, 1e-3, **more), 1),
         (lambda A, y, **more: primal_dual(case.near, case.g, op, x, 1e-2, 1e-2, **more), 1),
-        (lambda A, y, **more: admm_l2(case.g, op, case.yd, op, x, 1.0, inner=3, **more), 7),
+        (lambda A, y, **more: admm_l2(case.g, op, case.yd, op, x, 1.0, inner=3, **more), 9),
     ):
         sent = messages_of_one_iteration(solver, None, None)
         assert len(sent) <= numbers * one and all(message.elements <= 3 for message in sent)

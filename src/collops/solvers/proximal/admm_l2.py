@@ -13,8 +13,8 @@ from collops.array import StackedArray, axpby, zeros_like
 from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
-from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve
+from collops.solvers.proximal.inner import least_squares
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.operators.l2 import L2
 from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_operator, check_tolerance
@@ -100,11 +100,8 @@ class ADMML2(Splitting):
         """Minimise the misfit plus the distance of ``A x`` from ``z - u``, from where x is."""
         per_root = 1 / math.sqrt(self.tau)
         state.right = axpby(per_root, state.z, -per_root, state.u, out=state.right)
-        method = CGLS(0.0, 0.0)
-        inner = method.init(self.both, state.data, state.x, False)
-        for _ in range(self.inner):
-            inner = method.step(inner)
-        state.x = axpby(1.0, inner.x, 0.0, inner.x, out=state.x)
+        solution = least_squares(self.both, state.data, state.x, self.inner)
+        state.x = axpby(1.0, solution, 0.0, solution, out=state.x)
 
     def _objective(self, x: Any, image: Any) -> Any:
         return self.f._value(x) + self.g._value(image)
@@ -180,7 +177,8 @@ def admm_l2(
         z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
         u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
 
-    Besides what `g` and `A` send, an iteration sends one scalar allreduce, and those of `inner` iterations of CGLS.
+    Besides what `g` and `A` send, an iteration sends three scalar allreduces, and those of `inner` iterations of
+    CGLS.
 
     References
     ----------

@@ -11,8 +11,8 @@ from collops.array import axpby
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
-from collops.solvers.cg import CG
 from collops.solvers.problem import check_number
+from collops.solvers.proximal.inner import positive_definite
 from collops.solvers.proximal.operator import ProxOperator, like
 from collops.solvers.proximal.values import inner, square
 
@@ -56,7 +56,7 @@ class L2(ProxOperator):
     .. math:: (I + \tau \sigma A^H A)\, \mathrm{prox}_{\tau f}(x) = x + \tau \sigma A^H b - \tau \alpha q
 
     Without an operator that is one or two passes over memory, and no message. With one, an iteration sends the messages
-    of `Op` and its adjoint and two scalar allreduces (one for a replicated model); there are always `niter` of them, so
+    of `Op` and its adjoint and two scalar allreduces, after two of its own; there are always `niter` iterations, so
     that nobody waits for the device to find out. Each is that of conjugate gradients on the normal equations, which
     PyProximal calls ``solver="cg"`` and, by another arithmetic, ``solver="cgls"``.
     """
@@ -127,15 +127,13 @@ class L2(ProxOperator):
         if self._q is not None:
             right = axpby(-self._alpha / self._sigma, self._q, 1.0, right, out=right)
         start = self._x0 if self._last is None else self._last
-        method = CG(1 / damp, 0.0)
-        state = method.init(self._normal, right, start, False)
-        for _ in range(self._niter(self._points) if callable(self._niter) else self._niter):
-            state = method.step(state)
+        niter = self._niter(self._points) if callable(self._niter) else self._niter
+        point = positive_definite(self._normal, right, start, 1 / damp, niter)
         self._points += 1
         if self._warm:
             # Always the same memory, so that a replayed search starts where the one before it ended.
-            self._last = state.x if self._last is None else axpby(1.0, state.x, 0.0, state.x, out=self._last)
-        return axpby(1.0, state.x, 0.0, state.x, out=out)
+            self._last = point if self._last is None else axpby(1.0, point, 0.0, point, out=self._last)
+        return axpby(1.0, point, 0.0, point, out=out)
 
     def _data_back(self, like: Any) -> Any:
         """Return ``A^H b``, computed once."""
