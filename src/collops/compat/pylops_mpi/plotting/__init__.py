@@ -1,0 +1,1 @@
+"""PyLops-MPI's pictures."""

@@ -1,0 +1,25 @@
+"""PyLops-MPI's L21 norm."""
+
+from __future__ import annotations
+
+from collops.compat.pylops_mpi.proximal.ProxOperator import MPIProxOperator
+from collops.solvers import proximal
+
+__all__ = ["MPIL21"]
+
+
+class MPIL21(MPIProxOperator):
+    """The sum of lengths of short vectors; see :class:`collops.solvers.proximal.L21`.
+
+    Parameters
+    ----------
+    ndim : int
+        Number of components: the parts of a stacked array.
+    sigma : float
+        A factor.
+    """
+
+    def __init__(self, ndim: int, sigma: float = 1.0) -> None:
+        super().__init__()
+        self.ndim, self.sigma = ndim, sigma
+        self.native = proximal.L21(ndim, sigma)
