@@ -1,0 +1,363 @@
+"""Sweeps on a GPU: compilation and launches of what ``jacobi.cu`` has.
+
+Nothing here waits for the device or allocates after construction, and all but the kernel that runs the whole loop can
+be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from collops.stencil.grid import Grid
+
+__all__ = ["CupySweeps", "Neighbours"]
+
+# As in jacobi.cu.
+_THREADS = 256
+_WARP = 32
+_WARPS = _THREADS // _WARP
+_FLAG_STEP = 16
+_DEPTHS = (8, 4, 2, 1)
+
+# Measured on an H200.
+_ROWS_OF_A_WARP = 16
+_ROWS_OF_A_BLOCKED_WARP = 128
+_FEWEST_WARPS = 24  # for each multiprocessor, as long as a warp keeps the rows that it loads at once
+_ROWS_AT_ONCE = 4
+_PERSISTENT_THREADS = 1024
+_PERSISTENT_BLOCKS = 1  # for each multiprocessor
+
+_NONE = np.uint64(0)
+
+
+@cache
+def _module(device: int, double: bool, cooperative: bool) -> Any:
+    source = Path(__file__).with_name("jacobi.cu").read_text(encoding="utf-8")
+    options = ("-std=c++17", "-DREAL=double" if double else "-DREAL=float")
+    with cupy.cuda.Device(device):
+        return cupy.RawModule(code=source, options=options, enable_cooperative_groups=cooperative)
+
+
+class Neighbours:
+    """Where neighbours' halos are for the grids of even sweeps, as addresses, and the flags that tell of them.
+
+    Parameters
+    ----------
+    above, below, left, right : int
+        Address of what the neighbour's halo has in place of this block's point (0, 0), for the outermost row above and
+        below and the outermost column to the left and right; 0 where there is no neighbour.
+    flags : int
+        Address of this rank's flags.
+    set_above, set_below, set_left, set_right : int
+        Addresses of the neighbours' flags that this rank sets.
+    """
+
+    def __init__(
+        self,
+        halos: Sequence[int],
+        flags: int,
+        sets: Sequence[int],
+    ) -> None:
+        self.halos = tuple(halos)
+        self.flags = np.uint64(flags)
+        self.sets = tuple(np.uint64(address) for address in sets)
+
+
+class CupySweeps:
+    """Launches sweeps of one rank's block.
+
+    Parameters
+    ----------
+    grid : Grid
+        The block.
+
+    Attributes
+    ----------
+    depths : tuple of int
+        How many sweeps :meth:`blocked` can make at once, largest first.
+    """
+
+    depths = _DEPTHS
+
+    def __init__(self, grid: Grid) -> None:
+        device = cupy.cuda.Device()
+        self.grid = grid
+        self._processors: int = device.attributes["MultiProcessorCount"]
+        self._double = grid.problem.itemsize == 8
+        self._device = device.id
+        module = _module(device.id, self._double, False)
+        self._sweep = module.get_function("sweep")
+        self._sweep_peer = module.get_function("sweep_peer")
+        self._blocked = {depth: module.get_function(f"blocked{depth}") for depth in _DEPTHS}
+        self._vector = 16 // grid.problem.itemsize
+        self._strip = _WARP * self._vector
+        self._strips = -(-grid.columns // self._strip)
+        self._has_left, self._has_right = np.int32(grid.left is not None), np.int32(grid.right is not None)
+        self._pitch = np.int64(grid.pitch)
+        self._size = (np.int32(grid.rows), np.int32(grid.columns))
+        self._inner_bytes = (grid.width * grid.pitch + grid.lead) * grid.problem.itemsize
+        self._check = np.int32(grid.problem.check)
+        self._persistent: Any = None
+        self._known: dict[Any, tuple[int, tuple[Any, ...]]] = {}  # blocks and arguments of launches
+        self._arrived: Any = None
+
+    def point(self, array: Any) -> int:
+        """Return the address of the point (0, 0) in a block's array."""
+        return array.data.ptr + self._inner_bytes
+
+    # ---- one launch a sweep
+
+    def whole(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
+        grid = self.grid
+        self._launch(source, target, norms, slot, (0, grid.rows), (grid.first, grid.last))
+
+    def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep what neighbours need: the outermost rows, and columns where the grid is split along them."""
+        grid = self.grid
+        ends = 1 if grid.rows == 1 else 2  # both in one launch
+        self._launch(source, target, norms, slot, (0, grid.rows), (grid.first, grid.last), apart=max(1, grid.rows - 1))
+        for rows, columns in grid.outer[ends:]:
+            self._launch(source, target, norms, slot, rows, columns)
+
+    def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep what :meth:`boundary` leaves."""
+        rows, columns = self.grid.inner
+        self._launch(source, target, norms, slot, rows, columns)
+
+    def _launch(
+        self,
+        source: Any,
+        target: Any,
+        norms: Any,
+        slot: int,
+        rows: tuple[int, int],
+        columns: tuple[int, int],
+        *,
+        apart: int = 0,
+        halos: tuple[int, int, int, int] = (0, 0, 0, 0),
+    ) -> None:
+        """Sweep a range of rows and columns; of the rows, if `apart` is given, every so many-th one."""
+        key = (source.data.ptr, target.data.ptr, rows, columns, apart, halos)
+        launch = self._known.get(key)
+        if launch is None:
+            launch = self._known[key] = self._arguments(source, target, rows, columns, apart, halos)
+        blocks, arguments = launch
+        if blocks:
+            self._sweep((blocks,), (_THREADS,), (*arguments, self._norm(norms, slot)))
+
+    def _arguments(
+        self,
+        source: Any,
+        target: Any,
+        rows: tuple[int, int],
+        columns: tuple[int, int],
+        apart: int,
+        halos: Sequence[int],
+    ) -> tuple[int, tuple[Any, ...]]:
+        """Return how many blocks to launch, and with what besides the norm: what is the same in every sweep."""
+        begin, end = rows
+        first, last = columns
+        if begin >= end or first >= last:
+            return 0, ()
+        strip = first // self._strip
+        strips = -(-last // self._strip) - strip
+        count = 1 if apart else self._rows_of_a_warp(end - begin, strips, _ROWS_OF_A_WARP)
+        step = apart or count
+        chunks = -(-(end - begin) // step)
+        numbers = (first, last, strip, strips, begin, end, step, count, chunks)
+        return -(-strips * chunks // _WARPS), (
+            np.uint64(self.point(source)),
+            np.uint64(self.point(target)),
+            self._pitch,
+            *self._size,
+            *(np.int32(number) for number in numbers),
+            self._has_left,
+            self._has_right,
+            *(np.uint64(halo) for halo in halos),
+        )
+
+    def _rows_of_a_warp(self, rows: int, strips: int, most: int) -> int:
+        """Return how many rows a warp marches over: many, unless the device has too little to do then."""
+        warps = _FEWEST_WARPS * self._processors
+        share = rows * strips // warps
+        return max(1, min(most, max(_ROWS_AT_ONCE, share), rows))
+
+    def _norm(self, norms: Any, slot: int) -> np.uint64:
+        return _NONE if slot < 0 else np.uint64(norms.data.ptr + 8 * slot)
+
+    # ---- with neighbours' memory
+
+    def wrapped(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep everything, and store the outermost rows in the halo of `target`: the whole of a world of one."""
+        grid = self.grid
+        row = grid.pitch * grid.problem.itemsize
+        halos = (self.point(target) + grid.rows * row, self.point(target) - row, 0, 0)
+        self._launch(source, target, norms, slot, (0, grid.rows), (grid.first, grid.last), halos=halos)
+
+    def peer(
+        self, source: Any, target: Any, shift: int, neighbours: Neighbours, number: int, norms: Any, slot: int
+    ) -> None:
+        """Sweep everything when the neighbours' values are there, store what they need in their memory, and tell them.
+
+        Parameters
+        ----------
+        source, target : array
+            This rank's grids of sweeps `number` and `number` + 1.
+        shift : int
+            Bytes from neighbours' grids of even sweeps to those that `target` belongs to.
+        neighbours : Neighbours
+            Their memory, with one flag a side.
+        number : int
+            How many sweeps were made before.
+        norms, slot
+            As for :meth:`whole`.
+        """
+        key = (source.data.ptr, id(neighbours))
+        launch = self._known.get(key)
+        if launch is None:
+            launch = self._known[key] = self._peer_arguments(source, target, shift, neighbours)
+        blocks, arguments = launch
+        self._sweep_peer((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
+
+    def _peer_arguments(
+        self, source: Any, target: Any, shift: int, neighbours: Neighbours
+    ) -> tuple[int, tuple[Any, ...]]:
+        grid = self.grid
+        if self._arrived is None:
+            self._arrived = cupy.zeros(4, np.uint32)
+        count = self._rows_of_a_warp(grid.rows, self._strips, _ROWS_OF_A_WARP)
+        chunks = -(-grid.rows // count)
+        numbers = (grid.first, grid.last, self._strips, count, chunks)
+        return -(-self._strips * chunks // _WARPS), (
+            np.uint64(self.point(source)),
+            np.uint64(self.point(target)),
+            self._pitch,
+            *self._size,
+            *(np.int32(number) for number in numbers),
+            *(np.uint64(halo and halo + shift) for halo in neighbours.halos),
+            neighbours.flags,
+            *neighbours.sets,
+            np.uint64(self._arrived.data.ptr),
+        )
+
+    # ---- the whole loop in one launch
+
+    def most_bands(self) -> int:
+        """Return how many blocks of the kernel that runs the whole loop are on the device at once."""
+        kernel = self._persistent_kernel()
+        fitting = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel.kernel.ptr, _PERSISTENT_THREADS, 0)
+        return self._processors * max(1, min(_PERSISTENT_BLOCKS, fitting))
+
+    @staticmethod
+    def flag_count(bands: int) -> int:
+        """Return how many flags :meth:`persistent` needs with that many bands."""
+        return (3 * bands + 2) * _FLAG_STEP
+
+    @staticmethod
+    def flag_bytes(place: int) -> int:
+        """Return how far the flag number `place` is from the first one."""
+        return 8 * _FLAG_STEP * place
+
+    def persistent(
+        self,
+        array: Any,
+        stride: int,
+        neighbours: Neighbours,
+        bands: int,
+        done: int,
+        sweeps: int,
+        norms: Any,
+    ) -> None:
+        """Make many sweeps in one launch.
+
+        Parameters
+        ----------
+        array : array
+            This rank's grid of even sweeps; that of odd ones is `stride` elements further.
+        stride : int
+            The same at all neighbours.
+        neighbours : Neighbours
+            Their memory, with a flag for every band.
+        bands : int
+            Blocks that run at once.
+        done, sweeps : int
+            How many sweeps were made before, and how many to make.
+        norms : array
+            Gets the norms of those that are checked.
+        """
+        grid = self.grid
+        self._persistent_kernel()(
+            (bands,),
+            (_PERSISTENT_THREADS,),
+            (
+                np.uint64(self.point(array)),
+                np.int64(stride),
+                self._pitch,
+                *self._size,
+                np.int32(grid.first),
+                np.int32(grid.last),
+                *(np.uint64(halo) for halo in neighbours.halos),
+                neighbours.flags,
+                *neighbours.sets,
+                np.uint64(done),
+                np.int32(sweeps),
+                self._check,
+                np.uint64(norms.data.ptr),
+            ),
+        )
+
+    def _persistent_kernel(self) -> Any:
+        if self._persistent is None:
+            self._persistent = _module(self._device, self._double, True).get_function("persistent")
+        return self._persistent
+
+    # ---- several sweeps between two passages through memory
+
+    def blocked(self, source: Any, target: Any, depth: int, done: int, norms: Any, slot: int) -> None:
+        """Make `depth` (8, 4, 2 or 1) sweeps from `source` to `target`, with a halo of so many rows.
+
+        Parameters
+        ----------
+        source, target : array
+            This rank's grids before and after.
+        depth : int
+            How many sweeps.
+        done : int
+            How many were made before, which tells those that are checked.
+        norms, slot
+            Norms are added to ``norms[slot]`` and those that follow.
+        """
+        grid = self.grid
+        lost = -(-depth // self._vector)
+        kept = (_WARP - 2 * lost) * self._vector
+        strips = -(-grid.columns // kept)
+        count = max(depth, self._rows_of_a_warp(grid.rows, strips, _ROWS_OF_A_BLOCKED_WARP))
+        chunks = -(-grid.rows // count)
+        self._blocked[depth](
+            (-(-strips * chunks // _WARPS),),
+            (_THREADS,),
+            (
+                np.uint64(self.point(source)),
+                np.uint64(self.point(target)),
+                self._pitch,
+                *self._size,
+                np.int32(grid.first),
+                np.int32(grid.last),
+                np.int32(grid.low),
+                np.int32(grid.high),
+                np.int32(strips),
+                np.int32(count),
+                np.int32(chunks),
+                np.int32(grid.beside),
+                np.uint64(done),
+                self._check,
+                np.uint64(norms.data.ptr + 8 * slot),
+            ),
+        )

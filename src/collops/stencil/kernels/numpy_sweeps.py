@@ -1,0 +1,68 @@
+"""Sweeps on hosts: NumPy, a few rows at a time, so that what they make on the way stays in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collops.stencil.grid import Grid, Part
+
+__all__ = ["NumpySweeps"]
+
+_ELEMENTS_AT_ONCE = 1 << 15
+
+
+class NumpySweeps:
+    """Makes sweeps of one rank's block. The arithmetic of a point is in the order of ``relax`` in ``jacobi.cu``.
+
+    Parameters
+    ----------
+    grid : Grid
+        The block.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._rows_at_once = max(1, _ELEMENTS_AT_ONCE // max(1, grid.columns))
+        self._quarter = np.dtype(grid.problem.dtype).type(0.25)
+        self._change = np.empty(self._rows_at_once * max(1, grid.columns), grid.problem.dtype)
+
+    def whole(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
+        self._sweep(source, target, norms, slot, ((0, self.grid.rows), (self.grid.first, self.grid.last)))
+
+    def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep what neighbours need: the outermost rows, and columns where the grid is split along them."""
+        for part in self.grid.outer:
+            self._sweep(source, target, norms, slot, part)
+
+    def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep what :meth:`boundary` leaves."""
+        self._sweep(source, target, norms, slot, self.grid.inner)
+
+    def wrapped(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep everything, and store the outermost rows in the halo of `target`: the whole of a world of one."""
+        self.whole(source, target, norms, slot)
+        target[0] = target[self.grid.rows]
+        target[self.grid.rows + 1] = target[1]
+
+    def _sweep(self, source: Any, target: Any, norms: Any, slot: int, part: Part) -> None:
+        (begin, end), (first, last) = part
+        if first >= last:
+            return
+        for row in range(begin, end, self._rows_at_once):
+            rows = (row, min(row + self._rows_at_once, end))
+            new = target[self.grid.box(rows, (first, last))]
+            np.add(self._shifted(source, rows, part, 0, 1), self._shifted(source, rows, part, 0, -1), out=new)
+            new += self._shifted(source, rows, part, 1, 0)
+            new += self._shifted(source, rows, part, -1, 0)
+            new *= self._quarter
+            if slot >= 0:
+                change = self._change[: new.size]
+                np.subtract(new, self._shifted(source, rows, part, 0, 0), out=change.reshape(new.shape))
+                norms[slot] += np.dot(change, change)
+
+    def _shifted(self, source: Any, rows: tuple[int, int], part: Part, down: int, across: int) -> Any:
+        _, (first, last) = part
+        return source[self.grid.box((rows[0] + down, rows[1] + down), (first + across, last + across))]

@@ -1,0 +1,112 @@
+"""Iterating until the norm is small enough or the iterations are used up, with the clock running.
+
+Norms stay where they are made: a rank's parts of a stretch of iterations are summed over the ranks in one message, and
+the host reads them while the next stretch runs. It neither waits for an iteration nor is waited for. In return,
+iterations go on for up to two stretches after the norm has reached the tolerance; every variant stops at the same one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from collops.comm import Communicator
+from collops.solvers.history import open_history
+from collops.stencil.variants.base import Variant
+
+__all__ = ["STRETCH", "Run", "run"]
+
+STRETCH = 100
+"""Iterations between two looks of the host at the norms."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run gave.
+
+    Parameters
+    ----------
+    iterations : int
+        How many were made.
+    seconds : float
+        For all of them, until the last rank was done.
+    norms : dict of int to float
+        Norm of the update by iteration (counted from 0), of those that were checked.
+    reached : int or None
+        The first iteration whose norm was within the tolerance.
+    """
+
+    iterations: int
+    seconds: float
+    norms: dict[int, float]
+    reached: int | None
+
+    @property
+    def seconds_per_iteration(self) -> float:
+        """The mean."""
+        return self.seconds / self.iterations
+
+
+def run(variant: Variant, report: Callable[[int, float], None] | None = None) -> Run:
+    """Iterate. Collective.
+
+    Parameters
+    ----------
+    variant : Variant
+        Newly made.
+    report : callable, optional
+        Gets each checked iteration and its norm, as soon as the host knows it.
+
+    Returns
+    -------
+    Run
+        Equal on all ranks.
+    """
+    problem, comm, engine = variant.problem, variant.comm, variant.engine
+    stretches = [min(STRETCH, problem.iterations - begin) for begin in range(0, problem.iterations, STRETCH)]
+    norms = engine.xp.zeros(STRETCH)
+    history = open_history(engine, STRETCH, len(stretches), 1, comm)
+    known: dict[int, float] = {}
+    reached: int | None = None
+
+    def look(number: int) -> None:
+        nonlocal reached
+        for slot, square in enumerate(history.row(number)[: stretches[number]]):
+            iteration = number * STRETCH + slot
+            if iteration % problem.check == 0:
+                known[iteration] = math.sqrt(square)
+                if report is not None:
+                    report(iteration, known[iteration])
+                if reached is None and known[iteration] <= problem.tolerance:
+                    reached = iteration
+
+    comm.allreduce(norms, out=norms)  # the first one of a wire takes its time
+    variant.record(stretches[0])
+    begin = _everybody(variant, comm)
+    seen = 0
+    for number, count in enumerate(stretches):
+        norms.fill(0)
+        variant.advance(count, norms)
+        comm.allreduce(norms, out=norms)
+        history.store(norms)
+        history.advance()
+        if number > 0:
+            look(seen)
+            seen += 1
+        if reached is not None:
+            break
+    history.row(history.count - 1)  # which waits no longer than the deadline
+    end = _everybody(variant, comm)
+    for number in range(seen, history.count):
+        look(number)
+    seconds = max(comm.allgather_metadata(end - begin))
+    return Run(variant.done, seconds, known, reached)
+
+
+def _everybody(variant: Variant, comm: Communicator) -> float:
+    """Return the time when all ranks have finished what they have to do."""
+    variant.engine.synchronize()
+    comm.barrier()
+    return time.perf_counter()

@@ -1,0 +1,83 @@
+"""What symmetric memory must do, as functions of a communicator and an engine: run on hosts and on devices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collops.backend import engine
+
+
+def host(array):
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+def check_peers(comm, name):
+    """Zeros at first; then what others wrote, directly and through views kept from before."""
+    with comm.symmetric((2, 5), "float32", engine=name) as memory:
+        assert not host(memory.local).any()
+        assert memory.shape == (2, 5)
+        views = [memory.peer(rank) for rank in range(comm.size)]
+        memory.barrier()
+        views[(comm.rank + 1) % comm.size][1] = comm.rank + 1
+        memory.barrier()
+        before = (comm.rank - 1) % comm.size
+        np.testing.assert_array_equal(host(memory.local), [[0] * 5, [before + 1] * 5])
+        for rank, view in enumerate(views):
+            assert host(view)[1, 0] == (rank - 1) % comm.size + 1
+        memory.barrier()
+
+
+def check_put_and_get(comm, name, dtype):
+    """Rows, columns and all of it, to every rank in turn."""
+    xp = engine(name).xp
+    with comm.symmetric((4, 6), dtype, engine=name) as memory:
+        for shift in range(comm.size):
+            there, here = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
+            memory.put(xp.full(6, comm.rank + 1, dtype), there, np.s_[1])
+            memory.put(xp.full((4, 1), comm.rank + 2, dtype), there, np.s_[:, 2:3])
+            memory.barrier()
+            expected = np.zeros((4, 6), dtype)
+            expected[1] = here + 1
+            expected[:, 2] = here + 2
+            np.testing.assert_array_equal(host(memory.local), expected)
+            row, column = xp.zeros(6, dtype), xp.zeros((4, 1), dtype)
+            assert memory.get(there, np.s_[1], out=row) is row
+            memory.get(there, np.s_[:, 2:3], out=column)
+            np.testing.assert_array_equal(host(column)[:, 0], np.full(4, comm.rank + 2, dtype))
+            assert host(row)[0] == comm.rank + 1
+            memory.barrier()
+            memory.local.fill(0)
+            memory.barrier()
+        memory.put(xp.full((4, 6), 3, dtype), (comm.rank + 1) % comm.size)
+        memory.barrier()
+        assert (host(memory.local) == 3).all()
+
+
+def check_signals(comm, name, rounds):
+    """A number goes round the ring, each rank adding one: nobody may see it before it is there."""
+    xp = engine(name).xp
+    after = (comm.rank + 1) % comm.size
+    size = 1000
+    with comm.symmetric((2, size), "int64", engine=name, signals=3) as memory:
+        given = xp.zeros(size, "int64")
+        for turn in range(1, rounds + 1):
+            if comm.rank > 0 or turn > 1:
+                # Rank 0 begins; its neighbour's number of the turn before arrives later.
+                memory.wait_signal(2, turn if comm.rank else turn - 1)
+                given[...] = memory.local[(turn if comm.rank else turn - 1) % 2]
+            given += 1
+            memory.put_signal(given, after, np.s_[turn % 2], 2, turn)
+        memory.barrier()
+        # The rank before has added its one in the last turn.
+        laps = (rounds - 1) * comm.size + (comm.rank or comm.size)
+        assert (host(memory.local)[rounds % 2] == laps).all()
+        memory.barrier()
+
+
+def check_empty(comm, name):
+    """Nothing at all is an array, too."""
+    with comm.symmetric((0, 3), "float64", engine=name, signals=1) as memory:
+        assert memory.local.shape == (0, 3)
+        memory.put_signal(memory.local.copy(), (comm.rank + 1) % comm.size, ..., 0, 5)
+        memory.wait_signal(0, 5)
+        memory.barrier()

@@ -1,0 +1,58 @@
+"""Symmetric memory on hosts: the ranks of one node read, write and signal each other's arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.errors import CommunicationError, InputError, LayoutError, UnsupportedTypeError
+from tests.comm import one_sided
+
+
+def test_peers_see_each_other(comm):
+    one_sided.check_peers(comm, "numpy")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
+def test_put_and_get(comm, dtype):
+    one_sided.check_put_and_get(comm, "numpy", dtype)
+
+
+def test_signals_come_after_values(comm):
+    one_sided.check_signals(comm, "numpy", rounds=200)
+
+
+def test_empty_and_strided(comm):
+    one_sided.check_empty(comm, "numpy")
+
+
+def test_is_freed_once(comm):
+    with comm.symmetric(3, engine="numpy") as memory:
+        memory.local[...] = 1
+    assert memory.local is None
+    memory.free()
+
+
+def test_what_is_refused(comm):
+    with comm.symmetric((2, 3), "float32", engine="numpy", signals=1) as memory:
+        with pytest.raises(InputError, match="rank"):
+            memory.peer(comm.size)
+        with pytest.raises(InputError, match="signal"):
+            memory.wait_signal(1, 0)
+        with pytest.raises(LayoutError):
+            memory.put(np.zeros(4, "float32"), 0, np.s_[0])
+        with pytest.raises(UnsupportedTypeError):
+            memory.put(np.zeros(3), 0, np.s_[0])
+        with pytest.raises(CommunicationError, match="nobody") if comm.size == 1 else pytest.raises(InputError):
+            memory.wait_signal(0 if comm.size == 1 else 7, 1)
+    with pytest.raises(InputError):
+        comm.symmetric((-1,), engine="numpy")
+    with pytest.raises(UnsupportedTypeError):
+        comm.symmetric(3, object, engine="numpy")
+
+
+def test_ranks_must_ask_for_the_same(comm):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    with pytest.raises(LayoutError, match="one shape"):
+        comm.symmetric(3 + comm.rank, engine="numpy")

@@ -1,0 +1,123 @@
+"""The programming models of devices against plain NumPy, bit for bit, and against what the host does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.backend import engine
+from collops.stencil import MODELS, Problem, make, obstacle, run, timeline_of
+from tests.stencil.model import relaxed
+from tests.stencil.test_variants import compare, process_grids
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+DEVICE = [name for name, model in MODELS.items() if "cupy" in model.engines and name != "single"]
+
+
+@pytest.fixture(autouse=True)
+def _device(comm):
+    if comm.device_transport is None:
+        pytest.skip("no device on every rank")
+
+
+def made(name, problem, comm, *arguments):
+    reason = obstacle(name, comm, engine("cupy"))
+    if reason is not None:
+        pytest.skip(reason)
+    return make(name, problem, comm, engine("cupy"), *arguments)
+
+
+def check(variant, want, result, norms):
+    got = cupy.asnumpy(variant.values)
+    np.testing.assert_array_equal(got, want[variant.grid.layout.slices(variant.comm.rank)])
+    np.testing.assert_allclose(list(result.norms.values()), norms[:: variant.problem.check], rtol=1e-4)
+    variant.free()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("nx", "ny"), [(9, 23), (261, 69), (1030, 41)])
+@pytest.mark.parametrize("name", DEVICE)
+def test_equals_numpy_bit_for_bit(comm, name, nx, ny, dtype):
+    problem = Problem(nx=nx, ny=ny, iterations=11, dtype=dtype)
+    want, norms = relaxed(problem, 11)
+    for process_grid in process_grids(comm.size):
+        variant = made(name, problem, comm, process_grid)
+        check(variant, want, run(variant), norms)
+
+
+@pytest.mark.parametrize("name", DEVICE)
+def test_many_sweeps_and_few_checks(comm, name):
+    """Several stretches of odd length, so that both grids come first in one."""
+    problem = Problem(nx=140, ny=83, iterations=231, check=4)
+    want, norms = relaxed(problem, 231)
+    variant = made(name, problem, comm)
+    check(variant, want, run(variant), norms)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_single(comm, dtype):
+    problem = Problem(nx=517, ny=130, iterations=9, dtype=dtype)
+    want, norms = relaxed(problem, 9)
+    variant = make("single", problem, comm.split(comm.rank), engine("cupy"))
+    check(variant, want, run(variant), norms)
+
+
+@pytest.mark.parametrize("name", ["staged", "mpi", "mpi_overlap", "nccl", "nccl_overlap", "nccl_graphs", "blocked"])
+def test_ranks_without_points(comm, name):
+    problem = Problem(nx=6, ny=3, iterations=5)
+    want, norms = relaxed(problem, 5)
+    variant = made(name, problem, comm, (comm.size, 1))
+    check(variant, want, run(variant), norms)
+
+
+@pytest.mark.parametrize("name", ["single", "nccl_overlap", "persistent", "nccl_graphs"])
+def test_timeline(comm, name):
+    problem = Problem(nx=200, ny=100, iterations=4)
+    engine_used = engine("cupy")
+    if name == "single":
+        comm = comm.split(comm.rank)
+    timeline = timeline_of(engine_used)
+    variant = make(name, problem, comm, engine_used, None, timeline)
+    timeline.start()
+    variant.advance(4, cupy.zeros(4))
+    spans = timeline.spans()
+    assert spans
+    assert all(0 <= span.begin <= span.end for span in spans)
+    assert {span.lane for span in spans} == ({0, 1} if name == "nccl_overlap" else {0})
+    variant.free()
+
+
+def test_more_than_two_to_the_31_points(comm):
+    """Addresses beyond 32 bits: the last row of a grid of 9 GiB a copy is where it belongs."""
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    if free < 40 << 30:
+        pytest.skip("needs 40 GiB of free memory")
+    alone = comm.split(comm.rank)
+    if comm.rank == 0:
+        problem = Problem(nx=1 << 16, ny=(1 << 15) + 200, iterations=3)
+        variant = make("single", problem, alone, engine("cupy"))
+        run(variant)
+        rows = slice(problem.ny - 6, problem.ny - 2)
+        # Near the last rows, a narrow grid with the same boundary values does the same.
+        small = np.zeros((8, 64), "float32")
+        small[:, 0] = problem.boundary(problem.ny - 10, problem.ny - 2)
+        for _ in range(3):
+            new = small.copy()
+            around = ((small[1:-1, :-2] + small[1:-1, 2:]) + small[2:, 1:-1]) + small[:-2, 1:-1]
+            new[1:-1, 1:-1] = np.float32(0.25) * around
+            small = new
+        got = cupy.asnumpy(variant.values[rows, :8])
+        np.testing.assert_array_equal(got[0], small[4, :8])
+    comm.barrier()
+
+
+def test_compare_helper_sees_a_difference(comm):
+    """A wrong bit must not pass."""
+    problem = Problem(nx=40, ny=30, iterations=3)
+    want, _ = relaxed(problem, 3)
+    variant = make("mpi", problem, comm, engine("numpy"))
+    run(variant)
+    compare(variant, want)
+    variant.values[0, 3] = np.nextafter(variant.values[0, 3], np.float32(9))
+    with pytest.raises(AssertionError):
+        compare(variant, want)

@@ -1,0 +1,54 @@
+"""Symmetric memory of devices: what tests/comm/test_symmetric.py asks, and views that kernels use."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.comm import one_sided
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _device(comm):
+    if comm.device_transport is None:
+        pytest.skip("no device on every rank")
+    if comm.size > 1:
+        pytest.importorskip("nvshmem", reason="nvshmem4py is not installed")
+
+
+def test_peers_see_each_other(comm):
+    one_sided.check_peers(comm, "cupy")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
+def test_put_and_get(comm, dtype):
+    one_sided.check_put_and_get(comm, "cupy", dtype)
+
+
+def test_signals_come_after_values(comm):
+    one_sided.check_signals(comm, "cupy", rounds=50)
+
+
+def test_empty_and_strided(comm):
+    one_sided.check_empty(comm, "cupy")
+
+
+def test_a_kernel_writes_to_the_neighbour(comm):
+    kernel = cupy.ElementwiseKernel("float32 x", "float32 y", "y = 2 * x", "twice")
+    with comm.symmetric(1000, "float32", engine="cupy") as memory:
+        memory.local.fill(comm.rank)
+        memory.barrier()
+        target = memory.peer((comm.rank + 1) % comm.size)
+        kernel(cupy.full(1000, comm.rank + 1, cupy.float32), target)
+        memory.barrier()
+        before = (comm.rank - 1) % comm.size
+        assert (memory.local.get() == 2 * (before + 1)).all()
+        memory.barrier()
+
+
+def test_memory_that_cannot_be_had(comm):
+    if comm.size == 1:
+        pytest.skip("a world of one asks CuPy")
+    with pytest.raises(MemoryError):
+        comm.symmetric(1 << 45, "int8", engine="cupy")

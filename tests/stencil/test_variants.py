@@ -1,0 +1,124 @@
+"""Every programming model of hosts against plain NumPy, bit for bit, on any number of ranks and process grids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.backend import engine
+from collops.errors import InputError, LayoutError
+from collops.profile import count_messages
+from collops.stencil import MODELS, Grid, Problem, make, obstacle, run
+from collops.stencil.run import STRETCH
+from tests.stencil.model import relaxed
+
+HOST = [name for name, model in MODELS.items() if "numpy" in model.engines and name != "single"]
+
+
+def process_grids(size):
+    """All process grids of so many ranks."""
+    return [(down, size // down) for down in range(1, size + 1) if size % down == 0]
+
+
+def compare(variant, want):
+    """This rank's points against its part of the whole grid."""
+    np.testing.assert_array_equal(variant.values, want[variant.grid.layout.slices(variant.comm.rank)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("nx", "ny"), [(9, 12), (37, 31), (300, 7)])
+@pytest.mark.parametrize("name", HOST)
+def test_equals_numpy_bit_for_bit(comm, name, nx, ny, dtype):
+    problem = Problem(nx=nx, ny=ny, iterations=7, check=1, dtype=dtype)
+    want, norms = relaxed(problem, 7)
+    for process_grid in process_grids(comm.size):
+        variant = make(name, problem, comm, engine("numpy"), process_grid)
+        result = run(variant)
+        compare(variant, want)
+        assert result.iterations == 7
+        tolerance = 1e-4 if dtype == "float32" else 1e-12
+        np.testing.assert_allclose([result.norms[i] for i in range(7)], norms, rtol=tolerance)
+        variant.free()
+
+
+@pytest.mark.parametrize("name", ["mpi", "mpi_overlap"])
+def test_ranks_without_points(comm, name):
+    """More ranks than rows: halos come from whoever has the rows."""
+    problem = Problem(nx=6, ny=3, iterations=5)
+    want, _ = relaxed(problem, 5)
+    variant = make(name, problem, comm, engine("numpy"), (comm.size, 1))
+    run(variant)
+    compare(variant, want)
+    wide = Problem(nx=3, ny=8, iterations=5)
+    variant = make(name, wide, comm, engine("numpy"), (1, comm.size))
+    run(variant)
+    compare(variant, relaxed(wide, 5)[0])
+
+
+def test_one_sided_variants_need_points(comm):
+    if comm.size == 1:
+        pytest.skip("a world of one has all points")
+    with pytest.raises(LayoutError, match="without any"):
+        make("shared", Problem(nx=6, ny=3), comm, engine("numpy"))
+
+
+def test_single(comm):
+    alone = comm.split(comm.rank)
+    problem = Problem(nx=33, ny=20, iterations=6)
+    variant = make("single", problem, alone, engine("numpy"))
+    run(variant)
+    compare(variant, relaxed(problem, 6)[0])
+
+
+def test_only_checked_norms_are_computed(comm):
+    problem = Problem(nx=80, ny=10 * comm.size + 90, iterations=2 * STRETCH + 30, check=7)
+    variant = make("mpi", problem, comm, engine("numpy"))
+    seen = []
+    result = run(variant, lambda iteration, norm: seen.append((iteration, norm)))
+    assert list(result.norms) == list(range(0, problem.iterations, 7))
+    assert seen == list(result.norms.items())
+    _, norms = relaxed(problem, problem.iterations)
+    np.testing.assert_allclose(list(result.norms.values()), norms[::7], rtol=1e-3)
+    assert result.reached is None
+
+
+def test_stops_after_the_tolerance(comm):
+    problem = Problem(nx=12, ny=comm.size + 8, iterations=10 * STRETCH, tolerance=1e-3)
+    _, norms = relaxed(problem, problem.iterations)
+    first = next(number for number, norm in enumerate(norms) if norm <= 1e-3)
+    result = run(make("mpi_overlap", problem, comm, engine("numpy")))
+    assert result.reached == first
+    assert first < result.iterations <= (first // STRETCH + 2) * STRETCH
+
+
+def test_messages_of_an_iteration(comm):
+    """One exchange a sweep and one sum of norms a stretch, nothing else."""
+    variant = make("mpi", Problem(nx=30, ny=4 * comm.size + 2), comm, engine("numpy"))
+    norms = np.zeros(10)
+    with count_messages() as counts:
+        variant.advance(10, norms)
+    if comm.size == 1:
+        assert counts.counts() == {}
+        return
+    assert counts.counts() == {"halo": 10}
+    assert counts.nbytes == 10 * 2 * 30 * 4
+
+
+def test_obstacles(comm):
+    assert obstacle("mpi", comm, engine("numpy")) is None
+    assert "cupy" in obstacle("peer", comm, engine("numpy"))
+    assert (obstacle("single", comm, engine("numpy")) is None) == (comm.size == 1)
+    with pytest.raises(InputError, match="no variant"):
+        obstacle("fastest", comm, engine("numpy"))
+    with pytest.raises(InputError, match="process grid"):
+        Grid(Problem(nx=9, ny=9), comm.size, comm.rank, (comm.size, 2))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "wrong",
+    [{"nx": 2}, {"ny": 0}, {"iterations": 0}, {"check": -1}, {"tolerance": float("nan")}, {"dtype": "float16"}],
+)
+def test_problems_that_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Problem(**wrong)
