@@ -40,9 +40,9 @@ class DeviceHeap(Symmetric):
             raise
         self._views: dict[int, Any] = {}
         self.local = library.array(self._pointer, shape, dtype, self)
-        self.local[...] = np.zeros((), dtype)
+        self.local.fill(0)
         self._signal_values = library.array(self._signal_pointer, (signals,), np.dtype(np.uint64), self)
-        self._signal_values[...] = 0
+        self._signal_values.fill(0)
         self._barrier()
 
     def _fence(self) -> None:
