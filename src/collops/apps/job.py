@@ -14,7 +14,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Listener", "begin", "warn_of_idle_ranks"]
+__all__ = ["Listener", "begin", "engine_of_ranks", "warn_of_idle_ranks"]
 
 
 class Listener(Protocol):
@@ -45,7 +45,17 @@ def begin(options: JobOptions, comm: Communicator) -> Engine:
         options.check()
         if comm.rank == 0:
             prepare_folder(Path(options.out))
-    name = options.engine
+    return engine_of_ranks(options.engine, comm)
+
+
+def engine_of_ranks(name: str, comm: Communicator) -> Engine:
+    """Return the engine called `name`, or for ``"auto"`` the best that all ranks have.
+
+    Raises
+    ------
+    InputError
+        On every rank, if some rank lacks what it needs.
+    """
     with raised_together():
         # A wire for device arrays means that every rank has a device.
         if name == "auto":
