@@ -8,6 +8,7 @@ import numpy as np
 
 from collops.apps.lsm.segy import write_survey
 from collops.apps.lsm.survey import Geometry
+from collops.apps.segy import write_segy
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -30,6 +31,18 @@ def random_traces(geometry: Geometry, seed: int = 0) -> list[np.ndarray]:
 def small_survey(path: Path, **defaults: str) -> Path:
     geometry = small_geometry()
     write_survey(path, geometry, random_traces(geometry), defaults)
+    return path
+
+
+def stacked_volume(path: Path, volume: np.ndarray, *, first: tuple[int, int] = (100, 20), keep=slice(None)) -> Path:
+    """Write a volume of shape (inlines, crosslines, samples) as SEG-Y, or only those traces that are to be kept."""
+    inline, crossline = np.indices(volume.shape[:2])
+    headers = {
+        "INLINE_3D": (first[0] + 2 * inline).ravel()[keep],
+        "CROSSLINE_3D": (first[1] + crossline).ravel()[keep],
+        "DelayRecordingTime": np.full(inline.size, 8)[keep],
+    }
+    write_segy(path, volume.reshape(-1, volume.shape[-1])[keep], headers, 4000, {1: "STACK"})
     return path
 
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import zarr
 
 from collops.apps.lsm.job import run
 from collops.apps.lsm.options import Options
 from collops.errors import InputError
 from tests.apps.files import REAL, set_samples, small_survey
+from tests.apps.jobs import Listener, group_of, job_numbers, needs_real_data
 
 SMALL: dict[str, Any] = {
     "nx": 31,
@@ -24,7 +24,6 @@ SMALL: dict[str, Any] = {
     "dtype": "float64",
     "engine": "numpy",
 }
-needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data are not at {REAL}")
 
 
 @pytest.fixture(autouse=True)
@@ -39,33 +38,8 @@ def with_pictures():
     """Ask for the pictures."""
 
 
-class Listener:
-    live = False
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.warnings: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-    def stage(self, text: str | None) -> None:
-        pass
-
-
 def migrate(comm, folder, name: str, **changes: Any) -> dict[str, Any]:
-    listener = Listener()
-    outcome = run(Options(**(SMALL | {"out": str(folder / name)} | changes)), comm, listener)
-    comm.barrier()
-    assert all(path.exists() for path in outcome.files)
-    return outcome.numbers | {"notes": listener.notes, "warnings": listener.warnings}
-
-
-def group_of(folder, name: str):
-    return zarr.open_group(str(folder / name / "result.zarr"), mode="r")
+    return job_numbers(run, Options(**(SMALL | {"out": str(folder / name)} | changes)), comm)
 
 
 def image_of(folder, name: str) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from collops.apps.costs import MarkedLocal
 from collops.apps.stages import local_stage
 from collops.apps.volume.cube import Cube
+from collops.operators.matrix_mult.products import multiply
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -67,7 +68,6 @@ class TraceMatrix:
         self.shape: tuple[int, int] = (size, size)
         self.dtype = np.dtype(dtype)
         self._traces = (live.size, matrix.shape[0])
-        self._matmul = compute.xp.matmul
         self._live = None if live.all() else compute.from_host(live.reshape(-1, 1).astype(dtype))
         self._forward, self._adjoint = (_pieces(m, compute, self.dtype) for m in (matrix.T.tocsr(), matrix.tocsr()))
         # Pieces of a product go through memory that is not there before.
@@ -84,10 +84,10 @@ class TraceMatrix:
     def _apply(self, pieces: list[tuple[slice, slice, Any]], source: Any, out: Any) -> Any:
         given, target = source.reshape(self._traces), out.reshape(self._traces)
         if len(pieces) == 1:
-            self._matmul(given, pieces[0][2], out=target)
+            multiply(given, pieces[0][2], target)
         else:
             for read, write, piece in pieces:
-                target[:, write] = self._matmul(given[:, read], piece)
+                target[:, write] = given[:, read] @ piece
         if self._live is not None:
             target *= self._live
         return out

@@ -1,0 +1,51 @@
+"""Run whole jobs, and look at what they wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import zarr
+
+from tests.apps.files import REAL
+
+COMMON_KEYS = {
+    *("residual_initial", "residual_final", "residual_reduction", "relative_error", "adjoint_relative_error"),
+    *("seconds_per_iteration", "seconds_split", "messages_per_iteration", "execution", "transport", "engine"),
+    *("ranks", "iterations", "dtype", "versions"),
+}
+needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data are not at {REAL}")
+
+
+class Listener:
+    live = False
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def stage(self, text: str | None) -> None:
+        pass
+
+
+def job_numbers(run: Callable, options: Any, comm: Any) -> dict[str, Any]:
+    """Run a job, and return its numbers with what the listener heard."""
+    listener = Listener()
+    outcome = run(options, comm, listener)
+    comm.barrier()
+    assert all(path.exists() for path in outcome.files)
+    assert outcome.numbers.keys() >= COMMON_KEYS
+    assert outcome.split.kinds == ("modelling", "communication", "rest")
+    return outcome.numbers | {"notes": listener.notes, "warnings": listener.warnings}
+
+
+def group_of(folder: Any, name: str) -> Any:
+    """Open the group that a job wrote."""
+    return zarr.open_group(str(folder / name / "result.zarr"), mode="r")
