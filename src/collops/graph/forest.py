@@ -1,0 +1,608 @@
+"""The star forest: which leaf on which rank belongs to which root, and the movers that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from collops.backend import Engine, engine_of
+from collops.errors import CollopsError, LayoutError, UnsupportedTypeError
+from collops.graph.moving import Fetching, Moving, UnderWay, UnderWayFetch, check_alike, flat_points
+from collops.graph.plan import Plan, plan_of
+from collops.graph.wires.choice import check_name, wire_for
+from collops.graph.wires.own import OwnWire
+from collops.graph.wires.wire import Channel, Routes
+
+if TYPE_CHECKING:
+    from collops.array import Layout
+    from collops.comm import Communicator
+
+__all__ = ["StarForest"]
+
+
+class StarForest:
+    """Stars between ranks: each has a root, which one rank owns, and any number of leaves, each on any rank.
+
+    *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
+    ``nroots`` points, leaf arrays at least ``leaf_space``. Movers take plain local arrays of NumPy or CuPy, of one
+    dtype and engine on all ranks, and send one message to each rank that needs any. All of them are collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    nroots : int
+        Roots of this rank.
+    leaves : sequence of int or None
+        Points of this rank's leaf arrays that are leaves, each once; ``None`` for ``0, 1, ...``.
+    remote_ranks, remote_indices : sequence of int
+        For each leaf the rank that owns its root, and the root's number there. Roots may have any number of leaves.
+    wire : str
+        How values travel: one of :data:`collops.graph.WIRES`. ``"auto"`` takes the fastest of those that this machine
+        has, measured once for the communicator.
+    deterministic : bool
+        Whether a sum over leaves has the same bits in every run and on every wire: leaves are then added to their root
+        one after the other, this rank's own first, then those of the other ranks by rank, each rank's in the order
+        of its leaves. Without it devices may add with atomic operations, which is faster where a few roots have very
+        many leaves. All other operations give the same bits in any case.
+
+    Attributes
+    ----------
+    comm : Communicator
+    nroots, nleaves : int
+        Roots and leaves of this rank.
+    leaf_space : int
+        Points that leaf arrays need at least: one more than the last leaf.
+    leaves, remote_ranks, remote_indices : numpy.ndarray
+        The edges that end here, 64-bit, not to be written to.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if lengths differ, a leaf is used twice, or a rank or a root does not exist.
+    InputError
+        If there is no such wire.
+
+    Notes
+    -----
+    With :math:`A` the matrix that has a one for each leaf (row) and its root (column), ``bcast`` is :math:`A` and
+    ``reduce`` with ``"sum"`` its transpose [1]_.
+
+    Collective: the indices of roots travel once, here. Wires named ``neighbor`` and ``shared`` keep communicators or
+    memory of MPI until :meth:`free`.
+
+    References
+    ----------
+    .. [1] J. Zhang et al., "The PetscSF scalable communication layer", IEEE TPDS 33(4), 842-853, 2022.
+
+    Examples
+    --------
+    >>> import collops, numpy as np
+    >>> comm = collops.world()
+    >>> ring = collops.StarForest(comm, 1, None, [(comm.rank + 1) % comm.size], [0])
+    >>> int(ring.bcast(np.array([comm.rank]))[0]) == (comm.rank + 1) % comm.size
+    True
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        nroots: SupportsIndex,
+        leaves: Sequence[int] | np.ndarray | None,
+        remote_ranks: Sequence[int] | np.ndarray,
+        remote_indices: Sequence[int] | np.ndarray,
+        *,
+        wire: str = "auto",
+        deterministic: bool = True,
+    ) -> None:
+        check_name(wire)
+        self.comm = comm
+        edges, error = None, None
+        try:
+            edges = _Edges(comm, nroots, leaves, remote_ranks, remote_indices)
+        except CollopsError as problem:
+            error = problem
+        comm.check(error)
+        assert edges is not None
+        counts = comm.allgather(np.array(edges.nroots, np.int64))
+        comm.check(edges.wrong_root(counts))
+        self.nroots = edges.nroots
+        self.leaves, self.remote_ranks, self.remote_indices = edges.arrays
+        for array in edges.arrays:
+            array.flags.writeable = False
+        self.nleaves = len(self.leaves)
+        self.leaf_space = int(self.leaves.max()) + 1 if self.nleaves else 0
+        self.wire = wire
+        self.deterministic = deterministic
+        self.plan: Plan = plan_of(comm, *edges.arrays)
+        self._tag = comm.next_plan_tag()
+        self._channels: dict[Any, Channel | None] = {}
+        self._movings: dict[Any, Any] = {}
+        self._multi: StarForest | None = None
+
+    # Ways to make one
+
+    @classmethod
+    def from_pattern(
+        cls, comm: Communicator, pattern: str, count: int = 1, *, root: int = 0, **options: Any
+    ) -> StarForest:
+        """Return the forest of a collective operation. Collective.
+
+        Parameters
+        ----------
+        comm : Communicator
+            The ranks.
+        pattern : str
+            ``"allgather"``: every rank's roots are leaves of all ranks, in the order of ranks; ``"gather"``: only of
+            rank `root`; ``"alltoall"``: root block *i* of rank *j* is leaf block *j* of rank *i*.
+        count : int
+            Roots of this rank, which may differ from rank to rank; for ``"alltoall"`` the points of a block, the same
+            everywhere.
+        root : int
+            For ``"gather"``.
+        **options
+            As for the class.
+
+        Raises
+        ------
+        InputError
+            If there is no such pattern, or no rank `root`.
+        """
+        from collops.graph.patterns import edges_of
+
+        return cls(comm, *edges_of(comm, pattern, count, root), **options)
+
+    @classmethod
+    def from_layout(
+        cls,
+        comm: Communicator,
+        layout: Layout,
+        indices: Sequence[int] | np.ndarray,
+        leaves: Sequence[int] | np.ndarray | None = None,
+        **options: Any,
+    ) -> StarForest:
+        """Return the forest whose roots are a layout's elements, which leaves name by global index. Collective.
+
+        Parameters
+        ----------
+        comm : Communicator
+            The ranks.
+        layout : Layout
+            Of the roots, any process grid. Root arrays are this rank's parts, ravelled. Where copies exist, leaves take
+            the nearest: this rank's own, or that of its row or column of the process grid.
+        indices : sequence of int
+            For each leaf the index of its root in the global array, in C order.
+        leaves : sequence of int, optional
+            As for the class.
+        **options
+            As for the class.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if there is no such element.
+        """
+        from collops.graph.patterns import owners
+
+        places, error = None, None
+        try:
+            places = owners(layout, comm.rank, indices)
+        except CollopsError as problem:
+            error = problem
+        comm.check(error)
+        assert places is not None
+        return cls(comm, layout.local_size(comm.rank), leaves, *places, **options)
+
+    def with_wire(self, wire: str) -> StarForest:
+        """Return the same forest on another wire. Sends nothing; collective, as every making of a forest."""
+        check_name(wire)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.wire = wire
+        other._tag = self.comm.next_plan_tag()
+        other._channels, other._movings, other._multi = {}, {}, None
+        return other
+
+    def free(self) -> None:
+        """Give back what wires keep in MPI; the forest can still be used, and takes it again. Collective."""
+        if self._multi is not None:
+            self._multi.free()
+        for channel in self._channels.values():
+            if channel is not None:
+                channel.free()
+        self._channels.clear()
+        self._movings.clear()
+
+    def __enter__(self) -> StarForest:
+        return self
+
+    def __exit__(self, kind: Any, *details: Any) -> None:
+        if kind is None:
+            self.free()
+
+    # Movers
+
+    def bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> Any:
+        """Give every leaf the value of its root. Collective: one neighbour exchange.
+
+        Parameters
+        ----------
+        roots : array
+            Shape ``(nroots, *block)``.
+        leaves : array, optional
+            Shape ``(at least leaf_space, *block)``, contiguous; gets the result. By default zeros.
+        op : str
+            How the value is combined with the leaf's own: ``replace, sum, prod, min, max, land, lor, lxor``.
+
+        Returns
+        -------
+        array
+            The leaves.
+
+        Raises
+        ------
+        LayoutError
+            If shapes do not fit.
+        UnsupportedTypeError
+            If dtypes or engines differ, or `op` has no meaning for the dtype.
+        """
+        return self.start_bcast(roots, leaves, op).finish()
+
+    def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> UnderWay:
+        """Start a :meth:`bcast`; the result is there after :meth:`UnderWay.finish`. Collective."""
+        engine = engine_of(roots)
+        roots = flat_points(roots, engine, self.nroots, True, "roots", False)
+        if leaves is None:
+            leaves = engine.xp.zeros((self.leaf_space, *roots.shape[1:]), roots.dtype)
+        else:
+            check_alike(roots, leaves, engine, engine_of(leaves))
+            flat_points(leaves, engine, self.leaf_space, False, "leaves", True)
+        return self._moving(True, op, roots, engine).start(roots, leaves)
+
+    def reduce(self, leaves: Any, roots: Any, op: str = "sum") -> Any:
+        """Combine every root with the values of its leaves. Collective: one neighbour exchange.
+
+        Parameters
+        ----------
+        leaves : array
+            Shape ``(at least leaf_space, *block)``.
+        roots : array
+            Shape ``(nroots, *block)``, contiguous; values are combined with what is there. With ``"replace"`` a root
+            gets the last of its leaves in the order that the class describes.
+        op : str
+            As for :meth:`bcast`.
+
+        Returns
+        -------
+        array
+            The roots.
+
+        Raises
+        ------
+        LayoutError, UnsupportedTypeError
+            As for :meth:`bcast`.
+        """
+        return self.start_reduce(leaves, roots, op).finish()
+
+    def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> UnderWay:
+        """Start a :meth:`reduce`; the result is there after :meth:`UnderWay.finish`. Collective."""
+        engine = engine_of(leaves)
+        check_alike(leaves, roots, engine, engine_of(roots))
+        leaves = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
+        flat_points(roots, engine, self.nroots, True, "roots", True)
+        return self._moving(False, op, leaves, engine).start(leaves, roots)
+
+    def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
+        """Combine roots with their leaves one after the other; each leaf gets what its root had just before.
+
+        Collective: two neighbour exchanges. The order is that of sums, see the class.
+
+        Parameters
+        ----------
+        roots : array
+            Shape ``(nroots, *block)``, contiguous; changed as by :meth:`reduce`.
+        leaves : array
+            Shape ``(at least leaf_space, *block)``.
+        fetched : array, optional
+            Like `leaves`, contiguous; gets the result. By default zeros.
+        op : str
+            As for :meth:`bcast`; ``"replace"`` hands values on from leaf to leaf.
+
+        Returns
+        -------
+        array
+            What was fetched.
+        """
+        return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
+
+    def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> UnderWayFetch:
+        """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
+        engine = engine_of(leaves)
+        check_alike(leaves, roots, engine, engine_of(roots))
+        leaves = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
+        flat_points(roots, engine, self.nroots, True, "roots", True)
+        if fetched is None:
+            fetched = engine.xp.zeros(leaves.shape, leaves.dtype)
+        else:
+            check_alike(leaves, fetched, engine, engine_of(fetched))
+            flat_points(fetched, engine, self.leaf_space, False, "fetched", True)
+        key = ("fetch", op, leaves.dtype, leaves.shape[1:], engine)
+        fetching = self._movings.get(key)
+        if fetching is None:
+            block, dtype = leaves.shape[1:], leaves.dtype
+            up = self._channel(False, block, dtype, engine)
+            down = self._channel(True, block, dtype, engine)
+            fetching = self._movings[key] = Fetching(self.plan, op, block, dtype, engine, up, down)
+        return fetching.start(roots, leaves, fetched)
+
+    def gather(self, leaves: Any, multi_roots: Any = None) -> Any:
+        """Collect the leaves of every root, side by side, in the order of ranks and then of leaves. Collective.
+
+        Parameters
+        ----------
+        leaves : array
+            Shape ``(at least leaf_space, *block)``.
+        multi_roots : array, optional
+            Shape ``(sum of degrees, *block)``, contiguous; gets the result: the leaves of root 0, those of root 1, ...
+
+        Returns
+        -------
+        array
+            The collected values.
+        """
+        return self.start_gather(leaves, multi_roots).finish()
+
+    def start_gather(self, leaves: Any, multi_roots: Any = None) -> UnderWay:
+        """Start a :meth:`gather`. Collective."""
+        multi = self.multi
+        if multi_roots is None:
+            multi_roots = engine_of(leaves).xp.empty((multi.nroots, *leaves.shape[1:]), leaves.dtype)
+        return multi.start_reduce(leaves, multi_roots, "replace")
+
+    def scatter(self, multi_roots: Any, leaves: Any = None) -> Any:
+        """Give every leaf its own value of what :meth:`gather` collects. Collective."""
+        return self.multi.bcast(multi_roots, leaves)
+
+    def start_scatter(self, multi_roots: Any, leaves: Any = None) -> UnderWay:
+        """Start a :meth:`scatter`. Collective."""
+        return self.multi.start_bcast(multi_roots, leaves)
+
+    # What follows from the graph
+
+    def degrees(self) -> np.ndarray:
+        """Return the number of leaves of each of this rank's roots, 64-bit. Sends nothing."""
+        plan = self.plan
+        return np.bincount(plan.roots.points.points, minlength=self.nroots) + np.bincount(
+            plan.local_roots.points, minlength=self.nroots
+        )
+
+    @property
+    def multi(self) -> StarForest:
+        """The forest in which every leaf has a root of its own, see :meth:`gather`. Collective at its first use."""
+        if self._multi is None:
+            from collops.graph.algebra import multi_forest
+
+            self._multi = multi_forest(self)
+        return self._multi
+
+    def inverse(self) -> StarForest:
+        """Return the forest with roots and leaves exchanged; its leaf arrays are this one's root arrays. Collective.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if a root has more than one leaf.
+        """
+        from collops.graph.algebra import inverse
+
+        return inverse(self)
+
+    def compose(self, other: StarForest) -> StarForest:
+        """Return the forest from this one's roots to `other`'s leaves; `other`'s roots are our leaf array. Collective.
+
+        ``f.compose(g).bcast(x)`` is ``g.bcast(f.bcast(x))`` at those leaves of `other` whose root is a leaf of this.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if `other` has fewer roots than this forest's ``leaf_space``, or other ranks.
+        """
+        from collops.graph.algebra import compose
+
+        return compose(self, other)
+
+    def compose_inverse(self, other: StarForest) -> StarForest:
+        """Return the forest from this one's roots to `other`'s roots, along leaves that both have. Collective.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if a root of `other` has more than one leaf.
+        """
+        from collops.graph.algebra import compose_inverse
+
+        return compose_inverse(self, other)
+
+    def embed_roots(self, selected: Sequence[int] | np.ndarray) -> StarForest:
+        """Return the forest with the leaves of these of this rank's roots only; numbers stay. Collective."""
+        from collops.graph.algebra import embed_roots
+
+        return embed_roots(self, selected)
+
+    def embed_leaves(self, selected: Sequence[int] | np.ndarray) -> StarForest:
+        """Return the forest with these of this rank's leaves only (points of the leaf array). Collective."""
+        from collops.graph.algebra import embed_leaves
+
+        return embed_leaves(self, selected)
+
+    def strided(self, block: int, *, root_stride: int | None = None, leaf_stride: int | None = None) -> StarForest:
+        """Return the forest of `block` values for each point. Collective.
+
+        Parameters
+        ----------
+        block : int
+            Values of a point.
+        root_stride, leaf_stride : int, optional
+            Distance between the values of a point: value *j* of point *i* is ``i + j * stride``. By default they lie
+            side by side: ``i * block + j``.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if a stride is shorter than the array of points.
+        """
+        from collops.graph.algebra import strided
+
+        return strided(self, block, root_stride, leaf_stride)
+
+    @classmethod
+    def concatenate(
+        cls,
+        forests: Sequence[StarForest],
+        *,
+        shared_roots: bool = False,
+        leaf_offsets: Sequence[int] | None = None,
+    ) -> StarForest:
+        """Return several forests as one. Collective.
+
+        Parameters
+        ----------
+        forests : sequence of StarForest
+            On the same ranks.
+        shared_roots : bool
+            Whether they have the same roots; else each rank's roots follow each other.
+        leaf_offsets : sequence of int, optional
+            Where the leaf array of each begins; by default they follow each other.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if they do not fit together, or leaves fall on each other.
+        """
+        from collops.graph.algebra import concatenate
+
+        return concatenate(forests, shared_roots, leaf_offsets)
+
+    def distribute(self, counts: Sequence[int] | np.ndarray) -> tuple[StarForest, np.ndarray]:
+        """Return the forest of values where every root has a number of them of its own. Collective.
+
+        Parameters
+        ----------
+        counts : sequence of int
+            Values of each of this rank's roots; they lie one after the other.
+
+        Returns
+        -------
+        forest : StarForest
+            Of the values.
+        counts : numpy.ndarray
+            Values of each point of this rank's leaf array, 0 where there is no leaf; they lie one after the other, too.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if there is not one non-negative count for each root.
+        """
+        from collops.graph.algebra import distribute
+
+        return distribute(self, counts)
+
+    def __repr__(self) -> str:
+        return (
+            f"<StarForest rank {self.comm.rank} of {self.comm.size}: {self.nroots} roots, {self.nleaves} leaves, "
+            f"wire {self.wire}>"
+        )
+
+    # How it is done
+
+    def _moving(self, down: bool, op: str, source: Any, engine: Engine) -> Moving:
+        key = (down, op, source.dtype, source.shape[1:], engine)
+        moving = self._movings.get(key)
+        if moving is None:
+            block, dtype = source.shape[1:], source.dtype
+            channel = self._channel(down, block, dtype, engine)
+            moving = self._movings[key] = Moving(self.plan, down, op, block, dtype, engine, channel, self.deterministic)
+        return moving
+
+    def _channel(self, down: bool, block: tuple[int, ...], dtype: Any, engine: Engine) -> Channel | None:
+        """Return the channel for one direction and kind of values. Collective where it is new."""
+        width = int(np.prod(block, dtype=np.int64))
+        if not self.plan.most_points or not width:
+            return None
+        key = (down, width, dtype, engine)
+        if key not in self._channels:
+            nbytes = self.plan.most_points * width * dtype.itemsize
+            wire = wire_for(self.comm, self.wire, engine, nbytes)
+            self._channels[key] = wire.channel(self._routes(down), _flat(width), dtype, engine, self._tag)
+        return self._channels[key]
+
+    def _routes(self, down: bool) -> Routes:
+        roots, leaves = self.plan.roots, self.plan.leaves
+        return Routes.between(roots, leaves) if down else Routes.between(leaves, roots)
+
+    def move_once(self, down: bool, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Move host arrays without keeping anything for a next time: for making forests of forests. Collective."""
+        dtype, block = source.dtype, source.shape[1:]
+        width = int(np.prod(block, dtype=np.int64))
+        channel = None
+        engine = engine_of(source)
+        if self.plan.most_points:
+            channel = OwnWire(self.comm).channel(self._routes(down), _flat(width), dtype, engine, self._tag)
+        moving = Moving(self.plan, down, "replace", block, dtype, engine, channel, True)
+        return moving.start(source, target).finish()
+
+
+def _flat(width: int) -> tuple[int, ...]:
+    return () if width == 1 else (width,)
+
+
+class _Edges:
+    """The edges that end on a rank, checked as far as one rank can."""
+
+    def __init__(self, comm: Communicator, nroots: Any, leaves: Any, ranks: Any, indices: Any) -> None:
+        self._comm = comm
+        try:
+            self.nroots = int(nroots.__index__())
+        except AttributeError:
+            raise LayoutError(f"the number of roots must be an integer, not {nroots!r}") from None
+        if self.nroots < 0:
+            raise LayoutError(f"the number of roots must not be negative, as {nroots} is")
+        ranks, indices = _integers(ranks, "remote_ranks"), _integers(indices, "remote_indices")
+        leaves = np.arange(len(ranks)) if leaves is None else _integers(leaves, "leaves")
+        if not len(leaves) == len(ranks) == len(indices):
+            raise LayoutError(
+                f"{len(leaves)} leaves need as many roots, but there are {len(ranks)} remote_ranks "
+                f"and {len(indices)} remote_indices"
+            )
+        if len(leaves):
+            if leaves.min() < 0:
+                raise LayoutError(f"leaf {leaves.min()} is negative")
+            different, counts = np.unique(leaves, return_counts=True)
+            if len(different) < len(leaves):
+                raise LayoutError(f"leaf {different[np.argmax(counts)]} is used {counts.max()} times")
+            wrong = ranks[(ranks < 0) | (ranks >= comm.size)]
+            if len(wrong):
+                raise LayoutError(f"a leaf has its root on rank {wrong[0]}, but there are {comm.size} ranks")
+        self.arrays = leaves.astype(np.int64), ranks, indices
+
+    def wrong_root(self, counts: np.ndarray) -> LayoutError | None:
+        """Return what is wrong with the numbers of roots, given how many each rank has."""
+        _, ranks, indices = self.arrays
+        wrong = np.flatnonzero((indices < 0) | (indices >= counts[ranks]))
+        if not len(wrong):
+            return None
+        first = wrong[0]
+        return LayoutError(
+            f"a leaf names root {indices[first]} of rank {ranks[first]}, which has {counts[ranks[first]]} roots"
+        )
+
+
+def _integers(values: Any, name: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise LayoutError(f"{name} must have one axis, not shape {array.shape}")
+    if array.dtype.kind not in "iu" and array.size:
+        raise UnsupportedTypeError(f"{name} must be integers, not {array.dtype}")
+    return array.astype(np.int64)

@@ -1,0 +1,276 @@
+"""Movers of one direction, prepared once for each kind of array, and what is under way between start and finish."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from collops.errors import LayoutError, UnsupportedTypeError
+from collops.graph.packing import Index, check_operation, packing_for
+from collops.profile import messages
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from collops.backend import Engine
+    from collops.graph.plan import Plan
+    from collops.graph.wires.wire import Channel, Transfer
+
+__all__ = ["Fetching", "Moving", "UnderWay", "flat_points"]
+
+
+class UnderWay:
+    """A mover between start and finish: its source may be changed at once, its target is complete at the end."""
+
+    __slots__ = ("_moving", "_target", "_transfer")
+
+    def __init__(self, moving: Moving, transfer: Transfer | None, target: Any) -> None:
+        self._moving = moving
+        self._transfer = transfer
+        self._target = target
+
+    def finish(self) -> Any:
+        """Wait for the values (on devices: order the current stream after them), and return the target. Collective.
+
+        Movers may be finished in any order, which need not be the same on all ranks.
+        """
+        transfer = self._transfer
+        if transfer is not None:
+            self._transfer = None
+            self._moving.complete(transfer, self._target)
+        return self._target
+
+
+class Moving:
+    """Values of one dtype and block moved from roots to leaves, or the other way, and combined there.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the forest.
+    down : bool
+        From roots to leaves.
+    op : str
+        How values are combined with those that are there.
+    block : tuple of int
+        Shape of the values of a point.
+    dtype : dtype
+        Of the values.
+    engine : Engine
+        Of the arrays.
+    channel : Channel or None
+        Carries what leaves this rank; ``None`` where no rank sends anything.
+    deterministic : bool
+        Whether sums have one order.
+    """
+
+    __slots__ = ("_channel", "_elements", "_kind", "_local", "_nbytes", "_pack", "_shape", "_unpack")
+
+    def __init__(
+        self,
+        plan: Plan,
+        down: bool,
+        op: str,
+        block: tuple[int, ...],
+        dtype: np.dtype,
+        engine: Engine,
+        channel: Channel | None,
+        deterministic: bool,
+    ) -> None:
+        check_operation(op, dtype)
+        mover = packing_for(engine).mover
+        width = prod(block)
+        self._shape = () if width == 1 else (width,)
+        source, target = (plan.roots, plan.leaves) if down else (plan.leaves, plan.roots)
+        here, there = (plan.local_roots, plan.local_leaves) if down else (plan.local_leaves, plan.local_roots)
+        self._channel = channel if width else None
+        self._local = mover(here, there, op, dtype, width, deterministic) if here.size and width else None
+        self._pack, self._unpack = [], None
+        if self._channel is not None:
+            for start, stop in self._channel.pieces:
+                piece = source.points.piece(start, stop)
+                self._pack.append(mover(piece, Index.run(stop - start), "replace", dtype, width, True))
+            if target.points.size:
+                arrived = Index.run(target.points.size)
+                self._unpack = mover(arrived, target.points, op, dtype, width, deterministic)
+        self._elements = source.points.size * width
+        self._nbytes = self._elements * dtype.itemsize
+
+    def start(self, source: Any, target: Any) -> UnderWay:
+        """Start moving; both arrays have been checked."""
+        shape = self._shape
+        flat_source = _points(source, shape)
+        transfer = None
+        if self._channel is not None:
+            transfer = self._channel.begin()
+            for pack, outgoing in zip(self._pack, transfer.outgoing, strict=True):
+                pack(flat_source, outgoing)
+            transfer.post()
+            if messages.active:
+                messages.record("exchange", self._elements, self._nbytes)
+        if self._local is not None:
+            self._local(flat_source, _points(target, shape))
+        return UnderWay(self, transfer, target)
+
+    def complete(self, transfer: Transfer, target: Any) -> None:
+        """Take what has arrived."""
+        transfer.wait()
+        if self._unpack is not None:
+            shape = self._shape
+            self._unpack(transfer.incoming, _points(target, shape))
+        transfer.release()
+
+
+class Fetching:
+    """Values of leaves combined with their roots, one after the other, each leaf getting what its root had before.
+
+    Parameters
+    ----------
+    plan, op, block, dtype, engine
+        See :class:`Moving`.
+    up, down : Channel or None
+        Carry the leaves' values and the answers.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        op: str,
+        block: tuple[int, ...],
+        dtype: np.dtype,
+        engine: Engine,
+        up: Channel | None,
+        down: Channel | None,
+    ) -> None:
+        check_operation(op, dtype)
+        width = prod(block)
+        moves = packing_for(engine)
+        self._shape = () if width == 1 else (width,)
+        self._up, self._down = (up, down) if width else (None, None)
+        self._gather = moves.mover(plan.local_leaves, Index.run(plan.local_leaves.size), "replace", dtype, width, True)
+        self._fetch_local = moves.fetcher(Index.run(plan.local_roots.size), plan.local_roots, op, dtype, width)
+        self._scatter = moves.mover(Index.run(plan.local_leaves.size), plan.local_leaves, "replace", dtype, width, True)
+        self._local = plan.local_leaves.size if width else 0
+        self._pack, self._answer = [], []
+        if self._up is not None and self._down is not None:
+            self._pack = [_packing(moves, plan.leaves.points, piece, dtype, width) for piece in self._up.pieces]
+            everything = Index.run(plan.roots.points.size)
+            self._answer = [_packing(moves, everything, piece, dtype, width) for piece in self._down.pieces]
+        self._fetch = moves.fetcher(Index.run(plan.roots.points.size), plan.roots.points, op, dtype, width)
+        self._unpack = moves.mover(
+            Index.run(plan.leaves.points.size), plan.leaves.points, "replace", dtype, width, True
+        )
+        self._new = lambda points: engine.xp.empty((points, *self._shape), dtype)
+        self._elements = plan.leaves.points.size * width, plan.roots.points.size * width
+        self._itemsize = dtype.itemsize
+
+    def start(self, roots: Any, leaves: Any, fetched: Any) -> UnderWayFetch:
+        """Send the leaves' values; all arrays have been checked."""
+        shape = self._shape
+        given = _points(leaves, shape)
+        transfer = None
+        if self._up is not None:
+            transfer = self._up.begin()
+            for pack, outgoing in zip(self._pack, transfer.outgoing, strict=True):
+                pack(given, outgoing)
+            transfer.post()
+            self._record(0)
+        mine = None
+        if self._local:
+            mine = self._new(self._local)
+            self._gather(given, mine)
+        return UnderWayFetch(self, transfer, mine, roots, fetched)
+
+    def complete(self, transfer: Transfer | None, mine: Any, roots: Any, fetched: Any) -> None:
+        """Combine, answer, and take the answers."""
+        shape = self._shape
+        roots, result = _points(roots, shape), _points(fetched, shape)
+        if mine is not None:
+            self._fetch_local(mine, roots, mine)
+            self._scatter(mine, result)
+        if transfer is None or self._down is None:
+            return
+        transfer.wait()
+        arrived = transfer.incoming
+        self._fetch(arrived, roots, arrived)
+        answer = self._down.begin()
+        for pack, outgoing in zip(self._answer, answer.outgoing, strict=True):
+            pack(arrived, outgoing)
+        answer.post()
+        transfer.release()
+        self._record(1)
+        answer.wait()
+        self._unpack(answer.incoming, result)
+        answer.release()
+
+    def _record(self, way: int) -> None:
+        if messages.active:
+            messages.record("exchange", self._elements[way], self._elements[way] * self._itemsize)
+
+
+class UnderWayFetch:
+    """A ``fetch_and_op`` between start and finish. All ranks finish those of one forest in the same order."""
+
+    __slots__ = ("_arguments", "_fetching")
+
+    def __init__(self, fetching: Fetching, transfer: Transfer | None, mine: Any, roots: Any, fetched: Any) -> None:
+        self._fetching = fetching
+        self._arguments: Any = (transfer, mine, roots, fetched)
+
+    def finish(self) -> Any:
+        """Combine the values, and return what the leaves fetched. Collective."""
+        if self._fetching is not None:
+            self._fetching.complete(*self._arguments)
+            self._fetching, self._arguments = None, self._arguments[-1:]
+        return self._arguments[-1]
+
+
+def _points(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array with one axis of points and at most one of values."""
+    return array if array.shape[1:] == shape else array.reshape(array.shape[0], *shape)
+
+
+def _packing(moves: Any, index: Index, piece: tuple[int, int], dtype: np.dtype, width: int) -> Any:
+    start, stop = piece
+    return moves.mover(index.piece(start, stop), Index.run(stop - start), "replace", dtype, width, True)
+
+
+def flat_points(array: Any, engine: Engine, points: int, exact: bool, name: str, written: bool) -> Any:
+    """Check one array of a mover and return it, contiguous.
+
+    Raises
+    ------
+    LayoutError
+        If it has not as many points as needed, or must be written and is not contiguous.
+    UnsupportedTypeError
+        If it cannot be written to.
+    """
+    if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
+        wanted = f"{points}" if exact else f"at least {points}"
+        raise LayoutError(f"{name} must have {wanted} points along the first axis, not shape {tuple(array.shape)}")
+    if array.flags.c_contiguous:
+        return array
+    if written:
+        raise LayoutError(f"{name} must be contiguous, since they are written to")
+    return engine.xp.ascontiguousarray(array)
+
+
+def check_alike(source: Any, target: Any, engine: Engine, engine_of_target: Engine) -> None:
+    """Check that two arrays of a mover have one engine, dtype and block.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If engines or dtypes differ, or the engine's arrays cannot be written to.
+    LayoutError
+        If the shapes of their points differ.
+    """
+    if engine_of_target is not engine or source.dtype != target.dtype:
+        raise UnsupportedTypeError("roots and leaves must share engine and dtype")
+    if not engine.mutable:
+        raise UnsupportedTypeError(f"arrays of {engine.name} cannot be written by a star forest")
+    if source.shape[1:] != target.shape[1:]:
+        raise LayoutError(
+            f"a point has the shape {tuple(source.shape[1:])} among the source and {tuple(target.shape[1:])} "
+            "among the target"
+        )

@@ -1,0 +1,216 @@
+"""Moves on the host: views where an index is a pattern, NumPy's take and assignment where it is not.
+
+Where points repeat, values are combined one after the other in the order of the index, so that sums have one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from collops.graph.packing.index import Affine, Index
+
+__all__ = ["fetcher", "mover"]
+
+Move: TypeAlias = Callable[[np.ndarray, np.ndarray], None]
+
+_UFUNCS: dict[str, Any] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+    "lxor": np.logical_xor,
+}
+_LOGICAL = ("land", "lor", "lxor")
+
+
+def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Move:
+    """Prepare ``target_array[target] op= source_array[source]``.
+
+    Parameters
+    ----------
+    source, target : Index
+        Of one size.
+    op : str
+        See `OPERATIONS`.
+    dtype : dtype
+        Of both arrays.
+    width : int
+        Values of a point; the arrays have the shape ``(points, width)``, or ``(points,)`` where it is 1.
+    deterministic : bool
+        Sums have one order here in any case.
+
+    Returns
+    -------
+    callable
+        Takes the two arrays.
+    """
+    if not target.size:
+        return _nothing
+    if op == "replace":
+        if not target.unique:
+            positions, target = target.last()
+            source = Index(source.points[positions.points])
+        return _replacing(source, target, dtype, width)
+    if target.unique:
+        return _combining(source, target, op, dtype, width)
+    return _accumulating(source, target, op, dtype, width)
+
+
+def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
+    """Prepare a move as in :func:`mover` that also gives what was there before each value was combined.
+
+    Returns
+    -------
+    callable
+        Takes the two arrays and an array of the source's shape, which gets the earlier values at the points of
+        `source`. It may be the source's array.
+    """
+    turns = [(source.points[turn], target.points[turn]) for turn in target.rounds]
+    combine = _combined(op, dtype)
+
+    def fetch(given: np.ndarray, taken: np.ndarray, before: np.ndarray) -> None:
+        for here, there in turns:
+            old = taken[there]
+            taken[there] = combine(old, given[here])
+            before[here] = old
+
+    return fetch
+
+
+def _nothing(given: np.ndarray, taken: np.ndarray) -> None:
+    pass
+
+
+def _replacing(source: Index, target: Index, dtype: np.dtype, width: int) -> Move:
+    read, write = _reader(source, dtype, width), _slices(target)
+    points = target.points
+    if write is not None and source.affine is None:
+        indices = source.points
+
+        def gather(given: np.ndarray, taken: np.ndarray) -> None:
+            # Clipping never happens, but lets NumPy write to the result without a buffer in between.
+            given.take(indices, 0, taken[write], "clip")
+
+        def gather_strided(given: np.ndarray, taken: np.ndarray) -> None:
+            taken[write] = given.take(indices, 0)
+
+        return gather if write.step == 1 else gather_strided
+    if write is not None:
+        straight = _slices(source)
+        if straight is not None:
+
+            def copy(given: np.ndarray, taken: np.ndarray) -> None:
+                taken[write] = given[straight]
+
+            return copy
+
+        def copy_box(given: np.ndarray, taken: np.ndarray) -> None:
+            box = read(given)
+            taken[write].reshape(box.shape)[...] = box
+
+        return copy_box if write.step == 1 else _assigning(read, write)
+    if target.affine is not None:
+        view = _viewer(target.affine, dtype, width)
+
+        def fill_box(given: np.ndarray, taken: np.ndarray) -> None:
+            box = view(taken)
+            box[...] = read(given).reshape(box.shape)
+
+        return fill_box
+    return _assigning(read, points)
+
+
+def _assigning(read: Callable[[np.ndarray], np.ndarray], where: Any) -> Move:
+    def assign(given: np.ndarray, taken: np.ndarray) -> None:
+        values = read(given)
+        taken[where] = values.reshape(-1, *taken.shape[1:])
+
+    return assign
+
+
+def _combining(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Move:
+    read, combine, ufunc = _reader(source, dtype, width), _combined(op, dtype), _UFUNCS[op]
+    if target.affine is not None:
+        view = _viewer(target.affine, dtype, width)
+
+        def combine_view(given: np.ndarray, taken: np.ndarray) -> None:
+            box = view(taken)
+            ufunc(box, read(given).reshape(box.shape), out=box)
+
+        return combine_view
+    points = target.points
+
+    def combine_points(given: np.ndarray, taken: np.ndarray) -> None:
+        taken[points] = combine(taken[points], read(given).reshape(-1, *taken.shape[1:]))
+
+    return combine_points
+
+
+def _accumulating(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Move:
+    read, ufunc = _reader(source, dtype, width), _UFUNCS[op]
+    if op in _LOGICAL and dtype.kind != "b":
+        different, positions = target.segments.points, np.searchsorted(target.segments.points, target.points)
+
+        def accumulate_truth(given: np.ndarray, taken: np.ndarray) -> None:
+            truth = taken[different] != 0
+            ufunc.at(truth, positions, read(given).reshape(-1, *taken.shape[1:]) != 0)
+            taken[different] = truth
+
+        return accumulate_truth
+    # NumPy is fast with repeated points where both arrays are flat.
+    flat = target.points if width == 1 else (target.points[:, None] * width + np.arange(width)).reshape(-1)
+
+    def accumulate(given: np.ndarray, taken: np.ndarray) -> None:
+        ufunc.at(taken.reshape(-1), flat, read(given).reshape(-1))
+
+    return accumulate
+
+
+def _combined(op: str, dtype: np.dtype) -> Callable[[Any, Any], Any]:
+    if op == "replace":
+        return _second
+    ufunc = _UFUNCS[op]
+    if op in _LOGICAL:
+        return lambda old, new: ufunc(old, new).astype(dtype)
+    return ufunc
+
+
+def _second(old: Any, new: Any) -> Any:
+    return new
+
+
+def _reader(index: Index, dtype: np.dtype, width: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what gives the values at an index: a view where that can be."""
+    if index.affine is None:
+        points = index.points
+        return lambda array: array.take(points, 0)
+    straight = _slices(index)
+    if straight is not None:
+        return lambda array: array[straight]
+    return _viewer(index.affine, dtype, width)
+
+
+def _slices(index: Index) -> slice | None:
+    """Return the slice that an index is; ``None`` if it is none."""
+    pattern = index.affine
+    if pattern is None or len(pattern.extents) != 1 or pattern.strides[0] < 1:
+        return None
+    stop = pattern.start + (pattern.extents[0] - 1) * pattern.strides[0] + 1 if pattern.extents[0] else pattern.start
+    return slice(pattern.start, stop, pattern.strides[0])
+
+
+def _viewer(pattern: Affine, dtype: np.dtype, width: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what gives the points of a pattern as a view of a contiguous array."""
+    shape = pattern.extents if width == 1 else (*pattern.extents, width)
+    unit = dtype.itemsize * width
+    strides = [stride * unit for stride in pattern.strides] + ([] if width == 1 else [dtype.itemsize])
+    offset = pattern.start * unit
+    if dtype.kind == "V":  # NumPy exports no buffer of a bfloat16 array
+        carrier = np.dtype(f"u{dtype.itemsize}")
+        return lambda array: np.ndarray(shape, carrier, array.view(carrier), offset, strides).view(dtype)
+    return lambda array: np.ndarray(shape, dtype, array, offset, strides)

@@ -1,0 +1,157 @@
+"""The choice of a wire: by name, or by what was fastest when this communicator's ranks tried it.
+
+The trial is made once for a communicator and an engine, when a forest without a chosen wire first sends something: a
+ring of messages of a few sizes. All ranks agree on its outcome. On devices only wires that keep the host free are
+tried, where there are any.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.graph.plan import Segment
+from collops.graph.wires.wire import Routes, Wire
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+
+__all__ = ["WIRES", "candidates", "measured", "wire_for"]
+
+_CLASSES = {
+    "own": "own.OwnWire",
+    "p2p": "p2p.PointToPointWire",
+    "neighbor": "neighbor.NeighborWire",
+    "shared": "shared.SharedWire",
+    "nccl": "own.NcclWire",
+    "staged": "staged.StagedWire",
+}
+WIRES = ("auto", *_CLASSES)
+"""Names of the wires."""
+
+_SIZES = (1 << 10, 1 << 15, 1 << 20)
+_TRIALS = 5
+_TRIAL_TAG = 0
+
+_wires: weakref.WeakKeyDictionary[Communicator, dict[str, Wire]] = weakref.WeakKeyDictionary()
+_fastest: weakref.WeakKeyDictionary[Communicator, dict[Engine, dict[int, str]]] = weakref.WeakKeyDictionary()
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of no wire.
+
+    Raises
+    ------
+    InputError
+        If there is no such wire.
+    """
+    if name not in WIRES:
+        raise InputError(f"there is no wire {name!r}; choose {', '.join(WIRES)}")
+
+
+def wire_for(comm: Communicator, name: str, engine: Engine, nbytes: int) -> Wire:
+    """Return a wire of a communicator. Collective where it is used for the first time.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    name : str
+        One of `WIRES`.
+    engine : Engine
+        Of the arrays.
+    nbytes : int
+        Size of the largest buffer of any rank, for the choice.
+
+    Raises
+    ------
+    InputError
+        If there is no such wire, or it carries no arrays of this engine.
+    TransportError
+        If the ranks cannot use it.
+    """
+    check_name(name)
+    if name == "auto":
+        if comm.control is None:
+            name = "own"
+        else:
+            table = measured(comm, engine)
+            name = table[min(table, key=lambda size: abs(np.log(size / max(nbytes, 1))))]
+    elif name != "own" and name not in _possible(comm, engine):
+        possible = ", ".join(_possible(comm, engine)) or "none"
+        raise InputError(
+            f"the wire {name!r} carries no {engine.name} arrays between these ranks; choose auto, own, {possible}"
+        )
+    known = _wires.setdefault(comm, {})
+    if name not in known:
+        module, _, kind = _CLASSES[name].partition(".")
+        known[name] = getattr(importlib.import_module(f"collops.graph.wires.{module}"), kind)(comm)
+    return known[name]
+
+
+def candidates(comm: Communicator, engine: Engine) -> list[str]:
+    """Return the wires that a default is chosen from."""
+    possible = _possible(comm, engine)
+    return [name for name in possible if name == "nccl"] or possible
+
+
+def measured(comm: Communicator, engine: Engine) -> dict[int, str]:
+    """Return the fastest wire by message size in bytes. Collective at its first call."""
+    tables = _fastest.setdefault(comm, {})
+    if engine not in tables:
+        names = candidates(comm, engine)
+        tables[engine] = {size: _fastest_of(comm, engine, names, size) for size in _SIZES}
+    return tables[engine]
+
+
+def _possible(comm: Communicator, engine: Engine) -> list[str]:
+    """Return the wires that carry arrays of an engine between these ranks; the same on all of them."""
+    if comm.control is None:
+        return []
+    if engine.memory == "host":
+        return ["p2p", "neighbor", *(["shared"] if comm.local_size == comm.size else [])]
+    from collops.comm.gpu_aware import gpu_awareness
+    from collops.graph.wires.mpi_parts import mpi
+
+    names = ["nccl"] if comm.device_transport == "nccl" else []
+    if gpu_awareness(mpi())[0] != "none":
+        names += ["p2p", "neighbor"]
+    return [*names, "staged"]
+
+
+def _fastest_of(comm: Communicator, engine: Engine, names: list[str], size: int) -> str:
+    if len(names) == 1 or comm.size == 1:
+        return names[0]
+    times = np.array([_time(comm, engine, name, size) for name in names])
+    return names[int(np.argmin(comm.allreduce(times, "max")))]
+
+
+def _time(comm: Communicator, engine: Engine, name: str, size: int) -> float:
+    """Return the seconds that a message to the next rank takes."""
+    routes = Routes(
+        (Segment((comm.rank + 1) % comm.size, 0, size),), (Segment((comm.rank - 1) % comm.size, 0, size),), size, size
+    )
+    channel = wire_for(comm, name, engine, size).channel(routes, (), np.dtype(np.uint8), engine, _TRIAL_TAG)
+    spent: list[float] = []
+    for _ in range(_TRIALS):
+        comm.barrier()
+        begin = time.perf_counter()
+        for _ in range(2):
+            _use(channel)
+        engine.synchronize()
+        spent.append(time.perf_counter() - begin)
+    channel.free()
+    return min(spent)
+
+
+def _use(channel: Any) -> None:
+    transfer = channel.begin()
+    transfer.post()
+    transfer.wait()
+    transfer.release()

@@ -1,0 +1,106 @@
+"""Channels with a fixed number of places that all ranks use in turn, for wires whose ends must agree on the place.
+
+Who begins more transfers than there are places has the oldest one's values moved aside first, so that no rank waits for
+another to finish.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from collops.graph.wires.wire import Channel, Transfer
+
+__all__ = ["PLACES", "RingChannel", "RingTransfer"]
+
+PLACES = 2
+
+
+class RingTransfer(Transfer):
+    """A transfer in one place of its channel.
+
+    Parameters
+    ----------
+    channel : RingChannel
+    place : int
+    use : int
+        How often the place has been used, this time included.
+    """
+
+    __slots__ = ("_arrived", "_channel", "_place", "_use")
+
+    def __init__(self, channel: RingChannel, place: int, use: int) -> None:
+        self._channel = channel
+        self._place = place
+        self._use = use
+        self._arrived = False
+        self.outgoing = channel.outgoing[place]
+        self.incoming = channel.incoming[place]
+
+    def post(self) -> None:
+        """Send what has been packed."""
+        self._channel.send(self._place, self._use)
+
+    def wait(self) -> None:
+        """Return when everything has arrived."""
+        if not self._arrived:
+            self._channel.receive(self._place, self._use)
+            self._arrived = True
+
+    def release(self) -> None:
+        """Give the place back."""
+        channel = self._channel
+        if channel.busy[self._place] is self:
+            channel.busy[self._place] = None
+            channel.consume(self._place, self._use)
+
+    def set_aside(self) -> None:
+        """Take what arrives out of the place, which somebody else needs."""
+        self.wait()
+        self.incoming = self.incoming.copy()
+        self.release()
+
+
+class RingChannel(Channel):
+    """The places and their turns.
+
+    Attributes
+    ----------
+    outgoing : list of list of array
+        By place: what leaves, in pieces.
+    incoming : list of array
+        By place: what arrives.
+    busy : list of (RingTransfer or None)
+        Who is in each place.
+    """
+
+    def __init__(self) -> None:
+        self.outgoing: list[list[Any]] = []
+        self.incoming: list[Any] = []
+        self.busy: list[RingTransfer | None] = [None] * PLACES
+        self._begun = 0
+
+    def begin(self) -> RingTransfer:
+        """Return a transfer in the next place."""
+        use, place = divmod(self._begun, PLACES)
+        self._begun += 1
+        earlier = self.busy[place]
+        if earlier is not None:
+            earlier.set_aside()
+        transfer = self.busy[place] = RingTransfer(self, place, use + 1)
+        self.prepare(place, use + 1)
+        return transfer
+
+    def prepare(self, place: int, use: int) -> None:
+        """Make sure that the outgoing buffers of a place may be written."""
+
+    @abstractmethod
+    def send(self, place: int, use: int) -> None:
+        """Send what is in a place."""
+
+    @abstractmethod
+    def receive(self, place: int, use: int) -> None:
+        """Return when everything has arrived in a place."""
+
+    def consume(self, place: int, use: int) -> None:
+        """Let a place be filled again."""

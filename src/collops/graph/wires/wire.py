@@ -1,0 +1,149 @@
+"""What a wire of star forests is: it carries packed buffers between ranks along fixed routes, again and again.
+
+A *wire* makes *channels*; a channel is for one set of routes, one dtype and one number of values per point, and owns
+all memory and all requests, so that using it allocates nothing. Each use is a *transfer*; several may be under way at
+once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from collops.graph.plan import Segment, Side
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+
+__all__ = ["Channel", "Routes", "Transfer", "Wire", "wait_for"]
+
+
+class Routes(NamedTuple):
+    """Who sends which part of one buffer to whom, and fills which part of the other.
+
+    Attributes
+    ----------
+    sends, receives : tuple of Segment
+        Of the outgoing and the incoming buffer, in points.
+    leaving, arriving : int
+        Lengths of the two buffers in points.
+    """
+
+    sends: tuple[Segment, ...]
+    receives: tuple[Segment, ...]
+    leaving: int
+    arriving: int
+
+    @classmethod
+    def between(cls, source: Side, target: Side) -> Routes:
+        """Return the routes from one side of a plan to the other."""
+        return cls(source.segments, target.segments, source.points.size, target.points.size)
+
+
+class Transfer(ABC):
+    """One use of a channel: fill the outgoing buffers, :meth:`post`, :meth:`wait`, read, :meth:`release`.
+
+    Attributes
+    ----------
+    outgoing : list of array
+        What leaves, cut as ``channel.pieces`` says, each of shape ``(points, *block)``.
+    incoming : array
+        What has arrived, of shape ``(points, *block)``.
+    """
+
+    __slots__ = ("incoming", "outgoing")
+
+    outgoing: list[Any]
+    incoming: Any
+
+    @abstractmethod
+    def post(self) -> None:
+        """Send what has been packed."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when everything has arrived (on devices: order the current stream after it)."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the buffers back; what arrived has been read."""
+
+
+class Channel(ABC):
+    """The buffers and the peers of one set of routes.
+
+    Attributes
+    ----------
+    pieces : tuple of (int, int)
+        How the outgoing buffer is cut, in points: once for each place that is packed into.
+    """
+
+    pieces: tuple[tuple[int, int], ...]
+
+    @abstractmethod
+    def begin(self) -> Transfer:
+        """Return a transfer whose outgoing buffers may be written. All ranks begin theirs in the same order."""
+
+    def free(self) -> None:
+        """Give back what MPI keeps for the channel. Collective."""
+
+
+class Wire(ABC):
+    """A way for packed buffers to travel.
+
+    Attributes
+    ----------
+    name : str
+    on_stream : bool
+        Whether messages are ordered on the current stream and the host never waits; so that a transfer can be captured
+        in a CUDA graph.
+    """
+
+    name: str
+    on_stream = False
+
+    @abstractmethod
+    def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:
+        """Make a channel. Collective.
+
+        Parameters
+        ----------
+        routes : Routes
+            Of this rank.
+        block : tuple of int
+            Shape of the values of one point.
+        dtype : dtype
+            Of the values.
+        engine : Engine
+            Whose arrays the buffers are.
+        tag : int
+            Tells the messages of one forest from those of others.
+        """
+
+
+class _Condition:
+    """What :meth:`Communicator.wait` waits for."""
+
+    __slots__ = ("_test",)
+
+    def __init__(self, test: Any) -> None:
+        self._test = test
+
+    @property
+    def done(self) -> bool:
+        return self._test()
+
+
+def wait_for(comm: Communicator, test: Any) -> None:
+    """Return when `test` is true, with the deadline of every other wait.
+
+    Raises
+    ------
+    CommunicationTimeout
+        When the deadline passes.
+    """
+    if not test():
+        comm.wait(_Condition(test), "star forest")

@@ -1,0 +1,56 @@
+"""Patterns of indices are recognised, and mean the same points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collops.graph.packing.index import Index
+
+pytestmark = pytest.mark.serial
+
+
+def points_of(pattern):
+    grids = np.meshgrid(
+        *(np.arange(n) * s for n, s in zip(pattern.extents, pattern.strides, strict=True)), indexing="ij"
+    )
+    return pattern.start + sum(grids).reshape(-1)
+
+
+@pytest.mark.parametrize(
+    ("points", "axes"),
+    [
+        (np.arange(5) + 3, 1),
+        (np.arange(5) * 4 + 1, 1),
+        (np.arange(5)[::-1], 1),
+        (np.zeros(4, int), 1),
+        (np.arange(60).reshape(3, 4, 5)[1:, 1:3, 2:4].reshape(-1), 3),
+        (np.arange(20).reshape(4, 5)[:, :3].reshape(-1), 2),
+        ([7], 1),
+        ([], 1),
+    ],
+)
+def test_patterns_are_recognised(points, axes):
+    pattern = Index(points).affine
+    assert pattern is not None and len(pattern.extents) == axes
+    np.testing.assert_array_equal(points_of(pattern), points)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.integers(0, 5), max_size=12))
+def test_any_index(points):
+    index = Index(points)
+    assert index.unique == (len(set(points)) == len(points))
+    if index.affine is not None:
+        np.testing.assert_array_equal(points_of(index.affine), points)
+    seen = {}
+    for turn in index.rounds:
+        assert len(set(index.points[turn])) == len(turn)
+        for position in turn:
+            assert seen.get(points[position], -1) < position
+            seen[points[position]] = position
+    assert seen == {point: max(np.flatnonzero(np.array(points) == point)) for point in points}
+    positions, different = index.last()
+    assert dict(zip(different.points.tolist(), positions.points.tolist(), strict=True)) == seen
