@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from collops.array import Layout
+from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator, ExchangePlan
 from collops.comm.plan import Box
 from collops.errors import InputError
-from collops.operators.base import LinearOperator
+from collops.operators.base import LinearOperator, is_complex
 from collops.operators.coefficients import Coefficients
 from collops.operators.dims import Dims, along_axis, as_layout, check_holds, communicator_or_world
 from collops.operators.local import store
@@ -170,9 +171,17 @@ class _Selection:
         """Put `given` where the indices say, adding up where one occurs several times, and zeros elsewhere."""
         wanted.fill(0)
         if self._repeated:
-            engine.xp.add.at(wanted, self.on(engine), given)
+            # CuPy adds up real numbers only.
+            engine.xp.add.at(_as_reals(wanted), self.on(engine), _as_reals(given.astype(wanted.dtype, order="C")))
         else:
             wanted[self.on(engine)] = given
+
+
+def _as_reals(array: Any) -> Any:
+    """Return a contiguous array, if it is complex, as real and imaginary parts along one more axis."""
+    if not is_complex(array.dtype):
+        return array
+    return array.view(real_of(array.dtype)).reshape(*array.shape, 2)
 
 
 def _checked(iava: Sequence[int] | np.ndarray, extent: int) -> np.ndarray:
