@@ -41,8 +41,7 @@ class Transforms:
 
     def rfft(self, source: Any, target: Any, axis: int, norm: str) -> None:
         """Transform a real array; `target` gets the frequencies that are not negative."""
-        source = cupy.ascontiguousarray(source)
-        self._transform(source, target, axis, _REAL[source.dtype.char], cufft.CUFFT_FORWARD)
+        self._transform(cupy.ascontiguousarray(source), target, axis, _REAL[source.dtype.char], cufft.CUFFT_FORWARD)
         _scale(target, source.shape[axis], norm)
 
     def irfft(self, source: Any, target: Any, axis: int, norm: str) -> None:
@@ -60,9 +59,9 @@ class Transforms:
             return
         before, after = math.prod(source.shape[:axis]), math.prod(source.shape[axis + 1 :])
         given, taken = source.shape[axis], target.shape[axis]
-        if after == 1:
+        if after == 1 and _fit(source, target):
             self._plan(kind, given, taken, 1, before).fft(source, target, direction)
-        elif before <= _FEW:
+        elif before <= _FEW and _fit(source, target, given * after, taken * after):
             plan = self._plan(kind, given, taken, after, after)
             sources, targets = source.reshape(before, -1), target.reshape(before, -1)
             for part in range(before):
@@ -88,6 +87,13 @@ class Transforms:
                 *(kind, batch, "C", 0, taken),
             )
         return plan
+
+
+def _fit(source: Any, target: Any, *parts: int) -> bool:
+    """Return whether arrays, and parts of them of so many elements, begin where cuFFT can read complex numbers."""
+    unit = max(source.itemsize, target.itemsize)
+    offsets = [elements * array.itemsize for elements, array in zip(parts, (source, target), strict=False)]
+    return all(offset % unit == 0 for offset in (source.data.ptr, target.data.ptr, *offsets))
 
 
 def _scale(array: Any, samples: int, norm: str) -> None:
