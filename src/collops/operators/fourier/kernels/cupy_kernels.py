@@ -67,7 +67,7 @@ class Transforms:
             for part in range(before):
                 plan.fft(sources[part], targets[part], direction)
         else:
-            turned = cupy.ascontiguousarray(cupy.moveaxis(source, axis, -1))
+            turned = cupy.moveaxis(source, axis, -1).copy(order="C")
             result = turned if source is target else cupy.empty((*turned.shape[:-1], taken), target.dtype)
             self._plan(kind, given, taken, 1, before * after).fft(turned, result, direction)
             target[...] = cupy.moveaxis(result, -1, axis)
