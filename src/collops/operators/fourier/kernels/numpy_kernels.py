@@ -35,7 +35,7 @@ class Transforms:
             return
         transform, scaling = (scipy.fft.ifft, _INVERSE) if inverse else (scipy.fft.fft, _FORWARD)
         result = transform(work, axis=axis, norm=scaling[norm], overwrite_x=True, workers=self._workers(work))
-        if result is not work:
+        if not np.may_share_memory(result, work):  # SciPy promises no more than that it may overwrite
             work[...] = result
 
     def rfft(self, source: np.ndarray, target: np.ndarray, axis: int, norm: str) -> None:
