@@ -11,6 +11,7 @@ import typer
 from collops.cli.bench import application as bench
 from collops.cli.errors import BAD_INPUT, report
 from collops.cli.info import info
+from collops.cli.jacobi import jacobi
 from collops.cli.lsm import lsm
 from collops.cli.mdd import mdd
 from collops.cli.poststack import poststack
@@ -27,7 +28,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-for _command in (lsm, mdd, poststack, reflectivity, info):
+for _command in (lsm, mdd, poststack, reflectivity, jacobi, info):
     application.command()(_command)
 application.add_typer(bench)
 

@@ -23,15 +23,14 @@ _THREADS = 256
 _WARP = 32
 _WARPS = _THREADS // _WARP
 _FLAG_STEP = 16
+_PERSISTENT_THREADS = 1024
 _DEPTHS = (8, 4, 2, 1)
 
 # Measured on an H200.
 _ROWS_OF_A_WARP = 16
-_ROWS_OF_A_BLOCKED_WARP = 128
+_ROWS_OF_A_BLOCKED_WARP = 256
 _FEWEST_WARPS = 24  # for each multiprocessor, as long as a warp keeps the rows that it loads at once
 _ROWS_AT_ONCE = 4
-_PERSISTENT_THREADS = 1024
-_PERSISTENT_BLOCKS = 1  # for each multiprocessor
 
 _NONE = np.uint64(0)
 
@@ -251,9 +250,9 @@ class CupySweeps:
 
     def most_bands(self) -> int:
         """Return how many blocks of the kernel that runs the whole loop are on the device at once."""
-        kernel = self._persistent_kernel()
-        fitting = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel.kernel.ptr, _PERSISTENT_THREADS, 0)
-        return self._processors * max(1, min(_PERSISTENT_BLOCKS, fitting))
+        kernel = self._persistent_kernel().kernel.ptr
+        fitting = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel, _PERSISTENT_THREADS, 0)
+        return self._processors * max(1, fitting)
 
     @staticmethod
     def flag_count(bands: int) -> int:

@@ -19,19 +19,13 @@ typedef unsigned long long Flag;
 constexpr int WARP = 32;
 constexpr int VECTOR = 16 / int(sizeof(real));
 constexpr int STRIP = WARP * VECTOR;
-constexpr int IN_FLIGHT = 4;   // rows that a warp loads before it computes
 constexpr int THREADS = 256;   // of a block, except of `persistent`
 constexpr int WARPS = THREADS / WARP;
-#ifndef BLOCKED_IN_FLIGHT
-#define BLOCKED_IN_FLIGHT 4
-#endif
-#ifndef BLOCKED_BLOCKS
-#define BLOCKED_BLOCKS 1
-#endif
-#ifndef PERSISTENT_THREADS
-#define PERSISTENT_THREADS 1024
-#endif
-constexpr int FARTHEST = 32;   // rows that a warp marches over before it takes other ones
+constexpr int PERSISTENT_THREADS = 1024;
+// Rows that a warp loads before it computes: more where a kernel has the registers.
+constexpr int IN_FLIGHT = 4;
+constexpr int PERSISTENT_IN_FLIGHT = 2;
+constexpr int BLOCKED_IN_FLIGHT = 2;
 constexpr int FLAG_STEP = 16;  // flags are in cache lines of their own
 constexpr unsigned ALL = 0xffffffffu;
 
@@ -111,7 +105,9 @@ struct Strip {
     }
 };
 
-// Sweep rows from `begin` up to `end` of one strip; returns this thread's sum of squares of the update.
+// Sweep rows from `begin` up to `end` of one strip, AHEAD of which are loaded at once; returns this thread's sum of
+// squares of the update.
+template <int AHEAD>
 __device__ __forceinline__ real march(const Strip& strip, const real* in, real* out, Index pitch, int rows, int begin,
                                       int end, const Targets& targets) {
     const bool at_left = targets.left && strip.column == 0 && strip.changes(0);
@@ -123,11 +119,11 @@ __device__ __forceinline__ real march(const Strip& strip, const real* in, real* 
     real edge = strip.load_edge(ahead + pitch);
     ahead += 2 * pitch;
     real sum = 0;
-    for (int row = begin; row < end; row += IN_FLIGHT) {
-        Vector next[IN_FLIGHT];
-        real next_edge[IN_FLIGHT];
+    for (int row = begin; row < end; row += AHEAD) {
+        Vector next[AHEAD];
+        real next_edge[AHEAD];
 #pragma unroll
-        for (int i = 0; i < IN_FLIGHT; ++i) {
+        for (int i = 0; i < AHEAD; ++i) {
             if (row + i < end) {
                 next[i] = strip.load(ahead);
                 next_edge[i] = strip.load_edge(ahead);
@@ -135,7 +131,7 @@ __device__ __forceinline__ real march(const Strip& strip, const real* in, real* 
             }
         }
 #pragma unroll
-        for (int i = 0; i < IN_FLIGHT; ++i) {
+        for (int i = 0; i < AHEAD; ++i) {
             if (row + i < end) {
                 const Vector result = strip.update(above, current, next[i], edge, sum);
                 strip.store(row_out, result);
@@ -191,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (item < strips * chunks) {
         const int from = begin + item / strips * step;
         const Strip strip(strip_begin + item % strips, columns, first, last, has_left, has_right);
-        sum = march(strip, in, out, pitch, rows, from, min(from + count, end), {above, below, left, right});
+        sum = march<IN_FLIGHT>(strip, in, out, pitch, rows, from, min(from + count, end), {above, below, left, right});
     }
     if (norm) add_norm(sum, norm);
 }
@@ -247,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         __syncwarp();
         const Strip strip(number_of_strip, columns, first, last, left != nullptr, right != nullptr);
-        sum = march(strip, in, out, pitch, rows, from, to, {above, below, left, right});
+        sum = march<IN_FLIGHT>(strip, in, out, pitch, rows, from, to, {above, below, left, right});
         __syncwarp();
         if (leader) {
 #pragma unroll
@@ -282,10 +278,8 @@ extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS)
     const int begin = int(Index(rows) * band / bands), end = int(Index(rows) * (band + 1) / bands);
     const int warps = int(blockDim.x) / WARP, warp = int(threadIdx.x) / WARP;
     const int strips = (columns + STRIP - 1) / STRIP;
-    // Where there are fewer strips than warps, several warps share the rows of one; nor does a warp march very far,
-    // because warps that drift apart reach for memory far apart.
-    const int shares =
-        max((end - begin + FARTHEST - 1) / FARTHEST, min(warps / strips, (end - begin) / IN_FLIGHT));
+    // Where there are fewer strips than warps, several warps share the rows of one.
+    const int shares = max(1, min(warps / strips, (end - begin) / PERSISTENT_IN_FLIGHT));
     const int per_share = (end - begin + shares - 1) / shares;
 
     // The first four threads wait, each for one neighbour.
@@ -310,7 +304,8 @@ extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS)
         for (int item = warp; item < strips * shares; item += warps) {
             const Strip strip(item % strips, columns, first, last, left != nullptr, right != nullptr);
             const int share = begin + item / strips * per_share;
-            sum += march(strip, grid + from, grid + to, pitch, rows, share, min(share + per_share, end), targets);
+            sum += march<PERSISTENT_IN_FLIGHT>(strip, grid + from, grid + to, pitch, rows, share,
+                                               min(share + per_share, end), targets);
         }
         const bool checked = now % check == 0;
         if (checked) {
@@ -434,7 +429,7 @@ __device__ __forceinline__ void blocked(const real* __restrict__ in, real* __res
 }
 
 #define BLOCKED(DEPTH)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKED_BLOCKS) blocked##DEPTH(                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS) blocked##DEPTH(                                              \
         const real* in, real* out, Index pitch, int rows, int columns, int first, int last, int low, int high,         \
         int strips, int count, int chunks, int beside, Flag done, int check, double* norms) {                          \
         blocked<DEPTH>(in, out, pitch, rows, columns, first, last, low, high, strips, count, chunks, beside, done,     \

@@ -15,7 +15,7 @@ class Blocked(OwnGrids):
     Points near the edges of a block and of a warp's strip are computed by both neighbours; the bits are the same.
     """
 
-    width = 4
+    width = 8
 
     def _prepare(self) -> None:
         super()._prepare()

@@ -25,6 +25,6 @@ class Overlap(Sweeping):
                 exchange = self.plan.start(target, target)
         with self.timeline.span("inner"):
             self.sweeps.inner(source, target, norms, slot)
-        with self._lanes.aside():
+        with self._lanes.aside(), self.timeline.span("halo", lane=1):
             exchange.finish()
         self._lanes.join()

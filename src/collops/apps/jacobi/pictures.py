@@ -1,0 +1,59 @@
+"""The pictures of the job: times against the limit of the memory, and what each stream did when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collops.apps.pictures import figure
+
+if TYPE_CHECKING:
+    from collops.apps.jacobi.job import Outcome
+    from collops.stencil import Span
+
+__all__ = ["bar_chart", "draw_timeline"]
+
+
+def bar_chart(outcome: Outcome, path: Path) -> Path:
+    """Draw the time of an iteration by variant, and the limit that the memory sets to a single sweep."""
+    rows = outcome.variants
+    names = [measured.name for measured in rows]
+    times = [1e6 * measured.seconds / measured.iterations for measured in rows]
+    if outcome.single is not None:
+        names.insert(0, f"one {outcome.unit} / {outcome.ranks}")
+        times.insert(0, 1e6 * outcome.single.seconds / outcome.single.iterations / outcome.ranks)
+    with figure(path, 1, (8.0, 1.6 + 0.34 * len(names))) as (_, (axes,)):
+        places = range(len(names))
+        bars = axes.barh(places, times, height=0.7, color="#3f7cac")
+        axes.bar_label(bars, [f"{time:.4g}" for time in times], padding=3)
+        axes.set_yticks(places, names)
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        if outcome.limit is not None:
+            limit = 1e6 * outcome.limit
+            axes.axvline(limit, color="#b5442e", linewidth=1.2)
+            axes.set_xlabel(f"µs an iteration; the line is the memory's limit of one sweep, {limit:.4g} µs")
+        problem = outcome.problem
+        axes.set_title(f"{problem.nx} x {problem.ny}, {problem.dtype}, {outcome.ranks} {outcome.unit}s")
+    return path
+
+
+def draw_timeline(name: str, ranks: Sequence[Sequence[Span]], path: Path) -> Path:
+    """Draw the spans of all ranks, a row for each stream."""
+    rows = [(rank, lane) for rank, spans in enumerate(ranks) for lane in sorted({span.lane for span in spans})]
+    labels = list(dict.fromkeys(span.label for spans in ranks for span in spans))
+    colors = {label: f"C{number}" for number, label in enumerate(labels)}
+    with figure(path, 1, (10.0, 1.4 + 0.4 * len(rows))) as (_, (axes,)):
+        for label in labels:
+            for place, (rank, lane) in enumerate(rows):
+                spans = [span for span in ranks[rank] if span.lane == lane and span.label == label]
+                bars = [(1e6 * span.begin, 1e6 * (span.end - span.begin)) for span in spans]
+                axes.broken_barh(bars, (place - 0.38, 0.76), facecolors=colors[label], edgecolor="white", linewidth=0.4)
+            axes.plot([], [], color=colors[label], linewidth=6, label=label)
+        axes.set_yticks(range(len(rows)), [f"rank {rank}" + (", aside" if lane else "") for rank, lane in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel("µs")
+        axes.set_title(f"What each stream did: {name}")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=max(1, len(labels)))
+    return path
