@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Inversion", "invert"]
+__all__ = ["Inversion", "invert", "regularised"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def invert(
         operator.forward(image, out=modelled)
 
     image, modelled = stretch.gradient.copy(), data.copy()
-    stack, stacked = _regularised(problem, operator, data, weight * stretch.norm)
+    stack, stacked = regularised(problem, operator, data, weight * stretch.norm)
     result, costs = least_squares(
         stack,
         stacked,
@@ -106,8 +106,18 @@ def invert(
     )
 
 
-def _regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
-    """Return the operator with the weighted Laplacian below it, and the data with zeros below them."""
+def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
+    """Return the operator with the weighted lateral Laplacian below it, and the data with zeros below them.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose cube it is; axes of fewer than three traces have no second derivative, and are left out.
+    operator, data
+        Of the modelling. They are returned as they are if there is nothing to regularise.
+    weight : float
+        Of the Laplacian.
+    """
     from collops.array import StackedArray, zeros_like
     from collops.operators import Laplacian, StackedVStack
 

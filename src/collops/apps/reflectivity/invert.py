@@ -76,7 +76,7 @@ def invert(
     comm, compute, iterations, progress
         See `collops.apps.costs.solve_with_costs`.
     sparsity : float
-        Weight :math:`\lambda` of the absolute values, relative to the one that leaves no spike.
+        Weight :math:`\lambda` of the penalty: 0 asks for nothing, 1 leaves no spike.
     threshold : str
         Kind of shrinkage, see `collops.solvers.fista`.
 
@@ -84,19 +84,24 @@ def invert(
     -----
     .. math:: \min_r \tfrac12 \|d - W r\|^2 + \lambda \|W^T d\|_\infty \|r\|_1
 
+    for the soft threshold; the others take the roots of the coefficients, or their number, in place of their sizes.
+
     Each trace is a problem of its own; the ranks share the step, the stopping rule and nothing else: an iteration
     sends one allreduce of three numbers.
     """
     from collops.solvers import fista
+    from collops.solvers.thresholds import find_threshold
 
     operator, volume = problem.operator, problem.volume
     data = problem.vector(volume.traces, compute)
     stretch = Stretch.of(operator, data)
-    # The penalty of FISTA counts twice, as its misfit is not halved.
-    weight = 2 * sparsity * float(stretch.gradient.norm(np.inf))
     spectrum = np.fft.rfft(volume.wavelet, 8 * len(volume.wavelet))
     # A convolution stretches no trace more than its strongest frequency; the margin is for those between samples.
     step = 1 / (1.01 * float((np.abs(spectrum) ** 2).max()))
+    # In each step vanishes what is smaller than this share of the strongest value of the first one. The penalty of
+    # FISTA counts twice, as its misfit is not halved.
+    cut = sparsity * step * float(stretch.gradient.norm(np.inf))
+    weight = 2 * find_threshold(threshold, None).parameter(cut) / step
     image, modelled = stretch.gradient.copy(), data.copy()
 
     def rehearse() -> None:

@@ -1,0 +1,132 @@
+"""Reflectivity inversion: against PyLops' serial FISTA, and as a whole job on any number of ranks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collops.apps.reflectivity.invert import invert, match
+from collops.apps.reflectivity.job import run
+from collops.apps.reflectivity.options import Options
+from collops.apps.volume.cube import Axis, Cube, Volume
+from collops.apps.volume.modelling import convolution, trace_operator
+from collops.apps.volume.problem import Problem
+from collops.apps.wavelet import ricker
+from collops.backend import engine
+from tests.apps.files import REAL
+from tests.apps.jobs import group_of, job_numbers, needs_real_data
+
+HOST = engine("numpy")
+SMALL: dict[str, Any] = {"inlines": 7, "samples": 120, "iterations": 30, "dtype": "float64", "engine": "numpy"}
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Drawing takes longer than all else in these small jobs; one test looks at the pictures."""
+    if "with_pictures" not in request.fixturenames:
+        monkeypatch.setattr("collops.apps.reflectivity.job.draw", lambda *_, **__: [])
+
+
+@pytest.fixture
+def with_pictures():
+    """Ask for the pictures."""
+
+
+def inverted(comm, folder, name: str, **changes: Any) -> dict[str, Any]:
+    return job_numbers(run, Options(**(SMALL | {"out": str(folder / name)} | changes)), comm)
+
+
+def test_it_is_the_fista_of_pylops(comm):
+    from pylops import MatrixMult
+    from pylops.optimization.sparsity import fista
+
+    cube = Cube((Axis("trace", np.arange(5)),), 50, 0.004)
+    rows = cube.layout(comm.size).slices(comm.rank)[0]
+    wavelet = ricker(40, 0.004)[0]
+    data = np.random.default_rng(2).normal(size=(5, 50))
+    live = np.ones(5, bool)
+    operator = trace_operator(convolution(wavelet, 50), cube, live[rows], comm, HOST, "float64")
+    problem = Problem(Volume(cube, data[rows], live[rows], wavelet), operator)
+    found = invert(problem, comm, HOST, iterations=12, sparsity=0.2, threshold="soft", progress=False)
+    matrix = np.kron(np.eye(5), convolution(wavelet, 50).toarray())
+    gradient = matrix.T @ data.ravel()
+    largest = np.linalg.norm(convolution(wavelet, 50).toarray(), 2) ** 2
+    spectrum = np.abs(np.fft.rfft(wavelet, 8 * len(wavelet))) ** 2
+    step = 1 / (1.01 * spectrum.max())
+    assert 0.9 < step * largest < 1
+    eps = 2 * 0.2 * np.abs(gradient).max()
+    expected, *_ = fista(MatrixMult(matrix), data.ravel(), niter=12, eps=eps, alpha=step, tol=0)
+    spikes = comm.allgatherv(np.ascontiguousarray(found.spikes)).ravel()
+    np.testing.assert_allclose(spikes, expected, atol=1e-10 * np.abs(expected).max())
+    assert 0 < np.count_nonzero(spikes) < 0.7 * spikes.size
+    assert found.costs.messages_per_iteration == (0 if comm.size == 1 else 1)
+    residual = np.linalg.norm(data.ravel() - matrix @ expected)
+    assert found.residuals[-1] == pytest.approx(residual)
+    unexplained = comm.allgatherv(np.ascontiguousarray(found.unexplained)).ravel()
+    assert np.linalg.norm(unexplained) == pytest.approx(residual)
+
+
+def test_the_true_spikes_are_found(comm, folder, with_pictures):
+    numbers = inverted(comm, folder, "out", iterations=100)
+    assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.zarr"]
+    group = group_of(folder, "out")
+    spikes, truth = group["reflectivity"][...], group["truth"][...]
+    assert numbers["relative_error"] == pytest.approx(np.linalg.norm(spikes - truth) / np.linalg.norm(truth))
+    assert numbers["relative_error"] < 0.5 * numbers["adjoint_relative_error"]
+    assert numbers["spikes_matched"] > 0.8 * numbers["spikes_true"]
+    assert numbers["nonzero_fraction"] == pytest.approx(np.count_nonzero(spikes) / spikes.size)
+    assert numbers["nonzero_fraction"] < 0.4
+    assert group["reflectivity"].metadata.dimension_names == ("trace", "time")
+    residual = group["data"][...] - spikes @ convolution(group["wavelet"][...], 120).T.toarray()
+    np.testing.assert_allclose(group["residual"][...], residual, atol=1e-12)
+    assert numbers["residual_final"] == pytest.approx(np.linalg.norm(residual))
+
+
+def test_a_volume_is_inverted_as_well(comm, folder):
+    numbers = inverted(comm, folder, "out", crosslines=3)
+    assert numbers["shape"] == [7, 3, 120]
+    assert group_of(folder, "out")["reflectivity"].shape == (7, 3, 120)
+
+
+def test_more_sparsity_leaves_fewer_spikes_and_all_of_it_none(comm, folder):
+    some = inverted(comm, folder, "some", sparsity=0.02)
+    fewer = inverted(comm, folder, "fewer", sparsity=0.5)
+    none = inverted(comm, folder, "none", sparsity=1.0)
+    assert some["nonzero_fraction"] > fewer["nonzero_fraction"] > none["nonzero_fraction"] == 0
+    assert none["residual_reduction"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("threshold", ["half", "hard"])
+def test_other_thresholds(comm, folder, threshold):
+    numbers = inverted(comm, folder, "out", threshold=threshold)
+    assert numbers["residual_reduction"] < 0.5 and numbers["threshold"] == threshold
+
+
+def test_ranks_without_traces_idle_with_a_warning(comm, folder):
+    numbers = inverted(comm, folder, "out", inlines=1)
+    assert len(numbers["warnings"]) == (comm.size > 1)
+    assert numbers["residual_reduction"] < 1
+
+
+def test_spikes_are_matched_within_one_sample(comm):
+    truth = np.zeros((2, 9))
+    truth[0, [0, 4, 8]] = 1.0, -0.5, 0.05  # the last one is too weak to count
+    truth[1, [3, 6]] = 0.7, 0.7
+    found = np.zeros((2, 9))
+    found[0, [1, 5]] = 0.9, 0.5  # the second has the wrong sign
+    found[1, [1, 7]] = 0.6, 0.6  # the first is two samples off
+    mine = slice(0, 2) if comm.rank == 0 else slice(0, 0)
+    matches = match(found[mine], truth[mine], comm)
+    assert (matches.true, matches.found, matches.matched) == (4, 4, 2)
+
+
+@needs_real_data
+def test_the_real_section(comm, folder):
+    plain = {"inlines": None, "samples": None, "dtype": "float32", "volume": str(REAL / "volve_stack_twt.sgy")}
+    numbers = inverted(comm, folder, "out", **plain, iterations=10, sparsity=0.01)
+    assert numbers["relative_error"] is None and "spikes_true" not in numbers
+    assert numbers["residual_reduction"] < 0.6
+    assert numbers["nonzero_fraction"] < 0.6
