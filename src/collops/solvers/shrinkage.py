@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collops.array.elementwise import check_alike
+from collops.errors import UnsupportedTypeError
 from collops.operators.base import new_array
 from collops.solvers.kernels import step_kernels_for
 from collops.solvers.step_sums import StepSums
@@ -113,6 +114,8 @@ def shrink(
     for other in (y, weights, out):
         if other is not None and (other.layout is not x.layout or other.engine is not x.engine):
             check_alike(x, other)
+    if rule is Rule.CLIP and x.dtype.kind == "c":
+        raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
     if out is None:
         out = new_array(x.layout, x, x.dtype)
     kernels = step_kernels_for(x.engine)

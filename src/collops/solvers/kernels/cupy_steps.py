@@ -79,13 +79,13 @@ def advance(
     scratch: tuple[Any, Any, int],
 ) -> None:
     """Take a step, remember where it led, look ahead, and add up how far it went; see :func:`shrinkage.advance`."""
-    size = current.size
+    size, dtype = current.size, current.dtype
+    functions = _functions_for(dtype)  # refuses a type on ranks without elements, too
     if not size:
         return
     partial, ticket, most = scratch
-    dtype = current.dtype
     now, ahead = _contiguous(current), _contiguous(extrapolated)
-    _functions_for(dtype).advance(
+    functions.advance(
         (min(-(-size // _PER_BLOCK), most),),
         _THREADS,
         (
@@ -111,12 +111,11 @@ def advance(
 def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> None:
     """Set `out`, which may be `x` or `y`, to the shrunk ``a * x + b * y``; see :func:`shrinkage.shrink`."""
     size, dtype = out.size, out.dtype
+    functions = _functions_for(dtype)  # refuses a type on ranks without elements, too
     if not size:
         return
-    if dtype.kind == "c" and rule is Rule.CLIP:
-        raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
     target = _contiguous(out)
-    _functions_for(dtype).shrink(
+    functions.shrink(
         (min(-(-size // _BLOCK), _MOST_BLOCKS),),
         _THREADS,
         (
@@ -146,6 +145,7 @@ def group_norms(parts: Sequence[Any]) -> Any:
 def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Sequence[Any]) -> None:
     """Shrink the length of the vectors that have one element in each part."""
     size, dtype = outs[0].size, outs[0].dtype
+    functions = _functions_for(dtype)  # refuses a type on ranks without elements, too
     if not size:
         return
     if len(parts) > _COMPONENTS:
@@ -159,7 +159,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
     targets = [_contiguous(out) for out in outs]
     values = [_operand(part, dtype, out, target) for part, out, target in zip(parts, outs, targets, strict=True)]
     rest = [_NULL] * (_COMPONENTS - len(parts))
-    _functions_for(dtype).group_shrink(
+    functions.group_shrink(
         (min(-(-size // _BLOCK), _MOST_BLOCKS),),
         _THREADS,
         (

@@ -15,7 +15,6 @@ from scipy.linalg import blas as _scipy_blas
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
 from collops.backend import engine
-from collops.errors import UnsupportedTypeError
 from collops.solvers.thresholds import Rule
 
 __all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
@@ -96,8 +95,6 @@ def shrink(
 def _shrink(rule: Rule, u: np.ndarray, t: Any, upper: Any) -> None:
     """Apply a rule in place."""
     if rule is Rule.CLIP:
-        if u.dtype.kind == "c":
-            raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
         np.clip(u, t, upper, out=u)
     elif rule is Rule.SOFT and u.dtype.kind != "c":
         u -= np.clip(u, -t, t)
