@@ -11,10 +11,12 @@ import pylops
 import pytest
 import scipy.sparse
 
+from collops.comm import alone
 from collops.errors import LayoutError, UnsupportedTypeError
-from collops.operators import lift_local
+from collops.operators import Gradient, Laplacian, lift_local
 from collops.operators.dense import DenseMatrix
 from collops.operators.local import LiftedOperator, SparseMatrix
+from collops.operators.one_rank import OneRank
 
 from .problems import assert_close, matrix, vector
 
@@ -133,3 +135,40 @@ def test_operators_do_not_import_what_they_lift():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dtype: pylops.FirstDerivative((7, 5), axis=1, sampling=0.5, kind="forward", dtype=dtype),
+        lambda dtype: pylops.FirstDerivative((7, 5), axis=0, order=5, edge=True, dtype=dtype),
+        lambda dtype: pylops.SecondDerivative((7, 5), axis=0, sampling=2.0, edge=True, dtype=dtype),
+        lambda dtype: pylops.Laplacian((7, 5), weights=(2, 3), sampling=(0.5, 2), kind="backward", dtype=dtype),
+    ],
+)
+def test_derivatives_of_pylops_are_ours(make, dtype):
+    theirs = make(dtype)
+    ours = lift_local(theirs)
+    assert isinstance(ours, OneRank)
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+    x = vector(35, dtype, 1)
+    out = np.empty_like(x)
+    assert ours.forward_local(x, out) is out
+    assert_close(out, theirs.matvec(x), dtype)
+    assert_close(ours.adjoint_local(x, None), theirs.rmatvec(x), dtype)
+
+
+def test_whole_numbers_stay_with_pylops():
+    assert isinstance(lift_local(pylops.FirstDerivative(5, dtype="int64")), LiftedOperator)
+
+
+def test_operators_of_one_rank_are_local(comm):
+    ours = lift_local(Laplacian((4, 6), comm=alone()))
+    x = vector(24, "f8", 1)
+    assert_close(ours.forward_local(x, None), pylops.Laplacian((4, 6)).matvec(x), "f8")
+    with pytest.raises(LayoutError, match="stack"):
+        lift_local(Gradient((4, 6), comm=alone()))
+    if comm.size > 1:
+        with pytest.raises(UnsupportedTypeError, match=f"{comm.size} ranks"):
+            lift_local(Laplacian((4, 6), comm=comm))

@@ -3,6 +3,6 @@
 from collops.comm.communicator import Communicator
 from collops.comm.plan import Box, Exchange, ExchangePlan
 from collops.comm.transport import Pending, Transport
-from collops.comm.world import from_mpi4py, world
+from collops.comm.world import alone, from_mpi4py, world
 
-__all__ = ["Box", "Communicator", "Exchange", "ExchangePlan", "Pending", "Transport", "from_mpi4py", "world"]
+__all__ = ["Box", "Communicator", "Exchange", "ExchangePlan", "Pending", "Transport", "alone", "from_mpi4py", "world"]

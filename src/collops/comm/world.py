@@ -9,6 +9,7 @@ import importlib.util
 import os
 import socket
 import sys
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +25,7 @@ from collops.comm.staged import StagedTransport
 from collops.comm.transport import Transport
 from collops.errors import InputError, TransportError
 
-__all__ = ["TRANSPORTS", "device_count", "from_mpi4py", "load_mpi", "world"]
+__all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "load_mpi", "world"]
 
 TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 
@@ -62,6 +63,12 @@ def world(transport: str = "auto") -> Communicator:
         known = _made[None, transport] = _build(mpi, control, transport, reason)
         profile.report_on(known)
     return known
+
+
+@cache
+def alone() -> Communicator:
+    """Return the communicator of this rank only, which sends nothing. Not collective."""
+    return Communicator(SerialTransport(), None)
 
 
 def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:

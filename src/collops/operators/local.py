@@ -9,7 +9,9 @@ import numpy as np
 
 from collops.backend import engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
+from collops.operators.base import LinearOperator
 from collops.operators.dense import dense
+from collops.operators.one_rank import OneRank, derivative_of_pylops
 
 __all__ = ["LiftedOperator", "LocalOperator", "SparseMatrix", "lift_local", "store"]
 
@@ -44,9 +46,11 @@ def lift_local(op: Any) -> LocalOperator:
     Parameters
     ----------
     op : LocalOperator, array, PyLops or SciPy operator
-        One of: an object of the protocol `LocalOperator`, which is returned as it is; a 2-D array of any engine or a
-        ``pylops.MatrixMult`` of one, applied by our own matrix product; a sparse matrix of SciPy or CuPy; anything with
-        ``shape``, ``dtype``, ``matvec`` and ``rmatvec``, such as the operators of PyLops and ``scipy.sparse.linalg``.
+        One of: an object of the protocol `LocalOperator`, which is returned as it is; an operator of this package on a
+        communicator of one rank (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of
+        one, applied by our own matrix product; PyLops' derivatives and Laplacian, applied as our own; a sparse matrix
+        of SciPy or CuPy; anything with ``shape``, ``dtype``, ``matvec`` and ``rmatvec``, such as the other operators of
+        PyLops and those of ``scipy.sparse.linalg``.
 
     Returns
     -------
@@ -55,15 +59,20 @@ def lift_local(op: Any) -> LocalOperator:
     Raises
     ------
     UnsupportedTypeError
-        If `op` is none of these.
+        If `op` is none of these, or a distributed operator of several ranks.
     LayoutError
         If it is an array that has not two axes.
     """
     if callable(getattr(op, "forward_local", None)) and callable(getattr(op, "adjoint_local", None)):
         return op
+    if isinstance(op, LinearOperator):
+        return OneRank(op)
     matrix = _dense_matrix(op)
     if matrix is not None:
         return dense(matrix)
+    derivative = derivative_of_pylops(op)
+    if derivative is not None:
+        return derivative
     shape, dtype = getattr(op, "shape", None), getattr(op, "dtype", None)
     if shape is not None and len(shape) == 2 and dtype is not None:
         if hasattr(op, "tocsr"):
@@ -72,8 +81,7 @@ def lift_local(op: Any) -> LocalOperator:
             return LiftedOperator(op)
     raise UnsupportedTypeError(
         f"{type(op).__module__}.{type(op).__qualname__} is no local operator: it needs shape, dtype, matvec and "
-        "rmatvec (PyLops, SciPy), or forward_local and adjoint_local; distributed operators are stacked by "
-        "StackedVStack, StackedHStack and StackedBlockDiag"
+        "rmatvec (PyLops, SciPy), or forward_local and adjoint_local"
     )
 
 
