@@ -52,5 +52,5 @@ def run(options: tuple[str, ...], launch: launches.Launch, folder: Path) -> None
     """Do what a launch would do."""
     loaded = library(options, folder)
     loaded.argument_bytes.restype = ctypes.c_ulonglong
-    assert loaded.argument_bytes() == launch.argument.itemsize
-    loaded.run(ctypes.c_void_p(launch.argument.ctypes.data), *launch.grid, *launch.block)
+    assert loaded.argument_bytes() == launch.argument.itemsize == launch.by_value.itemsize
+    loaded.run(ctypes.c_void_p(launch.by_value.ctypes.data), *launch.grid, *launch.block)

@@ -86,4 +86,4 @@ class CudaKernel:
 
     def _run(self, launches: Launches, launch: Launch | None) -> None:
         if launch is not None:
-            _function(self._device, launches.options)(launch.grid, launch.block, (launch.argument,))
+            _function(self._device, launches.options)(launch.grid, launch.block, (launch.by_value,))
