@@ -75,6 +75,7 @@ BENCHMARKS = {
         Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", "collops.bench.cgls"),
         Benchmark("lsm", "Least-squares Kirchhoff migration.", "collops.bench.lsm"),
         Benchmark("collectives", "Messages of all sizes against the raw library.", "collops.bench.collectives"),
+        Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi"),
     )
 }
 """All benchmarks that can be run."""
