@@ -72,7 +72,7 @@ class ExchangePlan:
             raise LayoutError("what a rank sends to itself must have the shape of what it receives from itself")
         self._local = list(zip(sources, targets, strict=True))
         self._tag = comm.next_plan_tag()
-        self._elements = sum(prod(send.shape) for send in self._sends)
+        self._elements = sum(send.elements for send in self._sends)
         self._places: dict[Any, tuple[list[int | None], list[int | None]]] = {}
 
     def start(self, source: Any, target: Any, *, aside: bool = False) -> Exchange:
@@ -112,9 +112,9 @@ class ExchangePlan:
         if transport.by_address:
             return self._start_by_address(transport, sources, target, engine.xp, aside)
         xp = engine.xp
-        sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, _ in self._sends]
+        sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, *_ in self._sends]
         landings = []
-        for peer, _, box, shape in self._receives:
+        for peer, _, box, shape, _ in self._receives:
             view = target[box]
             landing = view if view.flags.c_contiguous else xp.empty(shape, target.dtype)
             landings.append((peer, view, landing))
@@ -127,24 +127,24 @@ class ExchangePlan:
         sent_from, landed_at = self._places_in(sources, target)
         packed = []
         sends = []
-        for (peer, part, box, shape), place in zip(self._sends, sent_from, strict=True):
+        for (peer, part, box, _, elements), place in zip(self._sends, sent_from, strict=True):
             if place is None:
                 array = xp.ascontiguousarray(sources[part][box])
                 packed.append(array)
                 address = array.data.ptr
             else:
                 address = sources[part].data.ptr + place
-            sends.append((peer, address, prod(shape) * itemsize))
+            sends.append((peer, address, elements * itemsize))
         landings = []
         receives = []
-        for (peer, _, box, shape), place in zip(self._receives, landed_at, strict=True):
+        for (peer, _, box, shape, elements), place in zip(self._receives, landed_at, strict=True):
             if place is None:
                 landing = xp.empty(shape, target.dtype)
                 landings.append((target[box], landing))
                 address = landing.data.ptr
             else:
                 address = target.data.ptr + place
-            receives.append((peer, address, prod(shape) * itemsize))
+            receives.append((peer, address, elements * itemsize))
         pending = transport.start_addresses(sends, receives, aside)
         return Exchange(target, landings, pending, packed)
 
@@ -154,8 +154,8 @@ class ExchangePlan:
         places = self._places.get(key)
         if places is None:
             places = self._places[key] = (
-                [_place(box, sources[part]) for _, part, box, _ in self._sends],
-                [_place(box, target) for _, _, box, _ in self._receives],
+                [_place(box, sources[part]) for _, part, box, *_ in self._sends],
+                [_place(box, target) for _, _, box, *_ in self._receives],
             )
         return places
 
@@ -201,11 +201,12 @@ class _Side(NamedTuple):
     part: int
     box: Box
     shape: tuple[int, ...]
+    elements: int
 
 
 def _remote(boxes: Sequence[tuple[int, Box]], parts: Sequence[int], rank: int) -> list[_Side]:
     return [
-        _Side(peer, part, box, _extent(box))
+        _Side(peer, part, box, _extent(box), prod(_extent(box)))
         for (peer, box), part in zip(boxes, parts, strict=True)
         if peer != rank and prod(_extent(box))
     ]
