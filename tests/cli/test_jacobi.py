@@ -1,0 +1,48 @@
+"""``collops jacobi`` as a user runs it: the options with one dash, the output, the exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+from tests.cli.commands import collops
+
+pytestmark = pytest.mark.serial
+needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+SMALL = ("-nx", 30, "-ny", 24, "-niter", 6, "--engine", "numpy")
+
+
+@needs_mpi
+def test_csv_line_on_two_ranks(tmp_path):
+    result = collops("jacobi", *SMALL, "--ranks", 2, "-nccheck", 2, "-csv", "--variant", "shared", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    fields = result.stdout.strip().split(", ")
+    assert fields[:7] == ["shared", "30", "24", "6", "2", "2", "1"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_is_all_there_is(tmp_path):
+    result = collops("jacobi", *SMALL, "--json", "--quiet", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    numbers = json.loads(result.stdout)
+    assert numbers["variants"][0]["differing_points"] == 0
+    assert numbers["problem"]["nx"] == 30
+    assert result.stderr == ""
+
+
+def test_compare_prints_a_table(tmp_path):
+    result = collops("jacobi", *SMALL, "--compare", "--out", tmp_path / "out", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for word in ("mpi_overlap", "shared", "efficiency", "jacobi.png"):
+        assert word in result.stdout
+    assert (tmp_path / "out" / "jacobi.png").is_file()
+
+
+@pytest.mark.parametrize("wrong", [("-nx", 1), ("--variant", "peer"), ("--process-grid", "2x2"), ("-nz", 3)])
+def test_bad_input_is_one_line(tmp_path, wrong):
+    result = collops("jacobi", *SMALL, *wrong, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
