@@ -52,8 +52,7 @@ class ADMM(Splitting):
         """Return the state before the first iteration."""
         x, z = data, x0
         sums = self.start(x)
-        self.finish(sums, self._objective(x) if self.objective else None)
-        sums.values[:2] = -1
+        self.before(sums, self._objective(x) if self.objective else None)
         return ADMMState(x, z, zeros_like(x), new_array(x.layout, x, x.dtype), sums)
 
     def step(self, state: ADMMState) -> ADMMState:

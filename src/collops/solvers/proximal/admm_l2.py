@@ -71,8 +71,7 @@ class ADMML2(Splitting):
         image = operator._forward(x, new_array(operator.range, x, x.dtype))
         z = image.copy() if x0 is None else x0.astype(x.dtype)
         sums = self.start(z, x)
-        self.finish(sums, self._objective(x, image) if self.objective else None)
-        sums.values[:2] = -1
+        self.before(sums, self._objective(x, image) if self.objective else None)
         right = new_array(operator.range, x, x.dtype)
         stacked = StackedArray([self.b.astype(x.dtype), right])
         difference = new_array(operator.range, x, x.dtype)

@@ -56,8 +56,7 @@ class LinearizedADMM(Splitting):
         z = image.copy() if x0 is None else x0.astype(x.dtype)
         difference = axpby(1.0, image, -1.0, z, out=new_array(operator.range, x, x.dtype))
         sums = self.start(difference, x)
-        self.finish(sums, self._objective(x, image) if self.objective else None)
-        sums.values[:2] = -1
+        self.before(sums, self._objective(x, image) if self.objective else None)
         gradient = new_array(operator.domain, x, x.dtype)
         return LinearizedADMMState(operator, x, z, zeros_like(z), image, difference, gradient, sums)
 

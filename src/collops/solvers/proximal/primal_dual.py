@@ -77,8 +77,7 @@ class PrimalDual(Splitting):
         image = new_array(operator.range, x, x.dtype)
         y = zeros_like(image) if x0 is None else x0.astype(x.dtype)
         sums = self.start(x, y)
-        self.finish(sums, self._objective(operator, x, image) if self.objective else None)
-        sums.values[:2] = -1
+        self.before(sums, self._objective(operator, x, image) if self.objective else None)
         gradient, point = (new_array(operator.domain, x, x.dtype) for _ in range(2))
         return PrimalDualState(operator, x, y, x.copy(), image, gradient, point, sums, 0)
 

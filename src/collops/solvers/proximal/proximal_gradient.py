@@ -85,8 +85,7 @@ class ProximalGradient(Splitting):
         """Return the state before the first iteration."""
         x = data
         sums = self.start(x)
-        self.finish(sums, self._objective(x, 0) if self.objective else None)
-        sums.values[:2] = -1
+        self.before(sums, self._objective(x, 0) if self.objective else None)
         accelerated, searching = self.momenta is not None, self.backtracking is not None
         return ProximalGradientState(
             x,

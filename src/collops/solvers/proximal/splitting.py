@@ -47,10 +47,13 @@ class Splitting:
     width = 4
 
     def start(self, *arrays: Any) -> StepSums:
-        """Return the sums of an iteration over arrays, with numbers that say that there was none."""
-        sums = StepSums(*arrays, width=3, kept=1)
-        sums.values.fill(-1)
-        return sums
+        """Return the sums of an iteration over arrays."""
+        return StepSums(*arrays, width=3, kept=1)
+
+    def before(self, sums: StepSums, objective: Any = None) -> None:
+        """Set the numbers before the first iteration: the objective, and that there was no step. Collective."""
+        self.finish(sums, objective)
+        sums.values[: SECOND + 1] = -1
 
     def begin(self, sums: StepSums) -> None:
         """Prepare the sums for an iteration."""
