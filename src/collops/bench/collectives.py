@@ -22,9 +22,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from collops.bench.graphs import Captured
 from collops.bench.record import Measurement, check
 from collops.bench.registry import Context
 from collops.bench.timing import Plan, Timing, interleave, synchronize
@@ -162,11 +163,11 @@ def _measure(
             del programs[name]
     timings = interleave(programs, comm, engine, plan)
     if operation == "allreduce" and "collops nccl" in programs:
-        graph = _Captured(engine.xp, programs["collops nccl"])
+        graph = Captured(engine.xp, programs["collops nccl"], _CAPTURED_CALLS)
         error = _error_of(engine, graph.replay, buffers)
         checks.append(check(comm, f"{operation} of {size} bytes by {REPLAYED} against integers", error, 0.0))
         timing = interleave({REPLAYED: graph.replay}, comm, engine, plan)[REPLAYED]
-        timings[REPLAYED] = _per_captured_call(timing)
+        timings[REPLAYED] = graph.of_one_call(timing)
     return Measurement(
         operation,
         {"size": size, "dtype": "float32"},
@@ -383,38 +384,6 @@ def _raw(context: Context) -> _RawMpi | _RawNccl | str:
         return str(problem)
     except ImportError as problem:
         return f"nccl4py does not load: {problem}"
-
-
-class _Captured:
-    """Several calls of a program, captured once as a CUDA graph."""
-
-    def __init__(self, xp: Any, program: Callable[[], Any]) -> None:
-        program()
-        xp.cuda.Device().synchronize()
-        stream = xp.cuda.Stream(non_blocking=True)
-        with stream:
-            stream.begin_capture()
-            for _ in range(_CAPTURED_CALLS):
-                program()
-            self._graph = stream.end_capture()
-
-    def replay(self) -> None:
-        """Launch all of the calls on the current stream."""
-        self._graph.launch()
-
-
-def _per_captured_call(timing: Timing) -> Timing:
-    """Return the timing of one of the calls that one replay makes."""
-    clocks = {
-        name: replace(
-            spread,
-            median=spread.median / _CAPTURED_CALLS,
-            minimum=spread.minimum / _CAPTURED_CALLS,
-            maximum=spread.maximum / _CAPTURED_CALLS,
-        )
-        for name, spread in timing.clocks.items()
-    }
-    return Timing(timing.calls * _CAPTURED_CALLS, clocks)
 
 
 def _seconds(program: Callable[[], Any], comm: Communicator, engine: Engine) -> float:

@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from collops.array import StackedArray
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
@@ -72,6 +73,15 @@ class Peer:
             local_array=local,
             engine=self.engine,
         )
+
+    def like(self, array: Any, replicated: bool) -> Any:
+        """Return an array of ours as one of the peer's: ravelled, with the same local values."""
+        if isinstance(array, StackedArray):
+            return self.module.StackedDistributedArray([self.like(part, replicated) for part in array.arrays])
+        local = array.local_array.reshape(-1)
+        if replicated:
+            return self.replicated(local)
+        return self.split(local, [array.layout.local_size(rank) for rank in range(self.ranks)])
 
     def vstack(self, operators: Sequence[Any]) -> Any:
         """Stack every rank's operators vertically."""

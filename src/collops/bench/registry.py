@@ -74,6 +74,7 @@ BENCHMARKS = {
         Benchmark("arrays", "Dot products and x + 2y of distributed arrays.", "collops.bench.arrays"),
         Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", "collops.bench.cgls"),
         Benchmark("lsm", "Least-squares Kirchhoff migration.", "collops.bench.lsm"),
+        Benchmark("operators", "Every operator, forward and adjoint, small and large.", "collops.bench.operators"),
         Benchmark("collectives", "Messages of all sizes against the raw library.", "collops.bench.collectives"),
         Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi"),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collops.bench.jacobi_plot import draw_scaling
 from collops.bench.record import Measurement, Record, read_record
 from collops.errors import InputError
 
@@ -16,6 +17,7 @@ __all__ = [
     "BEGIN",
     "END",
     "plot_bandwidth",
+    "plot_jacobi",
     "plot_speedups",
     "read_records",
     "seconds_in_words",
@@ -107,7 +109,7 @@ def update_readme(path: str | Path, records: Sequence[Record]) -> None:
 
 
 def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
-    """Plot the bandwidth for each record of collectives, and the speed of all others on a machine.
+    """Plot the bandwidth for each record of collectives, the scaling of Jacobi's method, and the speed of all others.
 
     Returns
     -------
@@ -124,6 +126,12 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
         if record.benchmark == "collectives":
             name = f"bandwidth-{record.machine_name}-{record.ranks}.png"
             written.append(plot_bandwidth(record, folder / name))
+    machines: dict[str, list[Record]] = {}
+    for record in records:
+        if record.benchmark == "jacobi":
+            machines.setdefault(record.machine_name, []).append(record)
+    for machine, there in machines.items():
+        written.append(plot_jacobi(there, folder / f"jacobi-{machine}.png"))
     places: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         if any(m.speedup is not None for m in record.measurements) and record.benchmark != "collectives":
@@ -177,6 +185,15 @@ def _draw_bandwidth(panel: Axes, operation: str, measurements: Sequence[Measurem
     panel.set_xticks(ticks, [_bytes_in_words(tick) for tick in ticks])
     panel.set(title=operation, xlabel="message size", ylabel="bus bandwidth, GB/s")
     panel.grid(alpha=0.3)
+
+
+def plot_jacobi(records: Sequence[Record], path: str | Path) -> Path:
+    """Plot the time of an iteration of Jacobi's method over the ranks: a panel a family of grids, a line a variant."""
+    families = {measurement.case for record in records for measurement in record.measurements}
+    figure = _figure(width=1.0 + 3.2 * len(families), height=3.6)
+    draw_scaling(figure, records)
+    figure.suptitle(f"Jacobi's method, {records[0].machine_name}, norm in every iteration")
+    return _save(figure, path)
 
 
 def plot_speedups(records: Sequence[Record], path: str | Path) -> Path:

@@ -1,0 +1,55 @@
+"""The plot of Jacobi's method: the time of an iteration by programming model and number of ranks, from all records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collops.bench.record import Measurement, Record
+
+__all__ = ["draw_scaling"]
+
+_BEST = 5  # variants in a panel, the fastest at the largest number of ranks
+
+
+def draw_scaling(figure: Any, records: Sequence[Record]) -> None:
+    """Draw a panel for each family of grids, with a line a variant over the ranks, and the limit of the memory.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        Gets the panels.
+    records : sequence of Record
+        Of one machine, with different numbers of ranks.
+    """
+    records = sorted(records, key=lambda record: record.ranks)
+    families = list(dict.fromkeys(measurement.case for record in records for measurement in record.measurements))
+    panels = figure.subplots(1, len(families), squeeze=False)[0]
+    for panel, family in zip(panels, families, strict=True):
+        points = [
+            (record.ranks, measurement)
+            for record in records
+            for measurement in record.measurements
+            if measurement.case == family
+        ]
+        _draw_family(panel, family, points)
+
+
+def _draw_family(panel: Any, family: str, points: Sequence[tuple[int, Measurement]]) -> None:
+    largest = points[-1][1]
+    fastest = sorted(largest.timings, key=lambda name: largest.timings[name].wall.median)[:_BEST]
+    for name in fastest:
+        line = [(ranks, 1e6 * one.timings[name].wall.median) for ranks, one in points if name in one.timings]
+        panel.plot(*zip(*line, strict=True), marker="o", label=name)
+    limits = [(ranks, 1e6 * one.parameters["memory_limit"]) for ranks, one in points]
+    panel.plot(*zip(*limits, strict=True), color="black", linestyle="--", linewidth=1, label="memory's limit")
+    ranks = [number for number, _ in points]
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(ranks, [str(number) for number in ranks])
+    panel.set_yscale("log")
+    panel.set_title(f"{family}\n{largest.parameters['nx']} x {largest.parameters['ny']} on {ranks[-1]}", fontsize=9)
+    panel.set_xlabel("ranks")
+    panel.set_ylabel("µs an iteration")
+    panel.grid(alpha=0.3, which="both")
+    panel.legend(fontsize=7, frameon=False)
