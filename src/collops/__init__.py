@@ -33,12 +33,14 @@ if TYPE_CHECKING:
         zeros_like,
     )
     from collops.comm import Communicator, ExchangePlan, from_mpi4py, world
+    from collops.graph import IndexScatter, StarForest
     from collops.operators import (
         FFT,
         FFT2D,
         FFTND,
         MDC,
         BlockDiag,
+        CSRMatrix,
         Diagonal,
         FirstDerivative,
         Fredholm1,
@@ -88,12 +90,13 @@ _ROOMS = {
         *("from_global", "from_local", "full", "load", "ones", "random", "save", "where", "zeros", "zeros_like"),
     ),
     "collops.comm": ("Communicator", "ExchangePlan", "from_mpi4py", "world"),
+    "collops.graph": ("IndexScatter", "StarForest"),
     "collops.operators": (
         *("FirstDerivative", "Gradient", "Halo", "Laplacian", "SecondDerivative"),
         *("FFT", "FFT2D", "FFTND", "Fredholm1", "MDC"),
         *("Diagonal", "Identity", "MatrixMult", "NonStationaryConvolve1D", "Restriction", "Sum", "Transpose", "Zero"),
         *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
-        "dottest",
+        *("CSRMatrix", "dottest"),
     ),
     "collops.operators.kirchhoff": ("Kirchhoff",),
     "collops.solvers": ("SolverResult", "Status", "cg", "cgls", "fista", "ista", "lsqr", "power_iteration"),

@@ -6,6 +6,7 @@ from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
 from collops.operators.base import LinearOperator
 from collops.operators.block_diag import BlockDiag
 from collops.operators.convolve import NonStationaryConvolve1D
+from collops.operators.csr import CSRMatrix
 from collops.operators.derivatives import FirstDerivative, Gradient, Laplacian, SecondDerivative
 from collops.operators.diagonal import Diagonal
 from collops.operators.dottest import dottest
@@ -32,6 +33,7 @@ __all__ = [
     "MDC",
     "Adjoint",
     "BlockDiag",
+    "CSRMatrix",
     "Combination",
     "Conjugate",
     "Diagonal",

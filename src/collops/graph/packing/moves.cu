@@ -1,0 +1,294 @@
+// Moves between points of two arrays: packing, unpacking with an operation, and what stays on one device, each in one
+// kernel.
+//
+// One module is compiled for each element type (ELEMENT) and operation (OPERATION). Nothing here needs a header or a
+// library, so that NVRTC and hipRTC can both compile it. Sums are not contracted into fused operations by its options,
+// so that they have the bits that they have on the host.
+//
+// compile-with: -DELEMENT=0 -DOPERATION=1
+// compile-with: -DELEMENT=2 -DOPERATION=1
+// compile-with: -DELEMENT=3 -DOPERATION=3
+// compile-with: -DELEMENT=4 -DOPERATION=2
+// compile-with: -DELEMENT=5 -DOPERATION=1
+// compile-with: -DELEMENT=10 -DOPERATION=1
+// compile-with: -DELEMENT=12 -DOPERATION=1
+// compile-with: -DELEMENT=14 -DOPERATION=1
+// compile-with: -DELEMENT=5 -DOPERATION=0
+
+#ifndef ELEMENT
+#define ELEMENT 2
+#endif
+#ifndef OPERATION
+#define OPERATION 0
+#endif
+
+#define REPLACE 0
+#define SUM 1
+#define PROD 2
+#define MIN 3
+#define MAX 4
+#define LAND 5
+#define LOR 6
+#define LXOR 7
+
+// ---- What differs between CUDA and HIP
+
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
+__device__ inline float widen_half(unsigned short bits)
+{
+    return static_cast<float>(__builtin_bit_cast(_Float16, bits));
+}
+__device__ inline unsigned short narrow_half(float value)
+{
+    return __builtin_bit_cast(unsigned short, static_cast<_Float16>(value));
+}
+#else
+__device__ inline float widen_half(unsigned short bits)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+__device__ inline unsigned short narrow_half(float value)
+{
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+#endif
+
+typedef long long Long;
+
+// ---- Elements: what memory holds, and how two of them are combined
+
+template <typename R>
+struct Complex {
+    R re, im;
+};
+
+template <typename T>
+__device__ inline T combine_numbers(T old, T value)
+{
+#if OPERATION == SUM
+    return static_cast<T>(old + value);
+#elif OPERATION == PROD
+    return static_cast<T>(old * value);
+#elif OPERATION == MIN
+    return old < value || old != old ? old : value;
+#elif OPERATION == MAX
+    return old > value || old != old ? old : value;
+#elif OPERATION == LAND
+    return static_cast<T>(old != T(0) && value != T(0));
+#elif OPERATION == LOR
+    return static_cast<T>(old != T(0) || value != T(0));
+#elif OPERATION == LXOR
+    return static_cast<T>((old != T(0)) != (value != T(0)));
+#else
+    return value;
+#endif
+}
+
+template <typename R>
+__device__ inline Complex<R> combine_numbers(Complex<R> old, Complex<R> value)
+{
+#if OPERATION == SUM
+    return {old.re + value.re, old.im + value.im};
+#elif OPERATION == PROD
+    return {old.re * value.re - old.im * value.im, old.re * value.im + old.im * value.re};
+#else
+    return value;
+#endif
+}
+
+#if ELEMENT == 0
+struct Half {
+    unsigned short bits;
+};
+typedef Half Element;
+__device__ inline Element combine(Element old, Element value)
+{
+#if OPERATION == REPLACE
+    return value;
+#else
+    return {narrow_half(combine_numbers(widen_half(old.bits), widen_half(value.bits)))};
+#endif
+}
+#elif ELEMENT == 1
+struct Bfloat {
+    unsigned short bits;
+};
+typedef Bfloat Element;
+__device__ inline float widen_bfloat(unsigned short bits) { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
+__device__ inline unsigned short narrow_bfloat(float value)
+{
+    unsigned bits = __float_as_uint(value);
+    if (value != value) return static_cast<unsigned short>((bits >> 16) | 0x40u);
+    return static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+__device__ inline Element combine(Element old, Element value)
+{
+#if OPERATION == REPLACE
+    return value;
+#else
+    return {narrow_bfloat(combine_numbers(widen_bfloat(old.bits), widen_bfloat(value.bits)))};
+#endif
+}
+#elif ELEMENT == 14
+typedef unsigned char Element;  // a truth value: sums and maxima are "or", products and minima "and"
+__device__ inline Element combine(Element old, Element value)
+{
+#if OPERATION == SUM || OPERATION == MAX || OPERATION == LOR
+    return old || value;
+#elif OPERATION == PROD || OPERATION == MIN || OPERATION == LAND
+    return old && value;
+#elif OPERATION == LXOR
+    return !old != !value;
+#else
+    return value;
+#endif
+}
+#else
+#if ELEMENT == 2
+typedef float Element;
+#elif ELEMENT == 3
+typedef double Element;
+#elif ELEMENT == 4
+typedef Complex<float> Element;
+#elif ELEMENT == 5
+typedef Complex<double> Element;
+#elif ELEMENT == 6
+typedef signed char Element;
+#elif ELEMENT == 7
+typedef unsigned char Element;
+#elif ELEMENT == 8
+typedef short Element;
+#elif ELEMENT == 9
+typedef unsigned short Element;
+#elif ELEMENT == 10
+typedef int Element;
+#elif ELEMENT == 11
+typedef unsigned int Element;
+#elif ELEMENT == 12
+typedef long long Element;
+#elif ELEMENT == 13
+typedef unsigned long long Element;
+#endif
+__device__ inline Element combine(Element old, Element value) { return combine_numbers(old, value); }
+#endif
+
+// ---- Points: an index array, or a nested arithmetic progression of up to three axes
+
+struct Points {
+    const int* numbers;
+    Long start, inner, middle, by_inner, by_middle, by_outer;
+
+    __device__ inline Long operator[](Long i) const
+    {
+        if (numbers) return numbers[i];
+        if (i < inner) return start + i * by_inner;
+        const unsigned position = static_cast<unsigned>(i), row = position / static_cast<unsigned>(inner);
+        const unsigned plane = row / static_cast<unsigned>(middle);
+        return start + (position - row * static_cast<unsigned>(inner)) * by_inner
+            + (row - plane * static_cast<unsigned>(middle)) * by_middle + plane * by_outer;
+    }
+};
+
+#define POINTS(name)                                                                                                   \
+    const int *name##_numbers, Long name##_start, Long name##_inner, Long name##_middle, Long name##_by_inner,        \
+        Long name##_by_middle, Long name##_by_outer
+#define AS_POINTS(name)                                                                                                \
+    Points { name##_numbers, name##_start, name##_inner, name##_middle, name##_by_inner, name##_by_middle, name##_by_outer }
+
+// Every thread goes over the values of all points with the stride of the grid.
+#define FOR_VALUES(t, count)                                                                                           \
+    for (Long t = blockIdx.x * static_cast<Long>(blockDim.x) + threadIdx.x; t < (count);                              \
+         t += static_cast<Long>(gridDim.x) * blockDim.x)
+
+// ---- Kernels
+
+// No point of `to` is there twice.
+extern "C" __global__ void move(
+    const Element* __restrict__ source, Element* target, Long points, Long width, POINTS(from), POINTS(to))
+{
+    const Points from = AS_POINTS(from), to = AS_POINTS(to);
+    FOR_VALUES(t, points * width)
+    {
+        const Long point = width == 1 ? t : t / width, value = t - point * width;
+        Element* place = target + to[point] * width + value;
+        const Element given = source[from[point] * width + value];
+#if OPERATION == REPLACE
+        *place = given;
+#else
+        *place = combine(*place, given);
+#endif
+    }
+}
+
+// Points of the target have several values each, one after the other in `order`: one thread combines them in turn.
+extern "C" __global__ void fold(const Element* __restrict__ source, Element* target, Long points, Long width,
+    POINTS(from), const int* __restrict__ to, const int* __restrict__ starts, const int* __restrict__ order)
+{
+    const Points from = AS_POINTS(from);
+    FOR_VALUES(t, points * width)
+    {
+        const Long point = width == 1 ? t : t / width, value = t - point * width;
+        Element* place = target + static_cast<Long>(to[point]) * width + value;
+        Element sum = *place;
+        for (int k = starts[point]; k < starts[point + 1]; ++k)
+            sum = combine(sum, source[from[order[k]] * width + value]);
+        *place = sum;
+    }
+}
+
+// As `fold`; `before`, which may be the source, gets what was there before each value.
+extern "C" __global__ void fetch(const Element* source, Element* target, Element* before, Long points, Long width,
+    POINTS(from), const int* __restrict__ to, const int* __restrict__ starts, const int* __restrict__ order)
+{
+    const Points from = AS_POINTS(from);
+    FOR_VALUES(t, points * width)
+    {
+        const Long point = width == 1 ? t : t / width, value = t - point * width;
+        Element* place = target + static_cast<Long>(to[point]) * width + value;
+        Element sum = *place;
+        for (int k = starts[point]; k < starts[point + 1]; ++k) {
+            const Long at = from[order[k]] * width + value;
+            const Element given = source[at];
+            before[at] = sum;
+            sum = combine(sum, given);
+        }
+        *place = sum;
+    }
+}
+
+#if OPERATION == SUM
+#if ELEMENT == 2 || ELEMENT == 3 || ELEMENT == 10 || ELEMENT == 11 || ELEMENT == 13
+__device__ inline void add(Element* place, Element value) { atomicAdd(place, value); }
+#define ATOMIC
+#elif ELEMENT == 12
+__device__ inline void add(Element* place, Element value)
+{
+    atomicAdd(reinterpret_cast<unsigned long long*>(place), static_cast<unsigned long long>(value));
+}
+#define ATOMIC
+#elif ELEMENT == 4 || ELEMENT == 5
+__device__ inline void add(Element* place, Element value)
+{
+    atomicAdd(&place->re, value.re);
+    atomicAdd(&place->im, value.im);
+}
+#define ATOMIC
+#endif
+#ifdef ATOMIC
+// Points of the target may be there several times; the order of additions is not fixed.
+extern "C" __global__ void add_atomically(
+    const Element* __restrict__ source, Element* target, Long points, Long width, POINTS(from), POINTS(to))
+{
+    const Points from = AS_POINTS(from), to = AS_POINTS(to);
+    FOR_VALUES(t, points * width)
+    {
+        const Long point = width == 1 ? t : t / width, value = t - point * width;
+        add(target + to[point] * width + value, source[from[point] * width + value]);
+    }
+}
+#endif
+#endif

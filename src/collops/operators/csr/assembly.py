@@ -1,0 +1,82 @@
+"""Sparse rows from triples that any rank may have: places are found once, values added by a star-forest reduce."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.errors import CollopsError, LayoutError
+from collops.graph import StarForest
+from collops.graph.patterns import owners
+
+if TYPE_CHECKING:
+    from collops.array import Layout
+    from collops.comm import Communicator
+
+__all__ = ["Assembly"]
+
+
+class Assembly:
+    """Where triples go: worked out once for their rows and columns, used for any values. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    rows : Layout
+        Of the matrix' rows.
+    columns : int
+        Number of columns.
+    i, j : sequence of int
+        Global row and column of each triple of this rank; the same place may be named any number of times.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if there is no such row or column, or the lists differ in length.
+    """
+
+    def __init__(self, comm: Communicator, rows: Layout, columns: int, i: Any, j: Any) -> None:
+        self._shape = rows.local_size(comm.rank), columns
+        found, error = None, None
+        try:
+            i, j = np.asarray(i).reshape(-1), np.asarray(j).reshape(-1)
+            if len(i) != len(j):
+                raise LayoutError(f"{len(i)} rows need as many columns, not {len(j)}")
+            wrong = j[(j < 0) | (j >= columns)]
+            if len(wrong):
+                raise LayoutError(f"there is no column {wrong[0]} of {columns}")
+            found = owners(rows, comm.rank, i)
+        except CollopsError as problem:
+            error = problem
+        comm.check(error)
+        assert found is not None
+        ranks, local = found
+        order = np.argsort(ranks, kind="stable")
+        leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
+        arriving = comm.alltoall(leaving)
+        places = np.stack([local, j.astype(np.int64)], axis=1)[order]
+        here = comm.alltoallv(places, leaving.tolist(), arriving.tolist())
+        places, slots = np.unique(here, axis=0, return_inverse=True)
+        self._places = places
+        named = np.empty(len(i), np.int64)
+        named[order] = comm.alltoallv(slots.reshape(-1).astype(np.int64), arriving.tolist(), leaving.tolist())
+        self._forest = StarForest(comm, len(places), None, ranks, named, wire="own")
+        self.triples = len(i)
+
+    def local_rows(self, values: Any) -> Any:
+        """Return this rank's rows of triples with these values, with global columns; equal places add up. Collective.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if there is not one value for each triple.
+        """
+        from scipy import sparse
+
+        values = np.ascontiguousarray(values).reshape(-1)
+        wrong = LayoutError(f"{self.triples} triples need as many values, not {len(values)}")
+        self._forest.comm.check(None if len(values) == self.triples else wrong)
+        data = self._forest.reduce(values, np.zeros(len(self._places), values.dtype), "sum")
+        return sparse.csr_array((data, (self._places[:, 0], self._places[:, 1])), shape=self._shape)

@@ -1,0 +1,57 @@
+"""Matrix Market files: read by one rank, in any of the format's kinds, for the others to get their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["read_matrix", "read_triples"]
+
+
+def read_matrix(path: str | Path) -> Any:
+    """Return the matrix of a file, by coordinates, symmetric parts written out. Not collective.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or is no Matrix Market file.
+    """
+    from scipy import io, sparse
+
+    try:
+        found = io.mmread(path)
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
+    except (ValueError, OverflowError) as problem:
+        raise InputError(f"{path} is no Matrix Market file: {problem}") from None
+    return sparse.coo_array(found)
+
+
+def read_triples(comm: Communicator, path: str | Path) -> tuple[tuple[int, int], Any, Any, Any]:
+    """Return the shape on every rank, and rows, columns and values on rank 0, none elsewhere. Collective.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the file cannot be used.
+    """
+    import numpy as np
+
+    matrix, error = None, None
+    if comm.rank == 0:
+        try:
+            matrix = read_matrix(path)
+        except InputError as problem:
+            error = problem
+    comm.check(error)
+    known = None if matrix is None else [*map(int, matrix.shape), str(matrix.dtype)]
+    rows, columns, dtype = comm.allgather_metadata(known)[0]
+    if matrix is None:
+        nothing = np.empty(0, np.int64)
+        return (rows, columns), nothing, nothing, np.empty(0, dtype)
+    return (rows, columns), *matrix.coords, matrix.data

@@ -1,0 +1,275 @@
+"""The distributed sparse matrix: rows split over ranks; what others hold arrives while the own part is multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.array import DistributedArray, Layout
+from collops.backend import Engine
+from collops.errors import CollopsError, LayoutError, UnsupportedTypeError
+from collops.graph import StarForest
+from collops.operators.base import LinearOperator
+from collops.operators.csr.blocks import Block, block_for
+from collops.operators.dims import check_holds, communicator_or_world
+from collops.operators.operands import operand
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["CSRMatrix"]
+
+
+class CSRMatrix(LinearOperator):
+    r"""A sparse matrix of which every rank has some rows, in order. Collective.
+
+    Parameters
+    ----------
+    local : sparse matrix
+        This rank's rows, of SciPy in any format, with global columns: shape ``(own rows, all columns)``.
+    columns : Layout, optional
+        Of the vectors that the matrix multiplies: one axis, split. By default that of the rows for a square matrix,
+        else as even as can be.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    wire : str
+        How neighbours' values travel; see :class:`collops.StarForest`.
+
+    Attributes
+    ----------
+    rows, columns : Layout
+        The layouts of range and domain.
+    nnz : int
+        Stored entries of this rank.
+    ghosts : numpy.ndarray
+        Global columns of other ranks that this rank's rows need.
+    forest : StarForest
+        From the elements of the domain to the ghosts.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if the local matrices have different numbers of columns, or `columns` does not fit.
+
+    Notes
+    -----
+    The rows of rank :math:`r` are :math:`A_r = D_r + O_r`, where :math:`D_r` has the columns that the rank itself
+    holds, and :math:`O_r` those of other ranks. Forward starts the exchange of the latter's elements, multiplies by
+    :math:`D_r`, and then by :math:`O_r`. Adjoint multiplies by :math:`O_r^H`, starts to send what belongs to other
+    ranks, and multiplies by :math:`D_r^H` meanwhile. Each is one exchange between neighbours.
+
+    On devices a kernel of our own multiplies, which a CUDA graph can record; CuPy's calls of cuSPARSE it cannot.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp, collops
+    >>> A = collops.CSRMatrix.from_global(sp.eye_array(5).tocsr() * 2)
+    >>> A.forward(collops.ones(5)).gather()
+    array([2., 2., 2., 2., 2.])
+    """
+
+    def __init__(
+        self,
+        local: Any,
+        columns: Layout | None = None,
+        *,
+        comm: Communicator | None = None,
+        wire: str = "auto",
+    ) -> None:
+        from scipy import sparse
+
+        comm = communicator_or_world(comm)
+        matrix, error = None, None
+        try:
+            if not sparse.issparse(local):
+                raise UnsupportedTypeError(
+                    f"the local rows must be a sparse matrix of SciPy, not {type(local).__name__}"
+                )
+            matrix = sparse.csr_array(local)
+            if columns is not None:
+                _check_columns(columns, matrix.shape[1], comm)
+        except CollopsError as problem:
+            error = problem
+        comm.check(error)
+        assert matrix is not None
+        known = comm.allgather_metadata([*map(int, matrix.shape), str(matrix.dtype)])
+        if len({width for _, width, _ in known}) > 1:
+            raise LayoutError(f"the ranks' rows must have equally many columns, not {[row[1] for row in known]}")
+        sizes = [count for count, _, _ in known]
+        rows = Layout.split(sum(sizes), comm.size, sizes=sizes)
+        if columns is None:
+            square = sum(sizes) == matrix.shape[1]
+            columns = rows if square else Layout.split(matrix.shape[1], comm.size)
+        self.rows, self.columns = rows, columns
+        super().__init__(columns, rows, np.result_type(*(kind for _, _, kind in known)), comm)
+        matrix = matrix.astype(self.dtype, copy=False)
+        self.nnz = int(matrix.nnz)
+        first = columns.offset(comm.rank)[0]
+        self._own, self._other, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
+        self.forest = StarForest.from_layout(comm, columns, self.ghosts, wire=wire)
+        self._blocks: dict[tuple[Engine, np.dtype], tuple[Block, Block]] = {}
+        self._buffers: dict[tuple[Engine, np.dtype], Any] = {}
+
+    # Ways to make one
+
+    @classmethod
+    def from_global(cls, matrix: Any, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:
+        """Return the matrix that every rank has as a whole. Collective.
+
+        Parameters
+        ----------
+        matrix : sparse matrix
+            The same on every rank.
+        comm, **options
+            As for the class, and `rows`: a layout of the rows, split as evenly as can be by default.
+        """
+        from scipy import sparse
+
+        comm = communicator_or_world(comm)
+        rows = options.pop("rows", None) or Layout.split(matrix.shape[0], comm.size)
+        (mine,) = rows.slices(comm.rank)
+        return cls(sparse.csr_array(matrix)[mine], comm=comm, **options)
+
+    @classmethod
+    def from_coo(
+        cls,
+        i: Sequence[int] | np.ndarray,
+        j: Sequence[int] | np.ndarray,
+        values: Any,
+        shape: tuple[int, int],
+        *,
+        rows: Layout | None = None,
+        comm: Communicator | None = None,
+        **options: Any,
+    ) -> CSRMatrix:
+        """Return the matrix of triples that any ranks have. Collective.
+
+        Parameters
+        ----------
+        i, j : sequence of int
+            Global rows and columns of this rank's triples.
+        values : array
+            Their values; values at one place are added, those of all ranks.
+        shape : tuple of int
+            Of the matrix.
+        rows : Layout, optional
+            Of its rows: one axis, split. As even as can be by default.
+        comm, **options
+            As for the class.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if a triple is outside the matrix, or lists differ in length.
+        """
+        from collops.operators.csr.assembly import Assembly
+
+        comm = communicator_or_world(comm)
+        rows = rows or Layout.split(shape[0], comm.size)
+        return cls(Assembly(comm, rows, shape[1], i, j).local_rows(values), comm=comm, **options)
+
+    @classmethod
+    def from_matrix_market(cls, path: str | Path, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:
+        """Return the matrix of a Matrix Market file, which rank 0 reads. Collective.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        comm, **options
+            As for :meth:`from_coo`.
+
+        Raises
+        ------
+        InputError
+            On every rank, if it cannot be read.
+        """
+        from collops.operators.csr.market import read_triples
+
+        comm = communicator_or_world(comm)
+        shape, i, j, values = read_triples(comm, path)
+        return cls.from_coo(i, j, values, shape, comm=comm, **options)
+
+    # Products
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        check_holds(out, x)
+        given, result = operand(x, out.dtype), out.local_array
+        own, other = self._parts(x.engine, out.dtype)
+        arriving = self.forest.start_bcast(given, self._ghost_values(x.engine, out.dtype))
+        own.multiply(given, result, add=False)
+        ghosts = arriving.finish()
+        if len(self.ghosts):
+            other.multiply(ghosts, result, add=True)
+        return out
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        check_holds(out, y)
+        given, result = operand(y, out.dtype), out.local_array
+        own, other = self._parts(y.engine, out.dtype)
+        ghosts = self._ghost_values(y.engine, out.dtype)
+        if len(self.ghosts):
+            other.multiply_adjoint(given, ghosts, add=False)
+        # Nothing is added to the result before the exchange is finished: no ghost is this rank's own.
+        leaving = self.forest.start_reduce(ghosts, result, "sum")
+        own.multiply_adjoint(given, result, add=False)
+        leaving.finish()
+        return out
+
+    def diagonal(self) -> DistributedArray:
+        """Return the entries ``A[i, i]`` of a matrix whose rows and columns are split alike, on the host. No messages.
+
+        Raises
+        ------
+        LayoutError
+            If they are not.
+        """
+        if self.columns is not self.rows:
+            raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
+        return DistributedArray(self.rows, self.comm, self._own.diagonal())
+
+    def free(self) -> None:
+        """Give back what the forest's wire keeps in MPI. Collective."""
+        self.forest.free()
+
+    def _parts(self, engine: Engine, dtype: np.dtype) -> tuple[Block, Block]:
+        key = (engine, dtype)
+        if key not in self._blocks:
+            self._blocks[key] = (block_for(engine, self._own, dtype), block_for(engine, self._other, dtype))
+        return self._blocks[key]
+
+    def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
+        key = (engine, dtype)
+        if key not in self._buffers:
+            self._buffers[key] = engine.xp.zeros(len(self.ghosts), dtype)
+        return self._buffers[key]
+
+
+def _check_columns(columns: Layout, count: int, comm: Communicator) -> None:
+    if columns.ndim != 1 or columns.ranks != comm.size or columns.size != count:
+        raise LayoutError(
+            f"the columns need a layout of one axis, {count} elements and {comm.size} ranks, not {columns}"
+        )
+    if columns.is_replicated and comm.size > 1:
+        raise LayoutError("the columns must be split over the ranks; for a replicated vector use VStack")
+
+
+def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:
+    """Return the part of rows in the own columns, the rest with its columns renumbered, and their global numbers."""
+    from scipy import sparse
+
+    count = matrix.shape[0]
+    own = (matrix.indices >= first) & (matrix.indices < end)
+    before = np.concatenate([[0], np.cumsum(own)])
+    ghosts, places = np.unique(matrix.indices[~own], return_inverse=True)
+    starts = before[matrix.indptr]
+    inner = sparse.csr_array((matrix.data[own], matrix.indices[own] - first, starts), shape=(count, end - first))
+    outer = sparse.csr_array(
+        (matrix.data[~own], places.reshape(-1), matrix.indptr - starts), shape=(count, len(ghosts))
+    )
+    return inner, outer, ghosts.astype(np.int64)
