@@ -1,0 +1,42 @@
+"""The benchmark of Jacobi's method, small; and the plot of its records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from collops.backend import engine
+from collops.bench import BENCHMARKS, Measurement, Options, write_record
+from collops.bench.jacobi import ALONE
+from collops.bench.registry import Context
+from collops.bench.report import read_records, write_plots
+from tests.bench.records import record, timing
+
+
+def test_every_variant_is_checked_and_timed(comm) -> None:
+    found = list(BENCHMARKS["jacobi"].measure(Context(comm, engine("numpy"), Options(quick=True))))
+    assert [one.case for one in found] == ["strong scaling", "weak scaling"]
+    for one in found:
+        assert list(one.timings) == [ALONE, "mpi", "mpi_overlap", "shared"]
+        assert [check.error for check in one.checks] == [0.0] * 3
+        assert not one.missing
+        assert one.parameters["memory_limit"] > 0
+        assert set(one.figures["mpi"]) == {"speedup", "efficiency", "of_memory_limit"}
+        assert one.figures[ALONE]["speedup"] == pytest.approx(1.0)
+    assert found[1].parameters["ny"] == found[1].parameters["nx"] // 2 * comm.size
+
+
+@pytest.mark.serial
+def test_records_of_a_machine_become_one_plot(tmp_path) -> None:
+    for ranks in (1, 2):
+        one = Measurement(
+            "weak scaling",
+            {"nx": 16, "ny": 16 * ranks, "dtype": "float32", "memory_limit": 1e-6},
+            {ALONE: timing(4e-6 * ranks), "mpi": timing(5e-6)},
+            ours="mpi",
+        )
+        write_record(replace(record("jacobi"), ranks=ranks, measurements=[one]), tmp_path / f"{ranks}.json")
+    paths = write_plots(read_records(tmp_path), tmp_path / "plots")
+    assert [path.name for path in paths] == ["jacobi-cpu-2-cores.png"]
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
