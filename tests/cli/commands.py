@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from collops.cli.launch import command_for
 
@@ -42,3 +44,22 @@ def _run(command: list[str], cwd: Path, timeout: float) -> subprocess.CompletedP
         check=False,
         stdin=subprocess.DEVNULL,
     )
+
+
+def assert_one_line(result, *parts: str, command: str = "lsm") -> None:
+    """Check that a command said what is wrong in one line of standard error, and nothing else."""
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith(f"collops {command}: ")
+    for part in parts:
+        assert part in lines[0]
+
+
+def numbers_of(result) -> dict[str, Any]:
+    """Return what ``--json`` printed, after checking that nothing else went to standard output."""
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 1, result.stdout
+    return json.loads(lines[0])

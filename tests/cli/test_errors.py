@@ -5,49 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from collops.cli import main
 from tests.apps.files import set_header, set_samples, small_survey
-from tests.cli.commands import SMALL, collops, under_mpiexec
+from tests.cli.commands import SMALL, assert_one_line, collops, under_mpiexec
 
 pytestmark = pytest.mark.serial
 
 MPI = importlib.util.find_spec("mpi4py") is not None
 VELOCITY = ("--velocity", "1500+0.6z")
-
-
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch, capfd):
-    """Run a command in this process, which takes a hundredth of the time that a new one takes."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Result:
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return Result(int(exit_.value.code or 0), captured.out, captured.err)
-
-    return run
-
-
-def assert_one_line(result, *parts: str) -> None:
-    assert result.returncode == 2, result
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("collops lsm: ")
-    for part in parts:
-        assert part in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -11,21 +11,11 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.cli.commands import SMALL, collops, under_mpiexec
+from tests.cli.commands import SMALL, collops, numbers_of, under_mpiexec
 
 pytestmark = pytest.mark.serial
 
 needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
-KEYS = {"residual_reduction", "relative_error", "seconds_per_iteration", "messages_per_iteration", "transport", "ranks"}
-
-
-def numbers_of(result) -> dict:
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert len(lines) == 1, result.stdout
-    numbers = json.loads(lines[0])
-    assert numbers.keys() >= KEYS
-    return numbers
 
 
 def image_of(folder) -> np.ndarray:
