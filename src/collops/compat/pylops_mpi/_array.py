@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -36,12 +37,12 @@ def local_split(global_shape: Sequence[int], base_comm: Any, partition: Partitio
     return _layout(_extents(global_shape), comm.size, partition, axis).local_shape(comm.rank)
 
 
-def subcomm_split(mask: Sequence[int], comm: Any = None) -> Any:
+def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
     """Return the mpi4py communicator of the ranks with this rank's number in `mask`. Collective."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
-    return comm.Split(color=int(mask[comm.Get_rank()]), key=comm.Get_rank())
+    return comm.Split(color=operator.index(mask[comm.Get_rank()]), key=comm.Get_rank())
 
 
 class DistributedArray:
@@ -83,6 +84,10 @@ class DistributedArray:
     """
 
     __array_ufunc__ = None  # a NumPy array or number beside this one leaves the operation to it
+    partition: Partition = Partition.SCATTER
+    axis: int = 0
+    mask: Sequence[SupportsIndex] | None = None
+    base_comm_nccl: Any = None
 
     def __init__(
         self,
@@ -361,7 +366,7 @@ class DistributedArray:
     def reshape(self, local_shape: Sequence[int], axis: int | None = 0) -> Self:
         """Return every rank's part in another shape, the parts following each other along `axis`.
 
-        Collective: one metadata message, since each rank names its own shape.
+        Collective: two metadata messages, since each rank names its own shape.
 
         Raises
         ------
@@ -370,6 +375,8 @@ class DistributedArray:
         """
         comm, shape = self.native.comm, _extents(local_shape)
         axis = (axis or 0) % len(shape)
+        wrong = math.prod(shape) != self.local_array.size
+        comm.check(LayoutError(f"{self.local_shape} cannot become {shape}") if wrong else None)
         if self.partition in _COPIES:
             layout = Layout.replicated(shape, comm.size, mask=self.mask)
         else:

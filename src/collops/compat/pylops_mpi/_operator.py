@@ -158,7 +158,7 @@ class Operator:
             lambda a: a * x,
             lambda v: self._matvec(v) * x,
             lambda v: self._rmatvec(v) * np.conj(x),
-            np.result_type(_dtype(self), type(x)),
+            np.result_type(_dtype(self), x),
         )
 
     def _agree(self, other: Operator) -> None:

@@ -141,8 +141,10 @@ def _with_mask(result: Any, x: Any) -> Any:
     if x.mask is None:
         return result
     flat = result.native.layout
-    masked = Layout.split(flat.size, flat.ranks, sizes=flat.sizes[0], mask=x.mask)
-    return wrapped(brought(result.native, masked), x)
+    sizes = [flat.local_size(rank) for rank in range(flat.ranks)]
+    masked = wrapped(brought(result.native, Layout.split(flat.size, flat.ranks, sizes=sizes, mask=x.mask)), x)
+    masked.mask = x.mask
+    return masked
 
 
 def MPIMatrixMult(

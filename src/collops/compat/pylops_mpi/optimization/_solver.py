@@ -125,7 +125,7 @@ class NativeSolver(Solver):
 
     cost: Any = ()
 
-    def finalize(self, *_: Any, show: bool = False, **__: Any) -> None:
+    def finalize(self, show: bool = False, **kwargs: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """End the timing, and show it."""
         import time
 

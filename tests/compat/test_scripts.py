@@ -1,0 +1,192 @@
+"""All example and tutorial scripts of PyLops-MPI, run as they are by both packages: what they leave is the same.
+
+The scripts come from PyLops-MPI's source distribution, which pip fetches. Two scripts use a square number of ranks,
+and leave the others out; PyLops-MPI waits for these for ever, so that on three ranks NumPy is the judge. Tutorials
+are made smaller, unless the environment's COLLOPS_FULL_TUTORIALS is 1.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.launch import mpiexec
+
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(14400)]
+
+RANKS = 3
+EXAMPLES = (
+    *("plot_cgls", "plot_derivative", "plot_distributed_array", "plot_halo", "plot_mdc", "plot_mpilinop"),
+    *("plot_nonstatconv", "plot_prox", "plot_proxsolver", "plot_stacked_array", "plot_stacking"),
+)
+ON_SQUARES = ("plot_matrixmult", "plot_summamatrixmult")
+FOURIER = "plot_ffts"
+SMALLER = {
+    "benchmarking": {},
+    "lsm": {"niter=100": "niter=10"},
+    "mdd": {
+        '"nx": 121': '"nx": 21',
+        '"ny": 201': '"ny": 25',
+        '"nt": 800': '"nt": 200',
+        '"nfmax": 400': '"nfmax": 60',
+        "niter=50": "niter=5",
+    },
+    # Its filters need 16 samples along y.
+    "poststack": {"ny_i = 20": "ny_i = 16", "niter=100": "niter=4", "niter=40": "niter=2", "niter=20": "niter=2"},
+    "reflectivity": {"ny_i = 20": "ny_i = 2", "niter=200": "niter=5"},
+}
+TUTORIALS = tuple(SMALLER)
+FULL = os.environ.get("COLLOPS_FULL_TUTORIALS") == "1"
+LOOSER = {
+    # Vectors are in extended precision, but the peer's scalars in double.
+    "plot_cgls": 1e-6,
+    # The kernel is in double precision, the data in single, in which the peer transforms them.
+    "mdd": 1e-4,
+    # So many iterations make rounding visible.
+    **({"lsm": 1e-2, "poststack": 1e-2, "reflectivity": 1e-4} if FULL else {}),
+}
+
+Left = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def scripts(request, tmp_path_factory) -> dict[str, Path]:
+    """Every script by its name, in a folder that holds the data that they read."""
+    if importlib.util.find_spec("pylops_mpi") is None:
+        pytest.skip("PyLops-MPI is not installed")
+    archives = Path(request.config.cache.mkdir("pylops-mpi"))
+    fetch = [sys.executable, "-m", "pip", "download", "pylops-mpi==0.8.0", "--no-deps", "--no-binary", ":all:"]
+    if not list(archives.glob("*.tar.gz")):
+        done = subprocess.run([*fetch, "-q", "-d", str(archives)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"pip cannot fetch PyLops-MPI's source distribution: {done.stderr.strip()[-300:]}")
+    folder = tmp_path_factory.mktemp("scripts")
+    with tarfile.open(next(iter(archives.glob("*.tar.gz")))) as archive:
+        archive.extractall(folder, filter="data")
+    found = {path.stem: path for kind in ("examples", "tutorials") for path in folder.glob(f"*/{kind}/*.py")}
+    assert set(found) == {*EXAMPLES, *ON_SQUARES, FOURIER, *TUTORIALS}
+    for name, changes in SMALLER.items() if not FULL else ():
+        text = found[name].read_text()
+        for large, small in changes.items():
+            assert large in text, (name, large)
+            text = text.replace(large, small)
+        found[name].write_text(text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def replayed(scripts, tmp_path_factory):
+    """Runs scripts by a package; returns for each what it left on every rank."""
+
+    def run(package: str, names: tuple[str, ...], ranks: int = RANKS) -> dict[str, list[Left]]:
+        folder = tmp_path_factory.mktemp(package)
+        worker = Path(__file__).with_name("replay.py")
+        command = [mpiexec(), "-n", str(ranks), sys.executable, str(worker), package, str(folder)]
+        environment = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        source = str(Path(__file__).parents[2] / "src")
+        done = subprocess.run(
+            [*command, *(str(scripts[name]) for name in names)],
+            env={**os.environ, **environment, "PYTHONPATH": source},
+            capture_output=True,
+            text=True,
+            timeout=7200 if FULL else 900,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return {
+            name: [pickle.loads((folder / f"{name}.{rank}").read_bytes()) for rank in range(ranks)] for name in names
+        }
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def both(replayed) -> tuple[dict[str, list[Left]], dict[str, list[Left]]]:
+    names = EXAMPLES + TUTORIALS
+    return replayed("collops", (*names, FOURIER, *ON_SQUARES)), replayed("pylops_mpi", names)
+
+
+def assert_same(ours: Any, theirs: Any, where: str, looser: float | None) -> None:
+    """Assert that what a script left is the same: layouts exactly, numbers to rounding."""
+    if isinstance(theirs, dict):
+        assert isinstance(ours, dict) and ours.keys() == theirs.keys(), where
+        for name, value in theirs.items():
+            assert_same(ours[name], value, f"{where}.{name}", looser)
+    elif isinstance(theirs, list | str):
+        assert ours == theirs, where
+    else:
+        expected, actual = np.asarray(theirs), np.asarray(ours)
+        assert actual.shape == expected.shape, where
+        single = expected.dtype in (np.float32, np.complex64)
+        tolerance = max(looser or 0.0, 1e-5 if single else 1e-8)
+        scale = float(np.abs(expected).max(initial=0.0)) if expected.ndim else max(1.0, abs(float(np.abs(expected))))
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale, err_msg=where)
+
+
+@pytest.mark.parametrize("name", EXAMPLES + TUTORIALS)
+def test_scripts_leave_what_they_leave_there(both, name) -> None:
+    for rank, (ours, theirs) in enumerate(zip(both[0][name], both[1][name], strict=True)):
+        names = theirs.keys() - {"seconds"}
+        assert names, "a script that leaves nothing cannot fail"
+        assert names <= ours.keys()
+        for variable in names:
+            assert_same(ours[variable], theirs[variable], f"{variable} on rank {rank}", LOOSER.get(name))
+
+
+def test_products_of_matrices_on_a_square_of_ranks(replayed) -> None:
+    ours, theirs = (replayed(package, ON_SQUARES, ranks=4) for package in ("collops", "pylops_mpi"))
+    for name in ON_SQUARES:
+        for rank in range(4):
+            for variable in theirs[name][rank].keys() - {"seconds"}:
+                where = f"{name}: {variable} on rank {rank}"
+                assert_same(ours[name][rank][variable], theirs[name][rank][variable], where, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix", "model", "product", "back"),
+    [("plot_matrixmult", "A", "X", "y", "xadj"), ("plot_summamatrixmult", "A_data", "x_data", "y_dist", "xadj_dist")],
+)
+def test_products_where_ranks_are_left_out(both, name, matrix, model, product, back) -> None:
+    for left in both[0][name][: 1 if name == "plot_matrixmult" else RANKS]:
+        A, X = left[matrix], left[model]
+        np.testing.assert_allclose(left[product]["local"], (A @ X).ravel(), rtol=1e-6)
+        np.testing.assert_allclose(left[back]["local"], (A.T @ A @ X).ravel(), rtol=1e-6)
+        assert "y1" in left
+
+
+def test_fourier_transforms(both) -> None:
+    # The peer needs mpi4py-fft, which is compiled where it is installed; NumPy is the judge.
+    for left in both[0][FOURIER]:
+        d = left["d"]
+        np.testing.assert_allclose(left["D_3d"], np.fft.fftn(d), atol=1e-9 * np.abs(left["D_3d"]).max())
+        np.testing.assert_allclose(left["dinv"], d, atol=1e-10 * np.abs(d).max())
+
+
+def test_modules_are_run_as_scripts(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "import pylops_mpi\n"
+        "from pylops_mpi.DistributedArray import Partition, local_split\n"
+        "from pylops_mpi.utils._nccl import initialize_nccl_comm\n"
+        "from beside import word\n"
+        "assert pylops_mpi.__name__ == 'collops.compat.pylops_mpi', pylops_mpi\n"
+        "assert isinstance(pylops_mpi.DistributedArray, type)\n"
+        "print(word, sys.argv[1:], __name__)\n"
+    )
+    (tmp_path / "beside.py").write_text("word = 'found'\n")
+    command = [sys.executable, "-m", "collops.compat.pylops_mpi", str(script), "an", "argument"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "found ['an', 'argument'] __main__\n"
+    done = subprocess.run([*command[:3], "nowhere.py"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and "there is no script nowhere.py" in done.stderr
