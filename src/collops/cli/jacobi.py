@@ -131,7 +131,7 @@ def _table(outcome: Outcome) -> Table:
         title_justify="left",
     )
     table.add_column("variant")
-    for heading in ("µs an iteration", "speedup", "efficiency", "of the memory's limit", "points that differ"):
+    for heading in ("µs/iteration", "speedup", "efficiency", "of memory limit", "differing"):
         table.add_column(heading, justify="right")
     if outcome.single is not None:
         one = outcome.single.seconds / outcome.single.iterations

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceHeap"]
 
+_CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
+
 
 class DeviceHeap(Symmetric):
     """Memory of NVSHMEM's symmetric heap, as CuPy arrays."""
@@ -49,6 +51,8 @@ class DeviceHeap(Symmetric):
         self._library.bindings.quiet_on_stream(self._library.stream())
 
     def _new(self, size: int) -> int:
+        # NVSHMEM ends the program when it lacks memory, so that this is found out before it is asked.
+        self.comm.check(self._library.lack_of(size))
         error: Exception | None = None
         pointer = 0
         try:
@@ -56,7 +60,7 @@ class DeviceHeap(Symmetric):
         except self._library.error as problem:
             error = MemoryError(f"NVSHMEM gives no {size} bytes: {problem}")
         if not pointer and error is None:
-            error = MemoryError(f"NVSHMEM gives no {size} bytes: is the GPU's memory full?")
+            error = MemoryError(f"NVSHMEM gives no {size} bytes")
         self.comm.check(error)
         return pointer
 
@@ -147,6 +151,19 @@ class _Library:
 
     def synchronize(self) -> None:
         self._cupy.cuda.Device(self.device).synchronize()
+
+    def lack_of(self, size: int) -> MemoryError | None:
+        """Return what to raise if this GPU cannot give the heap `size` bytes more; it grows in large chunks."""
+        wanted = -(-size // _CHUNK) * _CHUNK
+        free, _ = self._cupy.cuda.runtime.memGetInfo()
+        if free < wanted:
+            self._cupy.get_default_memory_pool().free_all_blocks()
+            free, _ = self._cupy.cuda.runtime.memGetInfo()
+        if free < wanted:
+            return MemoryError(
+                f"symmetric memory of {size} bytes: the GPU has {free} free (the heap grows by {_CHUNK})"
+            )
+        return None
 
     def array(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype, owner: Any) -> Any:
         """Return a CuPy array at an address; a neighbour's memory passes for this device's, so that kernels take it."""

@@ -29,8 +29,10 @@ _DEPTHS = (8, 4, 2, 1)
 # Measured on an H200.
 _ROWS_OF_A_WARP = 16
 _ROWS_OF_A_BLOCKED_WARP = 256
-_FEWEST_WARPS = 24  # for each multiprocessor, as long as a warp keeps the rows that it loads at once
-_ROWS_AT_ONCE = 4
+# Warps that a multiprocessor holds at once, by the registers that they need.
+_RESIDENT = 24
+_RESIDENT_BLOCKED = 16
+_ROWS_AT_ONCE = 4  # of a warp at least
 
 _NONE = np.uint64(0)
 
@@ -167,7 +169,7 @@ class CupySweeps:
             return 0, ()
         strip = first // self._strip
         strips = -(-last // self._strip) - strip
-        count = 1 if apart else self._rows_of_a_warp(end - begin, strips, _ROWS_OF_A_WARP)
+        count = 1 if apart else self._rows_of_a_warp(end - begin, strips, _ROWS_OF_A_WARP, _RESIDENT)
         step = apart or count
         chunks = -(-(end - begin) // step)
         numbers = (first, last, strip, strips, begin, end, step, count, chunks)
@@ -182,11 +184,15 @@ class CupySweeps:
             *(np.uint64(halo) for halo in halos),
         )
 
-    def _rows_of_a_warp(self, rows: int, strips: int, most: int) -> int:
-        """Return how many rows a warp marches over: many, unless the device has too little to do then."""
-        warps = _FEWEST_WARPS * self._processors
-        share = rows * strips // warps
-        return max(1, min(most, max(_ROWS_AT_ONCE, share), rows))
+    def _rows_of_a_warp(self, rows: int, strips: int, best: int, resident: int) -> int:
+        """Return how many rows a warp marches over: about `best`, and so many that the last wave of warps is full.
+
+        Where the device has too little to do, all that it can have at once share the rows.
+        """
+        at_once = resident * self._processors
+        waves = max(1, round(rows * strips / (at_once * best)))
+        chunks = max(1, waves * at_once // strips)
+        return min(max(_ROWS_AT_ONCE, -(-rows // chunks)), rows)
 
     def _norm(self, norms: Any, slot: int) -> np.uint64:
         return _NONE if slot < 0 else np.uint64(norms.data.ptr + 8 * slot)
@@ -231,7 +237,7 @@ class CupySweeps:
         grid = self.grid
         if self._arrived is None:
             self._arrived = cupy.zeros(4, np.uint32)
-        count = self._rows_of_a_warp(grid.rows, self._strips, _ROWS_OF_A_WARP)
+        count = self._rows_of_a_warp(grid.rows, self._strips, _ROWS_OF_A_WARP, _RESIDENT)
         chunks = -(-grid.rows // count)
         numbers = (grid.first, grid.last, self._strips, count, chunks)
         return -(-self._strips * chunks // _WARPS), (
@@ -337,7 +343,7 @@ class CupySweeps:
         lost = -(-depth // self._vector)
         kept = (_WARP - 2 * lost) * self._vector
         strips = -(-grid.columns // kept)
-        count = max(depth, self._rows_of_a_warp(grid.rows, strips, _ROWS_OF_A_BLOCKED_WARP))
+        count = max(depth, self._rows_of_a_warp(grid.rows, strips, _ROWS_OF_A_BLOCKED_WARP, _RESIDENT_BLOCKED))
         chunks = -(-grid.rows // count)
         self._blocked[depth](
             (-(-strips * chunks // _WARPS),),

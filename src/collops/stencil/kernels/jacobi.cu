@@ -24,7 +24,7 @@ constexpr int WARPS = THREADS / WARP;
 constexpr int PERSISTENT_THREADS = 1024;
 // Rows that a warp loads before it computes: more where a kernel has the registers.
 constexpr int IN_FLIGHT = 4;
-constexpr int PERSISTENT_IN_FLIGHT = 2;
+constexpr int PERSISTENT_IN_FLIGHT = 3;
 constexpr int BLOCKED_IN_FLIGHT = 2;
 constexpr int FLAG_STEP = 16;  // flags are in cache lines of their own
 constexpr unsigned ALL = 0xffffffffu;
