@@ -7,6 +7,7 @@
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1
 // compile-with: -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
+// compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1
 // compile-with: -DMARCH=1 -DLOWER=2 -DUPPER=2 -DOTHERS=1 -DLAST=1 -DLAST_LOWER=2 -DLAST_UPPER=2 -DPARTS=2 -DPACK=1
 // compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DMARCH=1 -DOTHERS=2 -DUPPER=1 -DSEVERAL=1
 // compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DPARTS=2 -DMARCH=1 -DLAST=1 -DLAST_UPPER=1 -DUPPER=1 -DSEVERAL=2
@@ -44,6 +45,9 @@ typedef float4 Wide;
 #endif
 #ifndef LAST_UPPER
 #define LAST_UPPER 0
+#endif
+#ifndef SHUFFLE
+#define SHUFFLE 0  // whether a thread gets its neighbours' numbers along the last axis from them, instead of reading them
 #endif
 #ifndef SEVERAL
 #define SEVERAL 0  // 1: every band has an array of its own to read; 2: one to write
@@ -174,19 +178,85 @@ __device__ __forceinline__ void add_row(Pack& sum, const Band& band, Long outer,
     }
 }
 
+#if SHUFFLE
+// The threads that take part, and whether this one has a neighbour among them on either side.
+struct Lanes {
+    unsigned mask;
+    bool below, above;
+};
+
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
+__device__ __forceinline__ Real of_lane_below(const Lanes&, Real value) { return __shfl_up(value, 1); }
+__device__ __forceinline__ Real of_lane_above(const Lanes&, Real value) { return __shfl_down(value, 1); }
+__device__ __forceinline__ Lanes lanes_of(bool busy)
+{
+    const unsigned long long mask = __ballot(busy);
+    const int lane = threadIdx.x % warpSize;
+    return {0, lane > 0, lane + 1 < warpSize && (mask >> (lane + 1) & 1) != 0};
+}
+#else
+__device__ __forceinline__ Real of_lane_below(const Lanes& lanes, Real value)
+{
+    return __shfl_up_sync(lanes.mask, value, 1);
+}
+__device__ __forceinline__ Real of_lane_above(const Lanes& lanes, Real value)
+{
+    return __shfl_down_sync(lanes.mask, value, 1);
+}
+__device__ __forceinline__ Lanes lanes_of(bool busy)
+{
+    const unsigned mask = __ballot_sync(0xffffffffu, busy);
+    const int lane = threadIdx.x % 32;
+    return {mask, lane > 0, lane < 31 && (mask >> (lane + 1) & 1) != 0};
+}
+#endif
+#else
+struct Lanes {};
+__device__ __forceinline__ Lanes lanes_of(bool) { return {}; }
+#endif
+
 #if LAST
+#define SIDE(reach) ((reach) * PARTS > 0 ? (reach) * PARTS : 1)
+
+// The numbers of a row before and after a pack, which is `center` and lies `here`; read only if the band is the usual
+// one there. All threads of a warp come here together.
+__device__ __forceinline__ void read_sides(Real* below, Real* above, const Real* here, const Pack& center, bool usual,
+                                           const Lanes& lanes)
+{
+    bool read_below = usual, read_above = usual;
+#if SHUFFLE
+    #pragma unroll
+    for (int k = 0; k < LAST_LOWER * PARTS; ++k)
+        below[k] = of_lane_below(lanes, center.value[PACK - LAST_LOWER * PARTS + k]);
+    #pragma unroll
+    for (int k = 0; k < LAST_UPPER * PARTS; ++k) above[k] = of_lane_above(lanes, center.value[k]);
+    read_below = usual && !lanes.below;
+    read_above = usual && !lanes.above;
+#endif
+    if (read_below) {
+        #pragma unroll
+        for (int k = 0; k < LAST_LOWER * PARTS; ++k) below[k] = __ldg(here - LAST_LOWER * PARTS + k);
+    }
+    if (read_above) {
+        #pragma unroll
+        for (int k = 0; k < LAST_UPPER * PARTS; ++k) above[k] = __ldg(here + PACK + k);
+    }
+}
+
 // The band of the last axis on a pack that begins at `column` of a row, which is `here`; `center` is what is there.
 __device__ __forceinline__ void add_last(Pack& sum, const Band& band, Long row, Long column, const Real* here,
-                                         const Pack& center, bool usual)
+                                         const Pack& center, bool usual, const Lanes& lanes)
 {
+    Real below[SIDE(LAST_LOWER)], above[SIDE(LAST_UPPER)];
+    read_sides(below, above, here, center, usual, lanes);
     if (usual) {
         Real near[PACK + (LAST_LOWER + LAST_UPPER) * PARTS];
         #pragma unroll
-        for (int k = 0; k < LAST_LOWER * PARTS; ++k) near[k] = __ldg(here - LAST_LOWER * PARTS + k);
+        for (int k = 0; k < LAST_LOWER * PARTS; ++k) near[k] = below[k];
         #pragma unroll
         for (int v = 0; v < PACK; ++v) near[LAST_LOWER * PARTS + v] = center.value[v];
         #pragma unroll
-        for (int k = 0; k < LAST_UPPER * PARTS; ++k) near[LAST_LOWER * PARTS + PACK + k] = __ldg(here + PACK + k);
+        for (int k = 0; k < LAST_UPPER * PARTS; ++k) near[LAST_LOWER * PARTS + PACK + k] = above[k];
         #pragma unroll
         for (int offset = -LAST_LOWER; offset <= LAST_UPPER; ++offset)
             #pragma unroll
@@ -215,7 +285,9 @@ extern "C" __global__ void __launch_bounds__(256) banded(const Problem p)
 {
     const Long column = static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int number = blockIdx.y * blockDim.y + threadIdx.y;
-    if (column >= p.columns || number >= p.chunks) return;
+    const bool busy = column < p.columns && number < p.chunks;
+    const Lanes lanes = lanes_of(busy);
+    if (!busy) return;
     const bool first = number < p.first_chunks;
     const int begin = first ? p.first_begin + number * p.chunk : p.second_begin + (number - p.first_chunks) * p.chunk;
     const int limit = first ? p.first_end : p.second_end;
@@ -290,7 +362,8 @@ extern "C" __global__ void __launch_bounds__(256) banded(const Problem p)
 #else
             const Pack center = window[b + LOWER];
 #endif
-            add_last(sum, last, lowest_row + (row + b) * row_step, along, last.source + here, center, usual);
+            add_last(sum, last, lowest_row + (row + b) * row_step, along, last.source + here, center, usual,
+                     lanes);
 #if SEVERAL == 2
             store(last.target + here, sum);
 #endif

@@ -14,6 +14,7 @@ from collops.operators.derivatives.kernels.dispatch import Several, Term
 __all__ = ["Launch", "Launches", "fits"]
 
 _THREADS = 256
+_WARP = 64  # threads that can pass numbers to each other, on any device
 _BATCH = 4  # as in banded.cu
 _LONGEST_CHUNK = 16  # rows of a thread: two more are read again by the next one
 _THREADS_AT_ONCE = 2048 * 132  # as many as a large device holds; with fewer, chunks are shortened
@@ -106,6 +107,7 @@ class Launches:
         outer = 1 if self.march is None else math.prod(shape[:axis])
         self._packs = self._inner // pack
         self._columns = outer * self._packs
+        self._across = min(_THREADS, 1 << (self._columns - 1).bit_length())
         self._last = extents[-1]
         self._strides = [math.prod(extents[term.axis + 1 :]) if term.axis != last_axis else parts for term in terms]
         self.options = self._compile_options(pack, parts, last)
@@ -146,6 +148,8 @@ class Launches:
         if last is not None:
             lower, upper = _reach(self._terms[last])
             options += ["-DLAST=1", f"-DLAST_LOWER={lower}", f"-DLAST_UPPER={upper}"]
+            if max(lower, upper) * parts <= pack and self._across % _WARP == 0:
+                options.append("-DSHUFFLE=1")
         return tuple(options)
 
     def _launch(self, first: tuple[int, int], second: tuple[int, int]) -> Launch | None:
@@ -153,7 +157,7 @@ class Launches:
         rows = first[1] - first[0] + second[1] - second[0]
         if rows <= 0:
             return None
-        across = min(_THREADS, 1 << (self._columns - 1).bit_length())
+        across = self._across
         down = _THREADS // across
         chunk = _LONGEST_CHUNK
         while chunk > _BATCH and self._columns * -(-rows // chunk) < _THREADS_AT_ONCE:
