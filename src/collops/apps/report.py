@@ -138,7 +138,9 @@ def common_numbers(
     }
 
 
-def common_rows(numbers: dict[str, Any], subject: str, what: str, adjoint: str) -> list[tuple[str, str]]:
+def common_rows(
+    numbers: dict[str, Any], subject: str, adjoint: str, *, residual_of: str = "", error_of: str = ""
+) -> list[tuple[str, str]]:
     """Return the rows that every job shows, from its `common_numbers`.
 
     Parameters
@@ -147,21 +149,21 @@ def common_rows(numbers: dict[str, Any], subject: str, what: str, adjoint: str) 
         What JSON gets.
     subject : str
         What the error is an error of, in a word.
-    what : str
-        What the residual is a residual of, or an empty string.
     adjoint : str
         What the adjoint of the data is called.
+    residual_of, error_of : str
+        What else than the data the residual counts, and what the error is a share of where that is not the truth.
     """
     rows = [
         ("ranks", f"{numbers['ranks']} ({numbers['engine']}, messages by {numbers['transport']})"),
         (
-            f"residual{what}",
+            f"residual{residual_of}",
             f"{numbers['residual_initial']:.4g} -> {numbers['residual_final']:.4g} in {numbers['iterations']} "
             f"iterations, {numbers['residual_reduction']:.3g} of the first",
         ),
     ]
     if numbers["relative_error"] is not None:
-        text = f"{100 * numbers['relative_error']:.1f} %"
+        text = f"{100 * numbers['relative_error']:.1f} %{error_of}"
         if numbers["adjoint_relative_error"] is not None:
             text += f" ({adjoint} at its best scale: {100 * numbers['adjoint_relative_error']:.1f} %)"
         rows.append((f"{subject} error", text))

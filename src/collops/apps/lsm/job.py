@@ -205,5 +205,5 @@ def _rows(problem: Problem, numbers: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
         ("image", f"{grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m"),
-        *common_rows(numbers, "image", "", "adjoint image"),
+        *common_rows(numbers, "image", "adjoint image"),
     ]

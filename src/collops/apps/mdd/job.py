@@ -86,7 +86,7 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
     rows = [
         ("fields", acquisition.describe()),
         ("frequencies", f"{problem.frequencies}, up to {numbers['highest_frequency']:.3g} Hz"),
-        *common_rows(numbers, "response", "", "cross-correlation"),
+        *common_rows(numbers, "response", "cross-correlation"),
     ]
     return Outcome(numbers, rows, found.costs.split, files)
 

@@ -103,7 +103,13 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
     listener.stage(None)
     rows = [
         ("volume", problem.cube.describe()),
-        *common_rows(numbers, "impedance", " of data and roughness", "adjoint"),
+        *common_rows(
+            numbers,
+            "impedance",
+            "adjoint",
+            residual_of=" with roughness",
+            error_of=" of what the background lacks",
+        ),
         ("misfit", f"{100 * inversion.misfit:.1f} % of the data that the background leaves unexplained"),
     ]
     return Outcome(numbers, rows, inversion.costs.split, files)

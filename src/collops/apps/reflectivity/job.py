@@ -80,7 +80,7 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
     numbers |= {"nonzero_fraction": float(zero_fraction[0] / zero_fraction[1])}
     numbers |= {"sparsity": options.sparsity, "threshold": options.threshold} | problem.numbers(options)
     rows = [("section" if len(problem.cube.lateral) == 1 else "volume", problem.cube.describe())]
-    rows += common_rows(numbers, "reflectivity", "", "adjoint")
+    rows += common_rows(numbers, "reflectivity", "adjoint")
     if truth is not None:
         matches = match(inversion.spikes, truth, comm)
         numbers |= {"spikes_true": matches.true, "spikes_found": matches.found, "spikes_matched": matches.matched}
