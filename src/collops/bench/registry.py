@@ -76,6 +76,7 @@ BENCHMARKS = {
         Benchmark("lsm", "Least-squares Kirchhoff migration.", "collops.bench.lsm"),
         Benchmark("operators", "Every operator, forward and adjoint, small and large.", "collops.bench.operators"),
         Benchmark("collectives", "Messages of all sizes against the raw library.", "collops.bench.collectives"),
+        Benchmark("starforest", "Star forests and sparse products on every wire.", "collops.bench.starforest"),
         Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi"),
     )
 }

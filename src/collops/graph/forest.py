@@ -509,6 +509,13 @@ class StarForest:
 
         return distribute(self, counts)
 
+    @property
+    def on_stream(self) -> bool:
+        """Whether movers of device arrays never hold the host, so that a CUDA graph can record them."""
+        if not self.plan.most_points or self.wire in ("nccl", "symmetric"):
+            return True
+        return self.wire in ("auto", "own") and self.comm.device_transport == "nccl"
+
     def __repr__(self) -> str:
         return (
             f"<StarForest rank {self.comm.rank} of {self.comm.size}: {self.nroots} roots, {self.nleaves} leaves, "

@@ -85,11 +85,10 @@ class Moving:
         here, there = (plan.local_roots, plan.local_leaves) if down else (plan.local_leaves, plan.local_roots)
         self._channel = channel if width else None
         self._local = mover(here, there, op, dtype, width, deterministic) if here.size and width else None
-        self._pack, self._unpack = [], None
+        self._pack: Any = None
+        self._unpack = None
         if self._channel is not None:
-            for start, stop in self._channel.pieces:
-                piece = source.points.piece(start, stop)
-                self._pack.append(mover(piece, Index.run(stop - start), "replace", dtype, width, True))
+            self._pack = self._channel.packer(source.points, packing_for(engine), dtype, width)
             if target.points.size:
                 arrived = Index.run(target.points.size)
                 self._unpack = mover(arrived, target.points, op, dtype, width, deterministic)
@@ -103,8 +102,7 @@ class Moving:
         transfer = None
         if self._channel is not None:
             transfer = self._channel.begin()
-            for pack, outgoing in zip(self._pack, transfer.outgoing, strict=True):
-                pack(flat_source, outgoing)
+            self._pack(flat_source, transfer)
             transfer.post()
             if messages.active:
                 messages.record("exchange", self._elements, self._nbytes)
@@ -151,11 +149,11 @@ class Fetching:
         self._fetch_local = moves.fetcher(Index.run(plan.local_roots.size), plan.local_roots, op, dtype, width)
         self._scatter = moves.mover(Index.run(plan.local_leaves.size), plan.local_leaves, "replace", dtype, width, True)
         self._local = plan.local_leaves.size if width else 0
-        self._pack, self._answer = [], []
+        self._pack: Any = None
+        self._answer: Any = None
         if self._up is not None and self._down is not None:
-            self._pack = [_packing(moves, plan.leaves.points, piece, dtype, width) for piece in self._up.pieces]
-            everything = Index.run(plan.roots.points.size)
-            self._answer = [_packing(moves, everything, piece, dtype, width) for piece in self._down.pieces]
+            self._pack = self._up.packer(plan.leaves.points, moves, dtype, width)
+            self._answer = self._down.packer(Index.run(plan.roots.points.size), moves, dtype, width)
         self._fetch = moves.fetcher(Index.run(plan.roots.points.size), plan.roots.points, op, dtype, width)
         self._unpack = moves.mover(
             Index.run(plan.leaves.points.size), plan.leaves.points, "replace", dtype, width, True
@@ -171,8 +169,7 @@ class Fetching:
         transfer = None
         if self._up is not None:
             transfer = self._up.begin()
-            for pack, outgoing in zip(self._pack, transfer.outgoing, strict=True):
-                pack(given, outgoing)
+            self._pack(given, transfer)
             transfer.post()
             self._record(0)
         mine = None
@@ -194,8 +191,7 @@ class Fetching:
         arrived = transfer.incoming
         self._fetch(arrived, roots, arrived)
         answer = self._down.begin()
-        for pack, outgoing in zip(self._answer, answer.outgoing, strict=True):
-            pack(arrived, outgoing)
+        self._answer(arrived, answer)
         answer.post()
         transfer.release()
         self._record(1)
@@ -228,11 +224,6 @@ class UnderWayFetch:
 def _points(array: Any, shape: tuple[int, ...]) -> Any:
     """Return an array with one axis of points and at most one of values."""
     return array if array.shape[1:] == shape else array.reshape(array.shape[0], *shape)
-
-
-def _packing(moves: Any, index: Index, piece: tuple[int, int], dtype: np.dtype, width: int) -> Any:
-    start, stop = piece
-    return moves.mover(index.piece(start, stop), Index.run(stop - start), "replace", dtype, width, True)
 
 
 def flat_points(array: Any, engine: Engine, points: int, exact: bool, name: str, written: bool) -> Any:

@@ -18,7 +18,7 @@ from collops.errors import LayoutError
 from collops.graph.packing.index import Index
 from collops.graph.packing.operations import OPERATIONS
 
-__all__ = ["fetcher", "mover"]
+__all__ = ["described", "fetcher", "mover"]
 
 Move: TypeAlias = Callable[[Any, Any], None]
 
@@ -41,9 +41,9 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
     if target.unique:
         if op == "replace" and _is_run(source) and _is_run(target):
             return _copying(source, target, dtype, width)
-        return _launching("move", source, op, dtype, width, target.size, _points(target))
+        return _launching("move", source, op, dtype, width, target.size, described(target))
     if not deterministic and op == "sum" and dtype.name in _ADDED_ATOMICALLY:
-        return _launching("add_atomically", source, op, dtype, width, target.size, _points(target))
+        return _launching("add_atomically", source, op, dtype, width, target.size, described(target))
     segments = target.segments
     return _launching("fold", source, op, dtype, width, len(segments.points), _segments(target))
 
@@ -55,7 +55,7 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
         return _nothing
     kernel = _kernel("fetch", op, dtype)
     grid = _grid(count * width)
-    rest = (count, width, *_points(source), *_segments(target))
+    rest = (count, width, *described(source), *_segments(target))
 
     def fetch(given: Any, taken: Any, before: Any) -> None:
         kernel(grid, (_BLOCK,), (given, taken, before, *rest))
@@ -72,7 +72,7 @@ def _launching(
 ) -> Move:
     kernel = _kernel(name, op, dtype)
     grid, block = _grid(count * width), (_BLOCK,)
-    rest = (count, width, *_points(source), *target)
+    rest = (count, width, *described(source), *target)
 
     def launch(given: Any, taken: Any) -> None:
         kernel(grid, block, (given, taken, *rest))
@@ -100,7 +100,7 @@ def _start(index: Index) -> int:
     return index.affine.start
 
 
-def _points(index: Index) -> tuple[Any, ...]:
+def described(index: Index) -> tuple[Any, ...]:
     """Return the arguments that describe an index to a kernel."""
     pattern = index.affine
     if pattern is None:

@@ -8,13 +8,15 @@ tried, where there are any.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collops.errors import InputError
+from collops.graph.packing import Index, packing_for
 from collops.graph.plan import Segment
 from collops.graph.wires.wire import Routes, Wire
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["WIRES", "candidates", "measured", "wire_for"]
+__all__ = ["WIRES", "candidates", "measured", "possible_wires", "wire_for"]
 
 _CLASSES = {
     "own": "own.OwnWire",
@@ -31,10 +33,12 @@ _CLASSES = {
     "shared": "shared.SharedWire",
     "nccl": "own.NcclWire",
     "staged": "staged.StagedWire",
+    "symmetric": "symmetric.SymmetricWire",
 }
 WIRES = ("auto", *_CLASSES)
 """Names of the wires."""
 
+_ON_STREAM = ("nccl", "symmetric")
 _SIZES = (1 << 10, 1 << 15, 1 << 20)
 _TRIALS = 5
 _TRIAL_TAG = 0
@@ -83,8 +87,8 @@ def wire_for(comm: Communicator, name: str, engine: Engine, nbytes: int) -> Wire
         else:
             table = measured(comm, engine)
             name = table[min(table, key=lambda size: abs(np.log(size / max(nbytes, 1))))]
-    elif name != "own" and name not in _possible(comm, engine):
-        possible = ", ".join(_possible(comm, engine)) or "none"
+    elif name != "own" and name not in possible_wires(comm, engine):
+        possible = ", ".join(possible_wires(comm, engine)) or "none"
         raise InputError(
             f"the wire {name!r} carries no {engine.name} arrays between these ranks; choose auto, own, {possible}"
         )
@@ -97,8 +101,8 @@ def wire_for(comm: Communicator, name: str, engine: Engine, nbytes: int) -> Wire
 
 def candidates(comm: Communicator, engine: Engine) -> list[str]:
     """Return the wires that a default is chosen from."""
-    possible = _possible(comm, engine)
-    return [name for name in possible if name == "nccl"] or possible
+    possible = possible_wires(comm, engine)
+    return [name for name in possible if name in _ON_STREAM] or possible
 
 
 def measured(comm: Communicator, engine: Engine) -> dict[int, str]:
@@ -110,7 +114,7 @@ def measured(comm: Communicator, engine: Engine) -> dict[int, str]:
     return tables[engine]
 
 
-def _possible(comm: Communicator, engine: Engine) -> list[str]:
+def possible_wires(comm: Communicator, engine: Engine) -> list[str]:
     """Return the wires that carry arrays of an engine between these ranks; the same on all of them."""
     if comm.control is None:
         return []
@@ -122,7 +126,10 @@ def _possible(comm: Communicator, engine: Engine) -> list[str]:
     names = ["nccl"] if comm.device_transport == "nccl" else []
     if gpu_awareness(mpi())[0] != "none":
         names += ["p2p", "neighbor"]
-    return [*names, "staged"]
+    one_host = comm.local_size == comm.size and importlib.util.find_spec("nvshmem") is not None
+    # NVSHMEM is started once, for the first ranks that ask: only a whole world can be sure of it.
+    whole = comm.size == mpi().COMM_WORLD.size
+    return [*names, "staged", *(["symmetric"] if one_host and whole and comm.device_transport == "nccl" else [])]
 
 
 def _fastest_of(comm: Communicator, engine: Engine, names: list[str], size: int) -> str:
@@ -137,21 +144,21 @@ def _time(comm: Communicator, engine: Engine, name: str, size: int) -> float:
     routes = Routes(
         (Segment((comm.rank + 1) % comm.size, 0, size),), (Segment((comm.rank - 1) % comm.size, 0, size),), size, size
     )
-    channel = wire_for(comm, name, engine, size).channel(routes, (), np.dtype(np.uint8), engine, _TRIAL_TAG)
+    dtype = np.dtype(np.uint8)
+    channel = wire_for(comm, name, engine, size).channel(routes, (), dtype, engine, _TRIAL_TAG)
+    pack = channel.packer(Index.run(size), packing_for(engine), dtype, 1)
+    source = engine.xp.zeros(size, dtype)
     spent: list[float] = []
     for _ in range(_TRIALS):
         comm.barrier()
         begin = time.perf_counter()
         for _ in range(2):
-            _use(channel)
+            transfer = channel.begin()
+            pack(source, transfer)
+            transfer.post()
+            transfer.wait()
+            transfer.release()
         engine.synchronize()
         spent.append(time.perf_counter() - begin)
     channel.free()
     return min(spent)
-
-
-def _use(channel: Any) -> None:
-    transfer = channel.begin()
-    transfer.post()
-    transfer.wait()
-    transfer.release()

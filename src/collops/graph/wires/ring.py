@@ -27,11 +27,11 @@ class RingTransfer(Transfer):
         How often the place has been used, this time included.
     """
 
-    __slots__ = ("_arrived", "_channel", "_place", "_use")
+    __slots__ = ("_arrived", "_channel", "_use", "place")
 
     def __init__(self, channel: RingChannel, place: int, use: int) -> None:
         self._channel = channel
-        self._place = place
+        self.place = place
         self._use = use
         self._arrived = False
         self.outgoing = channel.outgoing[place]
@@ -39,20 +39,20 @@ class RingTransfer(Transfer):
 
     def post(self) -> None:
         """Send what has been packed."""
-        self._channel.send(self._place, self._use)
+        self._channel.send(self.place, self._use)
 
     def wait(self) -> None:
         """Return when everything has arrived."""
         if not self._arrived:
-            self._channel.receive(self._place, self._use)
+            self._channel.receive(self.place, self._use)
             self._arrived = True
 
     def release(self) -> None:
         """Give the place back."""
         channel = self._channel
-        if channel.busy[self._place] is self:
-            channel.busy[self._place] = None
-            channel.consume(self._place, self._use)
+        if channel.busy[self.place] is self:
+            channel.busy[self.place] = None
+            channel.consume(self.place, self._use)
 
     def set_aside(self) -> None:
         """Take what arrives out of the place, which somebody else needs."""

@@ -8,10 +8,12 @@ once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from collops.graph.packing import Index
 from collops.graph.plan import Segment, Side
 
 if TYPE_CHECKING:
@@ -86,6 +88,34 @@ class Channel(ABC):
     @abstractmethod
     def begin(self) -> Transfer:
         """Return a transfer whose outgoing buffers may be written. All ranks begin theirs in the same order."""
+
+    def packer(self, points: Index, moves: Any, dtype: np.dtype, width: int) -> Callable[[Any, Transfer], None]:
+        """Prepare to fill the outgoing buffers.
+
+        Parameters
+        ----------
+        points : Index
+            Where the outgoing buffer's points are in the source.
+        moves : module
+            See :mod:`collops.graph.packing`.
+        dtype, width
+            Of the values.
+
+        Returns
+        -------
+        callable
+            Takes the source and the transfer.
+        """
+        movers = [
+            moves.mover(points.piece(start, stop), Index.run(stop - start), "replace", dtype, width, True)
+            for start, stop in self.pieces
+        ]
+
+        def pack(source: Any, transfer: Transfer) -> None:
+            for move, outgoing in zip(movers, transfer.outgoing, strict=True):
+                move(source, outgoing)
+
+        return pack
 
     def free(self) -> None:
         """Give back what MPI keeps for the channel. Collective."""

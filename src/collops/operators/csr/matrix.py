@@ -193,6 +193,11 @@ class CSRMatrix(LinearOperator):
         shape, i, j, values = read_triples(comm, path)
         return cls.from_coo(i, j, values, shape, comm=comm, **options)
 
+    @property
+    def capturable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the wire
+        """Whether a CUDA graph can record the products."""
+        return self.forest.on_stream
+
     # Products
 
     def _forward(self, x: Any, out: Any) -> Any:

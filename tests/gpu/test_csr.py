@@ -1,0 +1,50 @@
+"""Sparse matrices on device arrays, against the same on the host; launched, and replayed in a solver's CUDA graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import collops
+from collops.operators.csr import CSRMatrix
+from tests.operators.test_csr import matrix
+from tests.solvers.problems import assert_close
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+@pytest.fixture(autouse=True)
+def device(comm):
+    """A device, and a wire for it."""
+    if comm.device_transport is None and comm.size > 1:
+        pytest.skip("no device on every rank")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(("shape", "density"), [((17, 17), 0.2), ((300, 211), 0.5), ((211, 300), 0.02), ((3, 2), 0.5)])
+def test_products(comm, dtype, shape, density):
+    A = matrix(*shape, dtype, density=density)
+    op = CSRMatrix.from_global(A, comm=comm)
+    x, y = np.arange(1, shape[1] + 1).astype(dtype), np.arange(2, shape[0] + 2).astype(dtype)
+    dx = collops.from_global(x, op.domain, comm=comm, engine="cupy")
+    dy = collops.from_global(y, op.range, comm=comm, engine="cupy")
+    for _ in range(2):
+        assert_close(cupy.asnumpy(op.forward(dx).gather()), A @ x, dtype)
+        assert_close(cupy.asnumpy(op.adjoint(dy).gather()), A.conj().T @ y, dtype)
+    op.dottest(engine="cupy")
+    op.free()
+
+
+def test_solver_replays_it(comm):
+    n = 200
+    A = sp.csr_array(sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(n, n)))
+    truth = np.sin(np.arange(n))
+    op = CSRMatrix.from_global(A, comm=comm)
+    data = collops.from_global(A @ truth, op.range, comm=comm, engine="cupy")
+    eager = collops.cg(op, data, niter=60, tol=0.0, graph=False)
+    replayed = collops.cg(op, data, niter=60, tol=0.0)
+    np.testing.assert_allclose(cupy.asnumpy(eager.x.gather()), truth, atol=1e-10)
+    np.testing.assert_allclose(cupy.asnumpy(replayed.x.gather()), truth, atol=1e-10)
+    assert "replayed" in str(replayed.execution).lower() or comm.device_transport not in (None, "nccl")
+    op.free()
