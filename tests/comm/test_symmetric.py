@@ -7,6 +7,7 @@ import pytest
 
 from collops.errors import CommunicationError, InputError, LayoutError, UnsupportedTypeError
 from tests.comm import one_sided
+from tests.launch import run_ranks
 
 
 def test_peers_see_each_other(comm):
@@ -56,3 +57,34 @@ def test_ranks_must_ask_for_the_same(comm):
         pytest.skip("one rank agrees with itself")
     with pytest.raises(LayoutError, match="one shape"):
         comm.symmetric(3 + comm.rank, engine="numpy")
+
+
+LEFT_OVER = """
+import collops
+comm = collops.world()
+kept = comm.symmetric(1000, engine="numpy", signals=1)
+other = comm.symmetric(10, "float32", engine="numpy")
+other.peer(0)[...] = 1
+print("DONE", flush=True)
+"""
+AGREED = """
+import collops
+comm = collops.world()
+with comm.symmetric(1000, engine="numpy") as memory:
+    comm.check(collops.errors.InputError("bad file") if comm.rank == 1 else None)
+"""
+
+
+@pytest.mark.serial
+def test_what_is_left_is_freed_at_the_end():
+    result = run_ranks(3, LEFT_OVER, {"COLLOPS_TIMEOUT": "20"}, seconds=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("DONE") == 3
+    assert not result.stderr
+
+
+@pytest.mark.serial
+def test_errors_of_all_ranks_end_all():
+    result = run_ranks(2, AGREED, {"COLLOPS_TIMEOUT": "20"}, seconds=60)
+    assert result.returncode != 0
+    assert "rank 1: bad file" in result.stderr

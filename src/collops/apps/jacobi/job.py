@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "Outcome", "run_job"]
 
-_FASTEST = {"numpy": ("mpi_overlap",), "cupy": ("persistent", "nccl_graphs", "mpi_overlap", "staged")}
+_FASTEST = {"numpy": "mpi_overlap", "cupy": "blocked"}  # by engine
 _SHOWN = 6  # iterations of a timeline
 
 
@@ -225,11 +225,9 @@ class _Job:
 
     def _chosen(self) -> str:
         name = self._options.variant
-        with raised_together():
-            if name == "auto":
-                able = [one for one in _FASTEST[self._engine.name] if obstacle(one, self._comm, self._engine) is None]
-                name = able[0]
-                self._listener.note(f"variant {name}: {MODELS[name].summary}")
+        if name == "auto":
+            name = _FASTEST[self._engine.name]
+            self._listener.note(f"variant {name}: {MODELS[name].summary}")
         return name
 
     def _reference(self) -> Reference:

@@ -54,10 +54,12 @@ MODELS = {
         Model("single", "one rank alone", "single:Single", _BOTH),
         Model("staged", "halos through pinned host memory", "messages:Messages", _DEVICE, "staged"),
         Model("mpi", "halos by MPI, GPU-aware on GPUs", "messages:Messages", _BOTH, "mpi"),
-        Model("mpi_overlap", "the same, while the inner points are swept", "overlap:Overlap", _BOTH, "mpi"),
+        Model("mpi_overlap", "halos by MPI, while the inner points are swept", "overlap:Overlap", _BOTH, "mpi"),
         Model("nccl", "halos by NCCL, in stream order", "messages:Messages", _DEVICE, "nccl"),
-        Model("nccl_overlap", "boundary first, on a high-priority stream", "overlap:Overlap", _DEVICE, "nccl"),
-        Model("nccl_graphs", "the same, replayed from CUDA graphs", "graphs:Graphs", _DEVICE, "nccl"),
+        Model(
+            "nccl_overlap", "boundary first, NCCL beside the inner points", "overlap:Overlap", _DEVICE, "nccl"
+        ),
+        Model("nccl_graphs", "nccl_overlap, replayed from CUDA graphs", "graphs:Graphs", _DEVICE, "nccl"),
         Model("peer", "kernels store into the neighbours' memory", "peer:Peer", _DEVICE, memory=True),
         Model("nvshmem", "puts with signals on streams", "one_sided:OneSided", _DEVICE, memory=True),
         Model("persistent", "the whole loop in one kernel", "persistent:Persistent", _DEVICE, memory=True),
