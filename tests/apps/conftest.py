@@ -9,3 +9,18 @@ import pytest
 def folder(comm, tmp_path) -> Path:
     """A folder that is the same on all ranks."""
     return Path(comm.allgather_metadata(str(tmp_path))[0])
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Leave out the pictures of the jobs of a module, named by its DRAWS: they take longer than all else.
+
+    A test that looks at them asks for the fixture `with_pictures`.
+    """
+    if hasattr(request.module, "DRAWS") and "with_pictures" not in request.fixturenames:
+        monkeypatch.setattr(request.module.DRAWS, lambda *_, **__: [])
+
+
+@pytest.fixture
+def with_pictures():
+    """Ask for the pictures."""

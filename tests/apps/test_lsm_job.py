@@ -14,6 +14,7 @@ from collops.errors import InputError
 from tests.apps.files import REAL, set_samples, small_survey
 from tests.apps.jobs import Listener, group_of, job_numbers, needs_real_data
 
+DRAWS = "collops.apps.lsm.job.write_pictures"
 SMALL: dict[str, Any] = {
     "nx": 31,
     "nz": 21,
@@ -24,18 +25,6 @@ SMALL: dict[str, Any] = {
     "dtype": "float64",
     "engine": "numpy",
 }
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(request, monkeypatch):
-    """Drawing takes longer than all else in these small jobs; one test looks at the pictures."""
-    if "with_pictures" not in request.fixturenames:
-        monkeypatch.setattr("collops.apps.lsm.job.write_pictures", lambda *_, **__: [])
-
-
-@pytest.fixture
-def with_pictures():
-    """Ask for the pictures."""
 
 
 def migrate(comm, folder, name: str, **changes: Any) -> dict[str, Any]:

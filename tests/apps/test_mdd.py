@@ -20,6 +20,7 @@ from collops.errors import InputError
 from tests.apps.jobs import Listener, group_of, job_numbers
 
 HOST = engine("numpy")
+DRAWS = "collops.apps.mdd.job.draw"
 SMALL: dict[str, Any] = {
     "sources": 7,
     "receivers": 5,
@@ -29,18 +30,6 @@ SMALL: dict[str, Any] = {
     "engine": "numpy",
 }
 PLAIN = {"sources": None, "receivers": None, "samples": None}
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(request, monkeypatch):
-    """Drawing takes longer than all else in these small jobs; one test looks at the pictures."""
-    if "with_pictures" not in request.fixturenames:
-        monkeypatch.setattr("collops.apps.mdd.job.draw", lambda *_, **__: [])
-
-
-@pytest.fixture
-def with_pictures():
-    """Ask for the pictures."""
 
 
 def deconvolved(comm, folder, name: str, **changes: Any) -> dict[str, Any]:

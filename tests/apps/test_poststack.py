@@ -24,6 +24,7 @@ from tests.apps.files import REAL, stacked_volume
 from tests.apps.jobs import Listener, group_of, job_numbers, needs_real_data
 
 HOST = engine("numpy")
+DRAWS = "collops.apps.poststack.job.draw"
 SMALL: dict[str, Any] = {
     "inlines": 5,
     "crosslines": 4,
@@ -32,18 +33,6 @@ SMALL: dict[str, Any] = {
     "dtype": "float64",
     "engine": "numpy",
 }
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(request, monkeypatch):
-    """Drawing takes longer than all else in these small jobs; one test looks at the pictures."""
-    if "with_pictures" not in request.fixturenames:
-        monkeypatch.setattr("collops.apps.poststack.job.draw", lambda *_, **__: [])
-
-
-@pytest.fixture
-def with_pictures():
-    """Ask for the pictures."""
 
 
 def inverted(comm, folder, name: str, **changes: Any) -> dict[str, Any]:

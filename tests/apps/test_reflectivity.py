@@ -20,19 +20,8 @@ from tests.apps.files import REAL
 from tests.apps.jobs import group_of, job_numbers, needs_real_data
 
 HOST = engine("numpy")
+DRAWS = "collops.apps.reflectivity.job.draw"
 SMALL: dict[str, Any] = {"inlines": 7, "samples": 120, "iterations": 30, "dtype": "float64", "engine": "numpy"}
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(request, monkeypatch):
-    """Drawing takes longer than all else in these small jobs; one test looks at the pictures."""
-    if "with_pictures" not in request.fixturenames:
-        monkeypatch.setattr("collops.apps.reflectivity.job.draw", lambda *_, **__: [])
-
-
-@pytest.fixture
-def with_pictures():
-    """Ask for the pictures."""
 
 
 def inverted(comm, folder, name: str, **changes: Any) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -84,31 +85,21 @@ def with_world(
     raise typer.Exit(guarded(command, here, debug=debug))
 
 
-def run_job(
-    name: str,
-    options: JobOptions,
-    *,
-    ranks: int | None,
-    transport: str,
-    as_json: bool,
-    quiet: bool,
-    debug: bool,
-) -> None:
+def run_job(name: str, kind: type[JobOptions], arguments: Mapping[str, Any]) -> None:
     """Run one of the applications with a progress bar, show its outcome, and exit. See `with_world`.
 
     Parameters
     ----------
     name : str
         Of the command; ``collops.apps.NAME.job.run`` is what it runs.
-    options : JobOptions
-        What the user chose.
-    ranks, transport, debug
-        See `with_world`.
-    as_json : bool
-        Whether standard output gets the numbers as JSON, and nothing else.
-    quiet : bool
-        Whether to leave out what is for reading.
+    kind : type
+        Of its options.
+    arguments : mapping
+        All arguments of the command by name: the fields of `kind`, and `ranks`, `transport`, `as_json`, `quiet` and
+        `debug`.
     """
+    options = kind(**{each.name: arguments[each.name] for each in fields(kind)})
+    as_json, quiet = arguments["as_json"], arguments["quiet"]
     command = f"collops {name}"
 
     def body(comm: Communicator) -> None:
@@ -122,7 +113,8 @@ def run_job(
         if as_json:
             typer.echo(json.dumps(outcome.numbers, allow_nan=False))
 
-    with_world(command, body, ranks=ranks, transport=transport, debug=debug, check=options.check)
+    manners = {each: arguments[each] for each in ("ranks", "transport", "debug")}
+    with_world(command, body, **manners, check=options.check)
 
 
 def _check_transport(transport: str) -> None:

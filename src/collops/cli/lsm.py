@@ -90,29 +90,4 @@ def lsm(
     Without files it makes a survey over faulted, dipping layers and shows how well they are found. With
     --survey and --velocity it migrates yours. Writes image.png, convergence.png and result.zarr.
     """
-    options = Options(
-        survey=survey,
-        velocity=velocity,
-        inline=inline,
-        nx=nx,
-        nz=nz,
-        dx=dx,
-        dz=dz,
-        x0=x0,
-        shots=shots,
-        receivers=receivers,
-        samples=samples,
-        noise=noise,
-        seed=seed,
-        write_survey=write_survey,
-        frequency=frequency,
-        mute=mute,
-        mode=mode,
-        iterations=iterations,
-        damp=damp,
-        dtype=dtype,
-        engine=engine,
-        out=out,
-    )
-
-    run_job("lsm", options, ranks=ranks, transport=transport, as_json=as_json, quiet=quiet, debug=debug)
+    run_job("lsm", Options, locals())

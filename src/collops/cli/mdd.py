@@ -72,21 +72,4 @@ def mdd(
     that it finds with the true ones. With --down and --up it deconvolves yours. Writes image.png, convergence.png
     and result.zarr.
     """
-    options = Options(
-        down=down,
-        up=up,
-        interval=interval,
-        spacing=spacing,
-        sources=sources,
-        receivers=receivers,
-        samples=samples,
-        noise=noise,
-        seed=seed,
-        fmax=fmax,
-        damp=damp,
-        iterations=iterations,
-        dtype=dtype,
-        engine=engine,
-        out=out,
-    )
-    run_job("mdd", options, ranks=ranks, transport=transport, as_json=as_json, quiet=quiet, debug=debug)
+    run_job("mdd", Options, locals())

@@ -62,24 +62,4 @@ def poststack(
     Without a file it makes a volume of folded and faulted layers with a channel and shows how well they are found.
     With --volume it inverts yours. Writes image.png, map.png (of a volume), convergence.png and result.zarr.
     """
-    options = Options(
-        volume=volume,
-        interval=interval,
-        inline_byte=inline_byte,
-        crossline_byte=crossline_byte,
-        inlines=inlines,
-        crosslines=crosslines,
-        samples=samples,
-        noise=noise,
-        seed=seed,
-        wavelet=wavelet,
-        strength=strength,
-        background=background,
-        weight=weight,
-        damp=damp,
-        iterations=iterations,
-        dtype=dtype,
-        engine=engine,
-        out=out,
-    )
-    run_job("poststack", options, ranks=ranks, transport=transport, as_json=as_json, quiet=quiet, debug=debug)
+    run_job("poststack", Options, locals())

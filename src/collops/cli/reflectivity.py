@@ -53,23 +53,4 @@ def reflectivity(
     Without a file it makes a section over folded and faulted layers and compares what it finds with the true
     coefficients. With --volume it inverts yours. Writes image.png, convergence.png and result.zarr.
     """
-    options = Options(
-        volume=volume,
-        interval=interval,
-        inline_byte=inline_byte,
-        crossline_byte=crossline_byte,
-        inlines=inlines,
-        crosslines=crosslines,
-        samples=samples,
-        noise=noise,
-        seed=seed,
-        wavelet=wavelet,
-        strength=strength,
-        sparsity=sparsity,
-        threshold=threshold,
-        iterations=iterations,
-        dtype=dtype,
-        engine=engine,
-        out=out,
-    )
-    run_job("reflectivity", options, ranks=ranks, transport=transport, as_json=as_json, quiet=quiet, debug=debug)
+    run_job("reflectivity", Options, locals())

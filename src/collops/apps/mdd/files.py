@@ -43,37 +43,38 @@ def draw(folder: Path, problem: Problem, found: Deconvolution, error: float | No
     def panel_of(values: np.ndarray, first: int) -> np.ndarray:
         return gather_rows(values[first : first + acquisition.samples, :, middle].T, comm)
 
-    data = problem.data.engine.to_host(problem.data.local_array)
-    shown = panel_of(data, 0) if problem.truth is None else panel_of(problem.truth, now)
     correlation = panel_of(found.correlation.local_array * found.step, now)
     response = panel_of(found.response.local_array, now)
+    if problem.truth is None:
+        beside, name = panel_of(problem.data.engine.to_host(problem.data.local_array), 0), "upgoing field"
+    else:
+        beside, name = panel_of(problem.truth, now), "true response"
     files: list[Path] = []
     with local_stage(comm):
         if comm.rank == 0:
             title = f"deconvolution, {len(found.residuals) - 1} iterations"
             if error is not None:
                 title += f", error {100 * error:.0f} %"
+            line, end = float(acquisition.positions[-1]), acquisition.interval * now
+            receivers = (0.0, line), "receiver (m)"
+            sources = (1.0, float(acquisition.sources)), "source"
+            # One scale for truth and response, so that what the response lacks in amplitude shows.
+            model = beside if problem.truth is not None else response
             panels = [
-                (shown, "upgoing field" if problem.truth is None else "true response"),
-                (correlation, "cross-correlation"),
-                (response, title),
+                (beside, name, beside, sources if problem.truth is None else receivers),
+                (correlation, "cross-correlation", correlation, receivers),
+                (response, title, model, receivers),
             ]
             files = [folder / "image.png", folder / "convergence.png"]
-            end = acquisition.interval * now
             with figure(files[0], len(panels), (4.6 * len(panels), 4.6)) as (_, axes):
-                for number, (each, (image, name)) in enumerate(zip(axes, panels, strict=True)):
-                    # One scale for truth and response, so that what the response lacks in amplitude shows.
-                    limit = symmetric_limit(shown if number == 2 and problem.truth is not None else image, 99.5)
-                    across = acquisition.spacing * (len(image) - 1)
+                for each, (image, heading, scale, (across, label)) in zip(axes, panels, strict=True):
+                    limit = symmetric_limit(scale, 99.5)
                     panel(
                         each,
                         image,
-                        (0.0, across, 0.0, end),
-                        name,
-                        labels=(
-                            "source" if number == 0 and problem.truth is None else "receiver (m)",
-                            None if number else "time (s)",
-                        ),
+                        (*across, 0.0, end),
+                        heading,
+                        labels=(label, "time (s)" if each is axes[0] else None),
                         limits=(-limit, limit),
                     )
             convergence(files[1], found.residuals, "CGLS", problem.noise_norm)

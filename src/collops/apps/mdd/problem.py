@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.lsm.survey import shots_of
 from collops.apps.mdd.acquisition import Acquisition, Downgoing, frequencies_within
 from collops.apps.mdd.made import MadeSea, made_response
 from collops.apps.mdd.options import Options
 from collops.apps.mdd.recorded import RecordedFields
 from collops.apps.noise import with_noise
 from collops.apps.stages import local_stage, raised_together
-from collops.array import DistributedArray
+from collops.array import DistributedArray, Layout
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,15 +70,13 @@ def prepare(options: Options, comm: Communicator, compute: Engine) -> Problem:
         down: Downgoing = MadeSea(options) if recorded is None else recorded
         acquisition = down.acquisition
         acquisition.check_memory(comm, options.dtype)
-        share = shots_of(comm.rank, acquisition.sources, comm.size)
-        power = down.power(slice(share.start, share.stop))
+        power = down.power(_share(acquisition.sources, comm))
     power = comm.allreduce(power)
     notes = [f"{'read' if recorded else 'made'} {acquisition.describe()}"]
     with raised_together():
         count = _count(options, acquisition, power, notes)
-    share = shots_of(comm.rank, count, comm.size)
     with local_stage(comm):
-        kernel = down.spectra(slice(share.start, share.stop))
+        kernel = down.spectra(_share(count, comm))
     operator = _convolution(kernel, acquisition, comm, compute, options.dtype)
     if recorded is not None:
         with local_stage(comm):
@@ -95,6 +92,11 @@ def prepare(options: Options, comm: Communicator, compute: Engine) -> Problem:
     own = np.stack(noisy, axis=1) if noisy else compute.to_host(clean.local_array)
     data = _distributed(operator.range, own, comm, compute, options.dtype)
     return Problem(acquisition, count, operator, data, truth, norm, notes)
+
+
+def _share(total: int, comm: Communicator) -> slice:
+    """Return this rank's share of a number of things."""
+    return Layout.split((total,), comm.size).slices(comm.rank)[0]
 
 
 def _count(options: Options, acquisition: Acquisition, power: np.ndarray, notes: list[str]) -> int:
