@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,14 @@ SMALLER = {
         "niter=50": "niter=5",
     },
     # Its filters need 16 samples along y.
-    "poststack": {"ny_i = 20": "ny_i = 16", "niter=100": "niter=4", "niter=40": "niter=2", "niter=20": "niter=2"},
-    "reflectivity": {"ny_i = 20": "ny_i = 2", "niter=200": "niter=5"},
+    "poststack": {
+        "ny_i = 20": "ny_i = 16",
+        "::3]": "::7]",
+        "niter=100": "niter=4",
+        "niter=40": "niter=2",
+        "niter=20": "niter=2",
+    },
+    "reflectivity": {"ny_i = 20": "ny_i = 2", "::3]": "::7]", "niter=200": "niter=5"},
 }
 TUTORIALS = tuple(SMALLER)
 FULL = os.environ.get("COLLOPS_FULL_TUTORIALS") == "1"
@@ -56,6 +63,7 @@ LOOSER = {
 }
 
 Left = dict[str, Any]
+Replay = Callable[[str], list[Left]]
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +93,9 @@ def scripts(request, tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def replayed(scripts, tmp_path_factory):
-    """Runs scripts by a package; returns for each what it left on every rank."""
+    """Runs scripts by a package; returns what tells for each what it left on every rank."""
 
-    def run(package: str, names: tuple[str, ...], ranks: int = RANKS) -> dict[str, list[Left]]:
+    def run(package: str, names: tuple[str, ...], ranks: int = RANKS) -> Replay:
         folder = tmp_path_factory.mktemp(package)
         worker = Path(__file__).with_name("replay.py")
         command = [mpiexec(), "-n", str(ranks), sys.executable, str(worker), package, str(folder)]
@@ -102,15 +110,13 @@ def replayed(scripts, tmp_path_factory):
             check=False,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return {
-            name: [pickle.loads((folder / f"{name}.{rank}").read_bytes()) for rank in range(ranks)] for name in names
-        }
+        return lambda name: [pickle.loads((folder / f"{name}.{rank}").read_bytes()) for rank in range(ranks)]
 
     return run
 
 
 @pytest.fixture(scope="module")
-def both(replayed) -> tuple[dict[str, list[Left]], dict[str, list[Left]]]:
+def both(replayed) -> tuple[Replay, Replay]:
     names = EXAMPLES + TUTORIALS
     return replayed("collops", (*names, FOURIER, *ON_SQUARES)), replayed("pylops_mpi", names)
 
@@ -134,10 +140,10 @@ def assert_same(ours: Any, theirs: Any, where: str, looser: float | None) -> Non
 
 @pytest.mark.parametrize("name", EXAMPLES + TUTORIALS)
 def test_scripts_leave_what_they_leave_there(both, name) -> None:
-    for rank, (ours, theirs) in enumerate(zip(both[0][name], both[1][name], strict=True)):
-        names = theirs.keys() - {"seconds"}
+    for rank, (ours, theirs) in enumerate(zip(both[0](name), both[1](name), strict=True)):
+        names = sorted(theirs.keys() - {"seconds"})
         assert names, "a script that leaves nothing cannot fail"
-        assert names <= ours.keys()
+        assert ours.keys() >= set(names)
         for variable in names:
             assert_same(ours[variable], theirs[variable], f"{variable} on rank {rank}", LOOSER.get(name))
 
@@ -146,9 +152,9 @@ def test_products_of_matrices_on_a_square_of_ranks(replayed) -> None:
     ours, theirs = (replayed(package, ON_SQUARES, ranks=4) for package in ("collops", "pylops_mpi"))
     for name in ON_SQUARES:
         for rank in range(4):
-            for variable in theirs[name][rank].keys() - {"seconds"}:
-                where = f"{name}: {variable} on rank {rank}"
-                assert_same(ours[name][rank][variable], theirs[name][rank][variable], where, None)
+            mine, peers = ours(name)[rank], theirs(name)[rank]
+            for variable in peers.keys() - {"seconds"}:
+                assert_same(mine[variable], peers[variable], f"{name}: {variable} on rank {rank}", None)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,7 @@ def test_products_of_matrices_on_a_square_of_ranks(replayed) -> None:
     [("plot_matrixmult", "A", "X", "y", "xadj"), ("plot_summamatrixmult", "A_data", "x_data", "y_dist", "xadj_dist")],
 )
 def test_products_where_ranks_are_left_out(both, name, matrix, model, product, back) -> None:
-    for left in both[0][name][: 1 if name == "plot_matrixmult" else RANKS]:
+    for left in both[0](name)[: 1 if name == "plot_matrixmult" else RANKS]:
         A, X = left[matrix], left[model]
         np.testing.assert_allclose(left[product]["local"], (A @ X).ravel(), rtol=1e-6)
         np.testing.assert_allclose(left[back]["local"], (A.T @ A @ X).ravel(), rtol=1e-6)
@@ -165,7 +171,7 @@ def test_products_where_ranks_are_left_out(both, name, matrix, model, product, b
 
 def test_fourier_transforms(both) -> None:
     # The peer needs mpi4py-fft, which is compiled where it is installed; NumPy is the judge.
-    for left in both[0][FOURIER]:
+    for left in both[0](FOURIER):
         d = left["d"]
         np.testing.assert_allclose(left["D_3d"], np.fft.fftn(d), atol=1e-9 * np.abs(left["D_3d"]).max())
         np.testing.assert_allclose(left["dinv"], d, atol=1e-10 * np.abs(d).max())

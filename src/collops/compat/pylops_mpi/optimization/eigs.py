@@ -42,7 +42,8 @@ def power_iteration(
     """
     for leaf in _leaves(b_k):
         rand = leaf.native.engine.xp.random.rand
-        leaf[:] = rand(*leaf.local_shape) + (1j * rand(*leaf.local_shape) if np.dtype(dtype).kind == "c" else 0)
+        real, imaginary = rand(*leaf.local_shape), rand(*leaf.local_shape)  # PyLops-MPI always takes both
+        leaf[:] = real + 1j * imaginary if np.dtype(dtype).kind == "c" else real
     operator = native_of(Op, b_k, b_k)
     start = brought(b_k.native, operator.domain)
     result = solvers.power_iteration(operator, start, niter=niter, tol=tol)
