@@ -9,6 +9,7 @@ from collops.backend import engine
 from collops.errors import InputError, LayoutError
 from collops.profile import count_messages
 from collops.stencil import MODELS, Grid, Problem, make, obstacle, run
+from collops.stencil.kernels.numpy_sweeps import NumpySweeps
 from collops.stencil.run import STRETCH
 from tests.stencil.model import relaxed
 
@@ -68,6 +69,20 @@ def test_single(comm):
     variant = make("single", problem, alone, engine("numpy"))
     run(variant)
     compare(variant, relaxed(problem, 6)[0])
+
+
+@pytest.mark.parametrize("name", ["mpi_overlap", "shared"])
+def test_without_numba(comm, name):
+    """What hosts without Numba do is the same to the bit; rows are taken a few at a time."""
+    problem = Problem(nx=700, ny=20 * comm.size + 2, iterations=4)
+    want, norms = relaxed(problem, 4)
+    for process_grid in process_grids(comm.size):
+        variant = make(name, problem, comm, engine("numpy"), process_grid)
+        variant.sweeps = NumpySweeps(variant.grid, rows_at_once=3)
+        result = run(variant)
+        compare(variant, want)
+        np.testing.assert_allclose(list(result.norms.values()), norms, rtol=1e-4)
+        variant.free()
 
 
 def test_only_checked_norms_are_computed(comm):

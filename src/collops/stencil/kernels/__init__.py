@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from collops.backend import Engine
@@ -26,6 +27,10 @@ def sweeps_of(engine: Engine, grid: Grid) -> Any:
         return CupySweeps(grid)
     if engine.name != "numpy":
         raise UnsupportedTypeError(f"there are no stencil kernels for {engine.name}: choose numpy or cupy")
+    if importlib.util.find_spec("numba") is not None:
+        from collops.stencil.kernels.numba_sweeps import NumbaSweeps
+
+        return NumbaSweeps(grid)
     from collops.stencil.kernels.numpy_sweeps import NumpySweeps
 
     return NumpySweeps(grid)

@@ -20,11 +20,13 @@ class NumpySweeps:
     ----------
     grid : Grid
         The block.
+    rows_at_once : int, optional
+        How many rows to work on; by default what stays in a cache.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, rows_at_once: int | None = None) -> None:
         self.grid = grid
-        self._rows_at_once = max(1, _ELEMENTS_AT_ONCE // max(1, grid.columns))
+        self._rows_at_once = rows_at_once or max(1, _ELEMENTS_AT_ONCE // max(1, grid.columns))
         self._quarter = np.dtype(grid.problem.dtype).type(0.25)
         self._change = np.empty(self._rows_at_once * max(1, grid.columns), grid.problem.dtype)
 

@@ -56,9 +56,7 @@ MODELS = {
         Model("mpi", "halos by MPI, GPU-aware on GPUs", "messages:Messages", _BOTH, "mpi"),
         Model("mpi_overlap", "halos by MPI, while the inner points are swept", "overlap:Overlap", _BOTH, "mpi"),
         Model("nccl", "halos by NCCL, in stream order", "messages:Messages", _DEVICE, "nccl"),
-        Model(
-            "nccl_overlap", "boundary first, NCCL beside the inner points", "overlap:Overlap", _DEVICE, "nccl"
-        ),
+        Model("nccl_overlap", "boundary first, NCCL beside the inner points", "overlap:Overlap", _DEVICE, "nccl"),
         Model("nccl_graphs", "nccl_overlap, replayed from CUDA graphs", "graphs:Graphs", _DEVICE, "nccl"),
         Model("peer", "kernels store into the neighbours' memory", "peer:Peer", _DEVICE, memory=True),
         Model("nvshmem", "puts with signals on streams", "one_sided:OneSided", _DEVICE, memory=True),
