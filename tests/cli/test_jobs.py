@@ -49,6 +49,21 @@ def test_without_files_it_shows_what_it_found(tmp_path, here, command):
         assert (tmp_path / folder / picture).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("command", SMALL)
+def test_recorded_data_have_no_error_but_pictures(tmp_path, here, command):
+    if command == "mdd":
+        for name, traces in (("down", 5), ("up", 3)):
+            np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).normal(size=(6, traces, 40)))
+        arguments = shlex.split("--down down.npy --up up.npy --interval 4 --spacing 10")
+    else:
+        stacked_volume(tmp_path / "a.sgy", VALUES)
+        arguments = ["--volume", "a.sgy"]
+    result = here(command, *arguments, "--iterations", 4)
+    assert result.returncode == 0, result.stderr
+    assert " error" not in result.stdout
+    assert sorted(os.listdir(tmp_path / f"collops-{command}")) == [*PICTURES[command], "result.zarr"]
+
+
 @needs_mpi
 @pytest.mark.parametrize("command", SMALL)
 def test_three_ranks_find_the_same_as_one(tmp_path, here, command):
