@@ -83,7 +83,7 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         if problem.system is not None:
             title = f"{problem.method.upper()}, {problem.facts['name']}"
             files = draw(folder, problem.system, comm.size, numbers["rows_by_rank"], result.residual_norms, title)
-    ranks = np.zeros(0) if problem.system is None else _ranks(problem)
+    ranks = np.zeros(0, np.int32) if problem.system is None else _ranks(problem)
     fields = {
         "solution": Field(solution, ("column",), "1"),
         "rank": Field(ranks, ("row",), "1"),
@@ -98,12 +98,16 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
 def _solver(problem: Problem, operator: Any, options: Options) -> Any:
     from collops.solvers import cg, cgls, lsqr
 
+    # CG compares the square of the residual with its tolerance, CGLS that of the gradient.
+    first = problem.data if problem.method == "cg" else operator.adjoint(problem.data)
+    least = (options.tol * float(first.norm())) ** 2
+
     def solve(*, niter: int, progress: bool, graph: bool | str) -> SolverResult:
         common: dict[str, Any] = {"niter": niter, "progress": progress, "graph": graph}
         if problem.method == "lsqr":
             return lsqr(operator, problem.data, atol=options.tol, btol=options.tol, **common)
         method = cg if problem.method == "cg" else cgls
-        return method(operator, problem.data, tol=options.tol, **common)
+        return method(operator, problem.data, tol=least, **common)
 
     return solve
 
@@ -121,8 +125,8 @@ def _ranks(problem: Problem) -> np.ndarray:
     """Return the rank of each row, in the file's order."""
     assert problem.system is not None
     if problem.system.partition is not None:
-        return problem.system.partition.parts
-    return np.repeat(np.arange(problem.matrix.comm.size), problem.matrix.rows.sizes[0])
+        return problem.system.partition.parts.astype(np.int32)
+    return np.repeat(np.arange(problem.matrix.comm.size, dtype=np.int32), problem.matrix.rows.sizes[0])
 
 
 def _numbers(options: Options, problem: Problem, result: SolverResult, comm: Communicator) -> dict[str, Any]:
