@@ -36,7 +36,10 @@ def mdd(
             metavar=_FILE, help="Upgoing field, of shape (sources, receivers, samples).", rich_help_panel=_DATA
         ),
     ] = None,
-    interval: common.Interval = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(help="Milliseconds between samples.", show_default="4 for made fields", rich_help_panel=_DATA),
+    ] = None,
     spacing: Annotated[
         float | None,
         typer.Option(
