@@ -250,7 +250,7 @@ class DistributedArray:
         """Assign to this rank's part. Collective with ``BROADCAST``, where rank 0's values reach all copies."""
         self.local_array[index] = value
         if self.partition is Partition.BROADCAST and self.size > 1:
-            self.local_array[...] = self.native.comm.bcast(self.local_array, root=0)
+            self.native.comm.bcast(self.local_array, root=0, out=self.local_array)
 
     # Arithmetic: no messages
 
