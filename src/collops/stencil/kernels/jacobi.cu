@@ -19,7 +19,7 @@ typedef unsigned long long Flag;
 constexpr int WARP = 32;
 constexpr int VECTOR = 16 / int(sizeof(real));
 constexpr int STRIP = WARP * VECTOR;
-constexpr int THREADS = 256;   // of a block, except of `persistent`
+constexpr int THREADS = 256;  // of a block, except of `persistent`
 constexpr int WARPS = THREADS / WARP;
 constexpr int PERSISTENT_THREADS = 1024;
 // Rows that a warp loads before it computes: more where a kernel has the registers.
@@ -216,8 +216,7 @@ __device__ __forceinline__ void set(Flag* flag, Flag value) { *reinterpret_cast<
 // tells them. Neighbours' values of this sweep go into the halo that they have read in the sweep before, so that their
 // signal also says that the halo may be overwritten. `arrived` counts the warps that have stored, in each direction.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    sweep_peer(const real* in, real* out, Index pitch, int rows, int columns, int first,
-               int last, int strips, int count, int chunks, real* above, real* below, real* left, real* right,
+    sweep_peer(const real* in, real* out, Index pitch, int rows, int columns, int first, int last, int strips, int count, int chunks, real* above, real* below, real* left, real* right,
                const Flag* mine, Flag* set_above, Flag* set_below, Flag* set_left, Flag* set_right, unsigned* arrived,
                Flag number, double* norm) {
     const int item = int(blockIdx.x) * WARPS + int(threadIdx.x) / WARP;
@@ -304,6 +303,7 @@ extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS)
         for (int item = warp; item < strips * shares; item += warps) {
             const Strip strip(item % strips, columns, first, last, left != nullptr, right != nullptr);
             const int share = begin + item / strips * per_share;
+            if (share >= end) break;  // the last shares may be empty
             sum += march<PERSISTENT_IN_FLIGHT>(strip, grid + from, grid + to, pitch, rows, share,
                                                min(share + per_share, end), targets);
         }
