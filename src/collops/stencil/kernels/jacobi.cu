@@ -24,7 +24,7 @@ constexpr int WARPS = THREADS / WARP;
 constexpr int PERSISTENT_THREADS = 1024;
 // Rows that a warp loads before it computes: more where a kernel has the registers.
 constexpr int IN_FLIGHT = 4;
-constexpr int PERSISTENT_IN_FLIGHT = 3;
+constexpr int PERSISTENT_IN_FLIGHT = VECTOR == 4 ? 3 : 2;
 constexpr int BLOCKED_IN_FLIGHT = 2;
 constexpr int FLAG_STEP = 16;  // flags are in cache lines of their own
 constexpr unsigned ALL = 0xffffffffu;
@@ -216,9 +216,10 @@ __device__ __forceinline__ void set(Flag* flag, Flag value) { *reinterpret_cast<
 // tells them. Neighbours' values of this sweep go into the halo that they have read in the sweep before, so that their
 // signal also says that the halo may be overwritten. `arrived` counts the warps that have stored, in each direction.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    sweep_peer(const real* in, real* out, Index pitch, int rows, int columns, int first, int last, int strips, int count, int chunks, real* above, real* below, real* left, real* right,
-               const Flag* mine, Flag* set_above, Flag* set_below, Flag* set_left, Flag* set_right, unsigned* arrived,
-               Flag number, double* norm) {
+    sweep_peer(const real* in, real* out, Index pitch, int rows, int columns, int first, int last, int strips,
+               int count, int chunks, real* above, real* below, real* left, real* right, const Flag* mine,
+               Flag* set_above, Flag* set_below, Flag* set_left, Flag* set_right, unsigned* arrived, Flag number,
+               double* norm) {
     const int item = int(blockIdx.x) * WARPS + int(threadIdx.x) / WARP;
     const bool leader = threadIdx.x % WARP == 0;
     real sum = 0;
