@@ -8,9 +8,10 @@ from typing import Any
 
 from collops.errors import InputError
 
-__all__ = ["Rule", "Threshold", "find_threshold"]
+__all__ = ["HALF_CUT", "Rule", "Threshold", "find_threshold"]
 
-_HALF_CUT = 54 ** (1 / 3) / 4
+HALF_CUT = 54 ** (1 / 3) / 4
+"""Up to this size values become 0 under the rule HALF with the threshold 1."""
 
 
 class Rule(IntEnum):
@@ -28,6 +29,10 @@ class Rule(IntEnum):
     r""":math:`u \min(t / |u|, 1)`, the projection on the ball of radius t: what SOFT takes away."""
     CLIP = 5
     """Real values only: the nearest one between two bounds."""
+    HARD_AT = 6
+    r"""HARD with the size :math:`t` itself up to which values become 0, so that rounding decides on none."""
+    HALF_AT = 7
+    r"""HALF likewise."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Threshold:
     Attributes
     ----------
     rule : Rule
-        SOFT, HARD or HALF.
+        SOFT, HARD or HALF; of a percentile SOFT, HARD_AT or HALF_AT.
     percentile : float, optional
         Of the absolute values, 0 to 100: values up to it become 0.
     """
@@ -50,11 +55,12 @@ class Threshold:
         if self.rule is Rule.HARD:
             return 0.5 * cut * cut
         if self.rule is Rule.HALF:
-            return (cut / _HALF_CUT) ** 1.5
+            return (cut / HALF_CUT) ** 1.5
         return cut
 
 
 _RULES = {"soft": Rule.SOFT, "hard": Rule.HARD, "half": Rule.HALF}
+_AT = {"soft": Rule.SOFT, "hard": Rule.HARD_AT, "half": Rule.HALF_AT}
 _SUFFIX = "-percentile"
 
 
@@ -83,4 +89,4 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
         return Threshold(_RULES[name])
     if isinstance(perc, bool) or not isinstance(perc, int | float) or not 0 <= perc <= 100:
         raise InputError(f"{threshkind} keeps perc percent of the values: give 0 to 100, not {perc!r}")
-    return Threshold(_RULES[name], 100 - perc)
+    return Threshold(_AT[name], 100 - perc)

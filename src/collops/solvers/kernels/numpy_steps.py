@@ -15,7 +15,7 @@ from scipy.linalg import blas as _scipy_blas
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
 from collops.backend import engine
-from collops.solvers.thresholds import Rule
+from collops.solvers.thresholds import HALF_CUT, Rule
 
 __all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
 
@@ -106,6 +106,9 @@ def _shrink(rule: Rule, u: np.ndarray, t: Any, upper: Any) -> None:
 
 def _factor(rule: Rule, size: np.ndarray, t: Any) -> np.ndarray:
     """Return what values of an absolute size are multiplied by; 0 for those that are cut off."""
+    if rule is Rule.HARD_AT:
+        return (~(size <= t)).astype(size.dtype)
+    cut = t
     with np.errstate(divide="ignore", invalid="ignore"):
         if rule is Rule.SOFT:
             factor = 1 - t / size
@@ -114,9 +117,13 @@ def _factor(rule: Rule, size: np.ndarray, t: Any) -> np.ndarray:
         elif rule is Rule.HARD:
             return (~(size <= np.sqrt(2 * t))).astype(size.dtype)
         else:
+            if rule is Rule.HALF_AT:
+                t = (cut / HALF_CUT) ** 1.5
+            else:
+                cut = HALF_CUT * t ** (2 / 3)
             angle = np.arccos(np.minimum((t / 8) * (size / 3) ** -1.5, 1))
             factor = (2 / 3) * (1 + np.cos(2 * math.pi / 3 - (2 / 3) * angle))
-    kept = size > (t if rule is Rule.SOFT else 54 ** (1 / 3) / 4 * t ** (2 / 3))
+    kept = size > cut
     kept |= np.isnan(size)
     return np.where(kept, factor, 0).astype(size.dtype, copy=False)
 

@@ -65,7 +65,8 @@ __device__ inline double square_of(Element a) { return static_cast<double>(a) * 
 
 // ---- Rules, as thresholds.py numbers them
 
-enum { KEEP = 0, SOFT = 1, HARD = 2, HALF = 3, PROJECT = 4, CLIP = 5 };
+enum { KEEP = 0, SOFT = 1, HARD = 2, HALF = 3, PROJECT = 4, CLIP = 5, HARD_AT = 6, HALF_AT = 7 };
+#define HALF_CUT Real(0.94494078742115475)  // 54^(1/3) / 4
 
 // What a value of an absolute size is multiplied by. Comparisons are such that NaN stays.
 __device__ inline Real factor(int rule, Real size, Real t)
@@ -73,9 +74,16 @@ __device__ inline Real factor(int rule, Real size, Real t)
     if (rule == SOFT) return size <= t ? Real(0) : Real(1) - t / size;
     if (rule == HARD) return size <= sqrt(Real(2) * t) ? Real(0) : Real(1);
     if (rule == PROJECT) return size <= t ? Real(1) : t / size;
-    if (rule == HALF) {
-        const Real third_root = cbrt(t);
-        if (size <= Real(0.94494078742115475) * third_root * third_root) return Real(0);  // 54^(1/3) / 4
+    if (rule == HARD_AT) return size <= t ? Real(0) : Real(1);
+    if (rule == HALF || rule == HALF_AT) {
+        Real cut = t;
+        if (rule == HALF) {
+            const Real third_root = cbrt(t);
+            cut = HALF_CUT * third_root * third_root;
+        } else {
+            t = pow(cut / HALF_CUT, Real(1.5));
+        }
+        if (size <= cut) return Real(0);
         const Real cosine = t / Real(8) * pow(size / Real(3), Real(-1.5));
         const Real angle = acos(cosine > Real(1) ? Real(1) : cosine);
         return Real(2) / Real(3) * (Real(1) + cos(Real(2.0943951023931954923) - Real(2) / Real(3) * angle));
