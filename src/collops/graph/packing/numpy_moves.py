@@ -93,7 +93,6 @@ def _replacing(source: Index, target: Index, dtype: np.dtype, width: int) -> Mov
         indices = source.points
 
         def gather(given: np.ndarray, taken: np.ndarray) -> None:
-            # Clipping never happens, but lets NumPy write to the result without a buffer in between.
             given.take(indices, 0, taken[write], "clip")
 
         def gather_strided(given: np.ndarray, taken: np.ndarray) -> None:
@@ -113,7 +112,7 @@ def _replacing(source: Index, target: Index, dtype: np.dtype, width: int) -> Mov
             box = read(given)
             taken[write].reshape(box.shape)[...] = box
 
-        return copy_box if write.step == 1 else _assigning(read, write)
+        return copy_box if write.step == 1 else _assigning(read, write, False)
     if target.affine is not None:
         view = _viewer(target.affine, dtype, width)
 
@@ -122,15 +121,20 @@ def _replacing(source: Index, target: Index, dtype: np.dtype, width: int) -> Mov
             box[...] = read(given).reshape(box.shape)
 
         return fill_box
-    return _assigning(read, points)
+    return _assigning(read, points, source.affine is None or _slices(source) is not None)
 
 
-def _assigning(read: Callable[[np.ndarray], np.ndarray], where: Any) -> Move:
+def _assigning(read: Callable[[np.ndarray], np.ndarray], where: Any, flat: bool) -> Move:
+    """Return an assignment; `flat` says that what is read has one axis of points already."""
+
+    def assign_flat(given: np.ndarray, taken: np.ndarray) -> None:
+        taken[where] = read(given)
+
     def assign(given: np.ndarray, taken: np.ndarray) -> None:
         values = read(given)
         taken[where] = values.reshape(-1, *taken.shape[1:])
 
-    return assign
+    return assign_flat if flat else assign
 
 
 def _combining(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Move:
@@ -143,10 +147,11 @@ def _combining(source: Index, target: Index, op: str, dtype: np.dtype, width: in
             ufunc(box, read(given).reshape(box.shape), out=box)
 
         return combine_view
-    points = target.points
+    points, read_old = target.points, _reader(Index(target.points), dtype, width)
 
     def combine_points(given: np.ndarray, taken: np.ndarray) -> None:
-        taken[points] = combine(taken[points], read(given).reshape(-1, *taken.shape[1:]))
+        old = read_old(taken)
+        taken[points] = combine(old, read(given).reshape(old.shape))
 
     return combine_points
 
@@ -168,7 +173,10 @@ def _accumulating(source: Index, target: Index, op: str, dtype: np.dtype, width:
     def accumulate(given: np.ndarray, taken: np.ndarray) -> None:
         ufunc.at(taken.reshape(-1), flat, read(given).reshape(-1))
 
-    return accumulate
+    def accumulate_flat(given: np.ndarray, taken: np.ndarray) -> None:
+        ufunc.at(taken, flat, read(given))
+
+    return accumulate_flat if width == 1 and (source.affine is None or _slices(source) is not None) else accumulate
 
 
 def _combined(op: str, dtype: np.dtype) -> Callable[[Any, Any], Any]:
@@ -188,7 +196,10 @@ def _reader(index: Index, dtype: np.dtype, width: int) -> Callable[[np.ndarray],
     """Return what gives the values at an index: a view where that can be."""
     if index.affine is None:
         points = index.points
-        return lambda array: array.take(points, 0)
+        # Kept, because fresh memory for large arrays costs more than the values that go there. Clipping never happens,
+        # but lets NumPy write to the result without a buffer in between.
+        values = np.empty((index.size,) if width == 1 else (index.size, width), dtype)
+        return lambda array: array.take(points, 0, values, "clip")
     straight = _slices(index)
     if straight is not None:
         return lambda array: array[straight]

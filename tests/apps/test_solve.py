@@ -1,0 +1,122 @@
+"""Sparse systems: the mesh, the job from end to end, and what a user gets wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from scipy.io import mmwrite
+
+from collops.apps.solve.job import run
+from collops.apps.solve.mesh import poisson
+from collops.apps.solve.options import Options
+from collops.errors import InputError
+
+
+class Quiet:
+    """Hears everything and says nothing."""
+
+    live = False
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.notes.append(text)
+
+    def stage(self, text: str | None) -> None:
+        pass
+
+
+@pytest.fixture
+def folder(comm, tmp_path):
+    """One folder for all ranks."""
+    return Path(comm.allgather_metadata(str(tmp_path))[0])
+
+
+def written(comm, path, matrix):
+    if comm.rank == 0:
+        mmwrite(path, matrix)
+    comm.barrier()
+    return str(path)
+
+
+@pytest.mark.serial
+def test_mesh_is_a_poisson_problem():
+    mesh = poisson(500, 3)
+    A = mesh.matrix
+    assert abs(A - A.T).max() < 1e-12
+    assert np.linalg.eigvalsh(A.toarray()).min() > 0
+    # The energy of sin(pi x) sin(pi y) sin(pi z) is 3 pi^2 / 8; linear elements come close from above.
+    energy = mesh.solution @ (A @ mesh.solution)
+    assert 1 < energy / (3 * np.pi**2 / 8) < 1.2
+    assert poisson(500, 3).points.tobytes() == mesh.points.tobytes() != poisson(500, 4).points.tobytes()
+
+
+def test_mesh_is_solved(comm, folder):
+    outcome = run(Options(points=300, out=str(folder / "out"), tol=1e-10, partition="rows"), comm, Quiet())
+    numbers = outcome.numbers
+    assert numbers["method"] == "cg" and numbers["status"] == "converged"
+    assert numbers["relative_error"] < 1e-8
+    assert sum(numbers["rows_by_rank"]) == numbers["rows"] == 343
+    assert (numbers["cut"] > 0) is (comm.size > 1)
+    assert numbers["messages_per_iteration"] == (3 if comm.size > 1 else 0)
+    if comm.rank == 0:
+        assert {path.name for path in outcome.files} == {"image.png", "convergence.png", "result.zarr"}
+        result = zarr.open_group(str(folder / "out" / "result.zarr"), mode="r")
+        truth = poisson(300, 0).solution
+        np.testing.assert_allclose(np.asarray(result["solution"]), truth, atol=1e-7)
+        assert np.bincount(np.asarray(result["rank"]), minlength=comm.size).tolist() == numbers["rows_by_rank"]
+
+
+@pytest.mark.parametrize("method", ["cg", "cgls", "lsqr"])
+def test_methods_agree_on_a_file(comm, folder, method):
+    n = 40
+    A = sp.coo_array(sp.diags_array([-1.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)))
+    truth = np.cos(np.arange(n))
+    path = written(comm, folder / "a.mtx", A)
+    data = written(comm, folder / "b.mtx", (A @ truth)[:, None])
+    options = Options(
+        matrix=path, rhs=data, method=method, partition="rows", tol=1e-12, out=str(folder / "out"), iterations=200
+    )
+    numbers = run(options, comm, Quiet()).numbers
+    assert numbers["relative_error"] is None
+    if comm.rank == 0:
+        found = np.asarray(zarr.open_group(str(folder / "out" / "result.zarr"), mode="r")["solution"])
+        np.testing.assert_allclose(found, truth, atol=1e-8)
+
+
+def test_least_squares_and_metis(comm, folder):
+    rng = np.random.default_rng(0)
+    tall = sp.coo_array(rng.standard_normal((30, 12)) * (rng.random((30, 12)) < 0.5) + np.eye(30, 12))
+    path = written(comm, folder / "tall.mtx", tall)
+    numbers = run(Options(matrix=path, tol=1e-12, out=str(folder / "out")), comm, Quiet()).numbers
+    assert numbers["method"] == "lsqr" and numbers["cut"] is None
+    assert numbers["relative_error"] < 1e-8
+    pytest.importorskip("pymetis")
+    outcome = run(Options(points=200, partition="metis", tol=1e-10, out=str(folder / "out")), comm, Quiet())
+    assert outcome.numbers["relative_error"] < 1e-8
+    assert outcome.numbers["partition"] == "metis"
+
+
+def test_what_cannot_be_solved(comm, folder):
+    skew = written(comm, folder / "skew.mtx", sp.coo_array(np.array([[1.0, 2.0], [0.0, 1.0]])))
+    with pytest.raises(InputError, match="needs a symmetric matrix"):
+        run(Options(matrix=skew, method="cg", out=str(folder / "out")), comm, Quiet())
+    data = written(comm, folder / "b.mtx", np.ones((3, 1)))
+    with pytest.raises(InputError, match="but the matrix has 2 rows"):
+        run(Options(matrix=skew, rhs=data, out=str(folder / "out")), comm, Quiet())
+    with pytest.raises(InputError, match="does not exist"):
+        Options(matrix="nothing.mtx").check()
+    with pytest.raises(InputError, match="--points belongs to the made mesh"):
+        Options(matrix=skew, points=100).check()
+    with pytest.raises(InputError, match="--rhs belongs to a matrix"):
+        Options(rhs=data).check()
+    with pytest.raises(InputError, match="--noise belongs to made data"):
+        Options(matrix=skew, rhs=data, noise=0.1).check()
