@@ -11,6 +11,7 @@ from collops.apps.jacobi.options import Options
 from collops.cli.console import Progress, console
 from collops.cli.job import with_world
 from collops.cli.options import Debug, Dtype, Engine, Json, Out, Quiet, Ranks, Transport
+from collops.stencil import MODELS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +30,7 @@ def jacobi(
     ranks: Ranks = None,
     transport: Transport = "auto",
     variant: Annotated[
-        str, typer.Option(help="How ranks work together; --compare lists all.", rich_help_panel=_METHOD)
+        str, typer.Option(help=f"How ranks work together: auto, {', '.join(MODELS)}.", rich_help_panel=_METHOD)
     ] = _DEFAULT.variant,
     nx: Annotated[int, typer.Option("--nx", "-nx", help="Columns.", rich_help_panel=_GRID)] = _DEFAULT.nx,
     ny: Annotated[int, typer.Option("--ny", "-ny", help="Rows.", rich_help_panel=_GRID)] = _DEFAULT.ny,
@@ -74,8 +75,8 @@ def jacobi(
 ) -> None:
     """Solve Laplace's equation by Jacobi's method, on any number of ranks and by many programming models.
 
-    The problem, the options with one dash and the output are those of NVIDIA's multi-GPU programming samples, so that
-    this program can stand in for them. Every variant is checked against one rank, to the bit.
+    The problem, the options with one dash and the output are those of NVIDIA's multi-GPU programming samples.
+    Every variant is checked against one rank, to the bit.
     """
     options = Options(
         variant=variant,

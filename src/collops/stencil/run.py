@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collops.comm import Communicator
-from collops.solvers.history import open_history
 from collops.stencil.variants.base import Variant
 
 __all__ = ["STRETCH", "Run", "run"]
@@ -64,6 +63,8 @@ def run(variant: Variant, report: Callable[[int, float], None] | None = None) ->
     Run
         Equal on all ranks.
     """
+    from collops.solvers.history import open_history
+
     problem, comm, engine = variant.problem, variant.comm, variant.engine
     stretches = [min(STRETCH, problem.iterations - begin) for begin in range(0, problem.iterations, STRETCH)]
     norms = engine.xp.zeros(STRETCH)
