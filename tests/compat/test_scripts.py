@@ -196,3 +196,18 @@ def test_modules_are_run_as_scripts(tmp_path) -> None:
     assert done.stdout == "found ['an', 'argument'] __main__\n"
     done = subprocess.run([*command[:3], "nowhere.py"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1 and "there is no script nowhere.py" in done.stderr
+
+
+def test_an_error_on_one_rank_ends_all(tmp_path) -> None:
+    # The peer waits for ever.
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pylops_mpi\n"
+        "from mpi4py import MPI\n"
+        "if MPI.COMM_WORLD.Get_rank() == 1:\n"
+        "    raise KeyError('only here')\n"
+        "pylops_mpi.DistributedArray(5).norm()\n"
+    )
+    command = [mpiexec(), "-n", "2", sys.executable, "-m", "collops.compat.pylops_mpi", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0 and "only here" in done.stderr

@@ -43,6 +43,17 @@ def test_cgls(problem) -> None:
     np.testing.assert_allclose(cost, expected[5])
 
 
+def test_reasons_to_stop(problem) -> None:
+    op, serial, y, data = problem
+    for options in ({"niter": 2, "tol": 1e-30}, {"niter": 50, "tol": 1e-2}):
+        found = pylops_mpi.cgls(op, y, start(op, y), **options)
+        expected = pylops.optimization.basic.cgls(serial, data, **options)
+        assert found[1:3] == expected[1:3]
+        solver = CGLS(op)
+        solver.run(solver.setup(y, start(op, y), **options))
+        assert (solver.istop, solver.iiter) == expected[1:3]
+
+
 def test_cg(problem) -> None:
     op, serial, y, data = problem
     normal, serial = op.H @ op, serial.H @ serial

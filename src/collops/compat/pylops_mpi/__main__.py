@@ -8,6 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import collops
 import collops.compat.pylops_mpi as package
 
 __all__ = ["main", "replace"]
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> None:
     script = arguments[0]
     if not Path(script).exists():
         sys.exit(f"there is no script {script}")
+    collops.world()  # from here on, an error on one rank ends all of them
     replace()
     sys.argv = list(arguments)
     sys.path[0] = str(Path(script).resolve().parent)
