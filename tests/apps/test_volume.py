@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import zarr
 
+from collops.apps.segy import SegyFile
 from collops.apps.stages import local_stage
 from collops.apps.volume import modelling
 from collops.apps.volume.cube import Axis, Cube
@@ -20,6 +21,7 @@ from collops.apps.wavelet import power_spectrum, ricker
 from collops.backend import engine
 from collops.errors import InputError
 from tests.apps.files import REAL, set_samples, stacked_volume
+from tests.apps.jobs import needs_real_data
 
 HOST = engine("numpy")
 VALUES = np.random.default_rng(1).normal(size=(5, 4, 40)).astype(np.float32)
@@ -91,7 +93,7 @@ def test_other_bytes_for_inline_and_crossline(comm, folder):
     assert np.array_equal(whole(comm, volume.traces), VALUES.transpose(1, 0, 2))
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data are not at {REAL}")
+@needs_real_data
 def test_the_real_section(comm):
     volume = recorded(VolumeOptions(volume=str(REAL / "volve_stack_twt.sgy")), comm)
     assert volume.cube.shape == (225, 850)
@@ -100,6 +102,18 @@ def test_the_real_section(comm):
     # The assumption behind its amplitude.
     energy = comm.allreduce(np.array(float((volume.traces.astype(float) ** 2).mean() * len(volume.traces))))
     assert 0.05 * np.linalg.norm(volume.wavelet) == pytest.approx(np.sqrt(energy / 225), rel=1e-5)
+
+
+@needs_real_data
+def test_a_real_grid_of_inlines_and_crosslines(comm):
+    path = REAL / "volve_migration_velocity_depth.sgy"  # no stack, but a volume
+    volume = recorded(VolumeOptions(volume=str(path), wavelet="ricker:5"), comm)
+    assert volume.cube.shape == (18, 52, 226) and volume.live.all()
+    inline, crossline = (axis.values for axis in volume.cube.lateral)
+    assert (inline[0], inline[-1], crossline[0], crossline[-1]) == (10087, 10155, 2148, 2352)
+    # The first trace of the file.
+    if comm.rank == 0:
+        assert np.array_equal(volume.traces[0, 0], SegyFile.inspect(path).read(np.array([0]))[0])
 
 
 @pytest.mark.parametrize("suffix", [".sgy", ".npy"])
