@@ -44,12 +44,11 @@ SMALLER = {
     # Its filters need 16 samples along y.
     "poststack": {
         "ny_i = 20": "ny_i = 16",
-        "::3]": "::7]",
         "niter=100": "niter=4",
         "niter=40": "niter=2",
         "niter=20": "niter=2",
     },
-    "reflectivity": {"ny_i = 20": "ny_i = 2", "::3]": "::7]", "niter=200": "niter=5"},
+    "reflectivity": {"ny_i = 20": "ny_i = 2", "niter=200": "niter=5"},
 }
 TUTORIALS = tuple(SMALLER)
 FULL = os.environ.get("COLLOPS_FULL_TUTORIALS") == "1"
