@@ -1,8 +1,8 @@
 """The choice of a wire: by name, or by what was fastest when this communicator's ranks tried it.
 
 The trial is made once for a communicator and an engine, when a forest without a chosen wire first sends something: a
-ring of messages of a few sizes. All ranks agree on its outcome. On devices only wires that keep the host free are
-tried, where there are any.
+ring of messages of a few sizes. All ranks agree on its outcome, and a wire that cannot be set up drops out. On devices
+only wires that keep the host free are tried, where there are any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.errors import InputError
+from collops.errors import CommunicationError, InputError
 from collops.graph.packing import Index, packing_for
 from collops.graph.plan import Segment
 from collops.graph.wires.wire import Routes, Wire
@@ -136,12 +136,22 @@ def possible_wires(comm: Communicator, engine: Engine) -> list[str]:
 def _fastest_of(comm: Communicator, engine: Engine, names: list[str], size: int) -> str:
     if len(names) == 1 or comm.size == 1:
         return names[0]
-    times = comm.allreduce(np.array([_time(comm, engine, name, size) for name in names]), "max")
+    times = comm.allreduce(np.array([_time_if_possible(comm, engine, name, size) for name in names]), "max")
     best = 0
     for number in range(1, len(names)):
         if times[number] < _CLEARLY * times[best]:
             best = number
     return names[best]
+
+
+def _time_if_possible(comm: Communicator, engine: Engine, name: str, size: int) -> float:
+    """Return the seconds of :func:`_time`; infinitely many on a wire that no rank can use."""
+    try:
+        return _time(comm, engine, name, size)
+    except (CommunicationError, MemoryError) as error:
+        if getattr(error, "on_all_ranks", isinstance(error, MemoryError)):
+            return np.inf
+        raise
 
 
 def _time(comm: Communicator, engine: Engine, name: str, size: int) -> float:
