@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collops.graph.packing.index import Index
+from collops.graph.packing.numpy_moves import mover
 
 pytestmark = pytest.mark.serial
 
@@ -54,3 +55,23 @@ def test_any_index(points):
     assert seen == {point: max(np.flatnonzero(np.array(points) == point)) for point in points}
     positions, different = index.last()
     assert dict(zip(different.points.tolist(), positions.points.tolist(), strict=True)) == seen
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool", "int16", "complex64", "complex128"])
+@pytest.mark.parametrize("op", ["replace", "sum"])
+def test_many_points(dtype, op):
+    rng = np.random.default_rng(0)
+    count = 5000
+    given, taken = (rng.integers(0, 2, 2 * count).astype(dtype) for _ in range(2))
+    given = given if given.dtype.kind in "bi" else (given * rng.standard_normal(2 * count)).astype(dtype)
+    irregular = rng.permutation(2 * count)[:count]
+    for source in (np.arange(count) + 3, irregular):
+        for target in (np.arange(count) + 5, irregular[::-1], rng.integers(0, count // 2, count)):
+            want = taken.copy()
+            if op == "replace":
+                want[target] = given[source]
+            else:
+                np.add.at(want, target, given[source])
+            got = taken.copy()
+            mover(Index(source), Index(target), op, np.dtype(dtype), 1, True)(given, got)
+            assert got.tobytes() == want.tobytes()
