@@ -198,6 +198,8 @@ def test_wrong_types_and_shapes(comm):
         forest.bcast(np.zeros((2, 3)), np.zeros((4, 2)))
     with pytest.raises(LayoutError, match="contiguous"):
         forest.bcast(np.zeros(2), np.zeros(8)[::2])
+    with pytest.raises(UnsupportedTypeError, match="no array"):
+        forest.bcast([1.0, 2.0], np.zeros(4))
     with pytest.raises(UnsupportedTypeError, match="complex"):
         forest.reduce(np.zeros(4, complex), np.zeros(2, complex), "max")
     with pytest.raises(UnsupportedTypeError, match="no operation"):

@@ -7,6 +7,7 @@ sender. No message is sent.
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,7 +88,8 @@ class _Channel(RingChannel):
         room = PLACES * _room(routes.arriving, block, dtype)
         self._window: Any = mpi().Win.Allocate_shared(header + room, 1, comm=messages)
         self._window.Lock_all(mpi().MODE_NOCHECK)
-        self._sync = self._window.Sync
+        # Processors of this kind keep the order of stores, and that of loads; others need to be told to.
+        self._sync: Any = _nothing if platform.machine().lower() in ("x86_64", "amd64") else self._window.Sync
 
         def window_of(rank: int) -> _Window:
             return _Window(self._window.Shared_query(rank)[0], comm.size, block, dtype)
@@ -98,9 +100,9 @@ class _Channel(RingChannel):
         mine.points[0] = routes.arriving
         for segment in routes.receives:
             mine.table[segment.rank] = segment.start
-        self._sync()
+        self._window.Sync()
         comm.barrier()
-        self._sync()
+        self._window.Sync()
         self.incoming = list(mine.buffers())
         me = comm.rank
         targets = [(segment, window_of(segment.rank)) for segment in routes.sends]
@@ -148,6 +150,10 @@ class _Channel(RingChannel):
         self._read, self._tell, self._come, self._done = [], [], [], []
         self._window.Unlock_all()
         self._window.Free()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _counter(counters: np.ndarray, place: int, rank: int) -> memoryview:
