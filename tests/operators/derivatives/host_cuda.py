@@ -1,4 +1,7 @@
-"""Run ``banded.cu`` on the host: compiled as C++, with a loop in the place of the threads, which never meet."""
+"""Run ``banded.cu`` on the host: compiled as C++, with a loop in the place of the threads.
+
+They never meet, so that they cannot pass numbers to each other (SHUFFLE): each reads its own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ DRIVER = """
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __noinline__
+#define __grid_constant__
+#define __launch_bounds__(...)
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) double2 { double x, y; };
 struct Index { int x, y; };
@@ -41,6 +46,7 @@ def library(options: tuple[str, ...], folder: Path) -> ctypes.CDLL:
     path = folder / f"banded_{abs(hash(options))}.so"
     driver = path.with_suffix(".cpp")
     driver.write_text(DRIVER)
+    options = tuple(option for option in options if "SHUFFLE" not in option)
     command = [COMPILER, "-O0", "-fPIC", "-shared"]
     command += ["-Wno-unknown-pragmas", *options, f'-DSOURCE="{SOURCE}"', "-o", str(path), str(driver)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -15,9 +15,11 @@
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
 typedef double2 Wide;
+#define BLOCKS_AT_ONCE 2  // of one multiprocessor
 #else
 typedef float Real;
 typedef float4 Wide;
+#define BLOCKS_AT_ONCE 3
 #endif
 #ifndef PACK
 #define PACK 4  // real numbers that a thread reads at once: 16 bytes, or one number
@@ -47,10 +49,16 @@ typedef float4 Wide;
 #define LAST_UPPER 0
 #endif
 #ifndef SHUFFLE
-#define SHUFFLE 0  // whether a thread gets its neighbours' numbers along the last axis from them, instead of reading them
+#define SHUFFLE 0  // whether threads pass each other the numbers beside theirs along the last axis
 #endif
 #ifndef SEVERAL
 #define SEVERAL 0  // 1: every band has an array of its own to read; 2: one to write
+#endif
+
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
+#define GRID_CONSTANT
+#else
+#define GRID_CONSTANT __grid_constant__  // or a function that is not inlined would be given a copy of the argument
 #endif
 
 #define REACH 2
@@ -121,12 +129,10 @@ __device__ __forceinline__ void store(Real* address, const Pack& pack)
 #if PACK == 1
     *address = pack.value[0];
 #else
-    Wide wide;
-    wide.x = pack.value[0];
-    wide.y = pack.value[1];
 #if PACK == 4
-    wide.z = pack.value[2];
-    wide.w = pack.value[3];
+    const Wide wide = {pack.value[0], pack.value[1], pack.value[2], pack.value[3]};
+#else
+    const Wide wide = {pack.value[0], pack.value[1]};
 #endif
     *reinterpret_cast<Wide*>(address) = wide;
 #endif
@@ -218,70 +224,101 @@ __device__ __forceinline__ Lanes lanes_of(bool) { return {}; }
 #if LAST
 #define SIDE(reach) ((reach) * PARTS > 0 ? (reach) * PARTS : 1)
 
-// The numbers of a row before and after a pack, which is `center` and lies `here`; read only if the band is the usual
-// one there. All threads of a warp come here together.
-__device__ __forceinline__ void read_sides(Real* below, Real* above, const Real* here, const Pack& center, bool usual,
-                                           const Lanes& lanes)
+// The numbers of a row before and after a pack.
+struct Sides {
+    Real below[SIDE(LAST_LOWER)], above[SIDE(LAST_UPPER)];
+};
+
+// What of the sides of the pack `here` has to be read: asked for together with the pack, some rows before it is used.
+__device__ __forceinline__ Sides load_sides(const Real* here, bool below, bool above, const Lanes& lanes)
 {
-    bool read_below = usual, read_above = usual;
+    Sides sides;
 #if SHUFFLE
+    below = below && !lanes.below;
+    above = above && !lanes.above;
+#endif
     #pragma unroll
     for (int k = 0; k < LAST_LOWER * PARTS; ++k)
-        below[k] = of_lane_below(lanes, center.value[PACK - LAST_LOWER * PARTS + k]);
+        sides.below[k] = below ? __ldg(here - LAST_LOWER * PARTS + k) : static_cast<Real>(0);
     #pragma unroll
-    for (int k = 0; k < LAST_UPPER * PARTS; ++k) above[k] = of_lane_above(lanes, center.value[k]);
-    read_below = usual && !lanes.below;
-    read_above = usual && !lanes.above;
-#endif
-    if (read_below) {
-        #pragma unroll
-        for (int k = 0; k < LAST_LOWER * PARTS; ++k) below[k] = __ldg(here - LAST_LOWER * PARTS + k);
-    }
-    if (read_above) {
-        #pragma unroll
-        for (int k = 0; k < LAST_UPPER * PARTS; ++k) above[k] = __ldg(here + PACK + k);
-    }
+    for (int k = 0; k < LAST_UPPER * PARTS; ++k)
+        sides.above[k] = above ? __ldg(here + PACK + k) : static_cast<Real>(0);
+    return sides;
 }
 
-// The band of the last axis on a pack that begins at `column` of a row, which is `here`; `center` is what is there.
-__device__ __forceinline__ void add_last(Pack& sum, const Band& band, Long row, Long column, const Real* here,
-                                         const Pack& center, bool usual, const Lanes& lanes)
+// Get the rest of them from the threads beside this one. All threads of a warp come here together.
+__device__ __forceinline__ void pass_sides(Sides& sides, const Pack& center, const Lanes& lanes)
 {
-    Real below[SIDE(LAST_LOWER)], above[SIDE(LAST_UPPER)];
-    read_sides(below, above, here, center, usual, lanes);
-    if (usual) {
-        Real near[PACK + (LAST_LOWER + LAST_UPPER) * PARTS];
-        #pragma unroll
-        for (int k = 0; k < LAST_LOWER * PARTS; ++k) near[k] = below[k];
-        #pragma unroll
-        for (int v = 0; v < PACK; ++v) near[LAST_LOWER * PARTS + v] = center.value[v];
-        #pragma unroll
-        for (int k = 0; k < LAST_UPPER * PARTS; ++k) near[LAST_LOWER * PARTS + PACK + k] = above[k];
-        #pragma unroll
-        for (int offset = -LAST_LOWER; offset <= LAST_UPPER; ++offset)
-            #pragma unroll
-            for (int v = 0; v < PACK; ++v)
-                sum.value[v] += band.usual[REACH + offset] * near[v + (LAST_LOWER + offset) * PARTS];
-        return;
+#if SHUFFLE
+    #pragma unroll
+    for (int k = 0; k < LAST_LOWER * PARTS; ++k) {
+        const Real value = of_lane_below(lanes, center.value[PACK - LAST_LOWER * PARTS + k]);
+        if (lanes.below) sides.below[k] = value;
     }
+    #pragma unroll
+    for (int k = 0; k < LAST_UPPER * PARTS; ++k) {
+        const Real value = of_lane_above(lanes, center.value[k]);
+        if (lanes.above) sides.above[k] = value;
+    }
+#endif
+}
+
+// The band of the last axis on a pack, `center`, without the elements in `ends`: those on which it is not the usual one,
+// or needs what is not in the array.
+__device__ __forceinline__ void add_last(Pack& sum, const Band& band, const Pack& center, const Sides& sides,
+                                         unsigned ends)
+{
+    Real near[PACK + (LAST_LOWER + LAST_UPPER) * PARTS];
+    #pragma unroll
+    for (int k = 0; k < LAST_LOWER * PARTS; ++k) near[k] = sides.below[k];
+    #pragma unroll
+    for (int v = 0; v < PACK; ++v) near[LAST_LOWER * PARTS + v] = center.value[v];
+    #pragma unroll
+    for (int k = 0; k < LAST_UPPER * PARTS; ++k) near[LAST_LOWER * PARTS + PACK + k] = sides.above[k];
     #pragma unroll
     for (int v = 0; v < PACK; ++v) {
-        const int element = static_cast<int>((column + v) / PARTS);
-        const int part = static_cast<int>((column + v) % PARTS);
         Real total = 0;
-        #pragma unroll 1
-        for (int offset = -REACH; offset <= REACH; ++offset) {
-            const Real factor = coefficient(band, element, offset);
-            if (factor == 0) continue;
-            const Real* address = place(band, row, element + offset, part);
-            if (address != nullptr) total += factor * __ldg(address);
+        #pragma unroll
+        for (int offset = -LAST_LOWER; offset <= LAST_UPPER; ++offset)
+            total += band.usual[REACH + offset] * near[v + (LAST_LOWER + offset) * PARTS];
+        sum.value[v] += ends >> v & 1 ? static_cast<Real>(0) : total;
+    }
+}
+
+// Add to `target` what add_last left out, for `rows` rows of which the first is row `row` of the last axis, each
+// `row_step` rows and `inner` numbers after the one before. Done once at the end, since few threads have any of it and
+// it takes registers; where the coefficients are zeros, as at most ends, there is nothing to do.
+__device__ __noinline__ void add_ends(const Band& band, Real* target, Long row, Long row_step, Long inner, Long column,
+                                      int rows, unsigned ends)
+{
+    for (int v = 0; v < PACK; ++v) {
+        if (!(ends >> v & 1)) continue;
+        const int element = static_cast<int>((column + v) / PARTS);
+        Real factors[WIDTH];
+        bool any = false;
+        #pragma unroll
+        for (int k = 0; k < WIDTH; ++k) {
+            factors[k] = coefficient(band, element, k - REACH);
+            any = any || factors[k] != 0;
         }
-        sum.value[v] += total;
+        if (!any) continue;
+        #pragma unroll 2
+        for (int number = 0; number < rows; ++number) {
+            Real total = 0;
+            #pragma unroll
+            for (int k = 0; k < WIDTH; ++k) {
+                const Real* address = factors[k] == 0 ? nullptr
+                                                      : place(band, row + number * row_step, element + k - REACH,
+                                                              (column + v) % PARTS);
+                if (address != nullptr) total += factors[k] * __ldg(address);
+            }
+            target[number * inner + v] += total;
+        }
     }
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(256) banded(const Problem p)
+extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const GRID_CONSTANT Problem p)
 {
     const Long column = static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int number = blockIdx.y * blockDim.y + threadIdx.y;
@@ -301,23 +338,55 @@ extern "C" __global__ void __launch_bounds__(256) banded(const Problem p)
     const Long lowest_row = (start - along) / p.last, row_step = p.inner / p.last;
     const int lowest = static_cast<int>(along / PARTS), highest = static_cast<int>((along + PACK - 1) / PARTS);
     const Band& last = p.bands[LAST_BAND];
-    const bool usual = lowest >= LAST_LOWER && highest + LAST_UPPER < last.extent && !is_special(last, lowest) &&
-                       !is_special(last, highest);
+    const bool below = lowest >= LAST_LOWER, above = highest + LAST_UPPER < last.extent;
+    unsigned ends = 0;
+    #pragma unroll
+    for (int v = 0; v < PACK; ++v) {
+        const int element = static_cast<int>((along + v) / PARTS);
+        if (is_special(last, element) || element < LAST_LOWER || element + LAST_UPPER >= last.extent) ends |= 1u << v;
+    }
 #endif
 
 #if MARCH
     const Band& march = p.bands[0];
+    // Most threads meet no row of another rank and no special one, and need not ask at every row.
+    const bool inside = begin >= LOWER && end + UPPER <= march.extent;
+    const bool regular = begin >= march.head_end && end <= march.tail_begin;
+    const Real* const coming = march.source + start + UPPER * p.inner;
     Pack window[LOWER + UPPER + BATCH];
     #pragma unroll
     for (int k = 0; k < LOWER + UPPER; ++k) window[k] = load_or_zeros(place(march, outer, begin - LOWER + k, within));
 #endif
 
+#if LAST
+    Sides sides[UPPER + BATCH];  // of this row and of those that are under way
+    #pragma unroll
+    for (int k = 0; k < UPPER; ++k)
+        sides[k] = load_sides(last.source + start + (begin + k) * p.inner, below && begin + k < end,
+                              above && begin + k < end, lanes);
+#endif
+
     for (int row = begin; row < end; row += BATCH) {
-#if MARCH
+#if LAST
         #pragma unroll
-        for (int b = 0; b < BATCH; ++b)
-            window[LOWER + UPPER + b] =
-                row + b < end ? load_or_zeros(place(march, outer, row + b + UPPER, within)) : zeros();
+        for (int b = 0; b < BATCH; ++b) {
+            const int under_way = row + b + UPPER;
+            const bool some = under_way < end;
+            sides[UPPER + b] =
+                load_sides(last.source + start + under_way * p.inner, below && some, above && some, lanes);
+        }
+#endif
+#if MARCH
+        if (inside) {
+            #pragma unroll
+            for (int b = 0; b < BATCH; ++b)
+                window[LOWER + UPPER + b] = row + b < end ? load(coming + (row + b) * p.inner) : zeros();
+        } else {
+            #pragma unroll
+            for (int b = 0; b < BATCH; ++b)
+                window[LOWER + UPPER + b] =
+                    row + b < end ? load_or_zeros(place(march, outer, row + b + UPPER, within)) : zeros();
+        }
 #elif LAST
         Pack centers[BATCH];
         #pragma unroll
@@ -330,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(256) banded(const Problem p)
             const Long here = start + (row + b) * p.inner;
             Pack sum = zeros();
 #if MARCH
-            if (is_special(march, row + b)) {
+            if (!regular && is_special(march, row + b)) {
                 add_row(sum, march, outer, row + b, within);
             } else {
                 #pragma unroll
@@ -362,8 +431,8 @@ extern "C" __global__ void __launch_bounds__(256) banded(const Problem p)
 #else
             const Pack center = window[b + LOWER];
 #endif
-            add_last(sum, last, lowest_row + (row + b) * row_step, along, last.source + here, center, usual,
-                     lanes);
+            pass_sides(sides[b], center, lanes);
+            add_last(sum, last, center, sides[b], ends);
 #if SEVERAL == 2
             store(last.target + here, sum);
 #endif
@@ -376,5 +445,15 @@ extern "C" __global__ void __launch_bounds__(256) banded(const Problem p)
         #pragma unroll
         for (int k = 0; k < LOWER + UPPER; ++k) window[k] = window[k + BATCH];
 #endif
+#if LAST
+        #pragma unroll
+        for (int k = 0; k < UPPER; ++k) sides[k] = sides[k + BATCH];
+#endif
     }
+#if LAST
+    if (ends) {
+        Real* const target = p.bands[SEVERAL == 2 ? LAST_BAND : 0].target + start + begin * p.inner;
+        add_ends(last, target, lowest_row + begin * row_step, row_step, p.inner, along, end - begin, ends);
+    }
+#endif
 }
