@@ -43,20 +43,13 @@ def cases(context: Context) -> Iterator[Case]:
             operator = MatrixMult(matrix, columns, kind, process_grid=grid, gather_range=kind == "block" and square)
             parameters = {"matrix": [side, side], "columns": columns, "dtype": size.dtype}
             peer: Callable[[Peer], Any] | None = None
-            if square:
-                block = _block(matrix, kind, isqrt(ranks))
-                peer = partial(_of_peer, block=block, columns=columns, kind=kind, dtype=size.dtype)
             missing = "it needs a number of ranks that is a square"
+            if kind == "block" and ranks > 1:
+                missing = "it numbers its blocks in another order"
+            elif square:
+                block = matrix.redistribute(Layout.grid(matrix.shape, (isqrt(ranks), isqrt(ranks)))).local_array
+                peer = partial(_of_peer, block=block, columns=columns, kind=kind, dtype=size.dtype)
             yield Case(f"MatrixMult, {kind}", parameters, operator, peer, size.dtype, missing=missing, plan=size.plan)
-
-
-def _block(matrix: Any, kind: str, side: int) -> Any:
-    """Return this rank's block of the matrix as the peer wants it."""
-    if kind == "block":
-        layout = Layout.split(matrix.shape, matrix.comm.size, axis=0)
-    else:
-        layout = Layout.grid(matrix.shape, (side, side))
-    return matrix.redistribute(layout).local_array
 
 
 def _of_peer(peer: Peer, block: Any, columns: int, kind: str, dtype: str) -> Any:
