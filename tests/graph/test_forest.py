@@ -14,7 +14,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.graph import StarForest
 from tests.graph.model import Graph, operations, values
 
-EXAMPLES = int(os.environ.get("COLLOPS_EXAMPLES", "240"))
+EXAMPLES = int(os.environ.get("COLLOPS_EXAMPLES", "160"))
 DTYPES = ("float64", "float32", "float16", "complex64", "complex128", "int64", "int32", "uint8", "bool")
 BLOCKS = ((), (3,), (1,), (2, 2), (0,))
 
