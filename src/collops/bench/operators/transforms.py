@@ -80,7 +80,7 @@ def _mdc(context: Context, size: Size) -> Case:
     small, ranks = size.elements < 100_000, context.comm.size
     samples, receivers = (101, 20) if small else (501, 200)
     sources = max(1, size.elements // (samples * receivers))
-    frequencies = samples // 4
+    frequencies = samples // 2 // ranks
     kernel = _kernel(context, frequencies, receivers, _COMPLEX[size.dtype])
     arguments = (kernel, samples, sources, frequencies * ranks)
     operator = MDC(*arguments, comm=context.comm)
