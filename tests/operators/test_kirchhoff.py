@@ -336,9 +336,10 @@ def test_refuses_on_all_ranks_what_one_rank_gave(comm):
 def test_cores_are_shared_with_the_other_ranks(monkeypatch):
     import numba
 
+    from collops.comm import cores
     from collops.operators.kirchhoff import cpu
 
-    monkeypatch.setattr(cpu, "available_cores", lambda: frozenset(range(8)))
+    monkeypatch.setattr(cores, "available_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 64)
     monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
     everywhere = frozenset(range(8))

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from collops.comm.cores import available_cores
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
 
 __all__ = ["Watch", "default_timeout"]
@@ -52,15 +51,15 @@ class Watch:
         Carries the notes of ranks that gave up; no other traffic may use it.
     timeout : float or None
         Seconds; ``None`` waits for ever.
-    local_size : int
-        Ranks on this node. Where there are more than cores, waiting ranks soon let others run.
+    crowded : bool
+        Whether this rank has less than a core for itself, so that while it waits it soon lets others run.
     """
 
-    def __init__(self, mpi: Any, control: Any, timeout: float | None, local_size: int) -> None:
+    def __init__(self, mpi: Any, control: Any, timeout: float | None, crowded: bool) -> None:
         self._mpi = mpi
         self._control = control
         self.timeout = timeout
-        self._spins = _SPINS if local_size <= len(available_cores()) else _SPINS_OF_MANY
+        self._spins = _SPINS_OF_MANY if crowded else _SPINS
 
     def wait(self, request: Any, operation: str) -> None:
         """Return when an MPI `request` is done.

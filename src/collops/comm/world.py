@@ -15,6 +15,7 @@ from typing import Any
 
 from collops import profile
 from collops.comm.communicator import Communicator
+from collops.comm.cores import available_cores, share_of_cores
 from collops.comm.deadline import Watch, default_timeout
 from collops.comm.gpu_aware import DeviceMpi, GpuAwareTransport, gpu_awareness
 from collops.comm.mpi import MpiTransport
@@ -27,6 +28,7 @@ from collops.errors import InputError, TransportError
 
 __all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "load_mpi", "world"]
 
+_ONE_CORE = 1 - 1e-6  # shares are sums of fractions
 TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 
 _LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
@@ -138,7 +140,8 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     _abort_on_uncaught_errors(mpi)
     control = comm.Dup()
     local_rank, local_size = _node(mpi, control)
-    watch = Watch(mpi, control, default_timeout(), local_size)
+    crowded = _is_crowded(mpi, control)
+    watch = Watch(mpi, control, default_timeout(), crowded)
     host = MpiTransport(mpi, control, watch)
     reasons = [f"host arrays: {mpi_reason}"]
     identity = _use_device(local_rank, devices) if devices else ""
@@ -154,12 +157,12 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         local_size=local_size,
         reasons=reasons,
         watch=watch,
-        derive=lambda split: _derived(mpi, split, choice, reasons),
+        derive=lambda split: _derived(mpi, split, choice, reasons, crowded),
     )
 
 
-def _derived(mpi: Any, control: Any, choice: str | None, reasons: list[str]) -> Communicator:
-    """Build a sub-communicator, with the wires of its parent."""
+def _derived(mpi: Any, control: Any, choice: str | None, reasons: list[str], crowded: bool) -> Communicator:
+    """Build a sub-communicator, with the wires of its parent, among whose ranks the cores are shared out."""
     local_rank, local_size = _node(mpi, control)
     if control.size == 1:
         serial = SerialTransport()
@@ -167,7 +170,7 @@ def _derived(mpi: Any, control: Any, choice: str | None, reasons: list[str]) -> 
         return Communicator(
             serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=reasons
         )
-    watch = Watch(mpi, control, default_timeout(), local_size)
+    watch = Watch(mpi, control, default_timeout(), crowded)
     host = MpiTransport(mpi, control, watch)
     return Communicator(
         host,
@@ -177,7 +180,7 @@ def _derived(mpi: Any, control: Any, choice: str | None, reasons: list[str]) -> 
         local_size=local_size,
         reasons=reasons,
         watch=watch,
-        derive=lambda split: _derived(mpi, split, choice, reasons),
+        derive=lambda split: _derived(mpi, split, choice, reasons, crowded),
     )
 
 
@@ -227,6 +230,15 @@ def _node(mpi: Any, comm: Any) -> tuple[int, int]:
     place = (shared.rank, shared.size)
     shared.Free()
     return place
+
+
+def _is_crowded(mpi: Any, comm: Any) -> bool:
+    """Whether this rank has less than a core for itself among the ranks of its node."""
+    shared = comm.Split_type(mpi.COMM_TYPE_SHARED)
+    cores = shared.allgather(available_cores())
+    del cores[shared.rank]
+    shared.Free()
+    return share_of_cores(cores) < _ONE_CORE
 
 
 def _use_device(local_rank: int, devices: int) -> str:

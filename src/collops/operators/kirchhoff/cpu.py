@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit, prange
 from numba.core import config as numba_configuration
 
-from collops.comm.cores import available_cores
+from collops.comm.cores import share_of_cores
 from collops.errors import InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 
@@ -207,8 +207,7 @@ def thread_count(others: Iterator[frozenset[int]] | tuple[frozenset[int], ...] =
     Parameters
     ----------
     others : iterable of frozenset of int
-        The cores of the other ranks on this node. A core that k ranks may run on counts as 1/k, which is right both for
-        ranks that a launcher bound to cores of their own and for ranks that share all cores.
+        The cores of the other ranks on this node, as for :func:`collops.comm.cores.share_of_cores`.
 
     Returns
     -------
@@ -218,9 +217,7 @@ def thread_count(others: Iterator[frozenset[int]] | tuple[frozenset[int], ...] =
     limit = _configuration.NUMBA_NUM_THREADS
     if "NUMBA_NUM_THREADS" in os.environ:
         return limit
-    others = tuple(others)
-    share = sum(1.0 / (1 + sum(core in cores for cores in others)) for core in available_cores())
-    return max(1, min(limit, int(share + 1e-6)))
+    return max(1, min(limit, int(share_of_cores(others) + 1e-6)))
 
 
 @contextmanager
