@@ -78,7 +78,7 @@ def _row(record: Record, measurement: Measurement) -> str:
         time = "not measured" if measured is None else seconds_in_words(measured.wall.median)
         peer = f"{measurement.peer}: {time}"
     ratio = "" if measurement.speedup is None else f"{_three_digits(measurement.speedup)}x"
-    return f"| {measurement.headline} | {_where(record)} | {ours} | {peer} | {ratio} |"
+    return f"| {_label(measurement)} | {_where(record)} | {ours} | {peer} | {ratio} |"
 
 
 def _where(record: Record) -> str:
@@ -134,7 +134,8 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
         written.append(plot_jacobi(there, folder / f"jacobi-{machine}.png"))
     places: dict[tuple[str, int], list[Record]] = {}
     for record in records:
-        if any(m.speedup is not None for m in record.measurements) and record.benchmark != "collectives":
+        shown = any(m.headline is not None and m.speedup is not None for m in record.measurements)
+        if shown and record.benchmark != "collectives":
             places.setdefault((record.machine_name, record.ranks), []).append(record)
     for (machine, ranks), there in places.items():
         written.append(plot_speedups(there, folder / f"speed-{machine}-{ranks}.png"))
@@ -197,12 +198,12 @@ def plot_jacobi(records: Sequence[Record], path: str | Path) -> Path:
 
 
 def plot_speedups(records: Sequence[Record], path: str | Path) -> Path:
-    """Plot how many times faster than its peer each piece of work is, as bars."""
+    """Plot how many times faster than its peer each piece of work with a headline is, as bars."""
     rows = [
         (_label(measurement), measurement.peer, speedup)
         for record in records
         for measurement in record.measurements
-        if (speedup := measurement.speedup) is not None
+        if measurement.headline is not None and (speedup := measurement.speedup) is not None
     ]
     figure = _figure(width=9, height=1.2 + 0.32 * len(rows))
     panel = figure.subplots()
@@ -221,9 +222,10 @@ def plot_speedups(records: Sequence[Record], path: str | Path) -> Path:
 
 
 def _label(measurement: Measurement) -> str:
-    if measurement.headline is not None:
-        return measurement.headline
-    return f"{measurement.case}, {', '.join(f'{k} {v}' for k, v in measurement.parameters.items())}"
+    """Return the headline, with the shape behind it that it may lack: one operator stands there in several sizes."""
+    headline = str(measurement.headline)
+    shape = " x ".join(map(str, measurement.parameters.get("shape", ())))
+    return headline if shape in headline else f"{headline}, {shape}"
 
 
 def _figure(width: float, height: float) -> Any:
