@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from collops.bench import write_record
@@ -78,3 +80,14 @@ def test_plots_come_from_files_alone(tmp_path) -> None:
 def test_an_empty_folder_is_an_error_that_says_what_to_do(tmp_path) -> None:
     with pytest.raises(InputError, match="run a benchmark first"):
         read_records(tmp_path)
+
+
+def test_one_operator_in_two_shapes_is_two_lines() -> None:
+    made = record()
+    first = made.measurements[0]
+    made.measurements[:] = [replace(first, parameters={"shape": [n, 7]}, headline="Laplacian") for n in (3, 5)]
+    made.measurements.append(replace(first, parameters={"shape": [3, 7]}, headline="CGLS of 3 x 7"))
+    table = speed_table([made])
+    assert [label in table for label in ("| Laplacian, 3 x 7 |", "| Laplacian, 5 x 7 |", "| CGLS of 3 x 7 |")] == [
+        True
+    ] * 3

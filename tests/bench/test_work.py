@@ -56,3 +56,19 @@ def test_lsm(comm) -> None:
 @pytest.mark.parametrize("size", [1, 7, 35, 36, 1000])
 def test_dot_of_integers(size: int) -> None:
     assert dot_of_integers(size) == sum((i % 7 - 2) * (i % 5 - 1) for i in range(size))
+
+
+def test_operators(comm) -> None:
+    # The peer's convolution takes a tenth of a second a call, which is too long for more ranks than cores.
+    options = Options(quick=True, peer=comm.size <= 2)
+    found = list(BENCHMARKS["operators"].measure(Context(comm, engine("numpy"), options)))
+    cases = {one.case for one in found}
+    for name in ("FirstDerivative", "Laplacian", "Halo", "BlockDiag of diagonals", "MatrixMult, summa", "FFTND", "MDC"):
+        assert {f"{name}, forward", f"{name}, adjoint"} <= cases
+    for one in found:
+        assert "collops" in one.timings
+        assert (PEER in one.timings) is not (PEER in one.missing)
+        assert len(one.checks) == (PEER in one.timings)
+        assert all(each.error <= each.tolerance for each in one.checks)
+        if one.case.startswith(("FirstDerivative", "SecondDerivative", "Laplacian", "Gradient", "Halo")):
+            assert one.messages == ({"exchange": 1} if comm.size > 1 else {})

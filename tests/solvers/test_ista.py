@@ -13,6 +13,8 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag, LinearOperator, StackedBlockDiag, StackedVStack, VStack
 from collops.solvers import Status, fista, ista
 from collops.solvers.percentile import Percentile
+from collops.solvers.shrinkage import shrink
+from collops.solvers.thresholds import find_threshold
 
 from .problems import assert_close, problem, random_matrix, start
 from .test_cgls import messages_of_one_iteration
@@ -259,3 +261,14 @@ def test_copies_stay_equal(comm):
     with profile.count_messages() as sent:
         fista(op, yd, niter=20, alpha=1e-3, eps=2.0).x.check_replicated()
     assert sent.total > 0 or comm.size == 1
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("kind", ["hard-percentile", "half-percentile"])
+def test_the_value_at_the_cut_is_dropped_and_the_next_one_kept(comm, kind, dtype):
+    """Whatever a square and its root, or a power and its, are rounded to."""
+    rule = find_threshold(kind, 50).rule
+    for number in np.random.default_rng(5).uniform(0.1, 2, 200).astype(dtype):
+        x = from_global(np.array([number, np.nextafter(number, number.dtype.type(3))]), comm=comm)
+        at, above = shrink(rule, number, x).gather()
+        assert at == 0 and above != 0
