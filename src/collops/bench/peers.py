@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from collops.array import StackedArray
@@ -117,7 +118,13 @@ def load_peer(context: Context) -> Peer | str:
         return "not asked for"
     reason = _obstacle()
     reasons = [reason for reason in context.comm.allgather_metadata(reason) if reason is not None]
-    return reasons[0] if reasons else Peer(context.engine.name, context.comm.size)
+    return reasons[0] if reasons else _peer(context.engine.name, context.comm.size)
+
+
+@cache
+def _peer(engine: str, ranks: int) -> Peer:
+    """Return the process' only peer: NCCL waits for all ranks to free a communicator, so none is freed before the end."""
+    return Peer(engine, ranks)
 
 
 def _obstacle() -> str | None:
