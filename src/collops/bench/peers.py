@@ -42,9 +42,7 @@ class Peer:
         self.ranks = ranks
         self._nccl: Any = None
         if engine == "cupy":
-            from pylops_mpi.utils._nccl import initialize_nccl_comm
-
-            self._nccl = initialize_nccl_comm()
+            self._nccl = _nccl_of_peer()
 
     def split(self, local: Any, sizes: Sequence[int]) -> Any:
         """Return a distributed vector of which each rank has its own part.
@@ -106,6 +104,18 @@ class Peer:
         return solution.local_array
 
 
+@cache
+def _nccl_of_peer() -> Any:
+    """Return the peer's NCCL communicator, which lives as long as the process. Collective at its first call.
+
+    Destroying one waits for all ranks of the node, and what the peer's arrays leave behind is freed by each rank's
+    garbage collector in its own time: a rank that prints and writes comes to it before the others, who wait for it.
+    """
+    from pylops_mpi.utils._nccl import initialize_nccl_comm
+
+    return initialize_nccl_comm()
+
+
 def load_peer(context: Context) -> Peer | str:
     """Set up the peer on all ranks. Collective.
 
@@ -123,7 +133,7 @@ def load_peer(context: Context) -> Peer | str:
 
 @cache
 def _peer(engine: str, ranks: int) -> Peer:
-    """Return the process' only peer: NCCL waits for all ranks to free a communicator, so none is freed before the end."""
+    """Return the only peer of this process. Freeing its NCCL communicator waits for all ranks: the end of the process does."""
     return Peer(engine, ranks)
 
 
