@@ -42,7 +42,9 @@ class Peer:
         self.ranks = ranks
         self._nccl: Any = None
         if engine == "cupy":
-            self._nccl = _nccl_of_peer()
+            from pylops_mpi.utils._nccl import initialize_nccl_comm
+
+            self._nccl = initialize_nccl_comm()
 
     def split(self, local: Any, sizes: Sequence[int]) -> Any:
         """Return a distributed vector of which each rank has its own part.
@@ -102,18 +104,6 @@ class Peer:
         if done != iterations:
             raise CollopsError(f"{PEER} stopped after {done} of {iterations} iterations: its time cannot be compared")
         return solution.local_array
-
-
-@cache
-def _nccl_of_peer() -> Any:
-    """Return the peer's NCCL communicator, which lives as long as the process. Collective at its first call.
-
-    Destroying one waits for all ranks of the node, and what the peer's arrays leave behind is freed by each rank's
-    garbage collector in its own time: a rank that prints and writes comes to it before the others, who wait for it.
-    """
-    from pylops_mpi.utils._nccl import initialize_nccl_comm
-
-    return initialize_nccl_comm()
 
 
 def load_peer(context: Context) -> Peer | str:
