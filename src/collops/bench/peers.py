@@ -123,7 +123,7 @@ def load_peer(context: Context) -> Peer | str:
 
 @cache
 def _peer(engine: str, ranks: int) -> Peer:
-    """Return the only peer of this process. Freeing its NCCL communicator waits for all ranks: the end of the process does."""
+    """Return the only peer of this process: freeing its NCCL communicator waits for all ranks, as only the end does."""
     return Peer(engine, ranks)
 
 
