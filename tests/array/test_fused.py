@@ -163,6 +163,8 @@ def test_dots_into_given_memory(comm):
         expected = [factor * x.vdot(x), -x.vdot(x)]
         np.testing.assert_allclose(ca.dots((x, factor * x), (x, -x), out=memory), expected)
     np.testing.assert_allclose(ca.dots((x, x), (whole, whole), out=memory), [x.vdot(x), whole.vdot(whole)])
+    alone = ca.Scalars()
+    np.testing.assert_allclose(ca.dots((x, x), out=alone), [x.vdot(x)])
     assert ca.dots() == ()
 
 

@@ -358,12 +358,11 @@ def test_capture_in_a_graph(comm):
         pytest.skip("what a communicator can capture is tested with communicators")
     _, _, x, y = pair(comm, 5000, np.dtype("float32"))
     start = y.copy()
-    products, step = cupy.empty(2, np.float32), cupy.empty((), np.float32)
+    products = ca.Scalars()
 
     def iterate():
         first, second = ca.dots((x, y), (x, x), out=products)
-        ca.divide(first, second, out=step)
-        ca.axpby((-0.5, step), x, 1.0, y, out=y)
+        ca.axpby((-0.5, first, second), x, 1.0, y, out=y)
 
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()
@@ -387,7 +386,7 @@ def test_first_use_of_a_stream_may_be_inside_a_capture(comm):
     if comm.size > 1:
         pytest.skip("of one rank")
     x = ca.ones(5000, dtype="float32", comm=comm, engine="cupy")
-    out = cupy.empty(1, np.float32)
+    out = ca.Scalars()
     ca.dots((x, x), out=out)  # compiles
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
@@ -395,9 +394,9 @@ def test_first_use_of_a_stream_may_be_inside_a_capture(comm):
         stream.begin_capture()
         ca.dots((x, x), out=out)
         graph = stream.end_capture()
-        out.fill(0)
+        out.array.fill(0)
         graph.launch(stream)
-        assert float(out[0]) == 5000
+        assert float(out.array[0]) == 5000
         assert float(ca.dots((x, x))[0]) == 5000
 
 
