@@ -11,6 +11,7 @@ from collops.bench import BENCHMARKS, Measurement, Options
 from collops.bench.arrays import dot_of_integers
 from collops.bench.peers import PEER
 from collops.bench.registry import Context
+from collops.bench.starforest import stencil_rows
 
 PEER_INSTALLED = importlib.util.find_spec("pylops_mpi") is not None
 
@@ -72,3 +73,38 @@ def test_operators(comm) -> None:
         assert all(each.error <= each.tolerance for each in one.checks)
         if one.case.startswith(("FirstDerivative", "SecondDerivative", "Laplacian", "Gradient", "Halo")):
             assert one.messages == ({"exchange": 1} if comm.size > 1 else {})
+
+
+def test_limits(comm) -> None:
+    found = list(BENCHMARKS["limits"].measure(Context(comm, engine("numpy"), Options(quick=True))))
+    cases = [one.case for one in found]
+    assert cases.count("copy") == 3
+    assert cases.count("matrix product") == 1
+    assert cases.count("allreduce") == cases.count("exchange with the next rank") == (5 if comm.size > 1 else 0)
+    for one in found:
+        assert all(each.error <= each.tolerance for each in one.checks)
+        assert all(figure > 0 for figure in one.figures[one.ours].values())
+
+
+def test_scaling(comm) -> None:
+    found = list(BENCHMARKS["scaling"].measure(Context(comm, engine("numpy"), Options(quick=True))))
+    assert [one.case for one in found] == ["migration", "CGLS", "sparse product"]
+    for one in found:
+        assert all(each.error <= each.tolerance for each in one.checks)
+        # What a prediction reckons with is what was sent.
+        sent = sum(one.messages.values())
+        assert sum(count for _, count, _ in one.parameters["messages"]) == sent
+        assert (sent > 0) is (comm.size > 1)
+
+
+@pytest.mark.serial
+def test_a_sparse_product_counts_its_entries(comm) -> None:
+    *_, sparse = BENCHMARKS["scaling"].measure(Context(comm, engine("numpy"), Options(quick=True)))
+    side, _, planes = sparse.parameters["cube"]
+    assert sparse.parameters["operations"] == 2 * stencil_rows(side, 0, planes).nnz
+
+
+def test_free_memory_is_the_same_on_all_ranks(comm) -> None:
+    room = Context(comm, engine("numpy"), Options()).room()
+    assert set(comm.allgather_metadata(room)) == {room}
+    assert 1 << 20 < room < 1 << 50

@@ -8,7 +8,6 @@ same vector in the same run.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -43,11 +42,7 @@ def _large(context: Context) -> int:
     if context.options.quick:
         return 1_000_000
     wanted = LARGE if context.engine.memory == "device" else LARGE // 20
-    if context.engine.name == "cupy":
-        free = context.engine.xp.cuda.runtime.memGetInfo()[0]
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // context.comm.local_size
-    fits = min(context.comm.allgather_metadata(free)) // (_VECTORS * _ITEM) * context.comm.size
+    fits = context.room() // (_VECTORS * _ITEM) * context.comm.size
     return min(wanted, fits // 1000 * 1000)
 
 

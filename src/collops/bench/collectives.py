@@ -19,7 +19,6 @@ first is timed.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -104,14 +103,8 @@ def sizes_up_to(largest: int) -> list[int]:
 
 def _largest(context: Context, operation: str) -> int:
     """Return the most bytes whose two buffers leave memory to check them; the same on all ranks."""
-    engine = context.engine
-    if engine.name == "cupy":
-        engine.xp.get_default_memory_pool().free_all_blocks()
-        free = engine.xp.cuda.runtime.memGetInfo()[0]
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // context.comm.local_size
-    most = 1 << 20 if context.options.quick else _LARGEST[engine.memory]
-    return min(most, *context.comm.allgather_metadata(free // 4))
+    most = 1 << 20 if context.options.quick else _LARGEST[context.engine.memory]
+    return min(most, context.room() // 4)
 
 
 def _wires(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:

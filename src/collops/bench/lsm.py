@@ -33,13 +33,13 @@ from collops.bench.solving import (
 from collops.bench.timing import Plan, Timing, interleave, interleave_iterations
 from collops.operators.kirchhoff import Kirchhoff
 
-__all__ = ["measure"]
+__all__ = ["Problem", "measure"]
 
 _SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
 
 
 @dataclass(frozen=True)
-class _Problem:
+class Problem:
     """Sizes of a survey, from which all its numbers follow."""
 
     nx: int
@@ -51,24 +51,38 @@ class _Problem:
 
     @property
     def x(self) -> np.ndarray:
+        """Positions of the image's columns, m."""
         return _SPACING * np.arange(self.nx)
 
     @property
     def z(self) -> np.ndarray:
+        """Depths of its rows, m."""
         return _SPACING * np.arange(self.nz)
 
     @property
     def t(self) -> np.ndarray:
+        """Times of the samples, s."""
         return _INTERVAL * np.arange(self.samples)
 
     @property
     def reflectivity(self) -> np.ndarray:
+        """Two flat reflectors, raveled."""
         image = np.zeros((self.nx, self.nz))
         image[:, self.nz // 2], image[:, self.nz * 5 // 6] = -1.0, 0.5
         return image.ravel()
 
-    def spread(self, count: int, depth: float) -> np.ndarray:
-        """Return positions of sources or receivers along the line, ten points from either end."""
+    @property
+    def sources(self) -> np.ndarray:
+        """Positions of the sources, shape (2, shots), m."""
+        return self._spread(self.shots, 10.0)
+
+    @property
+    def spots(self) -> np.ndarray:
+        """Positions of the receivers, shape (2, receivers), m."""
+        return self._spread(self.receivers, 20.0)
+
+    def _spread(self, count: int, depth: float) -> np.ndarray:
+        """Return positions along the line, ten points from either end."""
         along = np.linspace(10 * _SPACING, (self.nx - 10) * _SPACING, count)
         return np.vstack([along, np.full(count, depth)])
 
@@ -79,13 +93,39 @@ class _Problem:
         values, _, centre = ricker(self.t[:41], f0=20)
         return values, centre
 
+    def operator(self, context: Context) -> Kirchhoff:
+        """Return the modelling of all shots, spread over the ranks. Collective."""
+        wavelet, centre = self.wavelet()
+        return Kirchhoff(
+            self.z,
+            self.x,
+            self.t,
+            self.sources,
+            self.spots,
+            _VELOCITY,
+            wavelet,
+            centre,
+            mode="analytic",
+            comm=context.comm,
+            engine=context.engine.name,
+            dtype=self.dtype,
+        )
+
+    def model(self, context: Context, operator: Kirchhoff) -> DistributedArray:
+        """Return the reflectivity, as the operator takes it."""
+        values = context.engine.from_host(self.reflectivity.astype(self.dtype))
+        domain: Any = operator.domain  # one layout, not a stack of them
+        return DistributedArray(domain, context.comm, values.reshape(domain.local_shape(context.comm.rank)))
+
     @property
     def parameters(self) -> dict[str, Any]:
+        """What a record says of the survey."""
         sizes = {"image": [self.nx, self.nz], "shots": self.shots, "receivers": self.receivers}
         return sizes | {"samples": self.samples, "dtype": self.dtype}
 
     @property
     def name(self) -> str:
+        """As in tables."""
         return f"migration of {self.nx} x {self.nz}"
 
 
@@ -94,10 +134,10 @@ def measure(context: Context) -> Iterator[Measurement]:
     on_device = context.engine.memory == "device"
     dtype = "float32" if on_device else "float64"
     if context.options.quick:
-        problems = [_Problem(41, 30, 6, 5, 301, dtype)]
+        problems = [Problem(41, 30, 6, 5, 301, dtype)]
     else:
-        problems = [_Problem(81, 60, 40, 11, 651, dtype)]
-        problems += [_Problem(401, 300, 40, 101, 1001, dtype)] if on_device else []
+        problems = [Problem(81, 60, 40, 11, 651, dtype)]
+        problems += [Problem(401, 300, 40, 101, 1001, dtype)] if on_device else []
     peer = load_peer(context)
     obstacle = _obstacle(context, peer)
     for problem in problems:
@@ -115,27 +155,10 @@ def _obstacle(context: Context, peer: Peer | str) -> str | None:
     return None if everywhere else "PyLops' fast engines need Numba, which is not installed on all ranks"
 
 
-def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[Measurement]:
+def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[Measurement]:
     comm, engine = context.comm, context.engine
-    sources, receivers = problem.spread(problem.shots, 10.0), problem.spread(problem.receivers, 20.0)
-    wavelet, centre = problem.wavelet()
-    operator = Kirchhoff(
-        problem.z,
-        problem.x,
-        problem.t,
-        sources,
-        receivers,
-        _VELOCITY,
-        wavelet,
-        centre,
-        mode="analytic",
-        comm=comm,
-        engine=engine.name,
-        dtype=problem.dtype,
-    )
-    model = engine.from_host(problem.reflectivity.astype(problem.dtype))
-    domain: Any = operator.domain  # one layout, not a stack of them
-    x = DistributedArray(domain, comm, model.reshape(domain.local_shape(comm.rank)))
+    operator = problem.operator(context)
+    x = problem.model(context, operator)
     y = operator.forward(x)
     image, data = operator.adjoint(y), operator.forward(x)
 
@@ -148,13 +171,13 @@ def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[
     if isinstance(peer, str):
         missing[PEER] = peer
     else:
-        peer_operator = peer.vstack([_local_of_peer(context, problem, sources, receivers, wavelet, centre)])
+        peer_operator = peer.vstack([_local_of_peer(context, problem)])
         traces = [
             len(shots_of(rank, problem.shots, comm.size)) * problem.receivers * problem.samples
             for rank in range(comm.size)
         ]
-        peer_x, peer_y = peer.replicated(model), peer.split(y.local_array.reshape(-1), traces)
-        start = peer.replicated(engine.xp.zeros_like(model))
+        peer_x, peer_y = peer.replicated(x.local_array.reshape(-1)), peer.split(y.local_array.reshape(-1), traces)
+        start = peer.replicated(engine.xp.zeros_like(x.local_array.reshape(-1)))
         forward[PEER] = lambda: peer_operator.matvec(peer_x).local_array
         adjoint[PEER] = lambda: peer_operator.rmatvec(peer_y).local_array
         solvers[PEER] = lambda iterations: peer.cgls(peer_operator, peer_y, start, iterations)
@@ -189,18 +212,12 @@ def _measure(context: Context, peer: Peer | str, problem: _Problem) -> Iterator[
     yield measurement("iteration", timings, ours, sent_by_iteration)
 
 
-def _local_of_peer(
-    context: Context,
-    problem: _Problem,
-    sources: np.ndarray,
-    receivers: np.ndarray,
-    wavelet: np.ndarray,
-    centre: int,
-) -> Any:
+def _local_of_peer(context: Context, problem: Problem) -> Any:
     """Return PyLops' operator for the shots of this rank."""
     from pylops.waveeqprocessing import Kirchhoff as KirchhoffOfPylops
 
     engine = context.engine
+    wavelet, centre = problem.wavelet()
     shots = shots_of(context.comm.rank, problem.shots, context.comm.size)
     on_device = engine.name == "cupy"
     with warnings.catch_warnings():
@@ -209,8 +226,8 @@ def _local_of_peer(
             problem.z,
             problem.x,
             problem.t,
-            sources[:, shots.start : shots.stop],
-            receivers,
+            problem.sources[:, shots.start : shots.stop],
+            problem.spots,
             _VELOCITY,
             engine.from_host(wavelet.astype(problem.dtype)),
             centre,

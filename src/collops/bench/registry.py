@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from collops.bench.memory import free_memory
 from collops.bench.record import Measurement, Record, new_record
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Context:
     engine: Engine
     options: Options
 
+    def room(self) -> int:
+        """Return the bytes that each rank can still have where the arrays live. Collective."""
+        return free_memory(self.comm, self.engine)
+
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -71,6 +76,7 @@ class Benchmark:
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
+        Benchmark("limits", "Copies, a matrix product and messages: what this machine can do.", "collops.bench.limits"),
         Benchmark("arrays", "Dot products and x + 2y of distributed arrays.", "collops.bench.arrays"),
         Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", "collops.bench.cgls"),
         Benchmark("lsm", "Least-squares Kirchhoff migration.", "collops.bench.lsm"),
@@ -78,6 +84,7 @@ BENCHMARKS = {
         Benchmark("collectives", "Messages of all sizes against the raw library.", "collops.bench.collectives"),
         Benchmark("starforest", "Star forests and sparse products on every wire.", "collops.bench.starforest"),
         Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi"),
+        Benchmark("scaling", "Migration, CGLS and a sparse product on more ranks.", "collops.bench.scaling"),
     )
 }
 """All benchmarks that can be run."""

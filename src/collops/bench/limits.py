@@ -1,0 +1,111 @@
+"""What this machine can do at best: copies in memory, products of matrices, and messages of all sizes.
+
+Other benchmarks are read against these. On devices every program is measured as a CUDA graph replays it, so that the
+figures are those of the memory and of the wire and not of the host; on hosts as it is called.
+
+Figures: ``bandwidth`` of a copy counts the bytes that one rank reads and writes, that of a message the bytes that it
+gives; ``rate`` of a product counts floating-point operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from collops.bench.graphs import Captured
+from collops.bench.record import Check, Measurement, check
+from collops.bench.registry import Context
+from collops.bench.timing import Plan, Timing, interleave
+
+__all__ = ["ALLREDUCE", "COPY", "EXCHANGE", "MULTIPLY", "PROGRAM", "measure"]
+
+COPY, MULTIPLY, ALLREDUCE, EXCHANGE = "copy", "matrix product", "allreduce", "exchange with the next rank"
+PROGRAM = "measured"
+_ITEM = 4  # bytes of a float32
+_CAPTURED_CALLS = 20
+_LARGEST = {"device": 2 << 30, "host": 512 << 20}
+_LARGEST_MESSAGE = {"device": 256 << 20, "host": 16 << 20}
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield one measurement for each size of copies, for a product, and for each size of messages."""
+    quick, memory = context.options.quick, context.engine.memory
+    plan = Plan(rounds=3, seconds=0.003) if quick else Plan(rounds=7, seconds=0.03)
+    room = context.room()
+    for size in _powers(1 << 16, min(1 << 20 if quick else _LARGEST[memory], room // 4)):
+        yield _copy(context, plan, size)
+    yield _multiply(context, plan, 256 if quick else (8192 if memory == "device" else 2048))
+    if context.comm.size > 1:
+        largest = min(1 << 16 if quick else _LARGEST_MESSAGE[memory], room // 4)
+        for operation in (ALLREDUCE, EXCHANGE):
+            for size in [8, *_powers(1 << 10, largest)]:
+                yield _message(context, plan, operation, size)
+
+
+def _powers(first: int, largest: int) -> list[int]:
+    """Return `first` and every fourfold of it up to `largest`."""
+    sizes = []
+    while first <= largest:
+        sizes.append(first)
+        first *= 4
+    return sizes
+
+
+def _copy(context: Context, plan: Plan, size: int) -> Measurement:
+    xp = context.engine.xp
+    source, target = xp.ones(size // _ITEM, "float32"), xp.zeros(size // _ITEM, "float32")
+    timings = _time(context, plan, lambda: xp.copyto(target, source))
+    made = check(context.comm, f"copy of {size} bytes", float(abs(target - 1).max()), 0.0)
+    return _measurement(COPY, size, timings, made, {"bandwidth": 2 * size / timings[PROGRAM].wall.median})
+
+
+def _multiply(context: Context, plan: Plan, side: int) -> Measurement:
+    xp = context.engine.xp
+    a, b, c = (xp.ones((side, side), "float32") for _ in range(3))
+    # CuPy refuses cuBLAS in a capture; a product of this size hides its launch.
+    timings = interleave({PROGRAM: lambda: xp.matmul(a, b, out=c)}, context.comm, context.engine, plan)
+    made = check(context.comm, f"product of matrices of {side} x {side}", float(abs(c - side).max()) / side, 1e-5)
+    rate = 2 * side**3 / timings[PROGRAM].wall.median
+    return Measurement(
+        MULTIPLY,
+        {"side": side, "dtype": "float32"},
+        timings,
+        ours=PROGRAM,
+        checks=[made],
+        figures={PROGRAM: {"rate": rate}},
+    )
+
+
+def _message(context: Context, plan: Plan, operation: str, size: int) -> Measurement:
+    comm, xp = context.comm, context.engine.xp
+    source, target = xp.full(size // _ITEM, comm.rank + 1, "float32"), xp.zeros(size // _ITEM, "float32")
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    programs: dict[str, tuple[Callable[[], Any], float]] = {
+        ALLREDUCE: (lambda: comm.allreduce(source, out=target), comm.size * (comm.size + 1) / 2),
+        EXCHANGE: (lambda: comm.sendrecv(source, after, target, before), before + 1),
+    }
+    program, expected = programs[operation]
+    timings = _time(context, plan, program)
+    made = check(comm, f"{operation} of {size} bytes", float(abs(target - expected).max()), 0.0)
+    return _measurement(operation, size, timings, made, {"bandwidth": size / timings[PROGRAM].wall.median})
+
+
+def _time(context: Context, plan: Plan, program: Callable[[], Any]) -> dict[str, Timing]:
+    """Time a program that can be captured, in the way that costs the host least. Collective."""
+    if context.engine.memory == "host" or not _streams(context):
+        return interleave({PROGRAM: program}, context.comm, context.engine, plan)
+    graph = Captured(context.engine.xp, program, _CAPTURED_CALLS)
+    timings = interleave({PROGRAM: graph.replay}, context.comm, context.engine, plan)
+    return {PROGRAM: graph.of_one_call(timings[PROGRAM])}
+
+
+def _streams(context: Context) -> bool:
+    """Whether messages of device arrays are ordered on streams, without the host."""
+    return context.comm.size == 1 or context.comm.device_transport == "nccl"
+
+
+def _measurement(
+    case: str, size: int, timings: Mapping[str, Timing], made: Check, figures: Mapping[str, float]
+) -> Measurement:
+    parameters = {"size": size, "dtype": "float32"}
+    return Measurement(case, parameters, timings, ours=PROGRAM, checks=[made], figures={PROGRAM: figures})
