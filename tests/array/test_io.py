@@ -75,7 +75,7 @@ def test_another_number_of_ranks(comm, folder):
 
 
 def test_chunks_smaller_than_blocks(comm, folder, monkeypatch):
-    monkeypatch.setattr("collops.array.io._CHUNK_BYTES", 200)
+    monkeypatch.setattr("collops.array.store._CHUNK_BYTES", 200)
     a = values((23, 5, 4))
     for number, layout in enumerate(layouts(a.shape, comm.size)):
         ca.from_global(a, layout, comm=comm).save(folder / str(number))

@@ -1,17 +1,15 @@
 """Files: save arrays to Zarr stores and load them on any number of ranks, in any layout.
 
-An array is one ordinary Zarr array, readable by anything that reads Zarr 3. Every rank writes a region of its own:
-before that, blocks are moved to where the boundaries of chunks are, so that no two ranks write one chunk. Stacks and
-dictionaries of arrays are Zarr groups. Nothing is pickled.
+An array is one ordinary Zarr array, readable by anything that reads Zarr 3. Every rank writes and reads regions of its
+own. Stacks and dictionaries of arrays are Zarr groups. Nothing is pickled.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +17,9 @@ from collops.array.creation import _comm
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
-from collops.array.redistribute import moved
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
+from collops.array.store import VERSION, Saved, write_store
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.errors import CollopsError, InputError, LayoutError
@@ -30,11 +28,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = ["load", "save"]
-
-Saved: TypeAlias = DistributedArray | StackedArray | Mapping[str, "Saved"]
-
-_VERSION = 1
-_CHUNK_BYTES = 64 << 20
 
 
 def save(
@@ -64,28 +57,8 @@ def save(
     OSError
         On every rank, if some rank cannot write.
     """
-    comm = _comm_of(arrays)
-    _check_names(arrays)
     place = fspath(path)
-    node = None
-    error: Exception | None = None
-    if comm.rank == 0:
-        try:
-            _refuse_path(Path(place), overwrite)
-            node = _create(place, "", arrays, attributes)
-        except (CollopsError, OSError, TypeError, ValueError) as problem:
-            error = problem
-    comm.check(error)
-    error = None
-    try:
-        if node is None:
-            import zarr
-
-            node = zarr.open(place, mode="r+")
-    except (OSError, ValueError) as problem:
-        error = problem
-    comm.check(error)
-    _write(node, arrays)
+    write_store(place, arrays, attributes, prepare=lambda: _refuse_path(Path(place), overwrite))
 
 
 def load(
@@ -134,27 +107,6 @@ def load(
     return _wrapped(result, comm)
 
 
-def _comm_of(arrays: Saved) -> Communicator:
-    if isinstance(arrays, DistributedArray | StackedArray):
-        return arrays.comm
-    if not isinstance(arrays, Mapping) or not arrays:
-        raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
-    comms = [_comm_of(value) for value in arrays.values()]
-    if any(comm is not comms[0] for comm in comms):
-        raise LayoutError("arrays that are saved together must be on one communicator")
-    return comms[0]
-
-
-def _check_names(arrays: Saved) -> None:
-    """Refuse names that Zarr cannot have, before anything is written."""
-    if isinstance(arrays, DistributedArray):
-        return
-    for name, value in _members(arrays):
-        if not name or "/" in name or name.startswith(("__", ".")):
-            raise InputError(f"{name!r} cannot be the name of an array in a store")
-        _check_names(value)
-
-
 def _refuse_path(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
@@ -162,101 +114,6 @@ def _refuse_path(path: Path, overwrite: bool) -> None:
         raise InputError(f"{path} exists and is no Zarr store; choose another path")
     if not overwrite:
         raise InputError(f"{path} exists; pass overwrite=True to replace it")
-
-
-def _create(store: str, name: str, arrays: Saved, attributes: Mapping[str, Any] | None = None) -> Any:
-    """Write the store's metadata, on rank 0."""
-    import zarr
-
-    mine: dict[str, Any] = {"version": _VERSION}
-    if not isinstance(arrays, DistributedArray):
-        mine["kind"] = "stacked" if isinstance(arrays, StackedArray) else "dictionary"
-        node = zarr.create_group(
-            store, path=name, overwrite=not name, attributes={**(attributes or {}), "collops": mine}
-        )
-        for key, value in _members(arrays):
-            _create(store, f"{name}/{key}" if name else key, value)
-        return node
-    layout = arrays.layout
-    mine |= {
-        "kind": "array",
-        "dtype": arrays.dtype.name,
-        "ranks": layout.ranks,
-        "process_grid": layout.process_grid,
-        "axes": layout.axes,
-        "sizes": layout.sizes,
-        "mask": layout.mask,
-    }
-    return zarr.create_array(
-        store,
-        name=name or None,
-        shape=layout.shape,
-        chunks=_chunks(layout, arrays.dtype.itemsize),
-        dtype=_stored(arrays.dtype),
-        overwrite=not name,
-        attributes={**(attributes or {}), "collops": mine},
-    )
-
-
-def _members(arrays: StackedArray | Mapping[str, Saved]) -> list[tuple[str, Saved]]:
-    if isinstance(arrays, StackedArray):
-        return [(str(number), array) for number, array in enumerate(arrays)]
-    return [(str(name), array) for name, array in arrays.items()]
-
-
-def _write(node: Any, arrays: Saved) -> None:
-    """Write this rank's regions. Collective."""
-    if not isinstance(arrays, DistributedArray):
-        for name, value in _members(arrays):
-            _write(node[name], value)
-        return
-    layout = _aligned(arrays.layout, node.chunks)
-    comm = arrays.comm
-    local = moved(arrays.local_array, arrays.layout, layout, comm, arrays.engine.xp)
-    error = None
-    if local.size and layout.representative(comm.rank):
-        values = arrays.engine.to_host(local)
-        try:
-            node[layout.slices(comm.rank)] = values.view(node.dtype)
-        except (OSError, RuntimeError, ValueError) as problem:
-            error = problem
-    comm.check(error)
-
-
-def _chunks(layout: Layout, itemsize: int) -> tuple[int, ...]:
-    """Return a chunk shape of bounded size that puts about equally many chunks on the ranks."""
-    first = layout.split_axes or (0,)
-    parts = [len(sizes) for sizes in layout.sizes] if layout.split_axes else [layout.ranks] + [1] * (layout.ndim - 1)
-    chunks = [max(1, math.ceil(extent / count)) for extent, count in zip(layout.shape, parts, strict=True)]
-    while math.prod(chunks) * itemsize > _CHUNK_BYTES:
-        # Rows stay whole as long as the split axes can be cut.
-        axis = next((a for a in first if chunks[a] > 1), max(range(len(chunks)), key=chunks.__getitem__))
-        chunks[axis] = math.ceil(chunks[axis] / 2)
-    return tuple(chunks)
-
-
-def _aligned(layout: Layout, chunks: tuple[int, ...]) -> Layout:
-    """Return a layout of the same ranks whose boundaries are those of chunks."""
-    split = layout.split_axes or (0,)
-    grid = layout.process_grid if layout.split_axes else (layout.ranks,)
-    axes = layout.axes if layout.split_axes else (0,) + (None,) * (layout.ndim - 1)
-    sizes: list[Sequence[int] | None] = [None] * layout.ndim
-    for axis in split:
-        place = axes[axis]
-        if place is not None and grid[place] > 1:
-            sizes[axis] = _whole_chunks(layout.shape[axis], chunks[axis], grid[place])
-    return Layout(layout.shape, layout.ranks, grid, axes, sizes)
-
-
-def _whole_chunks(extent: int, chunk: int, parts: int) -> list[int]:
-    count = math.ceil(extent / chunk)
-    ends = [min(extent, chunk * (count * (part + 1) // parts)) for part in range(parts)]
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _stored(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in the file: Zarr has no bfloat16, whose bits are stored as integers."""
-    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
 
 
 def _opened(path: str) -> Any:
@@ -272,7 +129,7 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
     import zarr
 
     about = node.attrs.asdict().get("collops", {})
-    if about.get("version", _VERSION) != _VERSION:
+    if about.get("version", VERSION) != VERSION:
         raise InputError(f"the store was written by another version of collops (format {about['version']})")
     if isinstance(node, zarr.Array):
         chosen = _layout_for(node.shape, about, comm) if layout is None else layout

@@ -1,0 +1,227 @@
+"""Zarr stores in the making: metadata by rank 0, then every rank its own chunks, if need be down to the disk.
+
+Before a rank writes, blocks are moved to where the boundaries of chunks are, so that no two ranks write one chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from collops.array.distributed import DistributedArray
+from collops.array.layout import Layout
+from collops.array.redistribute import moved
+from collops.array.stacked import StackedArray
+from collops.errors import CollopsError, InputError, LayoutError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["VERSION", "Saved", "sync", "write_store"]
+
+Saved: TypeAlias = DistributedArray | StackedArray | Mapping[str, "Saved"]
+"""What a store holds."""
+
+VERSION = 1
+"""Of the format."""
+
+_CHUNK_BYTES = 64 << 20
+
+
+def write_store(
+    place: str,
+    arrays: Saved,
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    prepare: Callable[[], None],
+    durable: bool = False,
+) -> None:
+    """Write arrays to a Zarr 3 store, replacing what is there. Collective.
+
+    Parameters
+    ----------
+    place : str
+        Its directory.
+    arrays : DistributedArray, StackedArray, or dict of these by name
+        What to write.
+    attributes : dict, optional
+        More attributes for the store: anything that JSON can hold.
+    prepare : callable
+        Called by rank 0 before anything is written; may raise.
+    durable : bool
+        Whether the values are on the disk when this returns. Every chunk then has a checksum, which is looked at
+        whenever it is read, and a file, so that a missing one is a loss and not zeros; nothing is compressed.
+
+    Raises
+    ------
+    InputError
+        On every rank, if a name is not usable.
+    OSError
+        On every rank, if some rank cannot write.
+    """
+    import zarr
+
+    comm = _comm_of(arrays)
+    _check_names(arrays)
+    node, error = None, None
+    with zarr.config.set({"array.write_empty_chunks": durable}):
+        if comm.rank == 0:
+            try:
+                prepare()
+                node = _create(place, "", arrays, attributes, durable)
+            except (CollopsError, OSError, TypeError, ValueError) as problem:
+                error = problem
+        comm.check(error)
+        error = None
+        try:
+            if node is None:
+                node = zarr.open(place, mode="r+")
+        except (OSError, ValueError) as problem:
+            error = problem
+        comm.check(error)
+        _write(node, arrays, durable)
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _comm_of(arrays: Saved) -> Communicator:
+    if isinstance(arrays, DistributedArray | StackedArray):
+        return arrays.comm
+    if not isinstance(arrays, Mapping) or not arrays:
+        raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
+    comms = [_comm_of(value) for value in arrays.values()]
+    if any(comm is not comms[0] for comm in comms):
+        raise LayoutError("arrays that are saved together must be on one communicator")
+    return comms[0]
+
+
+def _check_names(arrays: Saved) -> None:
+    """Refuse names that Zarr cannot have, before anything is written."""
+    if isinstance(arrays, DistributedArray):
+        return
+    for name, value in _members(arrays):
+        if not name or "/" in name or name.startswith(("__", ".")):
+            raise InputError(f"{name!r} cannot be the name of an array in a store")
+        _check_names(value)
+
+
+def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] | None, durable: bool) -> Any:
+    """Write the store's metadata, on rank 0."""
+    import zarr
+    from zarr.codecs import Crc32cCodec
+
+    mine: dict[str, Any] = {"version": VERSION}
+    if not isinstance(arrays, DistributedArray):
+        mine["kind"] = "stacked" if isinstance(arrays, StackedArray) else "dictionary"
+        node = zarr.create_group(
+            place, path=name, overwrite=not name, attributes={**(attributes or {}), "collops": mine}
+        )
+        for key, value in _members(arrays):
+            _create(place, f"{name}/{key}" if name else key, value, None, durable)
+        return node
+    layout = arrays.layout
+    mine |= {
+        "kind": "array",
+        "dtype": arrays.dtype.name,
+        "ranks": layout.ranks,
+        "process_grid": layout.process_grid,
+        "axes": layout.axes,
+        "sizes": layout.sizes,
+        "mask": layout.mask,
+    }
+    return zarr.create_array(
+        place,
+        name=name or None,
+        shape=layout.shape,
+        chunks=_chunks(layout, arrays.dtype.itemsize),
+        dtype=_stored(arrays.dtype),
+        compressors=[Crc32cCodec()] if durable else "auto",
+        overwrite=not name,
+        attributes={**(attributes or {}), "collops": mine},
+    )
+
+
+def _members(arrays: StackedArray | Mapping[str, Saved]) -> list[tuple[str, Saved]]:
+    if isinstance(arrays, StackedArray):
+        return [(str(number), array) for number, array in enumerate(arrays)]
+    return [(str(name), array) for name, array in arrays.items()]
+
+
+def _write(node: Any, arrays: Saved, durable: bool) -> None:
+    """Write this rank's regions. Collective."""
+    if not isinstance(arrays, DistributedArray):
+        for name, value in _members(arrays):
+            _write(node[name], value, durable)
+        return
+    layout = _aligned(arrays.layout, node.chunks)
+    comm = arrays.comm
+    local = moved(arrays.local_array, arrays.layout, layout, comm, arrays.engine.xp)
+    error = None
+    if local.size and layout.representative(comm.rank):
+        region = layout.slices(comm.rank)
+        values = arrays.engine.to_host(local)
+        try:
+            node[region] = values.view(node.dtype)
+            for path in _chunk_files(node, region) if durable else ():
+                sync(path)
+        except (OSError, RuntimeError, ValueError) as problem:
+            error = problem
+    comm.check(error)
+
+
+def _chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
+    """Return the files of the chunks in a region."""
+    counts = [
+        range(box.start // chunk, -(-box.stop // chunk)) for box, chunk in zip(region, node.chunks, strict=True)
+    ]
+    for coordinates in itertools.product(*counts):
+        yield Path(node.store.root) / node.path / node.metadata.encode_chunk_key(coordinates)
+
+
+def _chunks(layout: Layout, itemsize: int) -> tuple[int, ...]:
+    """Return a chunk shape of bounded size that puts about equally many chunks on the ranks."""
+    first = layout.split_axes or (0,)
+    parts = [len(sizes) for sizes in layout.sizes] if layout.split_axes else [layout.ranks] + [1] * (layout.ndim - 1)
+    chunks = [max(1, math.ceil(extent / count)) for extent, count in zip(layout.shape, parts, strict=True)]
+    while math.prod(chunks) * itemsize > _CHUNK_BYTES:
+        # Rows stay whole as long as the split axes can be cut.
+        axis = next((a for a in first if chunks[a] > 1), max(range(len(chunks)), key=chunks.__getitem__))
+        chunks[axis] = math.ceil(chunks[axis] / 2)
+    return tuple(chunks)
+
+
+def _aligned(layout: Layout, chunks: tuple[int, ...]) -> Layout:
+    """Return a layout of the same ranks whose boundaries are those of chunks."""
+    split = layout.split_axes or (0,)
+    grid = layout.process_grid if layout.split_axes else (layout.ranks,)
+    axes = layout.axes if layout.split_axes else (0,) + (None,) * (layout.ndim - 1)
+    sizes: list[Sequence[int] | None] = [None] * layout.ndim
+    for axis in split:
+        place = axes[axis]
+        if place is not None and grid[place] > 1:
+            sizes[axis] = _whole_chunks(layout.shape[axis], chunks[axis], grid[place])
+    return Layout(layout.shape, layout.ranks, grid, axes, sizes)
+
+
+def _whole_chunks(extent: int, chunk: int, parts: int) -> list[int]:
+    count = math.ceil(extent / chunk)
+    ends = [min(extent, chunk * (count * (part + 1) // parts)) for part in range(parts)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _stored(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in the file: Zarr has no bfloat16, whose bits are stored as integers."""
+    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
