@@ -7,6 +7,7 @@ with the same class on all of them.
 from __future__ import annotations
 
 __all__ = [
+    "CallMismatch",
     "CollopsError",
     "CommunicationError",
     "CommunicationTimeout",
@@ -33,6 +34,60 @@ class InputError(CollopsError, ValueError):
     """Something the user gave (an option, a file, a size) cannot be used; the message says what to do."""
 
 
+class CheckpointError(InputError):
+    """A checkpoint cannot be written or read, is damaged, or is that of another problem; the message says which."""
+
+
+class Interrupted(CollopsError):
+    """A signal asked a solver to stop, and it has written a checkpoint. Raised on every rank at the same iteration.
+
+    Parameters
+    ----------
+    path : str
+        The checkpoint, to be named with ``resume=True``.
+    iteration : int
+        Iterations done.
+    signal : int
+        Number of the signal.
+    """
+
+    on_all_ranks = True
+
+    def __init__(self, path: str, iteration: int, signal: int) -> None:
+        super().__init__(f"stopped by signal {signal} after iteration {iteration}; {path} holds what resume needs")
+        self.path = path
+        self.iteration = iteration
+        self.signal = signal
+
+
+class NotFiniteError(CollopsError, ArithmeticError):
+    """A solver met infinity or NaN. Raised on every rank.
+
+    Parameters
+    ----------
+    method : str
+        The solver's name.
+    iteration : int
+        The iteration in which it appeared; 0 for what the first one starts from.
+    array : str
+        Where it was seen first: the name of an argument, or a field of the solver's state.
+    x : DistributedArray or StackedArray
+        The last good iterate.
+    """
+
+    on_all_ranks = True
+
+    def __init__(self, method: str, iteration: int, array: str, x: Any) -> None:
+        super().__init__(
+            f"{method}: {array} became infinite or not a number in iteration {iteration}; check the data for such "
+            "values, the operator with its dottest(), and scale both so that their squares fit the precision"
+        )
+        self.method = method
+        self.iteration = iteration
+        self.array = array
+        self.x = x
+
+
 class LayoutError(CollopsError, ValueError):
     """Layouts that should agree do not, or a layout cannot be made as asked."""
 
@@ -47,6 +102,10 @@ class CommunicationError(CollopsError, RuntimeError):
 
 class CommunicationTimeout(CommunicationError, TimeoutError):
     """A wait passed its deadline; the message names the operation and the ranks that are missing."""
+
+
+class CallMismatch(CommunicationError):
+    """Ranks made calls that do not belong together (found by ``COLLOPS_CHECK``); the message shows each rank's call."""
 
 
 class TransportError(CommunicationError):

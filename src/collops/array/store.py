@@ -184,9 +184,7 @@ def _write(node: Any, arrays: Saved, durable: bool) -> None:
 
 def _chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
     """Return the files of the chunks in a region."""
-    counts = [
-        range(box.start // chunk, -(-box.stop // chunk)) for box, chunk in zip(region, node.chunks, strict=True)
-    ]
+    counts = [range(box.start // chunk, -(-box.stop // chunk)) for box, chunk in zip(region, node.chunks, strict=True)]
     for coordinates in itertools.product(*counts):
         yield Path(node.store.root) / node.path / node.metadata.encode_chunk_key(coordinates)
 

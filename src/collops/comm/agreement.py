@@ -9,6 +9,7 @@ import numpy as np
 
 from collops.comm.transport import Transport
 from collops.errors import (
+    CallMismatch,
     CollopsError,
     CommunicationError,
     CommunicationTimeout,
@@ -24,6 +25,7 @@ __all__ = ["any_failed", "described", "gather_values", "raise_together"]
 _RAISED_BY_NAME: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
+        CallMismatch,
         CollopsError,
         CommunicationError,
         CommunicationTimeout,
