@@ -6,13 +6,19 @@ with the same class on all of them.
 
 from __future__ import annotations
 
+from signal import Signals
+from typing import Any
+
 __all__ = [
     "CallMismatch",
+    "CheckpointError",
     "CollopsError",
     "CommunicationError",
     "CommunicationTimeout",
     "InputError",
+    "Interrupted",
     "LayoutError",
+    "NotFiniteError",
     "TransportError",
     "UnsupportedTypeError",
 ]
@@ -54,7 +60,8 @@ class Interrupted(CollopsError):
     on_all_ranks = True
 
     def __init__(self, path: str, iteration: int, signal: int) -> None:
-        super().__init__(f"stopped by signal {signal} after iteration {iteration}; {path} holds what resume needs")
+        name = Signals(signal).name
+        super().__init__(f"{name} stopped the solver after iteration {iteration}; resume from {path}")
         self.path = path
         self.iteration = iteration
         self.signal = signal

@@ -10,6 +10,7 @@ import numpy as np
 from collops.comm.transport import Transport
 from collops.errors import (
     CallMismatch,
+    CheckpointError,
     CollopsError,
     CommunicationError,
     CommunicationTimeout,
@@ -26,6 +27,7 @@ _RAISED_BY_NAME: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
         CallMismatch,
+        CheckpointError,
         CollopsError,
         CommunicationError,
         CommunicationTimeout,
