@@ -64,11 +64,9 @@ def _made(
 
 
 def _comm(comm: Communicator | None) -> Communicator:
-    if comm is None:
-        from collops.comm import world
+    from collops.comm.given import communicator_or_world
 
-        return world()
-    return comm
+    return communicator_or_world(comm)
 
 
 def zeros(

@@ -17,12 +17,10 @@ Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 
 
 def communicator_or_world(comm: Communicator | None) -> Communicator:
-    """Return `comm`, or the world where that is ``None``."""
-    if comm is None:
-        from collops.comm import world
+    """Return `comm`, or the world where that is ``None``; see :mod:`collops.comm.given`."""
+    from collops.comm import given
 
-        return world()
-    return comm
+    return given.communicator_or_world(comm)
 
 
 def as_layout(dims: Dims, comm: Communicator) -> Layout:

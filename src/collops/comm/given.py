@@ -1,0 +1,38 @@
+"""The communicator that a caller gives, or leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collops.comm.communicator import Communicator
+from collops.comm.world import world
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["checked_communicator", "communicator_or_world"]
+
+
+def communicator_or_world(comm: Any) -> Communicator:
+    """Return `comm`, or the world where that is ``None``.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `comm` is something else.
+    """
+    return world() if comm is None else checked_communicator(comm)
+
+
+def checked_communicator(comm: Any) -> Communicator:
+    """Return `comm`.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it is no communicator of collops.
+    """
+    if not isinstance(comm, Communicator):
+        raise UnsupportedTypeError(
+            f"comm must be a communicator of collops, not {type(comm).__module__}.{type(comm).__qualname__}; "
+            "collops.comm.from_mpi4py makes one of mpi4py's"
+        )
+    return comm
