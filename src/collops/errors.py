@@ -19,6 +19,7 @@ __all__ = [
     "Interrupted",
     "LayoutError",
     "NotFiniteError",
+    "REFUSALS",
     "TransportError",
     "UnsupportedTypeError",
 ]
@@ -117,3 +118,8 @@ class CallMismatch(CommunicationError):
 
 class TransportError(CommunicationError):
     """A transport was asked for that this machine or this set of ranks cannot use."""
+
+
+REFUSALS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, OverflowError, MemoryError)
+"""What arguments may make a rank raise, which others must hear of before they wait for it: caught to be passed on by
+:meth:`collops.comm.Communicator.check`, never to be forgotten."""

@@ -12,11 +12,13 @@ from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
 from collops.array.random_numbers import child_seed, fill_random
 from collops.array.redistribute import moved, on_root
+from collops.array.room import check_room
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
-from collops.errors import CollopsError, InputError, LayoutError, UnsupportedTypeError
+from collops.comm.agreement import described, raise_together
+from collops.errors import REFUSALS, CollopsError, InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -44,6 +46,7 @@ def _made(
     layout: Layout | StackedLayout | Shape,
     comm: Communicator | None,
     engine: Engine | str | None,
+    dtype: np.dtype,
     make: Callable[[Engine, Layout, int, int], Any],
     number: int = 0,
 ) -> Any:
@@ -53,13 +56,14 @@ def _made(
     if isinstance(layout, StackedLayout):
         parts = []
         for part in layout:
-            parts.append(_made(part, comm, chosen, make, number))
+            parts.append(_made(part, comm, chosen, dtype, make, number))
             number += 1 if isinstance(part, Layout) else len(part.leaves)
         return StackedArray(parts)
     if not isinstance(layout, Layout):
         layout = Layout.split(layout, comm.size)
     elif layout.ranks != comm.size:
         raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+    check_room(layout, dtype, chosen)
     return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))
 
 
@@ -95,9 +99,16 @@ def zeros(
     -------
     DistributedArray or StackedArray
         The latter for a stacked layout.
+
+    Raises
+    ------
+    LayoutError
+        If `layout` is for another number of ranks, or no shape.
+    InputError
+        If there is no such dtype or engine, or a rank's part is larger than its memory.
     """
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), kind))
 
 
 def ones(
@@ -109,7 +120,7 @@ def ones(
 ) -> Any:
     """Return an array of ones; parameters as for :func:`zeros`."""
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), kind))
 
 
 def empty(
@@ -121,7 +132,7 @@ def empty(
 ) -> Any:
     """Return an array of arbitrary values; parameters as for :func:`zeros`."""
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), kind))
 
 
 def full(
@@ -144,7 +155,7 @@ def full(
         By default that of `value`.
     """
     kind = np.asarray(value).dtype if dtype is None else as_dtype(dtype)
-    return _made(layout, comm, engine, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, kind))
 
 
 def random(
@@ -186,7 +197,7 @@ def random(
     def make(chosen: Engine, part: Layout, rank: int, number: int) -> Any:
         return fill_random(chosen, part, rank, element, kind, child_seed(seed, number) if stacked else seed)
 
-    return _made(layout, comm, engine, make)
+    return _made(layout, comm, engine, element, make)
 
 
 def from_global(
@@ -240,12 +251,12 @@ def from_global(
             whole = _owned(values if hasattr(values, "dtype") else np.asarray(values), element, engine)
             description = [list(whole.shape), whole.dtype.name, engine_of(whole).name]
             _fitting(layout, whole.shape, comm)
-        except CollopsError as problem:
+        except REFUSALS as problem:
             error = problem
-    reports = comm.allgather_metadata([description, None if error is None else str(error)])
+    reports = comm.allgather_metadata([description, described(error)])
     given, problem = reports[root]
     if problem is not None:
-        raise (error or LayoutError(problem))
+        raise_together(error, [None if rank != root else problem for rank in range(comm.size)])
     shape, name, engine_name = tuple(given[0]), given[1], given[2]
     layout = _fitting(layout, shape, comm)
     source = on_root(layout, root)
@@ -258,6 +269,8 @@ def from_global(
 def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:
     if layout is None:
         return Layout.split(shape, comm.size)
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"expected a layout, not {type(layout).__module__}.{type(layout).__qualname__}")
     if layout.shape != tuple(shape):
         raise LayoutError(f"an array of shape {tuple(shape)} does not fit the layout {layout}")
     if layout.ranks != comm.size:
@@ -283,7 +296,7 @@ def from_local(
     axis: int = 0,
     mask: Sequence[SupportsIndex] | None = None,
 ) -> DistributedArray:
-    """Wrap arrays that the ranks have already. Collective: one metadata message.
+    """Wrap arrays that the ranks have already. Collective: two metadata messages at most.
 
     Parameters
     ----------
@@ -302,16 +315,25 @@ def from_local(
     ------
     LayoutError
         On every rank, if the parts do not fit together or do not fit `layout`.
+    UnsupportedTypeError
+        On every rank, if one of them is no array.
     """
     comm = _comm(comm)
     if layout is None:
+        error = None
+        try:
+            engine_of(local_array)
+            as_dtype(local_array.dtype)
+        except CollopsError as problem:
+            error = problem
+        comm.check(error)
         return DistributedArray(Layout.from_local(local_array.shape, comm, axis, mask=mask), comm, local_array)
     if mask is not None:
         raise LayoutError("give the mask to the layout, not both to from_local")
     array, error = None, None
     try:
         array = DistributedArray(layout, comm, local_array)
-    except CollopsError as problem:
+    except REFUSALS as problem:
         error = problem
     comm.check(error)
     return array  # pyright: ignore[reportReturnType] - check has raised where there is none
@@ -340,6 +362,8 @@ def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
 def _like(x: Any, dtype: Any, make: Callable[[Any, Any, Any], Any]) -> Any:
     if isinstance(x, StackedArray):
         return x._like([_like(part, dtype, make) for part in x.arrays])
+    if not isinstance(x, DistributedArray):
+        raise UnsupportedTypeError(f"expected a distributed array, not {type(x).__module__}.{type(x).__qualname__}")
     kind = x.dtype if dtype is None else as_dtype(dtype)
     return x._like(make(x.engine.xp, x.local_array, kind))
 

@@ -188,6 +188,8 @@ class DistributedArray(Arithmetic):
             return NotImplemented
         if "where" in arguments:
             arguments["where"] = local_operand(self, arguments["where"])
+            if arguments["where"] is NotImplemented:
+                return NotImplemented
         if outs is None:
             result = function(*operands, **arguments)
             return tuple(map(self._like, result)) if isinstance(result, tuple) else self._like(result)

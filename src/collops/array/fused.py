@@ -78,7 +78,9 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
         raise UnsupportedTypeError(f"axpby combines distributed arrays, not {type(x).__name__}")
     if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
         check_alike(x, y)
-    if out is not None and (x.layout is not out.layout or x.comm is not out.comm or x.engine is not out.engine):
+    if out is not None and (
+        x.layout is not getattr(out, "layout", None) or x.comm is not out.comm or x.engine is not out.engine
+    ):
         check_alike(x, out)
     kernels = kernels_for(x.engine)
     try:

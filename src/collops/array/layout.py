@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from collops.array.layout_arguments import (
     as_extents,
+    as_ranks,
     as_shape,
     block_list,
     block_sizes,
@@ -153,9 +154,9 @@ class Layout:
         shape = as_extents(shape, "shape", smallest=0)
         if not shape:
             raise LayoutError("a distributed array has at least one axis; give a scalar the shape (1,)")
-        ranks = operator.index(ranks)
+        ranks = as_ranks(ranks)
         process_grid = as_extents(process_grid, "process grid", smallest=1)
-        if ranks < 1 or math.prod(process_grid) != ranks:
+        if math.prod(process_grid) != ranks:
             raise LayoutError(
                 f"a process grid {process_grid} has {math.prod(process_grid)} places, not one for each of {ranks} ranks"
             )
@@ -434,6 +435,7 @@ class Layout:
 
     def representative(self, rank: int) -> bool:
         """Return whether the part of `rank` is the one that counts among copies: the lowest rank's of each group."""
+        self.coordinates(rank)
         if self._representatives is None:
             mask = self.mask or (0,) * self.ranks
             first: dict[Any, int] = {}

@@ -11,6 +11,7 @@ from collops.errors import LayoutError
 
 __all__ = [
     "as_extents",
+    "as_ranks",
     "as_shape",
     "block_list",
     "block_sizes",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 _SIZES_SHOWN = 6
+_LARGEST = 2**63 - 1
+_MOST_RANKS = 2**24  # each has an entry in lists
 
 
 def as_shape(shape: Sequence[SupportsIndex] | SupportsIndex, smallest: int = 0) -> tuple[int, ...]:
@@ -41,7 +44,17 @@ def as_extents(values: Sequence[SupportsIndex], what: str, smallest: int) -> tup
     extents = tuple(operator.index(value) for value in values)
     if any(extent < smallest for extent in extents):
         raise LayoutError(f"a {what} needs extents of at least {smallest}, not {extents}")
+    if math.prod(extents) > _LARGEST or any(extent > _LARGEST for extent in extents):
+        raise LayoutError(f"a {what} of {extents} has more elements than 64-bit indices can count")
     return extents
+
+
+def as_ranks(ranks: SupportsIndex) -> int:
+    """Return a number of ranks."""
+    number = operator.index(ranks)
+    if not 1 <= number <= _MOST_RANKS:
+        raise LayoutError(f"there can be 1 to {_MOST_RANKS} ranks, not {number}")
+    return number
 
 
 def normal_axis(axis: int, ndim: int) -> int:

@@ -21,9 +21,19 @@ def prepared(x: Any) -> tuple[Any, Engine]:
     engine = engine_of(x)
     if not engine.mutable:
         raise UnsupportedTypeError(f"arrays of {engine.name} are sent by collops.{engine.name}, not by a communicator")
+    if x.dtype.kind not in "biufc":
+        _check_kind(x.dtype)
+    if not x.dtype.isnative:
+        raise UnsupportedTypeError(f"arrays of dtype {x.dtype} have another byte order than this machine: convert them")
     if not x.flags.c_contiguous:
         x = engine.xp.ascontiguousarray(x)
     return x, engine
+
+
+def _check_kind(dtype: Any) -> None:
+    """Refuse what is no number: objects, whose addresses mean nothing on another rank, texts, dates and records."""
+    if dtype.name != "bfloat16":
+        raise UnsupportedTypeError(f"messages carry booleans, integers, real and complex numbers, not {dtype}")
 
 
 def target_of(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> tuple[Any, Callable[[Any], Any]]:

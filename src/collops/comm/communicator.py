@@ -506,8 +506,8 @@ class Communicator:
         return None if color is None else self._derive(control)
 
     def _check_rank(self, rank: int, name: str) -> None:
-        if not 0 <= rank < self.size:
-            raise InputError(f"{name}={rank} is no rank of a communicator of {self.size}")
+        if rank not in range(self.size):
+            raise InputError(f"{name}={rank!r} is no rank of a communicator of {self.size}")
 
     def _checked_counts(self, counts: Sequence[int], name: str) -> list[int]:
         rows = [int(count) for count in counts]

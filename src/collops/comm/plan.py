@@ -57,9 +57,11 @@ class ExchangePlan:
         kind: str = "exchange",
         parts: Sequence[int] | None = None,
     ) -> None:
+        if not hasattr(comm, "next_plan_tag"):
+            raise UnsupportedTypeError(f"an exchange needs a communicator, not {type(comm).__qualname__}")
         for peer, _ in (*sends, *receives):
-            if not 0 <= peer < comm.size:
-                raise LayoutError(f"an exchange names rank {peer}, but there are {comm.size} ranks")
+            if peer not in range(comm.size):
+                raise LayoutError(f"an exchange names rank {peer!r}, but there are {comm.size} ranks")
         self.comm = comm
         self.kind = kind
         numbers = [0] * len(sends) if parts is None else parts

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.errors import CollopsError, LayoutError
+from collops.errors import REFUSALS, LayoutError
 from collops.graph.forest import StarForest
 
 __all__ = [
@@ -151,7 +151,7 @@ def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]
         if given.shape != (forest.nroots,) or (given.size and (given.dtype.kind not in "iu" or given.min() < 0)):
             raise LayoutError(f"{forest.nroots} roots need as many non-negative counts, not {counts!r}")
         sizes = given.astype(np.int64)
-    except CollopsError as problem:
+    except REFUSALS as problem:
         error = problem
     forest.comm.check(error)
     begin = np.cumsum(sizes) - sizes

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from collops.backend import Engine, engine_of
-from collops.errors import CollopsError, LayoutError, UnsupportedTypeError
+from collops.comm.given import checked_communicator
+from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.moving import Fetching, Moving, UnderWay, UnderWayFetch, check_alike, flat_points
 from collops.graph.plan import Plan, plan_of
 from collops.graph.wires.choice import check_name, wire_for
@@ -100,11 +101,11 @@ class StarForest:
         deterministic: bool = True,
     ) -> None:
         check_name(wire)
-        self.comm = comm
+        self.comm = checked_communicator(comm)
         edges, error = None, None
         try:
             edges = _Edges(comm, nroots, leaves, remote_ranks, remote_indices)
-        except CollopsError as problem:
+        except REFUSALS as problem:
             error = problem
         comm.check(error)
         assert edges is not None
@@ -192,7 +193,7 @@ class StarForest:
         places, error = None, None
         try:
             places = owners(layout, comm.rank, indices)
-        except CollopsError as problem:
+        except REFUSALS as problem:
             error = problem
         comm.check(error)
         assert places is not None

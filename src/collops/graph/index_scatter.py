@@ -9,7 +9,8 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout
 from collops.backend import engine_of
-from collops.errors import CollopsError, LayoutError, UnsupportedTypeError
+from collops.comm.given import communicator_or_world
+from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.forest import StarForest
 from collops.graph.packing import Index, check_operation, packing_for
 from collops.graph.patterns import owners
@@ -72,16 +73,13 @@ class IndexScatter:
         comm: Communicator | None = None,
         **options: Any,
     ) -> None:
-        if comm is None:
-            from collops.comm import world
-
-            comm = world()
+        comm = communicator_or_world(comm)
         self.comm = comm
         self.source, self.target = source, target
         pairs, error = None, None
         try:
             pairs = _Pairs(comm, source, source_indices, target, target_indices)
-        except CollopsError as problem:
+        except REFUSALS as problem:
             error = problem
         comm.check(error)
         assert pairs is not None
@@ -98,20 +96,14 @@ class IndexScatter:
     @classmethod
     def to_all(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
         """Return the scatter of a whole distributed array to a replicated one. Collective."""
-        if comm is None:
-            from collops.comm import world
-
-            comm = world()
+        comm = communicator_or_world(comm)
         mine = _indices(layout, None, comm.rank, "source_indices")
         return cls(layout, mine, Layout.replicated(layout.size, layout.ranks), mine, comm=comm, **options)
 
     @classmethod
     def to_zero(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
         """Return the scatter of a whole distributed array to a private one of rank 0. Collective."""
-        if comm is None:
-            from collops.comm import world
-
-            comm = world()
+        comm = communicator_or_world(comm)
         everything = np.arange(layout.size if comm.rank == 0 else 0)
         return cls(layout, everything, len(everything), everything, comm=comm, **options)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collops.array import StackedArray, axpby
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Buffers, LinearOperator, is_complex
 
 __all__ = [
@@ -111,6 +111,22 @@ def conjugate_of(op: LinearOperator) -> LinearOperator:
     return Conjugate(op) if is_complex(op.dtype) else op
 
 
+def check_operators(*operators: Any) -> None:
+    """Refuse what is no distributed operator.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If one is something else.
+    """
+    for op in operators:
+        if not isinstance(op, LinearOperator):
+            raise UnsupportedTypeError(
+                f"expected a distributed operator, not {type(op).__module__}.{type(op).__qualname__}; "
+                "collops.operators.VStack or BlockDiag makes one of local operators"
+            )
+
+
 class Combination(LinearOperator):
     """A sum of operators times coefficients.
 
@@ -127,6 +143,9 @@ class Combination(LinearOperator):
 
     def __init__(self, terms: Sequence[tuple[Any, LinearOperator]]) -> None:
         self.terms = tuple(terms)
+        if not self.terms:
+            raise InputError("a sum of operators needs at least one")
+        check_operators(*(term for _, term in self.terms))
         first = self.terms[0][1]
         for _, term in self.terms[1:]:
             if term.domain is not first.domain or term.range is not first.range:
@@ -176,6 +195,9 @@ class Product(LinearOperator):
 
     def __init__(self, factors: Sequence[LinearOperator]) -> None:
         self.factors = tuple(factors)
+        if not self.factors:
+            raise InputError("a product of operators needs at least one")
+        check_operators(*self.factors)
         for left, right in zip(self.factors, self.factors[1:], strict=False):
             if left.domain is not right.range:
                 raise LayoutError(
@@ -213,6 +235,7 @@ class Adjoint(LinearOperator):
     """
 
     def __init__(self, operator: LinearOperator) -> None:
+        check_operators(operator)
         super().__init__(operator.range, operator.domain, operator.dtype, operator.comm)
         self.operator = operator
         self.capturable = operator.capturable
@@ -238,6 +261,7 @@ class Conjugate(LinearOperator):
     """
 
     def __init__(self, operator: LinearOperator) -> None:
+        check_operators(operator)
         super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
         self.operator = operator
         self.capturable = operator.capturable

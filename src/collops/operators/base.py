@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, empty
+from collops.array.dtypes import as_dtype
+from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
@@ -53,12 +55,18 @@ class LinearOperator:
     ------
     LayoutError
         If the layouts are on different numbers of ranks.
+    InputError
+        If there is no such dtype.
     """
 
     capturable = True
     __array_ufunc__ = None  # a NumPy scalar or array times an operator is the operator's affair
 
     def __init__(self, domain: AnyLayout, range: AnyLayout, dtype: Any, comm: Communicator) -> None:
+        checked_communicator(comm)
+        for layout in (domain, range):
+            if not isinstance(layout, Layout | StackedLayout):
+                raise LayoutError(f"an operator needs layouts, not {type(layout).__module__}.{type(layout).__qualname__}")
         if not domain.ranks == range.ranks == comm.size:
             raise LayoutError(
                 f"an operator on {comm.size} ranks cannot have a domain on {domain.ranks} "
@@ -66,7 +74,7 @@ class LinearOperator:
             )
         self.domain = domain
         self.range = range
-        self.dtype = np.dtype(dtype)
+        self.dtype = as_dtype(dtype)
         self.comm = comm
 
     # What subclasses provide

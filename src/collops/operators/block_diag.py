@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from collops.array import Layout
-from collops.comm import Communicator, world
+from collops.comm import Communicator
 from collops.operators.base import LinearOperator
+from collops.operators.dims import communicator_or_world
 from collops.operators.rank_parts import Apply, cut, flat, gather_parts
 
 __all__ = ["BlockDiag"]
@@ -39,7 +40,7 @@ class BlockDiag(LinearOperator):
     def __init__(
         self, ops: Iterable[Any], comm: Communicator | None = None, *, mask: Sequence[int] | None = None
     ) -> None:
-        comm = world() if comm is None else comm
+        comm = communicator_or_world(comm)
         parts = gather_parts(ops, comm)
         super().__init__(
             Layout.split((sum(parts.columns),), comm.size, sizes=parts.columns, mask=mask),

@@ -9,7 +9,7 @@ import numpy as np
 from collops.array import Layout
 from collops.array.redistribute import Move
 from collops.backend import engine_of
-from collops.errors import CollopsError, InputError, LayoutError, UnsupportedTypeError
+from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, new_array
 from collops.operators.batched import batched
 from collops.operators.dims import communicator_or_world
@@ -105,7 +105,7 @@ class Fredholm1(LinearOperator):
             _check_options(nz, model, data)
             matrices = _matrices(G, dtype)
             product = batched(matrices, bool(saveGt), bool(usematmul))
-        except CollopsError as refused:
+        except REFUSALS as refused:
             error = refused
         comm.check(error)
         assert matrices is not None and product is not None

@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.array import Layout
 from collops.comm import Communicator
-from collops.errors import CollopsError, InputError, LayoutError
+from collops.errors import REFUSALS, InputError, LayoutError
 from collops.operators.local import LocalOperator, lift_local
 
 __all__ = ["Collect", "RankParts", "Spread", "cut", "flat", "gather_parts", "shape_of_copies"]
@@ -66,7 +66,7 @@ def gather_parts(ops: Iterable[Any], comm: Communicator) -> RankParts:
     error: Exception | None = None
     try:
         operators = tuple(lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops))
-    except (CollopsError, TypeError, ValueError, AttributeError, MemoryError) as refused:
+    except REFUSALS as refused:
         error = refused
     comm.check(error)
     mine = [

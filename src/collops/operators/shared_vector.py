@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from collops.array import Layout
-from collops.comm import Communicator, world
+from collops.comm import Communicator
 from collops.operators.base import LinearOperator
+from collops.operators.dims import communicator_or_world
 from collops.operators.rank_parts import Collect, Spread, gather_parts, shape_of_copies
 
 __all__ = ["SharedVectorStack"]
@@ -48,7 +49,7 @@ class SharedVectorStack(LinearOperator):
         dims: Sequence[int] | int | None = None,
         mask: Sequence[int] | None = None,
     ) -> None:
-        comm = world() if comm is None else comm
+        comm = communicator_or_world(comm)
         parts = gather_parts(ops, comm)
         extents, lengths = (parts.widths, parts.rows) if self.shares_domain else (parts.heights, parts.columns)
         what = "columns" if self.shares_domain else "rows"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.errors import CollopsError, LayoutError
+from collops.errors import REFUSALS, LayoutError
 from collops.graph import StarForest
 from collops.graph.patterns import owners
 
@@ -48,7 +48,7 @@ class Assembly:
             if len(wrong):
                 raise LayoutError(f"there is no column {wrong[0]} of {columns}")
             found = owners(rows, comm.rank, i)
-        except CollopsError as problem:
+        except REFUSALS as problem:
             error = problem
         comm.check(error)
         assert found is not None

@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout
 from collops.backend import Engine
-from collops.errors import CollopsError, LayoutError, UnsupportedTypeError
+from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph import StarForest
 from collops.operators.base import LinearOperator
 from collops.operators.csr.blocks import Block, block_for
@@ -91,7 +91,7 @@ class CSRMatrix(LinearOperator):
             matrix = sparse.csr_array(local)
             if columns is not None:
                 _check_columns(columns, matrix.shape[1], comm)
-        except CollopsError as problem:
+        except REFUSALS as problem:
             error = problem
         comm.check(error)
         assert matrix is not None

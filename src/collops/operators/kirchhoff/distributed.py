@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from collops.backend import engine as engine_called
-from collops.comm import Communicator, world
+from collops.comm import Communicator
 from collops.comm.cores import available_cores
-from collops.errors import CollopsError, InputError
+from collops.errors import REFUSALS, InputError
+from collops.operators.dims import communicator_or_world
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import (
     Grid,
@@ -128,14 +129,14 @@ class Kirchhoff(VStack):
         kernels: str | None = None,
         threads: int | None = None,
     ) -> None:
-        comm = world() if comm is None else comm
+        comm = communicator_or_world(comm)
         survey: _Survey | None = None
-        error: CollopsError | None = None
+        error: Exception | None = None
         try:
             survey = _Survey(z, x, t, sources, receivers, velocity, y, mode, travel_times, dtype)
             checked_wavelet(wavelet, wavelet_center)
             engine_called(engine)
-        except CollopsError as refused:
+        except REFUSALS as refused:
             error = refused
         comm.check(error)
         assert survey is not None
@@ -153,7 +154,7 @@ class Kirchhoff(VStack):
                     tables, self.dims, wavelet, wavelet_center, engine=engine, kernels=kernels, threads=threads
                 )
             ]
-        except CollopsError as refused:
+        except REFUSALS as refused:
             error = refused
         comm.check(error)
         self.local = local[0]
@@ -213,14 +214,14 @@ class _Survey:
         """Return the tables of this rank's shots. Collective."""
         own = slice(shots.start, shots.stop)
         tables: FixedTables | None = None
-        error: CollopsError | None = None
+        error: Exception | None = None
         if self.mode == "byot":
             source_times, receiver_times = self.given
             try:
                 tables = FixedTables.from_seconds(
                     source_times[:, own].T, receiver_times.T, self.scale.interval, self.samples, self.scale.dtype
                 )
-            except CollopsError as refused:
+            except REFUSALS as refused:
                 error = refused
             comm.check(error)
             assert tables is not None

@@ -11,7 +11,7 @@ from collops.array import DistributedArray, Layout
 from collops.array.dtypes import real_of
 from collops.backend import Engine, engine_of
 from collops.comm import Communicator
-from collops.errors import CollopsError, InputError, LayoutError, UnsupportedTypeError
+from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import check_holds, communicator_or_world
 from collops.operators.matrix_mult.process_grid import best_process_grid, checked_process_grid
@@ -261,7 +261,7 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
         engine_of(A)
         if A.ndim != 2:
             raise LayoutError(f"this rank's block of a matrix has two axes, not the shape {A.shape}")
-    except CollopsError as refused:
+    except REFUSALS as refused:
         error = refused
     comm.check(error)
     entries = comm.allgather_metadata([*(int(extent) for extent in A.shape), A.dtype.name])

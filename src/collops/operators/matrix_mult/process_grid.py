@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import SupportsIndex
 
+from collops.array.layout_arguments import as_ranks
 from collops.errors import InputError
 
 __all__ = ["best_process_grid", "checked_process_grid"]
@@ -29,7 +30,13 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     -------
     tuple of int
         Rows and columns of processes.
+
+    Raises
+    ------
+    LayoutError
+        If there cannot be so many ranks.
     """
+    ranks = as_ranks(ranks)
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]
 
     def elongation(grid: tuple[int, int]) -> tuple[float, bool]:

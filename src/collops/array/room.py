@@ -1,0 +1,45 @@
+"""Whether an array can fit into memory at all: asked by arithmetic, on every rank alike, before any has made its part."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import cache
+
+import numpy as np
+
+from collops.array.layout import Layout
+from collops.backend import Engine
+from collops.errors import InputError
+
+__all__ = ["check_room"]
+
+
+def check_room(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
+    """Refuse arrays of which some rank's part is larger than all the memory that this one has.
+
+    No rank has to know another's memory for that, so that equal machines refuse together. Whether the memory is free
+    only the allocation itself can tell.
+
+    Raises
+    ------
+    InputError
+        If a part has more bytes than the memory of this machine, or of this rank's device.
+    """
+    room = _memory(engine)
+    if layout.size * dtype.itemsize <= room:
+        return
+    largest = math.prod(map(max, layout.sizes)) * dtype.itemsize
+    if largest > room:
+        raise InputError(
+            f"an array of {dtype} with the layout {layout} needs {largest / 2**30:.4g} GiB on one rank, "
+            f"where there are {room / 2**30:.4g} GiB of memory: give a smaller shape, or split it over more ranks"
+        )
+
+
+@cache
+def _memory(engine: Engine) -> int:
+    """Bytes of memory that a rank can have at most."""
+    if engine.name == "cupy":
+        return engine.xp.cuda.Device().mem_info[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
