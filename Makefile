@@ -1,5 +1,6 @@
 # make demo     make .venv, install, migrate a made survey on two ranks, say where the pictures are
 # make test     make .venv, install, run linters and all tests on 1, 2, 3 and 4 ranks
+# make docs     make .venv, install, build the documentation: docs/_build/html/index.html
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
 # PYTHON=python3.12    the interpreter to make .venv with
@@ -26,12 +27,18 @@ endif
 
 DEMO := $(VENV)/.installed-for-demo-with-$(MPI)
 TEST := $(VENV)/.installed-for-test-with-$(MPI)
+DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
 
-.PHONY: demo test lint format clean
+.PHONY: demo docs test lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result
 	@echo "The pictures are in $(CURDIR)/lsm-result: image.png and convergence.png"
+
+docs: $(DOCS)
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
+	@echo "The documentation is in $(CURDIR)/docs/_build/html/index.html"
 
 test: lint
 	$(BIN)/python -m pytest -m serial
@@ -52,6 +59,7 @@ format: $(TEST)
 	$(BIN)/ruff format .
 
 clean:
+	rm -rf docs/_build docs/_measured docs/gallery docs/reference
 	rm -rf $(VENV) build dist lsm-result .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -64,6 +72,11 @@ $(BIN)/python:
 $(DEMO): $(BIN)/python pyproject.toml
 	@echo "Installing collops into $(VENV)"
 	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)numba,segy,eikonal]" $(MPI_PACKAGES)
+	@touch $@
+
+$(DOCS): $(BIN)/python pyproject.toml
+	@echo "Installing collops and what its documentation needs into $(VENV)"
+	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)docs]" $(MPI_PACKAGES)
 	@touch $@
 
 $(TEST): $(BIN)/python pyproject.toml

@@ -1,8 +1,16 @@
-"""Multi-dimensional deconvolution: the frequencies of the downgoing field are spread over the ranks.
+"""
+Multi-dimensional deconvolution
+===============================
 
-Run: mpiexec -n 4 python examples/multidimensional_deconvolution.py
+What lies below a line of receivers, without what lies above it.
+
+The frequencies of the downgoing field are spread over the ranks; LSQR finds the response that turns it into the
+upgoing one.
+
+Run: ``mpiexec -n 4 python examples/multidimensional_deconvolution.py``
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 from pylops.utils.wavelets import ricker
 
@@ -35,3 +43,17 @@ result = collops.lsqr(G, up, niter=40)
 error = float((result.x - truth).norm() / truth.norm())
 if comm.rank == 0:
     print(f"deconvolution: error {error:.2f} after {result.iterations} iterations")
+
+# %%
+# The response to a virtual source in the middle of the line, for positive times; correlation is the adjoint alone.
+cubes = {"truth": truth.gather(), "correlation": (G.H @ up).gather(), "deconvolution": result.x.gather()}
+if comm.rank == 0:
+    _, axes = plt.subplots(1, 3, figsize=(10, 3.5), sharey=True, layout="constrained")
+    for ax, (name, cube) in zip(axes, cubes.items(), strict=True):
+        panel = cube[nt // 2 :, :, nr // 2]
+        limit = abs(panel).max()
+        extent = (0, receivers[-1], dt * (nt // 2), 0)
+        ax.imshow(panel, cmap="gray", vmin=-limit, vmax=limit, extent=extent, aspect="auto")
+        ax.set(title=name, xlabel="receiver (m)")
+    axes[0].set_ylabel("time (s)")
+    plt.show()

@@ -1,8 +1,15 @@
-"""Sparse reflectivity: spikes from traces, by FISTA; each rank inverts its own traces.
+"""
+Sparse reflectivity
+===================
 
-Run: mpiexec -n 4 python examples/sparse_reflectivity.py
+Spikes from traces, by FISTA; each rank inverts its own traces.
+
+The adjoint of the convolution is as blunt as the wavelet. Asking for few coefficients gives them back one by one.
+
+Run: ``mpiexec -n 4 python examples/sparse_reflectivity.py``
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 from pylops.signalprocessing import Convolve1D
 from pylops.utils.wavelets import ricker
@@ -30,3 +37,15 @@ error = float((result.x - spikes).norm() / spikes.norm())
 kept = float((abs(result.x) > 1e-3).sum()) / data.size
 if comm.rank == 0:
     print(f"error {error:.2f}; {100 * kept:.1f} % of the samples are not zero")
+
+# %%
+# Sixty traces, about one coefficient in fifty not zero.
+sections = {"data": data.gather(), "truth": spikes.gather(), "inverted": result.x.gather()}
+if comm.rank == 0:
+    _, axes = plt.subplots(1, 3, figsize=(10, 3.5), sharey=True, layout="constrained")
+    for ax, (name, section) in zip(axes, sections.items(), strict=True):
+        limit = abs(section).max() / 2
+        ax.imshow(section.reshape(layout.shape).T, cmap="seismic", vmin=-limit, vmax=limit, aspect="auto")
+        ax.set(title=name, xlabel="trace")
+    axes[0].set_ylabel("sample")
+    plt.show()

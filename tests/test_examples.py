@@ -27,7 +27,9 @@ def test_every_example_is_tested():
 @pytest.mark.parametrize("name", ERRORS)
 def test_it_runs_on_two_ranks(name):
     program = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
-    assert len(program.splitlines()) <= 40
+    text, _, rest = program.removeprefix('"""').partition('"""')
+    assert len(rest.partition("\n# %%\n")[0].splitlines()) <= 40  # without what introduces it, and its pictures
+    assert len(text.splitlines()) <= 12
     result = run_ranks(2, program, {"PYTHONPATH": str(EXAMPLES.parent / "src")}, 100)
     assert result.returncode == 0, result.stderr
     errors = [float(number) for number in re.findall(r"error (\d\.\d+)", result.stdout)]

@@ -12,6 +12,7 @@ import numpy as np
 from collops.array import axpby, dots
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
+from collops.solvers.checkpoint import Path
 from collops.solvers.driver import solve
 from collops.solvers.method import Row
 from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
@@ -116,6 +117,9 @@ def cg(
     progress: bool | None = None,
     graph: bool | str = "auto",
     lag: int | None = None,
+    checkpoint: Path | None = None,
+    every: int | str | None = None,
+    resume: bool = False,
 ) -> SolverResult:
     r"""Solve :math:`(A + \epsilon I) x = y` by conjugate gradients. Collective.
 
@@ -133,7 +137,7 @@ def cg(
         The multiple :math:`\epsilon` of the identity that is added to `A`.
     tol : float
         Stop when the squared norm of the residual is at most this.
-    callback, progress, graph, lag
+    callback, progress, graph, lag, checkpoint, every, resume
         As for :func:`collops.solvers.cgls`.
 
     Returns
@@ -155,11 +159,23 @@ def cg(
     References
     ----------
     .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
-    Research
-       of the National Bureau of Standards 49, 409-436, 1952.
+       Research of the National Bureau of Standards 49, 409-436, 1952.
     """
     check_problem(A, y, x0, niter)
     if A.domain is not A.range:
         raise LayoutError(f"cg needs an operator with one layout on both sides, not {A!r}; cgls takes any")
     method = CG(check_number("damp", damp), check_number("tol", tol))
-    return solve(method, A, y, x0, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return solve(
+        method,
+        A,
+        y,
+        x0,
+        niter=niter,
+        callback=callback,
+        progress=progress,
+        graph=graph,
+        lag=lag,
+        checkpoint=checkpoint,
+        every=every,
+        resume=resume,
+    )

@@ -11,6 +11,7 @@ import numpy as np
 from collops.array import Scalars, axpby, dots
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
+from collops.solvers.checkpoint import Path
 from collops.solvers.driver import solve
 from collops.solvers.method import Row
 from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
@@ -158,6 +159,9 @@ def cgls(
     progress: bool | None = None,
     graph: bool | str = "auto",
     lag: int | None = None,
+    checkpoint: Path | None = None,
+    every: int | str | None = None,
+    resume: bool = False,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS. Collective.
 
@@ -211,10 +215,22 @@ def cgls(
     References
     ----------
     .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
-    Research
-       of the National Bureau of Standards 49, 409-436, 1952.
+       Research of the National Bureau of Standards 49, 409-436, 1952.
     .. [2] Björck, Å., "Numerical methods for least squares problems", SIAM, 1996, section 7.4.
     """
     check_problem(A, y, x0, niter)
     method = CGLS(check_number("damp", damp), check_number("tol", tol))
-    return solve(method, A, y, x0, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return solve(
+        method,
+        A,
+        y,
+        x0,
+        niter=niter,
+        callback=callback,
+        progress=progress,
+        graph=graph,
+        lag=lag,
+        checkpoint=checkpoint,
+        every=every,
+        resume=resume,
+    )
