@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import os
 import sys
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,19 +28,20 @@ class Engine:
         ``"numpy"``, ``"cupy"`` or ``"jax"``.
     memory : str
         ``"host"`` or ``"device"``: which wires can carry the arrays.
-    mutable : bool
-        Whether arrays can be written in place; ``False`` for JAX.
+    keeps : bool
+        Whether memory may be kept from one call to the next; ``False`` for JAX, whose arrays end with the program that
+        is being traced.
     xp : module
-        The array namespace: ``numpy``, ``cupy`` or ``jax.numpy``.
+        The array namespace: ``numpy``, ``cupy``, or ``jax.numpy`` for :class:`collops.jax_engine.Variable`.
     """
 
-    __slots__ = ("memory", "mutable", "name", "xp")
+    __slots__ = ("keeps", "memory", "name", "xp")
 
-    def __init__(self, name: str, xp: ModuleType, memory: str, mutable: bool = True) -> None:
+    def __init__(self, name: str, xp: Any, memory: str, keeps: bool = True) -> None:
         self.name = name
         self.xp: Any = xp
         self.memory = memory
-        self.mutable = mutable
+        self.keeps = keeps
 
     def __repr__(self) -> str:
         return f"<engine {self.name} ({self.memory} memory)>"
@@ -64,12 +64,23 @@ class Engine:
         """Return a NumPy array as an array of this engine."""
         return self.xp.asarray(array)
 
+    def adopt(self, array: Any) -> Any:
+        """Return an array of the engine's package as this package works with it, sharing its memory."""
+        return array
+
+    def shared(self, number: Any, comm: Any) -> Any:
+        """Return a number that all ranks of `comm` hold, as it may meet what only this rank has.
+
+        For engines that differentiate: its cotangent is then the sum of what all of them found.
+        """
+        return number
+
 
 class _CupyEngine(Engine):
     __slots__ = ()
 
-    def __init__(self, xp: ModuleType) -> None:
-        super().__init__("cupy", xp, "device")
+    def __init__(self) -> None:
+        super().__init__("cupy", importlib.import_module("cupy"), "device")
 
     def stream(self) -> int:
         return self.xp.cuda.get_current_stream().ptr
@@ -81,16 +92,12 @@ class _CupyEngine(Engine):
         return self.xp.asnumpy(array)
 
 
-class _JaxEngine(Engine):
-    __slots__ = ()
-
-    def __init__(self, xp: ModuleType) -> None:
-        jax = importlib.import_module("jax")
-        super().__init__("jax", xp, "host" if jax.default_backend() == "cpu" else "device", mutable=False)
+def _jax_engine() -> Engine:
+    return importlib.import_module("collops.jax_engine").JaxEngine()
 
 
 _NUMPY = Engine("numpy", np, "host")
-_MODULES = {"cupy": ("cupy", _CupyEngine), "jax": ("jax.numpy", _JaxEngine)}
+_MAKERS = {"cupy": _CupyEngine, "jax": _jax_engine}
 _engines: dict[str, Engine] = {"numpy": _NUMPY}
 _by_type: dict[type, Engine] = {np.ndarray: _NUMPY}
 
@@ -112,12 +119,11 @@ def engine(name: str | None = None) -> Engine:
     known = _engines.get(name)
     if known is not None:
         return known
-    if name not in _MODULES:
+    if name not in _MAKERS:
         raise InputError(f"there is no engine {name!r}; choose numpy, cupy or jax")
-    module, make = _MODULES[name]
-    if importlib.util.find_spec(module.partition(".")[0]) is None:
-        raise InputError(f"engine {name!r} needs the package {module.partition('.')[0]}, which is not installed")
-    return _engines.setdefault(name, make(importlib.import_module(module)))
+    if importlib.util.find_spec(name) is None:
+        raise InputError(f"engine {name!r} needs the package {name}, which is not installed")
+    return _engines.setdefault(name, _MAKERS[name]())
 
 
 def engine_of(array: Any) -> Engine:
@@ -142,6 +148,6 @@ def _recognise(array: Any) -> Engine:
     if cupy is not None and isinstance(array, cupy.ndarray):
         return engine("cupy")
     jax = sys.modules.get("jax")
-    if jax is not None and isinstance(array, jax.Array):
+    if jax is not None and (isinstance(array, jax.Array) or type(array).__module__.startswith("collops.jax_engine")):
         return engine("jax")
     raise UnsupportedTypeError(f"{type(array).__module__}.{type(array).__qualname__} is no array of numpy, cupy or jax")

@@ -86,7 +86,7 @@ class DistributedArray(Arithmetic):
             )
         self.layout = layout
         self.comm = comm
-        self.local_array = local_array
+        self.local_array = self.engine.adopt(local_array)
 
     def _like(self, local_array: Any) -> Self:
         """Wrap another local array of this layout and engine, without checks: the way by which operations return."""
@@ -166,7 +166,6 @@ class DistributedArray(Arithmetic):
             other = local_operand(self, other)
             if other is NotImplemented:
                 return NotImplemented
-        # NumPy and CuPy write in place and return the same object; an immutable engine returns a new one.
         self.local_array = function(self.local_array, other)
         return self
 
@@ -193,8 +192,6 @@ class DistributedArray(Arithmetic):
         if outs is None:
             result = function(*operands, **arguments)
             return tuple(map(self._like, result)) if isinstance(result, tuple) else self._like(result)
-        if not self.engine.mutable:
-            raise UnsupportedTypeError(f"arrays of {self.engine.name} cannot be written in place: leave out out=")
         targets: tuple[Any, ...] = tuple(None if out is None else local_operand(self, out) for out in outs)
         result: Any = function(*operands, out=targets[0] if len(targets) == 1 else targets, **arguments)
         results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
@@ -232,10 +229,7 @@ class DistributedArray(Arithmetic):
 
     def fill(self, value: Any) -> None:
         """Set all elements to a number, in place. No messages."""
-        if not self.engine.mutable:
-            self.local_array = self.engine.xp.full_like(self.local_array, value)
-        else:
-            self.local_array[...] = local_operand(self, value)
+        self.local_array[...] = local_operand(self, value)
 
     def _choose(self, x: Any, y: Any) -> Self:
         """Choose between `x` and `y` where this array is true or not; see :func:`collops.array.where`."""

@@ -59,13 +59,12 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     x, y : DistributedArray or StackedArray
         Arrays of one layout.
     out : DistributedArray or StackedArray, optional
-        Gets the result; may be `x` or `y`. On engines that cannot write in place it is ignored, so callers write
-        ``y = axpby(a, x, 1, y, out=y)``.
+        Gets the result; may be `x` or `y`.
 
     Returns
     -------
     DistributedArray or StackedArray
-        `out` if it was given and could be written, else a new array.
+        `out` if it was given, else a new array.
 
     Raises
     ------
@@ -89,8 +88,8 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
         return _axpby_stacked(a, x, b, y, out)  # pyright: ignore[reportReturnType, reportArgumentType]
     if out is None:
         return x._like(kernels.axpby(a, x_local, b, y.local_array, None))  # pyright: ignore[reportAttributeAccessIssue]
-    result = kernels.axpby(a, x_local, b, y.local_array, out.local_array)  # pyright: ignore[reportAttributeAccessIssue]
-    return out if x.engine.mutable else x._like(result)
+    kernels.axpby(a, x_local, b, y.local_array, out.local_array)  # pyright: ignore[reportAttributeAccessIssue]
+    return out
 
 
 def _axpby_stacked(a: Any, x: StackedArray, b: Any, y: StackedArray, out: StackedArray | None) -> StackedArray:
@@ -99,7 +98,7 @@ def _axpby_stacked(a: Any, x: StackedArray, b: Any, y: StackedArray, out: Stacke
         axpby(a, x_part, b, y_part, out_part)  # pyright: ignore[reportArgumentType]
         for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
     ]
-    return out if out is not None and x.engine.mutable else x._like(parts)
+    return x._like(parts) if out is None else out
 
 
 def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, ...]:

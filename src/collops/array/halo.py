@@ -285,7 +285,9 @@ class HaloPlan:
         array = self._landings.get(key)
         if array is None:
             size = self._landed[-1][1].stop if self._landed else 0
-            array = self._landings[key] = engine.xp.empty(size, like.dtype)
+            array = engine.xp.empty(size, like.dtype)
+            if engine.keeps:
+                self._landings[key] = array
         return array
 
 
@@ -300,7 +302,7 @@ def extended_array(
     Parameters
     ----------
     x : DistributedArray
-        Of an engine whose arrays can be written in place.
+        Without halo.
     halo : int or sequence of int
         See :func:`halo_widths`.
     boundary : str

@@ -65,8 +65,7 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
     xp = engine.xp
     state = _mixed(seed & _WORD)
     count = layout.local_size(rank)
-    result = xp.empty(count, dtype) if engine.mutable or count == 0 else None
-    pieces = []
+    result = xp.empty(count, dtype)
     start = 0
     for index in _global_indices(xp, layout, rank, _PIECE[engine.memory]):
         first, second = (_hashed(xp, index, state, part) for part in (0, 1))
@@ -78,12 +77,9 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
             angle = (2.0 * math.pi) * _uniform(second, 53)
             parts = [radius * xp.cos(angle), radius * xp.sin(angle)]
         values = parts[0] + 1j * parts[1] if dtype.kind == "c" else parts[0]
-        if result is None:
-            pieces.append(values.astype(dtype))
-        else:
-            result[start : start + values.size] = values.astype(dtype)
-            start += values.size
-    return (xp.concatenate(pieces) if result is None else result).reshape(layout.local_shape(rank))
+        result[start : start + values.size] = values.astype(dtype)
+        start += values.size
+    return result.reshape(layout.local_shape(rank))
 
 
 def child_seed(seed: int, number: int) -> int:

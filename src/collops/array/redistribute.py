@@ -124,7 +124,7 @@ def gathered(x: DistributedArray, root: int | None) -> Any:
     if layout.is_replicated:
         return x.local_array.copy() if root is None or root == comm.rank else None
     counts = layout.sizes[0]
-    if layout.split_axes == (0,) and len(counts) == comm.size and x.engine.mutable:
+    if layout.split_axes == (0,) and len(counts) == comm.size:
         # The parts follow each other in memory: one collective, without packing.
         if root is None:
             return comm.allgatherv(x.local_array, counts)

@@ -243,7 +243,7 @@ def _finish(x: AnyArray, result: Any, axis: Axis) -> Any:
     """Return the scalar, or wrap what is left of the array."""
     axes = _axes(x, axis)
     if axes is None or len(axes) == len(x.shape):
-        return result[()] if x.engine.name == "numpy" else result
+        return result[()]
     return type(x)(x.layout.drop(axes), x.comm, result)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
 
 

@@ -19,8 +19,7 @@ def prepared(x: Any) -> tuple[Any, Engine]:
     if isinstance(x, (bool, int, float, complex, list, np.generic)):
         x = np.asarray(x)
     engine = engine_of(x)
-    if not engine.mutable:
-        raise UnsupportedTypeError(f"arrays of {engine.name} are sent by collops.{engine.name}, not by a communicator")
+    x = engine.adopt(x)
     if x.dtype.kind not in "biufc":
         _check_kind(x.dtype)
     if not x.dtype.isnative:

@@ -95,15 +95,13 @@ class ExchangePlan:
         Raises
         ------
         UnsupportedTypeError
-            If engines or dtypes differ, or the engine cannot be written in place.
+            If engines or dtypes differ.
         """
         sources = source if self._several else (source,)
         engine = engine_of(target)
         for given in sources:
             if engine_of(given) is not engine or given.dtype != target.dtype:
                 raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
-        if not engine.mutable:
-            raise UnsupportedTypeError(f"arrays of {engine.name} cannot be the target of an exchange")
         for given, taken in self._local:
             target[taken] = source[given]
         if self.comm.size == 1:

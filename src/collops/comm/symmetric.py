@@ -248,7 +248,7 @@ def allocate(
     if dtype.hasobject:
         raise UnsupportedTypeError(f"memory of dtype {dtype} cannot be shared between ranks")
     chosen = engine(engine_name)
-    if not chosen.mutable:
+    if not chosen.keeps:
         raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
     if comm.size == 1:
         made: Symmetric = _Alone(comm, shape, dtype, signals, chosen)

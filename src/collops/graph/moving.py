@@ -258,7 +258,7 @@ def check_alike(source: Any, target: Any, engine: Engine, engine_of_target: Engi
     """
     if engine_of_target is not engine or source.dtype != target.dtype:
         raise UnsupportedTypeError("roots and leaves must share engine and dtype")
-    if not engine.mutable:
+    if not engine.keeps:
         raise UnsupportedTypeError(f"arrays of {engine.name} cannot be written by a star forest")
     if source.shape[1:] != target.shape[1:]:
         raise LayoutError(

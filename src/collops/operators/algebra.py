@@ -166,7 +166,7 @@ class Combination(LinearOperator):
         return self._apply(self._adjoint_terms, self.domain, y, out)
 
     def _apply(self, terms: Sequence[tuple[Any, Any]], layout: Any, x: Any, out: Any) -> Any:
-        if out is None and x.engine.mutable:
+        if out is None:
             out = self._new(layout, x)
         total_coefficient, apply = terms[0]
         total = apply(x, out)
@@ -282,8 +282,8 @@ class Conjugate(LinearOperator):
 
 
 def _conjugate(x: Any, out: Any) -> Any:
-    """Return the conjugate of `x`, in `out` where its engine can be written to."""
-    if out is None or not x.engine.mutable:
+    """Return the conjugate of `x`, in `out` where that is given."""
+    if out is None:
         return x.conj()
     if isinstance(x, StackedArray):
         for part, target in zip(x.arrays, out.arrays, strict=True):

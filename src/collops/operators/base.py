@@ -146,7 +146,7 @@ class LinearOperator:
         if out is given:
             raise InputError(f"{type(self).__name__} cannot work in place: out must be another array than the input")
         for leaf in out.leaves:
-            if out.engine.mutable and not leaf.local_array.flags.c_contiguous:
+            if not leaf.local_array.flags.c_contiguous:
                 raise LayoutError(f"{type(self).__name__} fills contiguous arrays only, which this out is not")
 
     # Algebra
@@ -260,11 +260,13 @@ class Buffers:
         self._arrays: dict[Hashable, Any] = {}
 
     def get(self, slot: Hashable, layout: AnyLayout, like: Any, dtype: Any) -> Any:
-        """Return the array in `slot` for input such as `like`; ``None`` where arrays cannot be written to."""
+        """Return the array in `slot` for input such as `like`; a new one where none may be kept."""
         key = (slot, dtype, like.engine, like.comm)
         array = self._arrays.get(key)
-        if array is None and like.engine.mutable:
-            array = self._arrays[key] = new_array(layout, like, dtype)
+        if array is None:
+            array = new_array(layout, like, dtype)
+            if like.engine.keeps:
+                self._arrays[key] = array
         return array
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from collops.backend import engine_of
-from collops.errors import UnsupportedTypeError
 from collops.operators.scratch import Scratch
 
 __all__ = ["BatchedMatrix", "as_columns", "batched"]
@@ -96,15 +95,8 @@ def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
     Returns
     -------
     BatchedMatrix or CublasBatch
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If the engine cannot write into given memory.
     """
     engine = engine_of(matrices)
-    if not engine.mutable:
-        raise UnsupportedTypeError(f"there are no products of batches of matrices for the engine {engine.name} yet")
     if engine.name == "cupy" and matrices.dtype.char in _BY_CUBLAS and not engine.xp.cuda.runtime.is_hip:
         from collops.operators.cublas import CublasBatch
 

@@ -33,7 +33,7 @@ class DenseMatrix:
     def __init__(self, matrix: Any) -> None:
         self._engine = engine_of(matrix)
         matrix = self._engine.xp.asarray(matrix)  # numpy.matrix has products of its own
-        if self._engine.mutable and not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
+        if not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
             matrix = self._engine.xp.ascontiguousarray(matrix)
         self._matrix = matrix
         self._transposed = matrix.T
@@ -54,7 +54,7 @@ class DenseMatrix:
         # the vectors are conjugated instead of the matrix.
         xp = self._engine.xp
         result = self._product(self._transposed, self._conjugate_of(y), out)
-        return xp.conjugate(result, out=result) if self._engine.mutable else xp.conj(result)
+        return xp.conjugate(result, out=result)
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
         # dot() writes into `out` only what has exactly its dtype.
@@ -69,7 +69,7 @@ class DenseMatrix:
         return out
 
     def _conjugate_of(self, y: Any) -> Any:
-        if not self._engine.mutable or y.dtype != self.dtype:
+        if not self._engine.keeps or y.dtype != self.dtype:
             return y.conj()
         if self._conjugated is None:
             self._conjugated = self._engine.xp.empty(self.shape[0], self.dtype)

@@ -64,7 +64,7 @@ def _flat_layout(layout: AnyLayout) -> AnyLayout:
 
 def _writable_view(out: Any, layout: AnyLayout) -> Any:
     """Return `out` in another layout; ``None`` where nothing is to be written."""
-    return None if out is None or not out.engine.mutable else _seen_in(out, layout)
+    return None if out is None else _seen_in(out, layout)
 
 
 def _seen_in(array: Any, layout: AnyLayout) -> Any:

@@ -195,7 +195,9 @@ class Collect:
         key = (engine, target.dtype)
         array = self._scratch.get(key)
         if array is None:
-            array = self._scratch[key] = engine.xp.empty_like(target)
+            array = engine.xp.empty_like(target)
+            if engine.keeps:
+                self._scratch[key] = array
         return array
 
 

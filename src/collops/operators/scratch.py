@@ -20,9 +20,11 @@ class Scratch:
         self._arrays: dict[Hashable, Any] = {}
 
     def get(self, slot: Hashable, shape: tuple[int, ...], dtype: Any, engine: Any) -> Any:
-        """Return the array in `slot`, with whatever values were left in it."""
+        """Return the array in `slot`, with whatever values were left in it; a new one where none may be kept."""
         key = (slot, shape, dtype, engine)
         array = self._arrays.get(key)
         if array is None:
-            array = self._arrays[key] = engine.xp.empty(shape, dtype)
+            array = engine.xp.empty(shape, dtype)
+            if engine.keeps:
+                self._arrays[key] = array
         return array

@@ -13,6 +13,7 @@ __all__ = ["kernels_for"]
 _MODULES = {
     "numpy": "collops.array.kernels.numpy_kernels",
     "cupy": "collops.array.kernels.cupy_kernels",
+    "jax": "collops.array.kernels.jax_kernels",
 }
 _loaded: dict[Engine, Any] = {}
 

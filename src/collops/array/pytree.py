@@ -1,0 +1,58 @@
+"""Distributed and stacked arrays as pytrees of JAX: what they hold on this rank are the leaves, all else is structure.
+
+A transformation of JAX thus sees this rank's part. Arrays of one layout on one communicator have one structure.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from collops.array.distributed import DistributedArray
+from collops.array.stacked import StackedArray
+from collops.backend import engine
+
+__all__ = ["register"]
+
+
+@cache
+def register() -> None:
+    """Make both classes known to JAX."""
+    from jax.tree_util import GetAttrKey, SequenceKey, register_pytree_with_keys
+
+    from collops.jax_engine import value_of
+
+    register_pytree_with_keys(
+        DistributedArray,
+        lambda x: (((GetAttrKey("local_array"), value_of(x.local_array)),), (x.layout, x.comm, x._plan)),
+        _array,
+        lambda x: ((value_of(x.local_array),), (x.layout, x.comm, x._plan)),
+    )
+    register_pytree_with_keys(
+        StackedArray,
+        lambda x: ([(SequenceKey(number), part) for number, part in enumerate(x.arrays)], (x.layout, x.comm, x._plan)),
+        _stacked,
+        lambda x: (x.arrays, (x.layout, x.comm, x._plan)),
+    )
+
+
+def _array(structure: tuple[Any, ...], leaves: Any) -> DistributedArray:
+    # JAX also makes trees of things that are no arrays, so that nothing can be checked.
+    (held,) = leaves
+    x = object.__new__(DistributedArray)
+    x.layout, x.comm, x._plan = structure
+    x.engine = engine("numpy" if isinstance(held, np.ndarray) else "jax")
+    x.local_array = x.engine.adopt(held)
+    return x
+
+
+def _stacked(structure: tuple[Any, ...], parts: Any) -> StackedArray:
+    x = object.__new__(StackedArray)
+    x.arrays = tuple(parts)
+    x.layout, x.comm, x._plan = structure
+    known = [part for part in x.arrays if isinstance(part, DistributedArray | StackedArray)]
+    x.engine = known[0].engine if known else engine("jax")
+    x.leaves = tuple(leaf for part in known for leaf in part.leaves)
+    return x

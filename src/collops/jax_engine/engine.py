@@ -1,0 +1,45 @@
+"""The engine of JAX arrays, as :mod:`collops.backend` describes engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from collops.backend import Engine
+from collops.jax_engine.namespace import namespace
+from collops.jax_engine.variable import Variable, value_of
+
+__all__ = ["JaxEngine"]
+
+
+class JaxEngine(Engine):
+    """JAX arrays, held by variables.
+
+    The program that works on them may be traced, in which its arrays end with the trace: nothing is kept for the next
+    call.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("jax", namespace, "host" if jax.default_backend() == "cpu" else "device", keeps=False)
+
+    def adopt(self, array: Any) -> Any:
+        """Return `array` in a variable."""
+        return array if isinstance(array, Variable) else Variable(array)
+
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+        jax.effects_barrier()
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """Return `array` as a NumPy array, waiting for its value."""
+        return np.asarray(value_of(array))
+
+    def from_host(self, array: Any) -> Any:
+        """Return a NumPy array in a variable: a constant also where a program is being traced."""
+        with jax.ensure_compile_time_eval():
+            return Variable(jnp.asarray(array))
