@@ -10,13 +10,14 @@ import importlib
 import importlib.util
 import os
 import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["Engine", "engine", "engine_of"]
+__all__ = ["Engine", "engine", "engine_of", "memory_of"]
 
 
 class Engine:
@@ -124,6 +125,14 @@ def engine(name: str | None = None) -> Engine:
     if importlib.util.find_spec(name) is None:
         raise InputError(f"engine {name!r} needs the package {name}, which is not installed")
     return _engines.setdefault(name, _MAKERS[name]())
+
+
+@cache
+def memory_of(chosen: Engine) -> int:
+    """Return how many bytes of memory a rank can have at most: the machine's, or its device's."""
+    if chosen.name == "cupy":
+        return chosen.xp.cuda.Device().mem_info[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def engine_of(array: Any) -> Engine:

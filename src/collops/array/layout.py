@@ -30,7 +30,7 @@ from collops.array.layout_arguments import (
     numbered,
     sizes_text,
 )
-from collops.errors import LayoutError
+from collops.errors import REFUSALS, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -303,7 +303,7 @@ class Layout:
         *,
         mask: Sequence[SupportsIndex] | None = None,
     ) -> Layout:
-        """Make the layout of arrays that already exist, split along `axis`. Collective: one metadata message.
+        """Make the layout of arrays that already exist, split along `axis`. Collective: two metadata messages.
 
         Parameters
         ----------
@@ -321,7 +321,16 @@ class Layout:
         LayoutError
             On every rank, if the parts do not fit together.
         """
-        shape = as_shape(local_shape)
+        from collops.comm.given import checked_communicator
+
+        checked_communicator(comm)
+        shape: tuple[int, ...] = ()
+        error = None
+        try:
+            shape = as_shape(local_shape)
+        except REFUSALS as problem:
+            error = problem
+        comm.check(error)
         shapes = [tuple(other) for other in comm.allgather_metadata(shape)]
         if len({len(other) for other in shapes}) != 1:
             raise LayoutError(f"local arrays must have one number of axes, not the shapes {few(shapes)}")
@@ -336,8 +345,8 @@ class Layout:
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Return the place of `rank` in the process grid."""
-        if not 0 <= rank < self.ranks:
-            raise LayoutError(f"there is no rank {rank} among {self.ranks}")
+        if rank not in range(self.ranks):
+            raise LayoutError(f"there is no rank {rank!r} among {self.ranks}")
         return tuple(rank // stride % extent for stride, extent in zip(self._strides, self.process_grid, strict=True))
 
     def block(self, rank: int) -> Block:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-from functools import cache
 
 import numpy as np
 
 from collops.array.layout import Layout
-from collops.backend import Engine
+from collops.backend import Engine, memory_of
 from collops.errors import InputError
 
 __all__ = ["check_room"]
@@ -26,7 +24,7 @@ def check_room(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
     InputError
         If a part has more bytes than the memory of this machine, or of this rank's device.
     """
-    room = _memory(engine)
+    room = memory_of(engine)
     if layout.size * dtype.itemsize <= room:
         return
     largest = math.prod(map(max, layout.sizes)) * dtype.itemsize
@@ -35,11 +33,3 @@ def check_room(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
             f"an array of {dtype} with the layout {layout} needs {largest / 2**30:.4g} GiB on one rank, "
             f"where there are {room / 2**30:.4g} GiB of memory: give a smaller shape, or split it over more ranks"
         )
-
-
-@cache
-def _memory(engine: Engine) -> int:
-    """Bytes of memory that a rank can have at most."""
-    if engine.name == "cupy":
-        return engine.xp.cuda.Device().mem_info[1]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -113,7 +113,7 @@ def _check_names(arrays: Saved) -> None:
     if isinstance(arrays, DistributedArray):
         return
     for name, value in _members(arrays):
-        if not name or "/" in name or name.startswith(("__", ".")):
+        if not isinstance(name, str) or not name or "/" in name or name.startswith(("__", ".")):
             raise InputError(f"{name!r} cannot be the name of an array in a store")
         _check_names(value)
 
@@ -157,7 +157,7 @@ def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] 
 def _members(arrays: StackedArray | Mapping[str, Saved]) -> list[tuple[str, Saved]]:
     if isinstance(arrays, StackedArray):
         return [(str(number), array) for number, array in enumerate(arrays)]
-    return [(str(name), array) for name, array in arrays.items()]
+    return list(arrays.items())
 
 
 def _write(node: Any, arrays: Saved, durable: bool) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["in_elements", "prepared", "row_size", "target_of"]
+__all__ = ["check_kind", "in_elements", "prepared", "row_size", "target_of"]
 
 
 def prepared(x: Any) -> tuple[Any, Engine]:
@@ -20,19 +20,24 @@ def prepared(x: Any) -> tuple[Any, Engine]:
         x = np.asarray(x)
     engine = engine_of(x)
     x = engine.adopt(x)
-    if x.dtype.kind not in "biufc":
-        _check_kind(x.dtype)
-    if not x.dtype.isnative:
-        raise UnsupportedTypeError(f"arrays of dtype {x.dtype} have another byte order than this machine: convert them")
+    check_kind(x.dtype)
     if not x.flags.c_contiguous:
         x = engine.xp.ascontiguousarray(x)
     return x, engine
 
 
-def _check_kind(dtype: Any) -> None:
-    """Refuse what is no number: objects, whose addresses mean nothing on another rank, texts, dates and records."""
-    if dtype.name != "bfloat16":
+def check_kind(dtype: Any) -> None:
+    """Refuse what is no number: objects, whose addresses mean nothing on another rank, texts, dates and records.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        For these, and for numbers in the byte order of another machine.
+    """
+    if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise UnsupportedTypeError(f"messages carry booleans, integers, real and complex numbers, not {dtype}")
+    if not dtype.isnative:
+        raise UnsupportedTypeError(f"arrays of dtype {dtype} have another byte order than this machine: convert them")
 
 
 def target_of(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> tuple[Any, Callable[[Any], Any]]:

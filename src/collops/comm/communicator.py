@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops.backend import Engine, engine_of
 from collops.comm.agreement import any_failed, described, gather_values, raise_together
-from collops.comm.buffers import in_elements, prepared, row_size, target_of
+from collops.comm.buffers import check_kind, in_elements, prepared, row_size, target_of
 from collops.comm.deadline import Watch
 from collops.comm.reductions import check_reduction
 from collops.comm.transport import Pending, Transport
@@ -305,6 +305,7 @@ class Communicator:
         """
         self._check_rank(source, "source")
         engine = engine_of(out)
+        check_kind(out.dtype)
         if messages.active:
             messages.record("recv", out.size, out.nbytes)
         return self._receive(engine, [], out, source, tag)
@@ -316,6 +317,7 @@ class Communicator:
         given, engine = prepared(x)
         if engine_of(out) is not engine:
             raise UnsupportedTypeError("sendrecv needs both arrays of one engine")
+        check_kind(out.dtype)
         if messages.active:
             messages.record("sendrecv", given.size, given.nbytes)
         return self._receive(engine, [(dest, given)], out, source, tag)
@@ -379,8 +381,10 @@ class Communicator:
         key : int
             Order within the new communicator.
         """
-        if color is not None and color < 0:
-            raise InputError(f"a color must be 0 or more, or None, not {color}")
+        if color is not None and color not in range(_MOST_COLORS):
+            raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color!r}")
+        if key not in range(-_MOST_COLORS, _MOST_COLORS):
+            raise InputError(f"a key must be an integer of 32 bits, not {key!r}")
         choices = tuple((row[0], row[1]) for row in self.allgather_metadata([color, key]))
         if choices not in self._splits:
             self._splits[choices] = self._split(color, key)
@@ -606,6 +610,7 @@ class Communicator:
 
 _PLAN_TAGS = 32768  # user messages have tags above those of exchange plans
 _USER_TAGS = 1 << 20
+_MOST_COLORS = 1 << 31  # they are integers of C
 
 
 def _undefined_color() -> int:

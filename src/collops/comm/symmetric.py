@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import atexit
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
-from collops.backend import Engine, engine
-from collops.errors import CommunicationError, CommunicationTimeout, InputError, LayoutError, UnsupportedTypeError
+from collops.backend import Engine, engine, memory_of
+from collops.errors import (
+    REFUSALS,
+    CommunicationError,
+    CommunicationTimeout,
+    InputError,
+    LayoutError,
+    UnsupportedTypeError,
+)
 
 if TYPE_CHECKING:
     from collops.comm.communicator import Communicator
@@ -241,13 +249,14 @@ def allocate(
     signals: int,
 ) -> Symmetric:
     """Make symmetric memory. See :meth:`Communicator.symmetric`."""
-    shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(extent) for extent in shape)
-    dtype = np.dtype(dtype)
-    if any(extent < 0 for extent in shape) or signals < 0:
-        raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
-    if dtype.hasobject:
-        raise UnsupportedTypeError(f"memory of dtype {dtype} cannot be shared between ranks")
-    chosen = engine(engine_name)
+    wanted, error = None, None
+    try:
+        wanted = _wanted(shape, dtype, engine_name, signals)
+    except REFUSALS as problem:
+        error = problem
+    comm.check(error)
+    assert wanted is not None
+    shape, dtype, chosen = wanted
     if not chosen.keeps:
         raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
     if comm.size == 1:
@@ -267,6 +276,23 @@ def allocate(
     atexit.register(_free_all)
     _live.append(made)
     return made
+
+
+def _wanted(
+    shape: Any, dtype: Any, engine_name: str | None, signals: int
+) -> tuple[tuple[int, ...], np.dtype, Engine]:
+    """Return what is asked for in its normal form."""
+    shape = (shape,) if isinstance(shape, int | np.integer) else shape
+    shape = tuple(operator.index(extent) for extent in shape)
+    dtype = np.dtype(dtype)
+    if any(extent < 0 for extent in shape) or operator.index(signals) < 0:
+        raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
+    if dtype.hasobject:
+        raise UnsupportedTypeError(f"memory of dtype {dtype} cannot be shared between ranks")
+    chosen = engine(engine_name)
+    if nbytes_of(shape, dtype) + 8 * signals > memory_of(chosen):
+        raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")
+    return shape, dtype, chosen
 
 
 def nbytes_of(shape: tuple[int, ...], dtype: np.dtype) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.errors import REFUSALS, LayoutError
+from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.forest import StarForest
 
 __all__ = [
@@ -231,6 +231,9 @@ def _check_single(forest: StarForest, what: str) -> None:
 
 
 def _check_together(first: StarForest, second: StarForest) -> None:
+    for forest in (first, second):
+        if not hasattr(forest, "remote_ranks"):
+            raise UnsupportedTypeError(f"expected a star forest, not {type(forest).__qualname__}")
     if first.comm is not second.comm:
         raise LayoutError("forests on different communicators do not go together")
 

@@ -190,6 +190,7 @@ class StarForest:
         """
         from collops.graph.patterns import owners
 
+        checked_communicator(comm)
         places, error = None, None
         try:
             places = owners(layout, comm.rank, indices)

@@ -11,6 +11,7 @@ import numpy as np
 
 from collops.array import Layout
 from collops.comm import Communicator
+from collops.array.layout_arguments import as_shape
 from collops.errors import REFUSALS, InputError, LayoutError
 from collops.operators.local import LocalOperator, lift_local
 
@@ -111,7 +112,7 @@ def shape_of_copies(name: str, what: str, extents: frozenset[int], dims: Sequenc
     (extent,) = extents
     if dims is None:
         return (extent,)
-    shape = tuple(int(n) for n in np.atleast_1d(dims))
+    shape = as_shape(dims)
     if math.prod(shape) != extent:
         raise LayoutError(f"{name}: dims {shape} have {math.prod(shape)} elements, the operators {extent} {what}")
     return shape

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby
+from collops.array import DistributedArray, StackedArray, axpby
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
@@ -81,7 +81,11 @@ class L2(ProxOperator):
             raise InputError(f"niter must be an integer of at least 0 or a function, not {niter!r}")
         if Op is not None:
             for name, array, layout in (("b", b, Op.range), ("q", q, Op.domain), ("x0", x0, Op.domain)):
-                if array is not None and array.layout is not layout:
+                if array is None:
+                    continue
+                if not isinstance(array, DistributedArray | StackedArray):
+                    raise UnsupportedTypeError(f"{name} must be a distributed array, not {type(array).__qualname__}")
+                if array.layout is not layout:
                     raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}")
         self._operator, self._b, self._q, self._x0 = Op, b, q, x0
         self._sigma, self._alpha = check_number("sigma", sigma), check_number("alpha", alpha)
