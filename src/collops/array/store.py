@@ -23,7 +23,7 @@ from collops.errors import CollopsError, InputError, LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["VERSION", "Saved", "sync", "write_store"]
+__all__ = ["VERSION", "Saved", "chunk_files", "sync", "write_store"]
 
 Saved: TypeAlias = DistributedArray | StackedArray | Mapping[str, "Saved"]
 """What a store holds."""
@@ -175,14 +175,14 @@ def _write(node: Any, arrays: Saved, durable: bool) -> None:
         values = arrays.engine.to_host(local)
         try:
             node[region] = values.view(node.dtype)
-            for path in _chunk_files(node, region) if durable else ():
+            for path in chunk_files(node, region) if durable else ():
                 sync(path)
         except (OSError, RuntimeError, ValueError) as problem:
             error = problem
     comm.check(error)
 
 
-def _chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
+def chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
     """Return the files of the chunks in a region."""
     counts = [range(box.start // chunk, -(-box.stop // chunk)) for box, chunk in zip(region, node.chunks, strict=True)]
     for coordinates in itertools.product(*counts):

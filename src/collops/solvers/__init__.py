@@ -11,12 +11,14 @@ from collops.solvers.lsqr import LSQR, lsqr
 from collops.solvers.method import Method
 from collops.solvers.power import power_iteration
 from collops.solvers.result import SolverResult, Status
+from collops.solvers.run import Run
 
 __all__ = [
     "CG",
     "CGLS",
     "LSQR",
     "Method",
+    "Run",
     "SolverResult",
     "Status",
     "View",

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from collops.array import axpby, dots
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
-from collops.solvers.checkpoint import Path
 from collops.solvers.driver import solve
 from collops.solvers.method import Row
 from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
+from collops.solvers.run import Run
 
 __all__ = ["CG", "cg"]
 
@@ -32,6 +31,7 @@ class CGState:
     image: Any  # (A + damp) direction
     residual_agreed: Any  # the residual in the form whose square all ranks agree on
     residual_square: Any
+    rebuilt = frozenset({"image", "residual_agreed"})
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class CG:
 
     damp: float = 0.0
     tol: float = 1e-4
+    stops = frozenset({"tol"})
     name = "CG"
     width = 1
 
@@ -113,13 +114,7 @@ def cg(
     niter: int = 10,
     damp: float = 0.0,
     tol: float = 1e-4,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
-    checkpoint: Path | None = None,
-    every: int | str | None = None,
-    resume: bool = False,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Solve :math:`(A + \epsilon I) x = y` by conjugate gradients. Collective.
 
@@ -137,8 +132,8 @@ def cg(
         The multiple :math:`\epsilon` of the identity that is added to `A`.
     tol : float
         Stop when the squared norm of the residual is at most this.
-    callback, progress, graph, lag, checkpoint, every, resume
-        As for :func:`collops.solvers.cgls`.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`.
 
     Returns
     -------
@@ -165,17 +160,4 @@ def cg(
     if A.domain is not A.range:
         raise LayoutError(f"cg needs an operator with one layout on both sides, not {A!r}; cgls takes any")
     method = CG(check_number("damp", damp), check_number("tol", tol))
-    return solve(
-        method,
-        A,
-        y,
-        x0,
-        niter=niter,
-        callback=callback,
-        progress=progress,
-        graph=graph,
-        lag=lag,
-        checkpoint=checkpoint,
-        every=every,
-        resume=resume,
-    )
+    return solve(method, A, y, x0, niter=niter, **run)

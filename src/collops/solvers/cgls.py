@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from collops.array import Scalars, axpby, dots
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.checkpoint import Path
 from collops.solvers.driver import solve
 from collops.solvers.method import Row
 from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
+from collops.solvers.run import Run
 from collops.solvers.state import transient
 
 __all__ = ["CGLS", "cgls"]
@@ -37,6 +36,7 @@ class CGLSState:
     late: bool
     monitored: tuple[Any, ...] = transient()  # squares of gradient and residual
     together: Scalars = field(default_factory=Scalars)  # memory of the inner products that share a message
+    rebuilt = frozenset({"image", "gradient_agreed", "residual_agreed", "late"})
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class CGLS:
 
     damp: float = 0.0
     tol: float = 1e-4
+    stops = frozenset({"tol"})
     name = "CGLS"
     width = 2
 
@@ -155,13 +156,7 @@ def cgls(
     niter: int = 10,
     damp: float = 0.0,
     tol: float = 1e-4,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
-    checkpoint: Path | None = None,
-    every: int | str | None = None,
-    resume: bool = False,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS. Collective.
 
@@ -192,6 +187,15 @@ def cgls(
     lag : int, optional
         On devices, how many iterations the host may be ahead of those whose numbers it checks, which can then be
         done in vain; by default 3. On hosts always 0.
+    checkpoint : str or path, optional
+        Folder of checkpoints, which all ranks see: the last one, that is, from which the solver can go on. Without it
+        nothing is written, and signals do what they did before.
+    every : int or str, optional
+        When one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by default ten
+        minutes. One more is written at the end.
+    resume : bool
+        Whether to go on from the checkpoint, if there is one. The result is that of a run without interruption: to the
+        last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may differ.
 
     Returns
     -------
@@ -204,10 +208,16 @@ def cgls(
         If `y` or `x0` has not the layout of `A`.
     InputError
         If an option makes no sense.
+    CheckpointError
+        If there is a checkpoint, but `resume` is false; if it is damaged or that of another problem; or if one cannot
+        be written. What is there stays.
+    Interrupted
+        If SIGTERM or SIGUSR1 has come to any rank and there are checkpoints: all ranks have written one.
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces; on devices, of a replicated model, one.
+    Besides the messages of `A`, an iteration sends two scalar allreduces; on devices, of a replicated model, one. With
+    checkpoints, there is one more about twice a second.
 
     The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
     gradient has the square of `damp`, as all others have.
@@ -220,17 +230,4 @@ def cgls(
     """
     check_problem(A, y, x0, niter)
     method = CGLS(check_number("damp", damp), check_number("tol", tol))
-    return solve(
-        method,
-        A,
-        y,
-        x0,
-        niter=niter,
-        callback=callback,
-        progress=progress,
-        graph=graph,
-        lag=lag,
-        checkpoint=checkpoint,
-        every=every,
-        resume=resume,
-    )
+    return solve(method, A, y, x0, niter=niter, **run)

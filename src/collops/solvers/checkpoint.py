@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import ExitStack
 from os import PathLike, fspath
 from types import TracebackType
@@ -105,16 +104,13 @@ class Checkpoints:
         if record is None:
             return None
         self._comm.check(self._objection(record, state))
-        replaced: dict[int, Any] = {}
         for name, value in kept_fields(state):
             if isinstance(value, DistributedArray | StackedArray):
-                values = self._folder.read(iteration, f"state/{name}", value.layout, value.engine)
-                replaced[id(value)] = _filled(value, values)
+                found = self._folder.read(iteration, f"state/{name}", value.layout, value.engine)
+                for leaf, source in zip(value.leaves, found.leaves, strict=True):
+                    leaf.local_array[...] = source.local_array
             else:
                 _set_number(state, name, value, _decoded(record["numbers"][name]), self._engine)
-        for field in dataclasses.fields(state):
-            value = getattr(state, field.name)
-            setattr(state, field.name, replaced.get(id(value), value))
         layout = Layout.replicated((iteration + 1, self._method.width), self._comm.size)
         rows = self._folder.read(iteration, "rows", layout, "numpy").local_array
         # Where the numbers of an iteration come with the next one, those of the last are still to come.
@@ -226,15 +222,6 @@ def open_checkpoints(
     return Checkpoints(folder, found, chosen, method, problem, history, niter, data)
 
 
-def _filled(target: Any, values: Any) -> Any:
-    """Return `target` with values, in its own memory where that can be written."""
-    if not target.engine.keeps:
-        return values
-    for leaf, source in zip(target.leaves, values.leaves, strict=True):
-        leaf.local_array[...] = source.local_array
-    return target
-
-
 def _encoded(value: Any, engine: Engine) -> Any:
     """Return a number, or a small array that all ranks have, as JSON can hold it to the last bit."""
     if not is_array(value):
@@ -250,10 +237,10 @@ def _decoded(text: Any) -> Any:
 
 
 def _set_number(state: Any, name: str, value: Any, number: Any, engine: Engine) -> None:
-    """Put a number where a state has one: into its memory where it has some that can be written."""
+    """Put a number where a state has one: into its memory, where it has some."""
     if isinstance(value, np.generic):
         setattr(state, name, number[()])
-    elif is_array(value) and engine.keeps:
+    elif is_array(value):
         value[...] = engine.from_host(number)
     else:
-        setattr(state, name, engine.from_host(number) if is_array(value) else number)
+        setattr(state, name, number)

@@ -88,6 +88,12 @@ class DeviceHistory:
             self.row(self.count - 1)
         return self._rows[: self.count].copy()
 
+    def restore(self, rows: np.ndarray) -> None:
+        """Begin with rows of an earlier run; nothing may have been stored yet."""
+        self._count = self._known = len(rows)
+        self._rows[: self._count] = rows
+        self._next.fill(self._count)
+
     def abandon(self) -> None:
         """Keep the memory for ever: the device may still write to it."""
         _abandoned.append(self)

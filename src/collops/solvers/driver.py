@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from collops.profile import mark
+from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
 from collops.solvers.execution import Execution, open_execution
 from collops.solvers.history import History, open_history
 from collops.solvers.method import Method
@@ -63,6 +64,9 @@ def solve(
     progress: bool | None = None,
     graph: bool | str = "auto",
     lag: int | None = None,
+    checkpoint: Path | None = None,
+    every: int | str | None = None,
+    resume: bool = False,
 ) -> SolverResult:
     """Run a method until it says stop, the callback does, or `niter` iterations are done. Collective.
 
@@ -74,7 +78,7 @@ def solve(
         The problem, whose layouts have been checked; a method may do without an operator, which then is ``None``.
     parts : sequence of object
         What else takes part in a step; each has an attribute ``capturable``.
-    niter, callback, progress, graph, lag
+    niter, callback, progress, graph, lag, checkpoint, every, resume
         See :func:`collops.solvers.cgls`.
 
     Returns
@@ -84,24 +88,36 @@ def solve(
     """
     begin = time.perf_counter()
     comm = group_of(data)
+    comm.agree("a solver's start", _start(method, operator, data, x0, niter, callback is not None, lag))
     # One row before the first iteration, one after each.
     history = open_history(data.engine, method.width, niter + 1, lag, comm)
     prompt = history.lag == 0 or callback is not None
     parts = [part for part in (operator, *parts) if part is not None]
     execution = open_execution(graph, method, history, parts, data.engine, niter, comm)
+    checkpoints = open_checkpoints(checkpoint, every, resume, method, operator, data, x0, history, niter)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
         state = method.init(operator, data, x0, prompt)
+        resumed_from = None
+        if checkpoints is not None:
+            stack.enter_context(checkpoints)
+            resumed_from = checkpoints.restore(state)
         stack.enter_context(execution)
-        if not method.late(state):
+        if not method.late(state) and resumed_from is None:
             history.store(method.monitor(state))
             history.advance()
         bar = open_progress(progress, method.name, niter, data.comm)
         if bar is not None:
             stack.enter_context(bar)
         start = time.perf_counter()
-        state, iterations, status = _iterate(method, state, history, execution, niter, callback, bar)
+        first = resumed_from or 0
+        state, iterations, status = _iterate(
+            method, state, history, execution, checkpoints, first, niter, callback, bar
+        )
+        if checkpoints is not None:
+            with execution.outside():
+                checkpoints.write(iterations, state)
         state = method.finalize(state)
         if method.late(state):
             history.store(method.monitor(state))
@@ -117,10 +133,27 @@ def solve(
         iterations=iterations,
         residual_norms=method.residual_norms(rows),
         seconds=end - begin,
-        seconds_per_iteration=(end - start) / max(1, iterations),
+        seconds_per_iteration=(end - start) / max(1, iterations - first),
         execution=execution.description,
+        resumed_from=resumed_from,
         details=method.details(state, rows),
     )
+
+
+def _start(
+    method: Method, operator: Any, data: Any, x0: Any, niter: int, callback: bool, lag: int | None
+) -> dict[str, Any]:
+    """Return what decides on the messages of a solver, and so must be the same on all ranks."""
+    return {
+        "method": method.name,
+        "niter": niter,
+        **{name: getattr(method, name) for name in sorted(getattr(method, "stops", ()))},
+        "shape": None if operator is None else operator.shape,
+        "dtype": str(data.dtype),
+        "x0": x0 is not None,
+        "callback": callback,
+        "lag": lag,
+    }
 
 
 def _iterate(
@@ -128,13 +161,15 @@ def _iterate(
     state: Any,
     history: History,
     execution: Execution,
+    checkpoints: Checkpoints | None,
+    first: int,
     niter: int,
     callback: Callback | None,
     bar: ProgressBar | None,
 ) -> tuple[Any, int, Status | None]:
-    """Run the iterations; return the last state, their number, and why they ended if not for their number."""
+    """Run the iterations after the `first`; return the last state, their number, and why they ended before `niter`."""
     advance, verdict, lag = execution.advance, method.verdict, history.lag
-    iteration = checked = 0
+    iteration, checked = first, 0
     while True:
         # Every rank looks at the same rows at the same iteration, so that all of them stop together.
         while checked < history.count - lag:
@@ -144,6 +179,9 @@ def _iterate(
                 return state, iteration, status
         if iteration == niter:
             return state, iteration, None
+        if checkpoints is not None and iteration > first:
+            with execution.outside():
+                checkpoints.after(iteration, state)
         state = advance(state)
         iteration += 1
         if callback is not None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from collops.operators import LinearOperator
-from collops.solvers.driver import solve
-from collops.solvers.iterative_thresholding import prepare
+from collops.solvers.iterative_thresholding import minimise
 from collops.solvers.result import SolverResult
+from collops.solvers.run import Run
 
 __all__ = ["fista"]
 
@@ -30,10 +29,7 @@ def fista(
     perc: float | None = None,
     decay: Any = None,
     monitorres: bool = False,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
 
@@ -41,8 +37,8 @@ def fista(
     ----------
     A, y, x0, niter, SOp, eps, alpha, eigsdict, tol, rtol, rtol1, threshkind, perc, decay, monitorres
         As for :func:`collops.solvers.ista`.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`.
 
     Returns
     -------
@@ -76,23 +72,4 @@ def fista(
     .. [1] Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM
        Journal on Imaging Sciences 2, 183-202, 2009.
     """
-    method = prepare(
-        A,
-        y,
-        x0,
-        niter,
-        SOp,
-        accelerated=True,
-        eps=eps,
-        alpha=alpha,
-        eigsdict=eigsdict,
-        tol=tol,
-        rtol=rtol,
-        rtol1=rtol1,
-        threshkind=threshkind,
-        perc=perc,
-        decay=decay,
-        monitorres=monitorres,
-    )
-    parts = () if SOp is None else (SOp,)
-    return solve(method, A, y, x0, parts=parts, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return minimise(accelerated=True, **locals())

@@ -48,6 +48,10 @@ class History(Protocol):
         """Return all rows, waiting for the last."""
         ...
 
+    def restore(self, rows: np.ndarray) -> None:
+        """Begin with rows of an earlier run, as if they had been recorded."""
+        ...
+
     def abandon(self) -> None:
         """Leave the rows to a device that may still write to them, after a failure."""
         ...
@@ -80,6 +84,10 @@ class HostHistory:
     def rows(self) -> np.ndarray:
         """Return all rows."""
         return np.array(self._rows, np.float64)
+
+    def restore(self, rows: np.ndarray) -> None:
+        """Begin with rows of an earlier run."""
+        self._rows = rows.tolist()
 
     def abandon(self) -> None:
         """Do nothing: nobody else writes to the rows."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from collops.operators import LinearOperator
-from collops.solvers.driver import solve
-from collops.solvers.iterative_thresholding import prepare
+from collops.solvers.iterative_thresholding import minimise
 from collops.solvers.result import SolverResult
+from collops.solvers.run import Run
 
 __all__ = ["ista"]
 
@@ -30,10 +29,7 @@ def ista(
     perc: float | None = None,
     decay: Any = None,
     monitorres: bool = False,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by ISTA. Collective.
 
@@ -71,8 +67,8 @@ def ista(
         A factor of the threshold for each iteration.
     monitorres : bool
         Whether to stop when the residual increases, with the status ``RESIDUAL_INCREASED``.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`.
 
     Returns
     -------
@@ -107,23 +103,4 @@ def ista(
     .. [1] Daubechies, I., Defrise, M., De Mol, C., "An iterative thresholding algorithm for linear inverse problems
        with a sparsity constraint", Communications on Pure and Applied Mathematics 57, 1413-1457, 2004.
     """
-    method = prepare(
-        A,
-        y,
-        x0,
-        niter,
-        SOp,
-        accelerated=False,
-        eps=eps,
-        alpha=alpha,
-        eigsdict=eigsdict,
-        tol=tol,
-        rtol=rtol,
-        rtol1=rtol1,
-        threshkind=threshkind,
-        perc=perc,
-        decay=decay,
-        monitorres=monitorres,
-    )
-    parts = () if SOp is None else (SOp,)
-    return solve(method, A, y, x0, parts=parts, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return minimise(accelerated=False, **locals())

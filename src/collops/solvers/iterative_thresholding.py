@@ -10,17 +10,19 @@ import numpy as np
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
+from collops.solvers.driver import solve
 from collops.solvers.method import Row
 from collops.solvers.percentile import Percentile
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_number, check_problem, real_dtype, starting_point, working_dtype
-from collops.solvers.result import Status
+from collops.solvers.result import SolverResult, Status
+from collops.solvers.run import Run
 from collops.solvers.schedule import Schedule, momenta
 from collops.solvers.shrinkage import advance, shrink
 from collops.solvers.step_sums import StepSums
 from collops.solvers.thresholds import Rule, Threshold, find_threshold
 
-__all__ = ["IterativeThresholding", "prepare"]
+__all__ = ["IterativeThresholding", "minimise"]
 
 _RESIDUAL, _UPDATE, _ABSOLUTE, _BEFORE, _FIRST_COST = range(5)
 """Numbers of an iteration: squared norms of residual and update, sum of absolute values; the squared norm of the
@@ -44,6 +46,7 @@ class ThresholdingState:
     thresholds: Schedule | None
     momenta: Schedule | None
     percentile: Percentile | None
+    rebuilt = frozenset({"data", "gradient", "image", "coefficients"})
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class IterativeThresholding:
     rtol: float = 0.0
     enough: float = 0.0
     monitorres: bool = False
+    stops = frozenset({"niter", "tol", "rtol", "enough", "monitorres"})
     width = 5
 
     @property
@@ -233,7 +237,16 @@ class IterativeThresholding:
         return {"base": state.gradient}
 
 
-def prepare(
+def minimise(
+    *, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: Run, **options: Any
+) -> SolverResult:
+    """Run :func:`ista` or :func:`fista` with all of its arguments by name. Collective."""
+    method = _method(A, y, x0, niter, SOp, accelerated=accelerated, **options)
+    parts = () if SOp is None else (SOp,)
+    return solve(method, A, y, x0, parts=parts, niter=niter, **run)
+
+
+def _method(
     operator: Any,
     data: Any,
     x0: Any,
@@ -252,7 +265,7 @@ def prepare(
     decay: Any,
     monitorres: bool,
 ) -> IterativeThresholding:
-    """Check the arguments of :func:`ista` or :func:`fista`, and return the method. Collective.
+    """Check the arguments, and return the method. Collective.
 
     Raises
     ------

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u,
 from collops.solvers.method import Row
 from collops.solvers.problem import agreed, check_number, check_problem, real_dtype, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
+from collops.solvers.run import Run
 
 __all__ = ["LSQR", "lsqr"]
 
@@ -38,6 +38,7 @@ class LSQRState:
     scalars: Any
     factors: Any
     factor: dict[str, Any]  # each element of the factors as a 0-d array of the same memory
+    rebuilt = frozenset({"image", "back", "u_agreed", "v_agreed", "w_agreed"})
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class LSQR:
     btol: float = 1e-8
     conlim: float = 1e8
     calc_var: bool = False
+    stops = frozenset({"atol", "btol", "conlim"})
     name = "LSQR"
     width = len(REPORTED)
 
@@ -156,10 +158,7 @@ def lsqr(
     btol: float = 1e-8,
     conlim: float = 1e8,
     calc_var: bool = False,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by LSQR. Collective.
 
@@ -183,8 +182,8 @@ def lsqr(
     calc_var : bool
         Whether to estimate the diagonal of :math:`(A^H A + \epsilon^2 I)^{-1}`, which costs a pass over the model per
         iteration.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`.
 
     Returns
     -------
@@ -212,7 +211,7 @@ def lsqr(
     check_problem(A, y, x0, niter)
     options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
     method = LSQR(**{name: check_number(name, value) for name, value in options.items()}, calc_var=bool(calc_var))
-    return solve(method, A, y, x0, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return solve(method, A, y, x0, niter=niter, **run)
 
 
 def _add_squares(factor: Any, w: Any, variance: Any) -> None:

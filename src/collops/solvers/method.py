@@ -21,7 +21,9 @@ class Method(Protocol):
 
     A state is a dataclass with a field ``x``. A step may write into the arrays of the state that it is given, and
     sets the fields whose arrays are new. It reads no device value on the host and keeps nothing outside the state,
-    so that it can be recorded as a CUDA graph, or compiled.
+    so that it can be recorded as a CUDA graph, or compiled. A checkpoint holds all of the state but what its class
+    attribute ``rebuilt`` names, see :mod:`collops.solvers.state`, and goes on only with a method whose fields are the
+    same, but for those that a class attribute ``stops`` names: they only decide when to stop.
 
     Attributes
     ----------

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from collops.solvers.driver import solve
 from collops.solvers.method import Row
 from collops.solvers.problem import agreed, check_number, check_problem, working_dtype
 from collops.solvers.result import SolverResult, Status
+from collops.solvers.run import Run
 
 __all__ = ["PowerIteration", "power_iteration"]
 
@@ -30,6 +30,7 @@ class PowerState:
     x_agreed: Any  # in the form whose inner products all ranks agree on
     image_agreed: Any
     numbers: Any  # real and imaginary part of the eigenvalue, and of the one before; square of the defect
+    rebuilt = frozenset({"image", "x_agreed", "image_agreed"})
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class PowerIteration:
     """
 
     tol: float = 1e-5
+    stops = frozenset({"tol"})
     name = "Power iteration"
     width = 5
 
@@ -112,10 +114,7 @@ def power_iteration(
     dtype: Any = "float64",
     engine: str | None = None,
     seed: int = 0,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = False,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Find the eigenvalue of largest modulus by power iteration. Collective.
 
@@ -136,8 +135,8 @@ def power_iteration(
         Of the vectors, if there is no `x0`.
     seed : int
         Of the random numbers.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`; there is no progress bar by default.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`; there is no progress bar by default.
 
     Returns
     -------
@@ -168,7 +167,7 @@ def power_iteration(
     check_problem(A, x0, None, niter)
     method = PowerIteration(check_number("tol", tol))
     start = x0.astype(working_dtype(A, x0, None), copy=False)  # pyright: ignore[reportOptionalMemberAccess]
-    return solve(method, A, start, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return solve(method, A, start, niter=niter, **{"progress": False, **run})
 
 
 def _inverse_root(xp: Any, square: Any) -> Any:

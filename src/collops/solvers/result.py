@@ -71,11 +71,13 @@ class SolverResult:
     residual_norms : numpy.ndarray
         Norm of the residual before the first iteration and after each one.
     seconds : float
-        Time of the whole solution, set-up included.
+        Time of the whole solution, set-up included; of one that went on from a checkpoint, since then.
     seconds_per_iteration : float
-        Mean over the iterations.
+        Mean over the iterations of that time.
     execution : str
         How the steps ran: ``"eager"``, ``"replayed CUDA graph"``, or ``"eager: "`` and why no graph could be made.
+    resumed_from : int or None
+        The iteration of the checkpoint that the solver went on from.
     details : dict
         What the method knows besides, by name.
     """
@@ -87,6 +89,7 @@ class SolverResult:
     seconds: float
     seconds_per_iteration: float
     execution: str
+    resumed_from: int | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -30,6 +30,11 @@ class Schedule:
         self._table = engine.from_host(np.asarray(numbers, dtype))
         self._next = engine.xp.zeros((), np.int64)
 
+    @property
+    def carried(self) -> Any:
+        """What one iteration leaves to the next: how far the table has been read, as an array."""
+        return self._next
+
     def take(self) -> Any:
         """Return the number of this iteration, as a 0-d array that the host does not read."""
         number = self._table.take(self._next)

@@ -1,7 +1,8 @@
-"""Solver states: dataclasses whose fields that hold arrays the driver can find, compare and copy.
+"""Solver states: dataclasses whose fields that hold arrays the driver can find, compare, copy and keep.
 
 A field made by :func:`transient` holds what every step makes anew before it is used, so that nothing of it is
-carried from one step to the next.
+carried from one step to the next. Those that a class attribute ``rebuilt`` names are scratch memory, or what ``init``
+always makes the same: checkpoints leave them out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from collops.array import DistributedArray, StackedArray
 
-__all__ = ["array_fields", "local_arrays", "other_fields", "transient"]
+__all__ = ["array_fields", "kept_fields", "local_arrays", "other_fields", "transient"]
 
 
 def transient() -> Any:
@@ -32,6 +33,26 @@ def other_fields(state: Any) -> Iterator[tuple[str, Any]]:
     for name, value in _carried(state):
         if not is_array(value):
             yield name, value
+
+
+def kept_fields(state: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of every field that a checkpoint holds, each array once.
+
+    These are arrays, integers and floating-point numbers, and objects whose attribute ``carried`` is an array.
+    """
+    seen: set[int] = set()
+    for field in dataclasses.fields(state):
+        if "transient" in field.metadata or field.name in getattr(state, "rebuilt", ()):
+            continue
+        value = getattr(state, field.name)
+        value = getattr(value, "carried", value)
+        if isinstance(value, DistributedArray | StackedArray):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+        elif not is_array(value) and (isinstance(value, bool) or not isinstance(value, int | float)):
+            continue
+        yield field.name, value
 
 
 def _carried(state: Any) -> Iterator[tuple[str, Any]]:

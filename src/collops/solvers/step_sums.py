@@ -63,6 +63,11 @@ class StepSums:
         self.values = engine.xp.zeros(width + kept, np.float64)
         self._sums = self.values[:width]
 
+    @property
+    def carried(self) -> Any:
+        """What one iteration leaves to the next: the sums."""
+        return self.values
+
     def clear(self) -> None:
         """Set the sums to 0."""
         self._sums.fill(0)

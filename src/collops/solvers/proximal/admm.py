@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from collops.solvers.driver import solve
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_tolerance
 from collops.solvers.result import SolverResult
+from collops.solvers.run import Run
 from collops.solvers.shrinkage import advance
 from collops.solvers.step_sums import StepSums
 
@@ -30,6 +30,7 @@ class ADMMState:
     u: Any  # the scaled multiplier
     difference: Any  # x - z
     sums: StepSums
+    rebuilt = frozenset({"difference"})
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,7 @@ def admm(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`f(x) + g(z)` with :math:`x = z` by the alternating direction method of multipliers. Collective.
 
@@ -111,8 +109,8 @@ def admm(
         Whether the proximal point of `g` comes first.
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is :math:`f(x) + g(x)`.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -155,6 +153,4 @@ def admm(
         bool(gfirst),
     )
     z = (x if z0 is None else z0).astype(x.dtype)
-    return solve(
-        method, None, x, z, parts=(f, g), niter=niter, callback=callback, progress=progress, graph=graph, lag=lag
-    )
+    return solve(method, None, x, z, parts=(f, g), niter=niter, **run)

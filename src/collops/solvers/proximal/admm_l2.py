@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.operators.l2 import L2
 from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_operator, check_tolerance
 from collops.solvers.result import SolverResult
+from collops.solvers.run import Run
 from collops.solvers.shrinkage import advance
 from collops.solvers.step_sums import StepSums
 
@@ -38,6 +38,7 @@ class ADMML2State:
     right: Any  # (z - u) / sqrt(tau), the second part of the data
     data: Any
     sums: StepSums
+    rebuilt = frozenset({"difference", "right", "data"})
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,7 @@ def admm_l2(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`\frac{1}{2} \|\mathrm{Op}\, x - b\|_2^2 + g(A x)` by ADMM. Collective.
 
@@ -152,8 +150,8 @@ def admm_l2(
         Iterations of CGLS in each one, always as many, from the x before.
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is what is minimised.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -205,4 +203,4 @@ def admm_l2(
         inner,
     )
     parts = (Op, g)
-    return solve(method, A, x, z0, parts=parts, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return solve(method, A, x, z0, parts=parts, niter=niter, **run)

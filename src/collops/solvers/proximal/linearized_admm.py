@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from collops.solvers.driver import solve
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_operator, check_tolerance
 from collops.solvers.result import SolverResult
+from collops.solvers.run import Run
 from collops.solvers.shrinkage import advance
 from collops.solvers.step_sums import StepSums
 
@@ -33,6 +33,7 @@ class LinearizedADMMState:
     difference: Any  # A x - z
     gradient: Any  # A^H (A x - z + u)
     sums: StepSums
+    rebuilt = frozenset({"image", "gradient"})
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,7 @@ def linearized_admm(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`f(x) + g(A x)` by linearised ADMM. Collective.
 
@@ -118,8 +116,8 @@ def linearized_admm(
         Largest number of iterations.
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is :math:`f(x) + g(A x)`.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -159,6 +157,4 @@ def linearized_admm(
         check_step(tau),
         check_step(mu, "mu"),
     )
-    return solve(
-        method, A, x, z0, parts=(f, g), niter=niter, callback=callback, progress=progress, graph=graph, lag=lag
-    )
+    return solve(method, A, x, z0, parts=(f, g), niter=niter, **run)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from collops.solvers.proximal.splitting import (
 )
 from collops.solvers.proximal.values import inner
 from collops.solvers.result import SolverResult, Status
+from collops.solvers.run import Run
 from collops.solvers.shrinkage import advance
 from collops.solvers.step_sums import StepSums
 
@@ -46,6 +46,7 @@ class PrimalDualState:
     point: Any
     sums: StepSums
     iteration: int
+    rebuilt = frozenset({"image", "gradient", "point"})
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,7 @@ def primal_dual(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`g(A x) + f(x) + z^H x` by the primal-dual method of Chambolle and Pock. Collective.
 
@@ -174,9 +172,9 @@ def primal_dual(
         Stop when the objective is below this multiple of the one at `x0`.
     objective : bool
         Whether to record the objective, which applies `A` once more in each iteration.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. With a sequence of step sizes the
-        host looks them up, so that no iteration can be recorded.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. With a sequence of
+        step sizes the host looks them up, so that no iteration can be recorded.
 
     Returns
     -------
@@ -228,4 +226,4 @@ def primal_dual(
         z,
     )
     parts = (f, g, *sizes)
-    return solve(method, A, x, y0, parts=parts, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return solve(method, A, x, y0, parts=parts, niter=niter, **run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from collops.solvers.problem import check_number
 from collops.solvers.proximal.operator import ProxOperator
 from collops.solvers.proximal.splitting import FIRST, Splitting, StepSizes, check_arguments, check_tolerance
 from collops.solvers.result import SolverResult
+from collops.solvers.run import Run
 from collops.solvers.schedule import Schedule, momenta
 from collops.solvers.shrinkage import advance
 from collops.solvers.step_sums import StepSums
@@ -37,6 +38,7 @@ class ProximalGradientState:
     momenta: Schedule | None
     tau: float
     iteration: int
+    rebuilt = frozenset({"gradient", "point", "difference", "decision"})
 
 
 @dataclass(frozen=True)
@@ -173,10 +175,7 @@ def proximal_gradient(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    callback: Callable[[int, Any], Any] | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
+    **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`f(x) + \epsilon g(x)` for a smooth f by proximal gradient steps. Collective.
 
@@ -210,9 +209,9 @@ def proximal_gradient(
         Stop when the objective is below this multiple of the one at `x0`.
     objective : bool
         Whether to record the objective although there is no tolerance for it.
-    callback, progress, graph, lag
-        As for :func:`collops.solvers.cgls`. With backtracking, or a sequence as `epsg`, the host decides, so that no
-        iteration can be recorded.
+    **run
+        How it is run, as for :func:`collops.solvers.cgls`. With backtracking, or a sequence as `epsg`, the host
+        decides, so that no iteration can be recorded.
 
     Returns
     -------
@@ -270,7 +269,7 @@ def proximal_gradient(
         Backtracking(float(beta), niterback) if search else None,
     )
     parts = [f, g, weights, *([method.backtracking] if search else [])]
-    return solve(method, None, x, parts=parts, niter=niter, callback=callback, progress=progress, graph=graph, lag=lag)
+    return solve(method, None, x, parts=parts, niter=niter, **run)
 
 
 _MOMENTA: dict[str | None, Callable[[int], Any]] = {

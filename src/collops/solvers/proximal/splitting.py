@@ -44,6 +44,7 @@ class Splitting:
     tol: float | None
     rtol: float | None
     objective: bool
+    stops = frozenset({"tol", "rtol"})
     width = 4
 
     def start(self, *arrays: Any) -> StepSums:

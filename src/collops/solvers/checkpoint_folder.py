@@ -1,0 +1,214 @@
+"""The folder of a solver's checkpoints: each is written whole or not at all, and read only if nothing is damaged.
+
+A checkpoint is a folder with a name of its own, which holds a Zarr group and a seal. It is written under another name,
+brought to the disk, and renamed, and only then is the one before it removed. Every chunk of the group has a checksum, and
+the seal has those of all metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collops.array import load
+from collops.array.store import chunk_files, sync, write_store
+from collops.errors import CheckpointError, CollopsError, CommunicationError
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+
+__all__ = ["CheckpointFolder"]
+
+_NAME = re.compile(r"iteration-(\d{9,})")
+_UNFINISHED, _STORE, _SEAL, _RECORD = ".unfinished", "arrays.zarr", "seal.json", "checkpoint"
+_CHECKSUM_BYTES = 4  # behind each chunk
+
+
+class CheckpointFolder:
+    """A folder that all ranks see.
+
+    Parameters
+    ----------
+    path : str
+        Made if it is not there.
+    comm : Communicator
+        The ranks. Every method is collective, and what goes wrong on one rank is an error on all of them.
+    """
+
+    def __init__(self, path: str, comm: Communicator) -> None:
+        self.path = path
+        self._comm = comm
+        self._folder = Path(path)
+
+    def begin(self, resume: bool) -> dict[str, Any] | None:
+        """Find out whether checkpoints can be written here, and return what is known of the one to go on from, if any.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder holds anything else or cannot be written; or a checkpoint although `resume` is false, or a
+            damaged one.
+        """
+        record, error = None, None
+        if self._comm.rank == 0:
+            try:
+                record = self._found(resume)
+            except CheckpointError as problem:
+                error = problem
+            except OSError as problem:
+                error = CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}")
+        self._comm.check(error)
+        return self._comm.allgather_metadata(record)[0]
+
+    def write(self, iteration: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        """Write a checkpoint, and remove the one before it.
+
+        Parameters
+        ----------
+        iteration : int
+            Larger than that of the one before.
+        arrays : dict
+            Distributed arrays by name, nested as one likes.
+        record : dict
+            What JSON can hold.
+
+        Raises
+        ------
+        CheckpointError
+            If some rank cannot write; the one before is still there.
+        """
+        unfinished = self._folder / _UNFINISHED
+
+        def prepare() -> None:
+            if unfinished.exists():
+                shutil.rmtree(unfinished)
+            unfinished.mkdir()
+
+        try:
+            attributes = {_RECORD: dict(record)}
+            write_store(str(unfinished / _STORE), arrays, attributes, prepare=prepare, durable=True)
+            error = None
+            if self._comm.rank == 0:
+                try:
+                    self._finish(unfinished, iteration)
+                except OSError as problem:
+                    error = problem
+            self._comm.check(error)
+        except CommunicationError:
+            raise
+        except (OSError, CollopsError) as problem:
+            raise self._refusal(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
+
+    def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
+        """Return one of the arrays of a checkpoint in a layout.
+
+        Raises
+        ------
+        CheckpointError
+            If it is damaged, or has not the shape of the layout.
+        """
+        place = self._place(iteration)
+        try:
+            return load(place / _STORE / name, layout, comm=self._comm, engine=engine)
+        except CommunicationError:
+            raise
+        except CollopsError as problem:
+            raise self._refusal(_damaged(place, problem)) from problem
+
+    def _place(self, iteration: int) -> Path:
+        return self._folder / f"iteration-{iteration:09d}"
+
+    def _found(self, resume: bool) -> dict[str, Any] | None:
+        if self._folder.exists() and not self._folder.is_dir():
+            raise CheckpointError(f"{self.path} is a file: name a folder for checkpoints")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self._folder):
+            pass
+        names = sorted(entry.name for entry in self._folder.iterdir())
+        iterations = [int(match[1]) for match in map(_NAME.fullmatch, names) if match]
+        strange = [name for name in names if not _NAME.fullmatch(name) and name != _UNFINISHED]
+        if strange:
+            raise CheckpointError(f"{self.path} holds other things than checkpoints ({strange[0]}): name a new folder")
+        if not iterations:
+            return None
+        newest = max(iterations)
+        if not resume:
+            raise CheckpointError(
+                f"{self.path} holds a checkpoint of iteration {newest}: pass resume=True (--resume) to go on from it, "
+                "or remove it"
+            )
+        return _examined(self._place(newest))
+
+    def _finish(self, unfinished: Path, iteration: int) -> None:
+        """Seal what all ranks have written, give it its name, and remove what came before."""
+        metadata = sorted(unfinished.rglob("*.json"))
+        digests = {str(path.relative_to(unfinished)): _digest(path) for path in metadata}
+        (unfinished / _SEAL).write_text(json.dumps(digests))
+        for path in (*metadata, unfinished / _SEAL, *(path for path in unfinished.rglob("*") if path.is_dir())):
+            sync(path)
+        sync(unfinished)
+        place = self._place(iteration)
+        os.replace(unfinished, place)
+        sync(self._folder)
+        for other in self._folder.iterdir():
+            if _NAME.fullmatch(other.name) and other != place:
+                # First a name that nobody would read it by: a folder half removed is no checkpoint.
+                os.replace(other, unfinished)
+                shutil.rmtree(unfinished)
+
+    def _refusal(self, text: str) -> CheckpointError:
+        """Return an error that every rank raises."""
+        error = CheckpointError(text)
+        error.on_all_ranks = True
+        return error
+
+
+def _examined(place: Path) -> dict[str, Any]:
+    """Return the record of a checkpoint of which everything is there; what the chunks hold is checked when it is read.
+
+    Raises
+    ------
+    CheckpointError
+        If something is missing or damaged.
+    """
+    import zarr
+
+    try:
+        digests = json.loads((place / _SEAL).read_text())
+        for name, digest in digests.items():
+            if _digest(place / name) != digest:
+                raise ValueError(f"{name} has changed since it was written")
+        group = zarr.open_group(place / _STORE, mode="r")
+        for _, node in group.members(max_depth=None):
+            if isinstance(node, zarr.Array):
+                expected = math.prod(node.chunks) * node.dtype.itemsize + _CHECKSUM_BYTES
+                for path in chunk_files(node, [slice(0, extent) for extent in node.shape]):
+                    if path.stat().st_size != expected:
+                        raise ValueError(f"{path.relative_to(place)} has not the size it was written with")
+        record: Any = group.attrs[_RECORD]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise CheckpointError(_damaged(place, problem)) from problem
+    return record
+
+
+def _damaged(place: Path, problem: Exception) -> str:
+    return f"{place} is damaged ({_reason(problem)}): remove it to begin anew"
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
+    return str(problem)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
