@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pylops
 import pytest
 
 from collops import profile
-from collops.array import Layout, StackedLayout, from_global, zeros
+from collops.array import Layout, StackedArray, StackedLayout, from_global, zeros
 from collops.errors import LayoutError
-from collops.operators import BlockDiag, LinearOperator, StackedHStack, StackedVStack, VStack
+from collops.operators import (
+    BlockDiag,
+    FirstDerivative,
+    Laplacian,
+    LinearOperator,
+    StackedHStack,
+    StackedVStack,
+    VStack,
+)
 
 from .problems import assert_close, blocks, joined, matrix, vector
 
@@ -55,6 +64,26 @@ def test_flat_of_flat_is_itself(comm):
     assert op.flat is op
     image = Scale(Layout.split((4, 3), comm.size), comm).flat
     assert image.flat is image
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+@pytest.mark.parametrize("shape", [(7, 3), (2, 4)])
+def test_derivatives_add_to_what_stands_before_them(comm, shape, dtype):
+    """Flat derivatives behind another operator in a stack, both ways, beside their matrices."""
+    layout = Layout.split(shape, comm.size)
+    parts = [Scale(layout, comm, dtype).flat, Laplacian(layout, comm=comm, dtype=dtype).flat]
+    parts.append(FirstDerivative(layout, edge=True, comm=comm, dtype=dtype).flat)
+    serial = [pylops.Laplacian(shape, dtype=dtype), pylops.FirstDerivative(shape, axis=0, edge=True, dtype=dtype)]
+    matrices = [2 * np.eye(layout.size), *[op.todense() for op in serial]]
+    vectors = [vector(layout.size, dtype, seed) for seed in range(len(parts))]
+    given = StackedArray([from_global(x, parts[0].domain, comm=comm) for x in vectors])
+    over, beside = StackedVStack(parts), StackedHStack(parts)
+    for _ in range(2):  # into memory that has been used
+        expected = sum(matrix.conj().T @ x for matrix, x in zip(matrices, vectors, strict=True))
+        assert_close(over.adjoint(given).gather(), expected, dtype)
+        assert_close(beside.forward(given).gather(), sum(m @ x for m, x in zip(matrices, vectors, strict=True)), dtype)
+    assert over.dottest()
+    assert beside.dottest()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -76,8 +76,14 @@ class LinearOperator:
         self.range = range
         self.dtype = as_dtype(dtype)
         self.comm = comm
+        comm.announce(type(self).__name__, shape=[range.size, domain.size], dtype=self.dtype.name)
 
     # What subclasses provide
+
+    # Where an operator can add to what an array holds in the pass that computes the product: functions of source and
+    # target, an array that can be written.
+    _add_forward: Callable[[Any, Any], None] | None = None
+    _add_adjoint: Callable[[Any, Any], None] | None = None
 
     def _forward(self, x: Any, out: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from collops.array import DistributedArray, StackedArray, StackedLayout
@@ -42,6 +43,10 @@ class Flat(LinearOperator):
         super().__init__(domain, range, operator.dtype, operator.comm)
         self.operator = operator
         self.capturable = operator.capturable
+        if operator._add_forward is not None:
+            self._add_forward = self._adding(operator._add_forward, operator.domain, operator.range)
+        if operator._add_adjoint is not None:
+            self._add_adjoint = self._adding(operator._add_adjoint, operator.range, operator.domain)
 
     def _forward(self, x: Any, out: Any) -> Any:
         inner = self.operator
@@ -54,6 +59,10 @@ class Flat(LinearOperator):
         target = _writable_view(out, inner.domain)
         result = inner._adjoint(_seen_in(y, inner.range), target)
         return out if target is not None else _seen_in(result, self.domain)
+
+    @staticmethod
+    def _adding(add: Callable[[Any, Any], None], given: AnyLayout, wanted: AnyLayout) -> Callable[[Any, Any], None]:
+        return lambda source, target: add(_seen_in(source, given), _seen_in(target, wanted))
 
 
 def _flat_layout(layout: AnyLayout) -> AnyLayout:

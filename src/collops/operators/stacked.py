@@ -24,6 +24,8 @@ class _Stack(LinearOperator):
         self.capturable = all(op.capturable for op in operators)
         self._forwards = [op._forward for op in operators]
         self._adjoints = [op._adjoint for op in operators]
+        self._added_forwards = [op._add_forward for op in operators]
+        self._added_adjoints = [op._add_adjoint for op in operators]
         self._buffers = Buffers()
 
     def _each(self, applies: Sequence[Any], sources: Sequence[Any], layout: AnyLayout, like: Any, out: Any) -> Any:
@@ -34,12 +36,23 @@ class _Stack(LinearOperator):
             apply(source, target)
         return out
 
-    def _total(self, applies: Sequence[Any], sources: Sequence[Any], layout: AnyLayout, like: Any, out: Any) -> Any:
+    def _total(
+        self,
+        applies: Sequence[Any],
+        adds: Sequence[Any],
+        sources: Sequence[Any],
+        layout: AnyLayout,
+        like: Any,
+        out: Any,
+    ) -> Any:
         """Apply each operator to its source, and add up the results in `out`."""
         if out is None:
             out = self._new(layout, like)
         total = applies[0](sources[0], out)
-        for apply, source in zip(applies[1:], sources[1:], strict=True):
+        for apply, add, source in zip(applies[1:], adds[1:], sources[1:], strict=True):
+            if add is not None and total.engine.keeps:
+                add(source, total)
+                continue
             part = apply(source, self._buffers.get(layout, layout, like, total.dtype))
             total = axpby(1, part, 1, total, out=total)
         return total
@@ -70,7 +83,7 @@ class StackedVStack(_Stack):
         return self._each(self._forwards, [x] * len(self.operators), self.range, x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._total(self._adjoints, y.arrays, self.domain, y, out)
+        return self._total(self._adjoints, self._added_adjoints, y.arrays, self.domain, y, out)
 
 
 class StackedHStack(_Stack):
@@ -95,7 +108,7 @@ class StackedHStack(_Stack):
         super().__init__(operators, StackedLayout([op.domain for op in operators]), range_)
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return self._total(self._forwards, x.arrays, self.range, x, out)
+        return self._total(self._forwards, self._added_forwards, x.arrays, self.range, x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         return self._each(self._adjoints, [y] * len(self.operators), self.domain, y, out)

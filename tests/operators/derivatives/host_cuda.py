@@ -27,6 +27,7 @@ struct alignas(16) double2 { double x, y; };
 struct Index { int x, y; };
 static Index blockIdx, blockDim, threadIdx;
 template <typename T> T __ldg(const T* address) { return *address; }
+template <typename T> void __stwb(T* address, T value) { *address = value; }
 #include SOURCE
 extern "C" void run(const Problem* problem, int across, int down, int width, int height)
 {

@@ -97,28 +97,29 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("banded")
 
 
-def check(layout, bands, several, dtype, wide, folder):
+def check(layout, bands, several, dtype, wide, folder, add=False):
     """Compare the launches of every rank with the dense matrices, and with the kernel of ufuncs."""
+    before = values(layout.shape, dtype, 99) if add else np.full(layout.shape, np.nan, dtype)
     inputs = len(bands) if several is Several.SOURCES else 1
     outputs = len(bands) if several is Several.TARGETS else 1
     sources = [values(layout.shape, dtype, number) for number in range(inputs)]
     products = [
         dense_product(band, axis, sources[number if inputs > 1 else 0]) for number, (axis, band) in enumerate(bands)
     ]
-    expected = products if outputs > 1 else [sum(products)]
+    expected = products if outputs > 1 else [sum(products) + before if add else sum(products)]
     for number in range(layout.ranks):
         rank = Rank(layout, number, bands, sources, several)
         if 0 in rank.block.shape:
             continue
         shape, kind = rank.block.shape, np.dtype(dtype)
         assert fits(shape, rank.terms, kind)
-        made = Launches(shape, rank.terms, several, kind, wide)
+        made = Launches(shape, rank.terms, several, kind, wide, add)
         faces_of_others = any(
             (term.before or term.after) for place, term in enumerate(rank.terms) if place != made.march
         )
         ways = [[made.whole]] if faces_of_others else [[made.whole], [made.inner, made.rest]]
         for way in ways:
-            targets = [aligned(np.full(shape, np.nan, dtype)) for _ in range(outputs)]
+            targets = [aligned(before[rank.block.slices]) for _ in range(outputs)]
             for launch in way:
                 if launch is None:
                     continue
@@ -133,8 +134,9 @@ def check(layout, bands, several, dtype, wide, folder):
                 run(made.options, launch, folder)
             for target, whole in zip(targets, expected, strict=True):
                 assert_same(target, whole[rank.block.slices], dtype)
-        targets = [np.full(shape, np.nan, dtype) for _ in range(outputs)]
-        make_kernel(shape, rank.terms, several, kind, engine("numpy")).whole(rank.sources, targets, rank.landing)
+        targets = [before[rank.block.slices].copy() for _ in range(outputs)]
+        kernel = make_kernel(shape, rank.terms, several, kind, engine("numpy"), add)
+        kernel.whole(rank.sources, targets, rank.landing)
         for target, whole in zip(targets, expected, strict=True):
             assert_same(target, whole[rank.block.slices], dtype)
 
@@ -159,6 +161,14 @@ def test_all_axes(dtype, several, wide, folder):
         made = [both(2, extent, "centered", True, 3, 1.0 + axis) for axis, extent in enumerate(layout.shape)]
         for way in range(2):
             check(layout, [(axis, pair[way]) for axis, pair in enumerate(made)], several, dtype, wide, folder)
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("f4", True), ("c16", False)])
+def test_added_to_what_there_is(dtype, wide, folder):
+    for layout in LAYOUTS:
+        made = [both(2, extent, "centered", True, 3, 1.0 + axis) for axis, extent in enumerate(layout.shape)]
+        for bands in ([(axis, pair[1]) for axis, pair in enumerate(made)], [(0, made[0][0])]):
+            check(layout, bands, Several.NONE, dtype, wide, folder, add=True)
 
 
 def test_long_chunks(folder, monkeypatch):

@@ -44,3 +44,9 @@ class Banded(LinearOperator):
         out = self._new(self.domain, y) if out is None else out
         self._adjoint_stencil((operand(y, out.dtype),), (out.local_array,), out.engine)
         return out
+
+    def _add_forward(self, x: Any, out: Any) -> None:
+        self._forward_stencil((operand(x, out.dtype),), (out.local_array,), out.engine, add=True)
+
+    def _add_adjoint(self, y: Any, out: Any) -> None:
+        self._adjoint_stencil((operand(y, out.dtype),), (out.local_array,), out.engine, add=True)

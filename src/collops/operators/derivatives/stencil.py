@@ -50,14 +50,16 @@ class Stencil:
         ]
         self._kernels: dict[Any, tuple[Any, Any]] = {}
 
-    def __call__(self, sources: Sequence[Any], targets: Sequence[Any], engine: Any) -> None:
-        """Fill the local arrays `targets` from `sources`, contiguous arrays of one dtype. Collective."""
-        key = (engine, sources[0].dtype)
+    def __call__(self, sources: Sequence[Any], targets: Sequence[Any], engine: Any, add: bool = False) -> None:
+        """Fill the local `targets` from `sources`, contiguous arrays of one dtype, or `add` to the only one. Collective."""
+        key = (engine, sources[0].dtype, add)
         try:
             kernel, landing = self._kernels[key]
         except KeyError:
             kernel, landing = self._kernels[key] = self._make(*key)
         faces = self._faces
+        if not engine.keeps:
+            landing = faces.landing(engine, sources[0].dtype)
         if not faces.needed:
             kernel.whole(sources, targets, landing)
             return
@@ -71,6 +73,6 @@ class Stencil:
             faces.finish(exchange, landing)
             kernel.whole(sources, targets, landing)
 
-    def _make(self, engine: Any, dtype: Any) -> tuple[Any, Any]:
+    def _make(self, engine: Any, dtype: Any, add: bool) -> tuple[Any, Any]:
         landing = self._faces.landing(engine, dtype)
-        return kernel_for(engine, self._shape, self._terms, self._several, dtype), landing
+        return kernel_for(engine, self._shape, self._terms, self._several, dtype, add), landing

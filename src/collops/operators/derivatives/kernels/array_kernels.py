@@ -51,10 +51,15 @@ class _Step(NamedTuple):
 
 
 def make_kernel(
-    shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, engine: Engine
+    shape: tuple[int, ...],
+    terms: Sequence[Term],
+    several: Several,
+    dtype: np.dtype,
+    engine: Engine,
+    add: bool = False,
 ) -> ArrayKernel:
     """Return the kernel of any engine with ufuncs that write into given memory; parameters as for its class."""
-    return ArrayKernel(shape, terms, several, dtype, engine)
+    return ArrayKernel(shape, terms, several, dtype, engine, add)
 
 
 class ArrayKernel:
@@ -72,19 +77,27 @@ class ArrayKernel:
         Of the arrays.
     engine : Engine
         Of the arrays.
+    add : bool
+        Whether the products are added to what the only target holds.
     """
 
     splits = True
 
     def __init__(
-        self, shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, engine: Engine
+        self,
+        shape: tuple[int, ...],
+        terms: Sequence[Term],
+        several: Several,
+        dtype: np.dtype,
+        engine: Engine,
+        add: bool = False,
     ) -> None:
         self._xp = engine.xp
         self._shape = shape
         self._sources = range(len(terms)) if several is Several.SOURCES else [0] * len(terms)
         self._targets = range(len(terms)) if several is Several.TARGETS else [0] * len(terms)
         # The first term of a target overwrites it. Where others follow, it does so at once in all rows.
-        self._first = [several is Several.TARGETS or number == 0 for number in range(len(terms))]
+        self._first = [not add and (several is Several.TARGETS or number == 0) for number in range(len(terms))]
         self._alone = several is Several.TARGETS or len(terms) == 1
         itemsize = dtype.itemsize
         blocks = list(_blocks(shape, _BLOCK_BYTES // itemsize if engine.memory == "host" else math.prod(shape)))

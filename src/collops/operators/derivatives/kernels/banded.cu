@@ -8,6 +8,7 @@
 // compile-with: -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1
+// compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1 -DADD=1
 // compile-with: -DMARCH=1 -DLOWER=2 -DUPPER=2 -DOTHERS=1 -DLAST=1 -DLAST_LOWER=2 -DLAST_UPPER=2 -DPARTS=2 -DPACK=1
 // compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DMARCH=1 -DOTHERS=2 -DUPPER=1 -DSEVERAL=1
 // compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DPARTS=2 -DMARCH=1 -DLAST=1 -DLAST_UPPER=1 -DUPPER=1 -DSEVERAL=2
@@ -19,7 +20,7 @@ typedef double2 Wide;
 #else
 typedef float Real;
 typedef float4 Wide;
-#define BLOCKS_AT_ONCE 3
+#define BLOCKS_AT_ONCE (ADD && LAST ? 2 : 3)
 #endif
 #ifndef PACK
 #define PACK 4  // real numbers that a thread reads at once: 16 bytes, or one number
@@ -54,11 +55,16 @@ typedef float4 Wide;
 #ifndef SEVERAL
 #define SEVERAL 0  // 1: every band has an array of its own to read; 2: one to write
 #endif
+#ifndef ADD
+#define ADD 0  // whether the products are added to what the target holds, which is one array
+#endif
 
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
 #define GRID_CONSTANT
+#define STORE_WHOLE(address, wide) (*(address) = (wide))
 #else
 #define GRID_CONSTANT __grid_constant__  // or a function that is not inlined would be given a copy of the argument
+#define STORE_WHOLE(address, wide) __stwb(address, wide)  // which the compiler does not take apart
 #endif
 
 #define REACH 2
@@ -66,7 +72,8 @@ typedef float4 Wide;
 #define MOST_SPECIAL 8
 #define BANDS (MARCH + OTHERS + LAST)
 #define LAST_BAND (BANDS - 1)
-#define BATCH 4  // rows whose numbers are all asked for before the first is used
+#define BATCH 4    // rows whose numbers are all asked for before the first is used
+#define AT_ONCE 2  // the same at the ends of rows
 
 typedef long long Long;
 
@@ -124,6 +131,24 @@ __device__ __forceinline__ Pack load(const Real* address)
     return pack;
 }
 
+// Of an array that this kernel writes.
+__device__ __forceinline__ Pack load_own(const Real* address)
+{
+    Pack pack;
+#if PACK == 1
+    pack.value[0] = *address;
+#else
+    const Wide wide = *reinterpret_cast<const Wide*>(address);
+    pack.value[0] = wide.x;
+    pack.value[1] = wide.y;
+#if PACK == 4
+    pack.value[2] = wide.z;
+    pack.value[3] = wide.w;
+#endif
+#endif
+    return pack;
+}
+
 __device__ __forceinline__ void store(Real* address, const Pack& pack)
 {
 #if PACK == 1
@@ -134,7 +159,7 @@ __device__ __forceinline__ void store(Real* address, const Pack& pack)
 #else
     const Wide wide = {pack.value[0], pack.value[1]};
 #endif
-    *reinterpret_cast<Wide*>(address) = wide;
+    STORE_WHOLE(reinterpret_cast<Wide*>(address), wide);
 #endif
 }
 
@@ -295,24 +320,39 @@ __device__ __noinline__ void add_ends(const Band& band, Real* target, Long row, 
         if (!(ends >> v & 1)) continue;
         const int element = static_cast<int>((column + v) / PARTS);
         Real factors[WIDTH];
+        const Real* near[WIDTH];
+        Long steps[WIDTH];  // from one of the rows to the next
         bool any = false;
         #pragma unroll
         for (int k = 0; k < WIDTH; ++k) {
+            const int other = element + k - REACH;
             factors[k] = coefficient(band, element, k - REACH);
             any = any || factors[k] != 0;
+            near[k] = factors[k] != 0 ? place(band, row, other, (column + v) % PARTS) : nullptr;
+            steps[k] = row_step * band.stride *
+                       (other < 0 ? band.planes_before : other < band.extent ? band.extent : band.planes_after);
         }
         if (!any) continue;
-        #pragma unroll 2
-        for (int number = 0; number < rows; ++number) {
-            Real total = 0;
+        // What several rows need is asked for before the first of it is used, as in the loop over the others.
+        for (int first = 0; first < rows; first += AT_ONCE) {
+            Real totals[AT_ONCE], values[AT_ONCE][WIDTH];
             #pragma unroll
-            for (int k = 0; k < WIDTH; ++k) {
-                const Real* address = factors[k] == 0 ? nullptr
-                                                      : place(band, row + number * row_step, element + k - REACH,
-                                                              (column + v) % PARTS);
-                if (address != nullptr) total += factors[k] * __ldg(address);
+            for (int b = 0; b < AT_ONCE; ++b) {
+                const int number = first + b;
+                totals[b] = number < rows ? target[number * inner + v] : static_cast<Real>(0);
+                #pragma unroll
+                for (int k = 0; k < WIDTH; ++k)
+                    values[b][k] = near[k] != nullptr && number < rows ? __ldg(near[k] + number * steps[k])
+                                                                      : static_cast<Real>(0);
             }
-            target[number * inner + v] += total;
+            #pragma unroll
+            for (int b = 0; b < AT_ONCE; ++b) {
+                #pragma unroll
+                for (int k = 0; k < WIDTH; ++k) totals[b] += factors[k] * values[b][k];
+            }
+            #pragma unroll
+            for (int b = 0; b < AT_ONCE; ++b)
+                if (first + b < rows) target[(first + b) * inner + v] = totals[b];
         }
     }
 }
@@ -367,6 +407,12 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
 #endif
 
     for (int row = begin; row < end; row += BATCH) {
+#if ADD
+        Pack sums[BATCH];
+        #pragma unroll
+        for (int b = 0; b < BATCH; ++b)
+            sums[b] = row + b < end ? load_own(p.bands[0].target + start + (row + b) * p.inner) : zeros();
+#endif
 #if LAST
         #pragma unroll
         for (int b = 0; b < BATCH; ++b) {
@@ -397,7 +443,11 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
         for (int b = 0; b < BATCH; ++b) {
             if (row + b >= end) break;
             const Long here = start + (row + b) * p.inner;
+#if ADD
+            Pack sum = sums[b];
+#else
             Pack sum = zeros();
+#endif
 #if MARCH
             if (!regular && is_special(march, row + b)) {
                 add_row(sum, march, outer, row + b, within);

@@ -23,12 +23,17 @@ _ALIGNMENT = 16
 
 
 def make_kernel(
-    shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, engine: Engine
+    shape: tuple[int, ...],
+    terms: Sequence[Term],
+    several: Several,
+    dtype: np.dtype,
+    engine: Engine,
+    add: bool = False,
 ) -> Any:
     """Return the kernel; where ``banded.cu`` does not fit, one by CuPy's own ufuncs."""
     if math.prod(shape) and fits(shape, terms, dtype):
-        return CudaKernel(shape, terms, several, dtype)
-    return array_kernels.make_kernel(shape, terms, several, dtype, engine)
+        return CudaKernel(shape, terms, several, dtype, add)
+    return array_kernels.make_kernel(shape, terms, several, dtype, engine, add)
 
 
 @cache
@@ -48,11 +53,13 @@ class CudaKernel:
         only.
     """
 
-    def __init__(self, shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, add: bool = False
+    ) -> None:
         self._itemsize = dtype.itemsize
         self._device = cupy.cuda.Device().id
-        self._wide = Launches(shape, terms, several, dtype, wide=True)
-        self._narrow = Launches(shape, terms, several, dtype, wide=False)
+        self._wide = Launches(shape, terms, several, dtype, wide=True, add=add)
+        self._narrow = Launches(shape, terms, several, dtype, wide=False, add=add)
         others = [term for number, term in enumerate(terms) if number != self._wide.march]
         self.splits = (
             math.prod(shape) * dtype.itemsize >= _LARGE

@@ -17,6 +17,7 @@ __all__ = ["Several", "Term", "kernel_for"]
 _MODULES = {
     "numpy": "collops.operators.derivatives.kernels.array_kernels",
     "cupy": "collops.operators.derivatives.kernels.cupy_kernels",
+    "jax": "collops.operators.derivatives.kernels.jax_kernels",
 }
 
 
@@ -46,8 +47,10 @@ class Term(NamedTuple):
     after: Face | None
 
 
-def kernel_for(engine: Engine, shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: Any) -> Any:
-    """Return the kernel that applies `terms` to local arrays of `shape` and `dtype`.
+def kernel_for(
+    engine: Engine, shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: Any, add: bool = False
+) -> Any:
+    """Return the kernel that applies `terms` to local arrays of `shape` and `dtype`, and may `add` to its only target.
 
     Raises
     ------
@@ -56,4 +59,4 @@ def kernel_for(engine: Engine, shape: tuple[int, ...], terms: Sequence[Term], se
     """
     if engine.name not in _MODULES:
         raise UnsupportedTypeError(f"there are no derivatives for the engine {engine.name} yet")
-    return importlib.import_module(_MODULES[engine.name]).make_kernel(shape, terms, several, dtype, engine)
+    return importlib.import_module(_MODULES[engine.name]).make_kernel(shape, terms, several, dtype, engine, add)

@@ -67,6 +67,8 @@ class Launches:
         Single or double precision, real or complex.
     wide : bool
         Whether threads read 16 bytes at once, where rows are multiples of them. Otherwise, number by number.
+    add : bool
+        Whether the products are added to what the target, which is one, holds.
 
     Attributes
     ----------
@@ -82,7 +84,13 @@ class Launches:
     """
 
     def __init__(
-        self, shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, wide: bool
+        self,
+        shape: tuple[int, ...],
+        terms: Sequence[Term],
+        several: Several,
+        dtype: np.dtype,
+        wide: bool,
+        add: bool = False,
     ) -> None:
         self._real = np.dtype(dtype.char.lower())
         parts = _PARTS[dtype.char]
@@ -101,6 +109,7 @@ class Launches:
         self._order = strided + ([] if last is None else [last])
         self._terms = terms
         self._several = several
+        self._add = add
         axis = last_axis if self.march is None else terms[self.march].axis
         self._rows = math.prod(shape[:-1]) if self.march is None else shape[axis]
         self._inner = extents[-1] if self.march is None else math.prod(extents[axis + 1 :])
@@ -139,6 +148,8 @@ class Launches:
 
     def _compile_options(self, pack: int, parts: int, last: int | None) -> tuple[str, ...]:
         options = ["-std=c++17", f"-DPACK={pack}", f"-DPARTS={parts}", f"-DSEVERAL={self._several.value}"]
+        if self._add:
+            options.append("-DADD=1")
         if self._real.char == "d":
             options.append("-DCOLLOPS_DOUBLE")
         if self.march is not None:
