@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any, NoReturn
 
 import numpy as np
 
+from collops.comm.notes import table
 from collops.comm.transport import Transport
 from collops.errors import (
     CallMismatch,
@@ -21,7 +23,7 @@ from collops.errors import (
 )
 from collops.profile import messages
 
-__all__ = ["any_failed", "described", "gather_values", "raise_together"]
+__all__ = ["agree", "any_failed", "described", "gather_values", "raise_together"]
 
 _RAISED_BY_NAME: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -57,6 +59,24 @@ def gather_values(value: Any, wire: Transport, size: int) -> list[Any]:
     wire.allgatherv(mine, texts, lengths.tolist())
     ends = np.cumsum(lengths)
     return [json.loads(texts[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)]
+
+
+def agree(what: str, value: Any, wire: Transport, size: int) -> None:
+    """Raise on every rank unless all pass the same `value`, anything that JSON can carry. Collective."""
+    if size == 1:
+        return
+    text = json.dumps(value, sort_keys=True, default=str)
+    digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+    extremes = np.array([digest, -digest], np.int64)
+    if messages.active:
+        messages.record("agreement", extremes.size, extremes.nbytes)
+    wire.allreduce(extremes, extremes, "max")
+    if extremes[0] == -extremes[1]:
+        return
+    lines = dict(enumerate(gather_values(text, wire, size)))
+    error = InputError(f"{what} differs between ranks:\n{table(lines, size, '')}")
+    error.on_all_ranks = True
+    raise error
 
 
 def any_failed(error: Exception | None, wire: Transport, size: int) -> bool:

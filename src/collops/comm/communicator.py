@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from collops.backend import Engine, engine_of
-from collops.comm.agreement import any_failed, described, gather_values, raise_together
+from collops.comm.agreement import agree, any_failed, described, gather_values, raise_together
 from collops.comm.buffers import check_kind, in_elements, prepared, row_size, target_of
 from collops.comm.deadline import Watch
 from collops.comm.reductions import check_reduction
-from collops.comm.transport import Pending, Transport
+from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
 from collops.errors import (
     CommunicationError,
     CommunicationTimeout,
@@ -23,6 +23,7 @@ from collops.errors import (
 from collops.profile import messages
 
 if TYPE_CHECKING:
+    from collops.comm.calls import Calls
     from collops.comm.symmetric import Symmetric
 
 __all__ = ["Communicator"]
@@ -59,6 +60,7 @@ class Communicator:
         reasons: Sequence[str] = (),
         watch: Watch | None = None,
         derive: Callable[[Any], Communicator] | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self.control = control
         self.rank: int = 0 if control is None else control.rank
@@ -70,6 +72,7 @@ class Communicator:
         self.reasons = tuple(reasons)
         self._watch = watch
         self._derive = derive
+        self.calls = calls
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
@@ -435,6 +438,46 @@ class Communicator:
         if any_failed(error, self._host, self.size):
             raise_together(error, self.allgather_metadata(described(error)))
 
+    def agree(self, what: str, value: Any) -> None:
+        """Raise on every rank unless all ranks pass the same value. One small message, counted as ``agreement``.
+
+        For what ranks must have in common and nothing else would find out, such as the number of iterations.
+
+        Parameters
+        ----------
+        what : str
+            The name of the value, for the error.
+        value : object
+            Anything that JSON can carry; what it cannot is taken by its text.
+
+        Raises
+        ------
+        InputError
+            If the values differ; it shows those of all ranks.
+        """
+        agree(what, value, self._host, self.size)
+
+    def announce(self, call: str, **facts: Any) -> None:
+        """Agree on a call that no message of this communicator makes, where ``COLLOPS_CHECK`` is on; else do nothing.
+
+        Collective. For the rooms above, whose wires are their own.
+
+        Parameters
+        ----------
+        call : str
+            Its name.
+        **facts
+            What must be the same on all ranks, anything that JSON can carry.
+
+        Raises
+        ------
+        CallMismatch
+            On every rank, if some rank is about to do something else.
+        """
+        if self.calls is not None:
+            text = ", ".join(f"{name} {value}" for name, value in facts.items())
+            self.calls.collective(f"{call} ({text})" if text else call, {"call": call, **facts})
+
     # One-sided memory
 
     def symmetric(
@@ -486,7 +529,7 @@ class Communicator:
     def next_plan_tag(self) -> int:
         """Return the number of a new exchange plan; all ranks make their plans in the same order. No message."""
         self._plans += 1
-        return self._plans % 32768
+        return self._plans % FIRST_USER_TAG
 
     def _plane(self, engine: Engine) -> Transport:
         if engine.memory == "host":
@@ -505,6 +548,7 @@ class Communicator:
             messages.record("split", 0, 0)
         if self.control is None or self._derive is None:
             return None if color is None else self
+        self._host.barrier()  # with a deadline, which what follows has not
         undefined = _undefined_color()
         control = self.control.Split(undefined if color is None else color, key)
         return None if color is None else self._derive(control)
@@ -601,14 +645,13 @@ class Communicator:
     def _message(self, engine: Engine, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]], tag: int) -> None:
         if not 0 <= tag < _USER_TAGS:
             raise InputError(f"a tag must be between 0 and {_USER_TAGS - 1}, not {tag}")
-        pending = self._plane(engine).start_exchange(sends, receives, _PLAN_TAGS + tag)
+        pending = self._plane(engine).start_exchange(sends, receives, FIRST_USER_TAG + tag)
         if self._pending is None:
             pending.wait()
         else:
             self._pending.append(pending)
 
 
-_PLAN_TAGS = 32768  # user messages have tags above those of exchange plans
 _USER_TAGS = 1 << 20
 _MOST_COLORS = 1 << 31  # they are integers of C
 

@@ -1,8 +1,8 @@
-"""Deadlines: no wait for other ranks is endless, and the error says who is missing.
+"""Deadlines: no wait for other ranks is endless, and the error says who is missing and what each rank was doing.
 
-A wait polls its MPI request. Past the deadline the rank that gives up tells the others so, with a note on the control
-communicator; whoever is waiting there gives up too, and answers. The ranks that do not answer are the missing ones.
-Nothing of this costs a message as long as all goes well.
+A wait polls its MPI request. Past the deadline the rank that gives up tells the others so (:mod:`collops.comm.notes`);
+whoever is waiting gives up too, and answers. The ranks that do not answer are the missing ones. Nothing of this costs a
+message as long as all goes well.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-import numpy as np
+from collops.comm.notes import Notes, ranks_text, table
+from collops.comm.sites import call_site
+from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError
 
-from collops.errors import CommunicationError, CommunicationTimeout, InputError
+__all__ = ["Watch", "at_giving_up", "default_timeout"]
 
-__all__ = ["Watch", "default_timeout"]
-
-_NOTE_TAG = 77
-_GRACE_SECONDS = 1.0
+MISMATCH, TIMEOUT = "mismatch", "timeout"
 _SPINS = 5000
 _SPINS_OF_MANY = 20
 _YIELDS = 2000
 _NAP_SECONDS = 20e-6
+_LOOK_SECONDS = 0.01  # between two looks at the clock and the notes
 
 
 def default_timeout() -> float | None:
@@ -38,6 +38,14 @@ def default_timeout() -> float | None:
     if not 0 < seconds < float("inf"):
         raise InputError(f"COLLOPS_TIMEOUT={text!r}: give a number of seconds, or 'none' to wait for ever")
     return seconds
+
+
+_release: list[Callable[[], None]] = []
+
+
+def at_giving_up(release: Callable[[], None]) -> None:
+    """Have `release` called when a wait ends in vain: it frees what would keep a device busy for ever."""
+    _release.append(release)
 
 
 class Watch:
@@ -57,26 +65,39 @@ class Watch:
 
     def __init__(self, mpi: Any, control: Any, timeout: float | None, crowded: bool) -> None:
         self._mpi = mpi
-        self._control = control
+        self.notes = Notes(mpi, control)
         self.timeout = timeout
         self._spins = _SPINS_OF_MANY if crowded else _SPINS
+        self.broken = False
+        """Whether ranks no longer agree on what comes next, so that nothing collective can be done any more."""
 
-    def wait(self, request: Any, operation: str) -> None:
+    def wait(self, request: Any, operation: object) -> None:
         """Return when an MPI `request` is done.
+
+        Parameters
+        ----------
+        request : mpi4py.MPI.Request
+            What to wait for.
+        operation : object
+            Its text is what errors call the wait.
 
         Raises
         ------
         CommunicationTimeout
             When the deadline passes here, or another rank gave up at its own.
+        CallMismatch
+            When another rank found that the ranks' calls do not belong together.
         CommunicationError
             When MPI reports an error, such as a message longer than its buffer.
         """
         try:
             self.until(request.Test, operation)
         except self._mpi.Exception as error:
-            raise CommunicationError(f"{operation}: MPI reports: {error.Get_error_string()}") from error
+            raise CommunicationError(
+                f"{operation} at {call_site()}: MPI reports: {error.Get_error_string()}"
+            ) from error
 
-    def until(self, done: Callable[[], bool], operation: str) -> None:
+    def until(self, done: Callable[[], bool], operation: object) -> None:
         """Return when `done` says so, or raise :class:`~collops.errors.CommunicationTimeout` as :meth:`wait` does."""
         for _ in range(self._spins):
             if done():
@@ -87,40 +108,53 @@ class Watch:
                 return
         self._until_slowly(done, operation)
 
-    def _until_slowly(self, done: Callable[[], bool], operation: str) -> None:
+    def look(self, operation: object) -> None:
+        """Raise if another rank has given up."""
+        if self.notes.waiting():
+            self.give_up(TIMEOUT, operation, "another rank gave up waiting")
+
+    def _until_slowly(self, done: Callable[[], bool], operation: object) -> None:
         """Poll with short sleeps, watching the clock and the notes of others."""
         start = time.monotonic()
-        next_look = start + 0.01
+        next_look = start + _LOOK_SECONDS
         while not done():
             time.sleep(_NAP_SECONDS)
             now = time.monotonic()
             if now < next_look:
                 continue
-            next_look = now + 0.01
-            if self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_NOTE_TAG):
-                self._give_up(operation, now - start, "another rank gave up waiting")
+            next_look = now + _LOOK_SECONDS
+            waited = f"waited {now - start:.1f} s; "
+            if self.notes.waiting():
+                self.give_up(TIMEOUT, operation, f"{waited}another rank gave up waiting")
             if self.timeout is not None and now - start > self.timeout:
-                self._give_up(operation, now - start, f"the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)")
+                self.give_up(TIMEOUT, operation, f"{waited}the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)")
 
-    def _give_up(self, operation: str, waited: float, reason: str) -> None:
-        control = self._control
-        note = np.zeros(1, np.int8)
-        others = [rank for rank in range(control.size) if rank != control.rank]
-        notes = [control.Isend(note, dest=rank, tag=_NOTE_TAG) for rank in others]
-        arrived = set()
-        until = time.monotonic() + _GRACE_SECONDS
-        inbox = np.empty(1, np.int8)
-        status = self._mpi.Status()
-        while time.monotonic() < until and len(arrived) < len(others):
-            if control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_NOTE_TAG, status=status):
-                control.Recv(inbox, source=status.Get_source(), tag=_NOTE_TAG)
-                arrived.add(status.Get_source())
-            else:
-                time.sleep(1e-3)
-        for request in notes:
-            request.Test()  # what a dead rank never takes stays with MPI; it must not block this one
-        missing = [rank for rank in others if rank not in arrived]
-        who = f"rank(s) {', '.join(map(str, missing))} never arrived" if missing else "all ranks gave up"
+    def give_up(self, kind: str, operation: object, reason: str) -> NoReturn:
+        """Tell the others, and raise what all of them raise.
+
+        Raises
+        ------
+        CallMismatch
+            If a rank found that calls do not belong together.
+        CommunicationTimeout
+            Otherwise.
+        """
+        notes, site = self.notes, call_site()
+        known = notes.swap({"kind": kind, "call": str(operation), "place": str(site)})
+        lines = {rank: " at ".join(filter(None, (note["call"], note["place"]))) for rank, note in known.items()}
+        missing = [rank for rank in range(notes.size) if rank not in known]
+        found = any(note["kind"] == MISMATCH for note in known.values())
+        self.broken = bool(missing) or not found
+        everyone = table(lines, notes.size, "in no call of collops, or ended")
+        if found:
+            error: CommunicationError = CallMismatch(
+                f"the ranks' calls do not belong together (COLLOPS_CHECK):\n{everyone}"
+            )
+            error.on_all_ranks = not missing
+            raise error
+        for release in _release:
+            release()
+        who = f"rank(s) {ranks_text(missing)} never arrived" if missing else "all ranks gave up"
         raise CommunicationTimeout(
-            f"{operation}: rank {control.rank} waited {waited:.1f} s; {reason}; {who} of {control.size}"
+            f"{operation} at {site}: rank {notes.rank} {reason}; {who} of {notes.size}:\n{everyone}"
         )

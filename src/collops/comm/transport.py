@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
-__all__ = ["Message", "Pending", "Transport"]
+__all__ = ["FIRST_USER_TAG", "Message", "Pending", "Transport"]
+
+FIRST_USER_TAG = 32768
+"""Messages of users have tags from here on, those of exchange plans lower ones."""
 
 Message: TypeAlias = tuple[int, Any]
 """The other rank, and the contiguous array that goes there or comes from there."""

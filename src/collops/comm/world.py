@@ -8,15 +8,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import sys
 from functools import cache
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from collops import profile
+from collops.comm.calls import LEVELS, Calls, check_level
+from collops.comm.checked import CheckedTransport
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, share_of_cores
 from collops.comm.deadline import Watch, default_timeout
+from collops.comm.ending import abort_on_uncaught_errors, end_together
 from collops.comm.gpu_aware import DeviceMpi, GpuAwareTransport, gpu_awareness
 from collops.comm.mpi import MpiTransport
 from collops.comm.nccl import NcclTransport
@@ -137,8 +138,8 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
             _use_device(0 if comm is None else _node(mpi, comm)[0], devices)
         reasons = (mpi_reason, "a world of one needs no wire")
         return Communicator(serial, serial if devices else None, control=comm, reasons=reasons)
-    _abort_on_uncaught_errors(mpi)
-    control = comm.Dup()
+    abort_on_uncaught_errors(mpi)
+    control = _duplicate(mpi, comm)
     local_rank, local_size = _node(mpi, control)
     crowded = _is_crowded(mpi, control)
     watch = Watch(mpi, control, default_timeout(), crowded)
@@ -147,41 +148,63 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     identity = _use_device(local_rank, devices) if devices else ""
     choice, why = _choose(mpi, control, transport, identity)
     reasons.append(f"device arrays: {why}")
-    device = _device_transport(mpi, control, host, watch, choice)
+    check = LEVELS[control.allreduce(LEVELS.index(check_level()), mpi.MAX)]
+    if check != "off":
+        reasons.append(f"every call is agreed upon first: COLLOPS_CHECK asks for {check}")
+    place = _Place(mpi, local_rank, local_size, choice, tuple(reasons), crowded, check)
+    built = _joined(place, control, host, watch)
+    if comm == mpi.COMM_WORLD and built.calls is not None:
+        end_together(mpi, built.calls, watch)
+    return built
 
+
+class _Place(NamedTuple):
+    """What a communicator and those that are split off it have in common, and this rank's place on its node."""
+
+    mpi: Any
+    local_rank: int
+    local_size: int
+    choice: str | None
+    reasons: tuple[str, ...]
+    crowded: bool
+    check: str
+
+
+def _joined(place: _Place, control: Any, host: MpiTransport, watch: Watch) -> Communicator:
+    """Build the communicator of several ranks."""
+    device = _device_transport(place.mpi, control, host, watch, place.choice)
+    calls = None
+    wire: Transport = host
+    if place.check != "off":
+        calls = Calls(place.mpi, control, watch, sites=place.check == "sites")
+        wire = CheckedTransport(host, calls, "host")
+        device = None if device is None else CheckedTransport(device, calls, "device")
     return Communicator(
-        host,
+        wire,
         device,
         control=control,
-        local_rank=local_rank,
-        local_size=local_size,
-        reasons=reasons,
+        local_rank=place.local_rank,
+        local_size=place.local_size,
+        reasons=place.reasons,
         watch=watch,
-        derive=lambda split: _derived(mpi, split, choice, reasons, crowded),
+        derive=lambda split: _derived(place, split),
+        calls=calls,
     )
 
 
-def _derived(mpi: Any, control: Any, choice: str | None, reasons: list[str], crowded: bool) -> Communicator:
+def _derived(parent: _Place, control: Any) -> Communicator:
     """Build a sub-communicator, with the wires of its parent, among whose ranks the cores are shared out."""
+    mpi = parent.mpi
     local_rank, local_size = _node(mpi, control)
     if control.size == 1:
         serial = SerialTransport()
-        device = None if choice is None else serial
+        device = None if parent.choice is None else serial
         return Communicator(
-            serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=reasons
+            serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=parent.reasons
         )
-    watch = Watch(mpi, control, default_timeout(), crowded)
+    watch = Watch(mpi, control, default_timeout(), parent.crowded)
     host = MpiTransport(mpi, control, watch)
-    return Communicator(
-        host,
-        _device_transport(mpi, control, host, watch, choice),
-        control=control,
-        local_rank=local_rank,
-        local_size=local_size,
-        reasons=reasons,
-        watch=watch,
-        derive=lambda split: _derived(mpi, split, choice, reasons, crowded),
-    )
+    return _joined(parent._replace(local_rank=local_rank, local_size=local_size), control, host, watch)
 
 
 def _choose(mpi: Any, control: Any, transport: str, identity: str) -> tuple[str | None, str]:
@@ -224,6 +247,16 @@ def _device_transport(mpi: Any, control: Any, host: MpiTransport, watch: Watch, 
     return GpuAwareTransport(host, DeviceMpi(mpi, control, watch), choice.removeprefix("mpi-"))
 
 
+def _duplicate(mpi: Any, comm: Any) -> Any:
+    """Return a duplicate of an mpi4py communicator, once all its ranks want one; the first of all waits.
+
+    What set-up does after it has no deadline of its own, but every rank has come by then.
+    """
+    control, request = comm.Idup()
+    Watch(mpi, comm, default_timeout(), crowded=True).wait(request, "setting up a communicator")
+    return control
+
+
 def _node(mpi: Any, comm: Any) -> tuple[int, int]:
     """Rank and size among the ranks of this node; in a world they pick the GPU."""
     shared = comm.Split_type(mpi.COMM_TYPE_SHARED)
@@ -248,23 +281,3 @@ def _use_device(local_rank: int, devices: int) -> str:
     device = cupy.cuda.Device(local_rank % devices)
     device.use()
     return f"{socket.gethostname()} {device.pci_bus_id}"
-
-
-def _abort_on_uncaught_errors(mpi: Any) -> None:
-    """End all ranks when one ends with an error that it does not share with them; they would wait for it for ever.
-
-    Errors that :meth:`Communicator.check` raised end every rank by themselves.
-    """
-    if getattr(sys.excepthook, "ends_all_ranks", False):
-        return
-    report = sys.excepthook
-
-    def end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        report(kind, error, trace)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if not getattr(error, "on_all_ranks", False):
-            mpi.COMM_WORLD.Abort(1)
-
-    end_all_ranks.ends_all_ranks = True  # type: ignore[attr-defined]
-    sys.excepthook = end_all_ranks

@@ -22,7 +22,7 @@ class Message(NamedTuple):
     operation : str
         Its name: that of a collective (``"allreduce"``), ``"send"``, ``"recv"``, ``"sendrecv"``, ``"exchange"``
         (one halo or other sparse exchange), ``"alltoallv"``, ``"metadata"`` (whatever the control plane sends:
-        counts, shapes, checks) or ``"split"`` (a communicator was created).
+        counts, shapes, checks), ``"agreement"`` (a solver's start) or ``"split"`` (a communicator was created).
     elements : int
         Number of array elements that this rank contributed.
     nbytes : int

@@ -1,0 +1,101 @@
+"""Notes from ranks that give up: each tells the others what it was doing, and learns what they were doing.
+
+A note goes to every other rank on the control communicator, which carries nothing else. Whoever finds one gives up too
+and answers with its own, so that all of them raise one error, whose table has a line for each rank. In steady state no
+note is sent. Once all ranks have answered they can go on: notes are numbered, and late ones of an earlier incident are
+not taken for new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = ["Note", "Notes", "ranks_text", "table"]
+
+Note: TypeAlias = dict[str, str]
+"""``kind`` of the incident, ``call`` that the rank was in, and the ``place`` in the user's program."""
+
+_FIRST_TAG = 32000  # every MPI has tags up to 32767; nobody else on a communicator that users have, too, is likely here
+_TAGS = 700
+_GRACE_SECONDS = 1.0
+
+
+class Notes:
+    """The notes of one communicator.
+
+    Parameters
+    ----------
+    mpi : module
+        ``mpi4py.MPI``.
+    control : mpi4py.MPI.Comm
+        Carries them.
+    """
+
+    def __init__(self, mpi: Any, control: Any) -> None:
+        self._mpi = mpi
+        self._control = control
+        self.incident = 0
+        """How many incidents there were."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank."""
+        return self._control.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._control.size
+
+    def waiting(self) -> bool:
+        """Return whether another rank has given up."""
+        return self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=self._tag)
+
+    def swap(self, mine: Note) -> dict[int, Note]:
+        """Tell the others, and return the notes of all who answer within a second, this rank's among them."""
+        control, tag = self._control, self._tag
+        text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
+        known = {control.rank: mine}
+        others = [rank for rank in range(control.size) if rank != control.rank]
+        leaving = [control.Isend(text, dest=rank, tag=tag) for rank in others]
+        status = self._mpi.Status()
+        until = time.monotonic() + _GRACE_SECONDS
+        while len(known) < control.size and time.monotonic() < until:
+            if control.Iprobe(source=self._mpi.ANY_SOURCE, tag=tag, status=status):
+                inbox = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
+                control.Recv(inbox, source=status.Get_source(), tag=tag)
+                known[status.Get_source()] = json.loads(inbox.tobytes())
+            else:
+                time.sleep(1e-3)
+        for request in leaving:
+            request.Test()  # what a dead rank never takes stays with MPI; it must not block this one
+        self.incident += 1
+        return dict(sorted(known.items()))
+
+    @property
+    def _tag(self) -> int:
+        return _FIRST_TAG + self.incident % _TAGS
+
+
+def table(lines: Mapping[int, str], size: int, otherwise: str) -> str:
+    """Return a line for each rank, ranks with equal ones together; `otherwise` for those that have none."""
+    ranks: dict[str, list[int]] = {}
+    for rank in range(size):
+        ranks.setdefault(lines.get(rank, otherwise), []).append(rank)
+    return "\n".join(f"  rank{'s' if len(same) > 1 else ''} {ranks_text(same)}: {line}" for line, same in ranks.items())
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return ranks in ascending order as ``0, 2-5``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
