@@ -5,15 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collops.bench import write_record
-from collops.bench.report import (
-    BEGIN,
-    END,
-    read_records,
-    seconds_in_words,
-    speed_table,
-    update_readme,
-    write_plots,
-)
+from collops.bench.report import read_records, write_plots
+from collops.bench.speed import BEGIN, END, seconds_in_words, speed_table, update_readme
 from collops.errors import InputError
 from tests.bench.records import record
 

@@ -1,6 +1,7 @@
 """Benchmarks: each checks its answer, then times this package beside its peers in the same run."""
 
-from collops.bench.record import Check, Measurement, Record, default_path, read_record, write_record
+from collops.bench.reading import read_record
+from collops.bench.record import Check, Measurement, Record, default_path, write_record
 from collops.bench.registry import BENCHMARKS, Benchmark, Options, run
 from collops.bench.timing import Spread, Timing
 

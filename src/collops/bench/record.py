@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collops import __version__
-from collops.bench.timing import CLOCKS, Spread, Timing
+from collops.bench.timing import CLOCKS, Timing
 from collops.errors import CollopsError, InputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ __all__ = [
     "check",
     "default_path",
     "new_record",
-    "read_record",
     "write_record",
 ]
 
@@ -226,35 +225,6 @@ def write_record(record: Record, path: str | Path) -> None:
         path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     except OSError as problem:
         raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
-
-
-def read_record(path: str | Path) -> Record:
-    """Read what :func:`write_record` wrote.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or is no record of this schema.
-    """
-    try:
-        content = json.loads(Path(path).read_text())
-    except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except ValueError as problem:
-        raise InputError(f"{path} is no JSON file ({problem})") from problem
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise InputError(f"{path} is no benchmark record of schema {SCHEMA}: run the benchmark again")
-    del content["schema"], content["clocks"]
-    content["measurements"] = [_measurement(item) for item in content["measurements"]]
-    return Record(**content)
-
-
-def _measurement(item: dict[str, Any]) -> Measurement:
-    timings = {
-        program: Timing(timing["calls"], {name: Spread(**clock) for name, clock in timing["clocks"].items()})
-        for program, timing in item["timings"].items()
-    }
-    return Measurement(**(item | {"timings": timings, "checks": [Check(**one) for one in item["checks"]]}))
 
 
 def _slug(name: str) -> str:

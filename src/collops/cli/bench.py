@@ -89,7 +89,7 @@ def _measure(comm: Communicator, name: str, engine: str | None, options: Any, pa
 
 def _lines(measurement: Measurement) -> str:
     """One measurement for a person to read."""
-    from collops.bench.report import seconds_in_words
+    from collops.bench.speed import seconds_in_words
 
     def shown(clock: Any) -> str:
         return seconds_in_words(clock.median)
@@ -120,7 +120,8 @@ def plot(
     """Draw bandwidth against message size and speed against the peers, and write the README's table."""
 
     def here() -> int:
-        from collops.bench.report import read_records, update_readme, write_plots
+        from collops.bench.report import read_records, write_plots
+        from collops.bench.speed import update_readme
 
         records = read_records(results)
         for path in write_plots(records, out):

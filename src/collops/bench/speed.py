@@ -1,0 +1,135 @@
+"""The table of speed beside the peers: the same rows for the README, for plots and for pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from collops.bench.record import Measurement, Record
+from collops.errors import InputError
+
+__all__ = [
+    "BEGIN",
+    "END",
+    "SpeedRow",
+    "bytes_in_words",
+    "place",
+    "seconds_in_words",
+    "speed_rows",
+    "speed_table",
+    "three_digits",
+    "update_readme",
+]
+
+BEGIN, END = "<!-- speed table: begin -->", "<!-- speed table: end -->"
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+
+
+class SpeedRow(NamedTuple):
+    """One piece of work that this package and its peer have done.
+
+    Parameters
+    ----------
+    work, place : str
+        What was done, and on what.
+    ours, peer : str
+        The times in words; that of the peer with its name, or what there is instead.
+    peer_name : str or None
+        The peer, where it was measured.
+    ratio : float or None
+        How many times as fast as the peer; ``None`` where it was not measured.
+    """
+
+    work: str
+    place: str
+    ours: str
+    peer: str
+    peer_name: str | None
+    ratio: float | None
+
+
+def speed_rows(records: Sequence[Record]) -> Iterator[SpeedRow]:
+    """Yield a row for every measurement that has a headline; the times are medians on the clock ``wall``."""
+    for record in records:
+        for measurement in record.measurements:
+            if measurement.headline is not None and measurement.ours in measurement.timings:
+                yield _row(record, measurement)
+
+
+def _row(record: Record, measurement: Measurement) -> SpeedRow:
+    peer, name = "none", None
+    if measurement.peer is not None:
+        measured = measurement.timings.get(measurement.peer)
+        name = None if measured is None else measurement.peer
+        time = "not measured" if measured is None else seconds_in_words(measured.wall.median)
+        peer = f"{measurement.peer}: {time}"
+    ours = seconds_in_words(measurement.timings[measurement.ours].wall.median)
+    return SpeedRow(_label(measurement), place(record), ours, peer, name, measurement.speedup)
+
+
+def _label(measurement: Measurement) -> str:
+    """Return the headline, with the shape behind it that it may lack: one operator stands there in several sizes."""
+    headline = str(measurement.headline)
+    shape = " x ".join(map(str, measurement.parameters.get("shape", ())))
+    return headline if shape in headline else f"{headline}, {shape}"
+
+
+def place(record: Record) -> str:
+    """Return the GPUs of a record, or else its cores and ranks."""
+    devices = record.machine["devices"]
+    if devices:
+        return f"{len(devices)} x {devices[0]}"
+    return f"{record.machine['cores']} CPU cores, {record.ranks} rank{'s' if record.ranks > 1 else ''}"
+
+
+def speed_table(records: Sequence[Record]) -> str:
+    """Return the table of speed in Markdown; where the peer was not measured it says so."""
+    lines = [
+        "| work | machine | collops | peer | ratio |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    for row in speed_rows(records):
+        ratio = "" if row.ratio is None else f"{three_digits(row.ratio)}x"
+        lines.append(f"| {row.work} | {row.place} | {row.ours} | {row.peer} | {ratio} |")
+    lines += ["", "Median wall times, both programs in turns in one run. Made by `collops bench plot`."]
+    return "\n".join(lines)
+
+
+def update_readme(path: str | Path, records: Sequence[Record]) -> None:
+    """Replace what stands between the two markers in a Markdown file by the table of speed.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or written, or does not have both markers once and in order.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text()
+        if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+            raise InputError(f"{path} needs the lines {BEGIN} and {END}, once and in this order")
+        before, _, rest = text.partition(BEGIN)
+        after = rest.partition(END)[2]
+        path.write_text(f"{before}{BEGIN}\n{speed_table(records)}\n{END}{after}")
+    except OSError as problem:
+        raise InputError(f"cannot rewrite {path}: {problem.strerror or problem}") from problem
+
+
+def seconds_in_words(seconds: float) -> str:
+    """Write a time with three digits in the unit that suits it."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= factor or unit == "µs":
+            return f"{three_digits(seconds / factor)} {unit}"
+    raise AssertionError("every time has a unit")
+
+
+def three_digits(value: float) -> str:
+    """Write a number with three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def bytes_in_words(size: int) -> str:
+    """Write a number of bytes in the largest unit that it fills."""
+    factor, unit = next((factor, unit) for factor, unit in _UNITS if size >= factor)
+    return f"{size // factor} {unit}"
