@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from collops.operators.base import LinearOperator
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
-    from collops.solvers import SolverResult
+    from collops.solvers import Run, SolverResult
 
 __all__ = ["Costs", "MarkedLocal", "MarkedOperator", "Solve", "solve_with_costs"]
 
@@ -27,7 +27,7 @@ _MODELLING, _COMMUNICATION = "modelling", "communication"
 class Solve(Protocol):
     """Runs a solver on a problem that is fixed; options are those of `collops.solvers.cgls`."""
 
-    def __call__(self, *, niter: int, progress: bool, graph: bool | str) -> SolverResult:
+    def __call__(self, *, niter: int, **run: Unpack[Run]) -> SolverResult:
         """Return what the solver found."""
         ...
 
@@ -46,12 +46,15 @@ class Costs:
         Messages that one iteration sends.
     execution : str
         How the iterations ran on the device or the host.
+    resumed_from : int or None
+        The iteration of the checkpoint that the solver went on from.
     """
 
     seconds_per_iteration: float
     split: TimeSplit
     messages_per_iteration: int
     execution: str
+    resumed_from: int | None
 
 
 class MarkedLocal:
@@ -109,9 +112,9 @@ def solve_with_costs(
     compute: Engine,
     *,
     iterations: int,
-    progress: bool,
     rehearse: Callable[[], None],
     sends_inside: bool = False,
+    **run: Unpack[Run],
 ) -> tuple[SolverResult, Costs]:
     """Solve, and find out what an iteration costs. Collective.
 
@@ -125,15 +128,15 @@ def solve_with_costs(
         Where the computation is.
     iterations : int
         How many.
-    progress : bool
-        Whether this rank shows a progress bar.
     rehearse : callable
         Does the local modelling of one iteration, and sends nothing.
     sends_inside : bool
         Whether what is marked as modelling sends messages itself, whose time must be taken off.
+    **run
+        How the solver is run, see `collops.solvers.cgls`.
     """
     with profile.record() as recording:
-        result = solve(niter=iterations, progress=progress, graph="auto")
+        result = solve(niter=iterations, **run)
     messages, trial = _trial(solve)
     # What is replayed on a device as one graph cannot be looked into: there the trial tells how its time divides.
     modelling = _modelling(recording if result.execution.startswith("eager") else trial)
@@ -146,7 +149,7 @@ def solve_with_costs(
     split = TimeSplit.gather(
         comm, {_MODELLING: modelling, _COMMUNICATION: communication, "rest": seconds - modelling - communication}
     )
-    return result, Costs(seconds, split, len(messages), result.execution)
+    return result, Costs(seconds, split, len(messages), result.execution, result.resumed_from)
 
 
 def _trial(solve: Solve) -> tuple[list[profile.Message], profile.Recording]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
-    from collops.solvers import SolverResult
+    from collops.solvers import Run, SolverResult
 
 __all__ = ["Stretch", "check_finite", "least_squares"]
 
@@ -67,9 +67,9 @@ def least_squares(
     *,
     iterations: int,
     damp: float,
-    progress: bool,
     rehearse: Callable[[], None],
     sends_inside: bool = False,
+    **run: Unpack[Run],
 ) -> tuple[SolverResult, Costs]:
     """Minimise by CGLS, and find out what an iteration costs. Collective.
 
@@ -77,7 +77,7 @@ def least_squares(
     ----------
     operator, data
         The problem.
-    comm, compute, iterations, progress, rehearse, sends_inside
+    comm, compute, iterations, rehearse, sends_inside, **run
         See `solve_with_costs`.
     damp : float
         The damping factor.
@@ -89,11 +89,11 @@ def least_squares(
     """
     from collops.solvers import cgls
 
-    def solve(*, niter: int, progress: bool, graph: bool | str) -> SolverResult:
-        return cgls(operator, data, niter=niter, progress=progress, graph=graph, damp=damp, tol=0.0)
+    def solve(*, niter: int, **run: Unpack[Run]) -> SolverResult:
+        return cgls(operator, data, niter=niter, damp=damp, tol=0.0, **run)
 
     result, costs = solve_with_costs(
-        solve, comm, compute, iterations=iterations, progress=progress, rehearse=rehearse, sends_inside=sends_inside
+        solve, comm, compute, iterations=iterations, rehearse=rehearse, sends_inside=sends_inside, **run
     )
     check_finite(result)
     return result, costs

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.solvers import Run
 
 __all__ = ["JobOptions", "check_choice", "check_least", "check_not_negative", "check_positive", "option_name"]
 
@@ -30,6 +33,12 @@ class JobOptions:
         ``"auto"``, ``"numpy"`` or ``"cupy"``.
     out : str
         Folder for the results.
+    checkpoint : str, optional
+        Folder for the solver's checkpoints.
+    every : str, optional
+        How often one is written, see `collops.solvers.cgls`.
+    resume : bool
+        Whether the solver goes on from the one that is there.
     """
 
     noise: float | None = None
@@ -38,6 +47,9 @@ class JobOptions:
     dtype: str = "float32"
     engine: str = "auto"
     out: str = "collops-result"
+    checkpoint: str | None = None
+    every: str | None = None
+    resume: bool = False
 
     def check(self) -> None:
         """Raise if a number makes no sense or options contradict each other; reads only the heads of files.
@@ -53,6 +65,11 @@ class JobOptions:
             raise InputError(f"--seed must be zero or positive, not {self.seed}")
         check_choice("dtype", self.dtype, ("float32", "float64"))
         check_choice("engine", self.engine, ("auto", "numpy", "cupy"))
+        self._check_checkpoint()
+
+    def run(self, progress: bool) -> Run:
+        """Return how the solver is run, on a rank that shows progress or does not."""
+        return {"progress": progress, "checkpoint": self.checkpoint, "every": self.every, "resume": self.resume}
 
     def refuse(self, names: Iterable[str], owner: str, remedy: str) -> None:
         """Raise if an option is given that belongs to something else.
@@ -69,6 +86,18 @@ class JobOptions:
         for name in names:
             if getattr(self, name) is not None:
                 raise InputError(f"{option_name(name)} belongs to {owner}: leave it out, or leave out {remedy}")
+
+    def _check_checkpoint(self) -> None:
+        if self.checkpoint is None:
+            for name, given in (("every", self.every is not None), ("resume", self.resume)):
+                if given:
+                    raise InputError(f"--{name} is about checkpoints: name their folder with --checkpoint")
+        elif not self.checkpoint:
+            raise InputError("--checkpoint must name a folder")
+        if self.every is not None:
+            from collops.solvers.agenda import Every
+
+            Every.of(self.every)
 
 
 def option_name(field: str) -> str:

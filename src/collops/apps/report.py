@@ -133,6 +133,8 @@ def common_numbers(
         "engine": compute.name,
         "ranks": comm.size,
         "iterations": len(residuals) - 1,
+        "checkpoint": options.checkpoint,
+        "resumed_from": costs.resumed_from,
         "dtype": options.dtype,
         "versions": versions(),
     }
@@ -168,6 +170,9 @@ def common_rows(
             text += f" ({adjoint} at its best scale: {100 * numbers['adjoint_relative_error']:.1f} %)"
         rows.append((f"{subject} error", text))
     rows.append(("time", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms an iteration ({numbers['execution']})"))
+    if numbers["checkpoint"] is not None:
+        begun = "at the beginning" if numbers["resumed_from"] is None else f"after iteration {numbers['resumed_from']}"
+        rows.append(("checkpoint", f"{numbers['checkpoint']}; this run began {begun}"))
     rows.append(("messages", f"{numbers['messages_per_iteration']:g} an iteration"))
     return rows
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from collops.apps.lsm.options import Options
+from collops.cli import options as common
 from collops.cli.job import run_job
-from collops.cli.options import Debug, Dtype, Engine, Iterations, Json, Noise, Out, Quiet, Ranks, Seed, Transport
 
 __all__ = ["lsm"]
 
@@ -18,9 +18,9 @@ _DEFAULT = Options()
 
 def lsm(
     *,
-    ranks: Ranks = None,
-    transport: Transport = "auto",
-    iterations: Iterations = _DEFAULT.iterations,
+    ranks: common.Ranks = None,
+    transport: common.Transport = "auto",
+    iterations: common.Iterations = _DEFAULT.iterations,
     survey: Annotated[
         str | None,
         typer.Option(metavar="FILE.sgy", help="SEG-Y survey to migrate; else one is made.", rich_help_panel=_FILES),
@@ -46,8 +46,8 @@ def lsm(
     shots: Annotated[int | None, typer.Option(help="Number of shots.", rich_help_panel=_MADE)] = None,
     receivers: Annotated[int | None, typer.Option(help="Number of receivers.", rich_help_panel=_MADE)] = None,
     samples: Annotated[int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)] = None,
-    noise: Noise = None,
-    seed: Seed = _DEFAULT.seed,
+    noise: common.Noise = None,
+    seed: common.Seed = _DEFAULT.seed,
     write_survey: Annotated[
         str | None, typer.Option(metavar="FILE.sgy", help="Write the survey to SEG-Y.", rich_help_panel=_MADE)
     ] = None,
@@ -78,12 +78,15 @@ def lsm(
     damp: Annotated[
         float, typer.Option(help="Damping relative to the operator's norm.", rich_help_panel=_METHOD)
     ] = _DEFAULT.damp,
-    dtype: Dtype = _DEFAULT.dtype,
-    engine: Engine = _DEFAULT.engine,
-    out: Out = _DEFAULT.out,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    dtype: common.Dtype = _DEFAULT.dtype,
+    engine: common.Engine = _DEFAULT.engine,
+    checkpoint: common.Checkpoint = None,
+    every: common.Every = None,
+    resume: common.Resume = False,
+    out: common.Out = _DEFAULT.out,
+    as_json: common.Json = False,
+    quiet: common.Quiet = False,
+    debug: common.Debug = False,
 ) -> None:
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
 

@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "Checkpoint",
     "CrosslineByte",
     "Crosslines",
     "Debug",
     "Dtype",
     "Engine",
+    "Every",
     "InlineByte",
     "Inlines",
     "Interval",
@@ -21,6 +23,7 @@ __all__ = [
     "Out",
     "Quiet",
     "Ranks",
+    "Resume",
     "Samples",
     "Seed",
     "Strength",
@@ -29,7 +32,7 @@ __all__ = [
     "Wavelet",
 ]
 
-_DATA, _MADE, _METHOD = "Data", "Made data", "Method"
+_DATA, _MADE, _METHOD, _CHECKPOINTS = "Data", "Made data", "Method", "Checkpoints"
 
 Ranks = Annotated[
     int | None,
@@ -49,6 +52,27 @@ Iterations = Annotated[int, typer.Option(help="Iterations of the solver.")]
 Dtype = Annotated[str, typer.Option(help="float32 or float64.", rich_help_panel=_METHOD)]
 Engine = Annotated[
     str, typer.Option(help="numpy, cupy, or auto: cupy where every rank has a GPU.", rich_help_panel=_METHOD)
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder for checkpoints of the solver, one of them written when SIGTERM or SIGUSR1 ends the job.",
+        rich_help_panel=_CHECKPOINTS,
+    ),
+]
+Every = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|TIME",
+        help="Iterations between checkpoints, or a time such as 30s, 10m or 2h.",
+        show_default="10m",
+        rich_help_panel=_CHECKPOINTS,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on from the checkpoint, if there is one.", rich_help_panel=_CHECKPOINTS),
 ]
 Noise = Annotated[
     float | None, typer.Option(help="Noise relative to the signal (rms) of made data.", rich_help_panel=_MADE)

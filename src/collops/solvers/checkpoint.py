@@ -12,6 +12,7 @@ import numpy as np
 from collops.array import DistributedArray, Layout, StackedArray
 from collops.backend import Engine
 from collops.errors import CheckpointError, InputError, Interrupted
+from collops.profile import mark
 from collops.solvers.agenda import Agenda, Every
 from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.fingerprint import difference, fingerprint
@@ -26,6 +27,7 @@ __all__ = ["Checkpoints", "Path", "open_checkpoints"]
 Path = str | PathLike[str]
 
 _FORMAT = 1
+_LABEL = "checkpoint"
 
 
 class Checkpoints:
@@ -131,7 +133,8 @@ class Checkpoints:
         assert self._agenda is not None
         due, signal = self._agenda.after(iteration)
         if due or signal:
-            self.write(iteration, state)
+            with mark(_LABEL):
+                self.write(iteration, state)
         if signal:
             raise Interrupted(self._folder.path, iteration, signal)
 
@@ -217,8 +220,9 @@ def open_checkpoints(
     if any(leaf.mask is not None for leaf in leaves):
         raise InputError("groups of ranks with problems of their own have no common checkpoint: split the communicator")
     folder = CheckpointFolder(fspath(path), data.comm)
-    found = folder.begin(bool(resume))
-    problem = fingerprint(method, operator, data, x0)
+    with mark(_LABEL):
+        found = folder.begin(bool(resume))
+        problem = fingerprint(method, operator, data, x0)
     return Checkpoints(folder, found, chosen, method, problem, history, niter, data)
 
 

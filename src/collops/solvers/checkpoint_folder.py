@@ -1,7 +1,7 @@
 """The folder of a solver's checkpoints: each is written whole or not at all, and read only if nothing is damaged.
 
 A checkpoint is a folder with a name of its own, which holds a Zarr group and a seal. It is written under another name,
-brought to the disk, and renamed, and only then is the one before it removed. Every chunk of the group has a checksum, and
+brought to the disk, and renamed, and only then is the one before it removed. Every chunk of the group has a checksum;
 the seal has those of all metadata.
 """
 

@@ -80,7 +80,7 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         dtype=options.dtype,
         iterations=options.iterations,
         damp=options.damp,
-        progress=listener.live,
+        **options.run(listener.live),
     )
 
     listener.stage("writing")

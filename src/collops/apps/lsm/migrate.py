@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
+    from collops.solvers import Run
 
 __all__ = ["Migration", "kirchhoff", "least_squares", "model_traces"]
 
@@ -137,7 +138,7 @@ def least_squares(
     dtype: str,
     iterations: int,
     damp: float,
-    progress: bool,
+    **run: Unpack[Run],
 ) -> Migration:
     """Find the image that explains the traces best in the mean square. Collective.
 
@@ -158,8 +159,8 @@ def least_squares(
     damp : float
         Damping relative to the operator's norm, which is taken from how much the operator stretches the
         adjoint image.
-    progress : bool
-        Whether this rank shows a progress bar.
+    **run
+        How the solver is run, see `collops.solvers.cgls`.
 
     Raises
     ------
@@ -189,8 +190,8 @@ def least_squares(
         compute,
         iterations=iterations,
         damp=damp * stretch.norm,
-        progress=progress,
         rehearse=rehearse,
+        **run,
     )
     adjoint = compute.to_host(stretch.gradient.local_array)
     return Migration(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from collops.array import DistributedArray, zeros
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
+    from collops.solvers import Run
 
 __all__ = ["Deconvolution", "deconvolve"]
 
@@ -43,7 +44,7 @@ class Deconvolution:
 
 
 def deconvolve(
-    problem: Problem, comm: Communicator, compute: Engine, *, iterations: int, damp: float, progress: bool
+    problem: Problem, comm: Communicator, compute: Engine, *, iterations: int, damp: float, **run: Unpack[Run]
 ) -> Deconvolution:
     r"""Find the response that turns the downgoing field into the upgoing one. Collective.
 
@@ -51,7 +52,7 @@ def deconvolve(
     ----------
     problem : Problem
         Fields and operator.
-    comm, compute, iterations, progress
+    comm, compute, iterations, **run
         See `collops.apps.inversion.least_squares`.
     damp : float
         Damping relative to the norm of the operator.
@@ -80,9 +81,9 @@ def deconvolve(
         compute,
         iterations=iterations,
         damp=damp * stretch.norm,
-        progress=progress,
         rehearse=rehearse,
         sends_inside=True,
+        **run,
     )
     return Deconvolution(
         _on_host(result.x),

@@ -52,7 +52,8 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
     warn_of_idle_ranks(listener, comm, problem.frequencies, "frequencies")
 
     listener.stage(None)
-    found = deconvolve(problem, comm, compute, iterations=options.iterations, damp=options.damp, progress=listener.live)
+    run = options.run(listener.live)
+    found = deconvolve(problem, comm, compute, iterations=options.iterations, damp=options.damp, **run)
 
     listener.stage("writing")
     acquisition = problem.acquisition

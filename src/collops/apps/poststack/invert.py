@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from collops.apps.volume.problem import Problem
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
+    from collops.solvers import Run
 
 __all__ = ["Inversion", "invert", "regularised"]
 
@@ -53,7 +54,7 @@ def invert(
     iterations: int,
     weight: float,
     damp: float,
-    progress: bool,
+    **run: Unpack[Run],
 ) -> Inversion:
     r"""Find the smallest smooth change of the model that explains the data. Collective.
 
@@ -63,7 +64,7 @@ def invert(
         Operator and volume.
     traces : numpy.ndarray
         This rank's part of the data that the background leaves unexplained.
-    comm, compute, iterations, progress
+    comm, compute, iterations, **run
         See `collops.apps.inversion.least_squares`.
     weight, damp : float
         Of the lateral Laplacian and of the size of the update, relative to the norm of the operator.
@@ -91,8 +92,8 @@ def invert(
         compute,
         iterations=iterations,
         damp=damp * stretch.norm,
-        progress=progress,
         rehearse=rehearse,
+        **run,
     )
     unexplained = data - operator.forward(result.x, out=modelled)
     whole = float(data.norm())

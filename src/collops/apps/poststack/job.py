@@ -71,7 +71,7 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         iterations=options.iterations,
         weight=options.weight,
         damp=options.damp,
-        progress=listener.live,
+        **options.run(listener.live),
     )
 
     listener.stage("writing")

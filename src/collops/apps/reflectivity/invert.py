@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from collops.apps.volume.problem import Problem
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
-    from collops.solvers import SolverResult
+    from collops.solvers import Run, SolverResult
 
 __all__ = ["Inversion", "Matches", "invert", "match"]
 
@@ -65,7 +65,7 @@ def invert(
     iterations: int,
     sparsity: float,
     threshold: str,
-    progress: bool,
+    **run: Unpack[Run],
 ) -> Inversion:
     r"""Find few reflection coefficients that explain the data. Collective.
 
@@ -73,7 +73,7 @@ def invert(
     ----------
     problem : Problem
         Operator and volume.
-    comm, compute, iterations, progress
+    comm, compute, iterations, **run
         See `collops.apps.costs.solve_with_costs`.
     sparsity : float
         Weight :math:`\lambda` of the penalty: 0 asks for nothing, 1 leaves no spike.
@@ -108,20 +108,10 @@ def invert(
         operator.adjoint(data, out=image)
         operator.forward(image, out=modelled)
 
-    def solve(*, niter: int, progress: bool, graph: bool | str) -> SolverResult:
-        return fista(
-            operator,
-            data,
-            niter=niter,
-            eps=weight,
-            alpha=step,
-            tol=0.0,
-            threshkind=threshold,
-            progress=progress,
-            graph=graph,
-        )
+    def solve(*, niter: int, **run: Unpack[Run]) -> SolverResult:
+        return fista(operator, data, niter=niter, eps=weight, alpha=step, tol=0.0, threshkind=threshold, **run)
 
-    result, costs = solve_with_costs(solve, comm, compute, iterations=iterations, progress=progress, rehearse=rehearse)
+    result, costs = solve_with_costs(solve, comm, compute, iterations=iterations, rehearse=rehearse, **run)
     check_finite(result)
     return Inversion(
         problem.values(result.x),

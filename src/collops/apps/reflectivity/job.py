@@ -63,7 +63,7 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         iterations=options.iterations,
         sparsity=options.sparsity,
         threshold=options.threshold,
-        progress=listener.live,
+        **options.run(listener.live),
     )
 
     listener.stage("writing")

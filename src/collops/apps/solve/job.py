@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from collops.apps.stages import local_stage
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-    from collops.solvers import SolverResult
+    from collops.solvers import Run, SolverResult
 
 __all__ = ["run"]
 
@@ -57,9 +57,9 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         comm,
         compute,
         iterations=options.iterations,
-        progress=listener.live,
         rehearse=lambda: None,
         sends_inside=True,
+        **options.run(listener.live),
     )
     check_finite(result)
 
@@ -102,12 +102,11 @@ def _solver(problem: Problem, operator: Any, options: Options) -> Any:
     first = problem.data if problem.method == "cg" else operator.adjoint(problem.data)
     least = (options.tol * float(first.norm())) ** 2
 
-    def solve(*, niter: int, progress: bool, graph: bool | str) -> SolverResult:
-        common: dict[str, Any] = {"niter": niter, "progress": progress, "graph": graph}
+    def solve(*, niter: int, **run: Unpack[Run]) -> SolverResult:
         if problem.method == "lsqr":
-            return lsqr(operator, problem.data, atol=options.tol, btol=options.tol, **common)
+            return lsqr(operator, problem.data, niter=niter, atol=options.tol, btol=options.tol, **run)
         method = cg if problem.method == "cg" else cgls
-        return method(operator, problem.data, tol=least, **common)
+        return method(operator, problem.data, niter=niter, tol=least, **run)
 
     return solve
 
