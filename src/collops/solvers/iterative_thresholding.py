@@ -22,7 +22,7 @@ from collops.solvers.shrinkage import advance, shrink
 from collops.solvers.step_sums import StepSums
 from collops.solvers.thresholds import Rule, Threshold, find_threshold
 
-__all__ = ["IterativeThresholding", "minimise"]
+__all__ = ["IterativeThresholding", "minimise", "prepare"]
 
 _RESIDUAL, _UPDATE, _ABSOLUTE, _BEFORE, _FIRST_COST = range(5)
 """Numbers of an iteration: squared norms of residual and update, sum of absolute values; the squared norm of the
@@ -241,12 +241,12 @@ def minimise(
     *, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: Run, **options: Any
 ) -> SolverResult:
     """Run :func:`ista` or :func:`fista` with all of its arguments by name. Collective."""
-    method = _method(A, y, x0, niter, SOp, accelerated=accelerated, **options)
+    method = prepare(A, y, x0, niter, SOp, accelerated=accelerated, **options)
     parts = () if SOp is None else (SOp,)
     return solve(method, A, y, x0, parts=parts, niter=niter, **run)
 
 
-def _method(
+def prepare(
     operator: Any,
     data: Any,
     x0: Any,
