@@ -193,10 +193,22 @@ def one_message_too_few_in_a_group(comm):
     comm.barrier()
 
 
-def forests_with_other_widths(comm):
-    there = np.array([(comm.rank + 1) % comm.size])
-    forest = collops.StarForest(1, there, np.zeros(1, int), comm=comm)
-    forest.bcast(np.ones((1, 2 + comm.rank)))
+def ring(comm):
+    """Return a forest in which every rank has one root, of which the rank before has a leaf."""
+    return collops.StarForest(comm, 1, None, np.array([(comm.rank + 1) % comm.size]), np.zeros(1, int))
+
+
+def forests_of_different_values(comm):
+    forest = ring(comm)
+    forest.bcast(np.ones((1, 2 if comm.rank else 3)))
+
+
+def forests_in_another_order(comm):
+    forests = [ring(comm), ring(comm)]
+    for forest in forests:
+        forest.bcast(np.ones(1))
+    for forest in forests if comm.rank else forests[::-1]:
+        forest.bcast(np.ones(1))
 
 
 WRONG = [
@@ -227,6 +239,8 @@ WRONG = [
     message_that_nobody_takes,
     message_that_nobody_sends,
     one_message_too_few_in_a_group,
+    forests_of_different_values,
+    forests_in_another_order,
 ]
 
 
@@ -299,6 +313,7 @@ def test_right_programs_on_arrays_are_let_through(checked):
     line = collops.random(11, comm=checked, seed=1)
     assert collops.dottest(collops.FirstDerivative(line.layout, comm=checked))
     assert checked.split(0).size == checked.size
+    assert ring(checked).bcast(np.array([checked.rank]))[0] == (checked.rank + 1) % checked.size
 
 
 def test_a_check_that_does_not_exist(comm, monkeypatch):
