@@ -56,9 +56,15 @@ class Interrupted(CollopsError):
         Iterations done.
     signal : int
         Number of the signal.
+
+    Attributes
+    ----------
+    exit_code : int
+        That of the command line, which ``sysexits.h`` calls a temporary failure: the same job again, resumed, may end.
     """
 
     on_all_ranks = True
+    exit_code = 75
 
     def __init__(self, path: str, iteration: int, signal: int) -> None:
         name = Signals(signal).name

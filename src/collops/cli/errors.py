@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 
 from collops.cli.launch import started
-from collops.errors import CollopsError
+from collops.errors import CollopsError, Interrupted
 
 __all__ = ["BAD_INPUT", "guarded", "report"]
 
@@ -41,10 +41,14 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
     Returns
     -------
     int
-        The code of `body`; 2 for a `CollopsError`; 130 after an interrupt; 1 for anything else.
+        The code of `body`; 75 where a signal made all ranks write a checkpoint; 2 for any other `CollopsError`; 130
+        after an interrupt from the keyboard; 1 for anything else.
     """
     try:
         return body()
+    except Interrupted as error:
+        report(command, str(error))
+        return error.exit_code
     except CollopsError as error:
         if debug:
             traceback.print_exc()

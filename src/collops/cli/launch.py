@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collops.comm.cores import available_cores
-from collops.errors import InputError
+from collops.errors import InputError, Interrupted
 
 __all__ = ["Started", "command_for", "environment_for", "launch", "started"]
 
@@ -25,6 +25,7 @@ _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _LAUNCHED = "COLLOPS_LAUNCHED"  # set in what was launched: nothing launched launches again
 _MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PR_SET_PDEATHSIG = 1
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -119,12 +120,14 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
 def launch(ranks: int, arguments: Sequence[str]) -> int:
     """Run this program with `arguments` on `ranks` processes, and wait for it.
 
-    Signals that ask for an end are passed on, so that no rank outlives this process.
+    Signals that ask for an end are passed on, so that no rank outlives this process. Launchers end the ranks at once
+    on SIGTERM, but hand them SIGUSR1, which asks jobs that write checkpoints for the same: they get that in its place.
 
     Returns
     -------
     int
-        The exit code of the launcher; 128 plus the signal where one ended it, as shells count.
+        The exit code of the launcher; 128 plus the signal where one ended it, as shells count, unless the ranks have
+        written a checkpoint.
 
     Raises
     ------
@@ -150,18 +153,19 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     except OSError as problem:
         raise InputError(f"cannot start {command[0]} ({problem.strerror}): check the MPI installation") from None
     received: list[int] = []
+    heeded = any(argument.partition("=")[0] == "--checkpoint" for argument in arguments)
 
     def forward(number: int, _frame: object) -> None:
         received.append(number)
-        process.send_signal(number)
+        process.send_signal(signal.SIGUSR1 if heeded and number == signal.SIGTERM else number)
 
-    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    previous = {number: signal.signal(number, forward) for number in _PASSED_ON}
     try:
         code = process.wait()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if received:
+    if received and code != Interrupted.exit_code:
         return 128 + received[0]
     return code if code >= 0 else 128 - code
 
