@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["Engine", "engine", "engine_of", "memory_of"]
+__all__ = ["Engine", "engine", "engine_of", "memory_of", "when_made"]
 
 
 class Engine:
@@ -98,6 +99,7 @@ def _jax_engine() -> Engine:
 
 
 _NUMPY = Engine("numpy", np, "host")
+_hooks: dict[str, list[Callable[[], None]]] = {}
 _MAKERS = {"cupy": _CupyEngine, "jax": _jax_engine}
 _engines: dict[str, Engine] = {"numpy": _NUMPY}
 _by_type: dict[type, Engine] = {np.ndarray: _NUMPY}
@@ -124,7 +126,18 @@ def engine(name: str | None = None) -> Engine:
         raise InputError(f"there is no engine {name!r}; choose numpy, cupy or jax")
     if importlib.util.find_spec(name) is None:
         raise InputError(f"engine {name!r} needs the package {name}, which is not installed")
-    return _engines.setdefault(name, _MAKERS[name]())
+    made = _engines.setdefault(name, _MAKERS[name]())
+    for hook in _hooks.pop(name, ()):
+        hook()
+    return made
+
+
+def when_made(name: str, hook: Callable[[], None]) -> None:
+    """Call `hook` when the engine called `name` is first asked for; at once if it has been."""
+    if name in _engines:
+        hook()
+    else:
+        _hooks.setdefault(name, []).append(hook)
 
 
 @cache

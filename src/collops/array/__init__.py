@@ -15,11 +15,13 @@ from collops.array.creation import (
     zeros_like,
 )
 from collops.array.distributed import DistributedArray
-from collops.array.fused import Scalars, axpby, divide, dots
+from collops.array.fused import Scalars, axpby, divide, dots, go_and_turn
 from collops.array.io import load, save
 from collops.array.layout import Layout
+from collops.array.pytree import register
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
+from collops.backend import when_made
 
 __all__ = [
     "DistributedArray",
@@ -36,6 +38,7 @@ __all__ = [
     "from_local",
     "full",
     "full_like",
+    "go_and_turn",
     "load",
     "ones",
     "ones_like",
@@ -45,3 +48,5 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+when_made("jax", register)

@@ -292,7 +292,21 @@ def _unary(function: Callable[[Any], Any]) -> Callable[[Variable], Any]:
 
 
 _OPERANDS = (Variable, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
-_BOTH_WAYS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "matmul", "lshift", "rshift")
+_BOTH_WAYS = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "and_",
+    "or_",
+    "xor",
+    "matmul",
+    "lshift",
+    "rshift",
+)
 for _name in _BOTH_WAYS:
     _function, _plain_name = getattr(operator, _name), _name.rstrip("_")
     setattr(Variable, f"__{_plain_name}__", _binary(_function))
@@ -303,7 +317,9 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 for _name in ("neg", "pos", "abs", "invert"):
     setattr(Variable, f"__{_name}__", _unary(getattr(operator, _name)))
 
-jax.tree_util.register_pytree_node(Variable, lambda variable: ((variable.value,), None), lambda _, held: Variable(*held))
+jax.tree_util.register_pytree_node(
+    Variable, lambda variable: ((variable.value,), None), lambda _, held: Variable(*held)
+)
 
 
 def value_of(array: Any) -> Any:
@@ -361,8 +377,12 @@ def _plain(index: Any) -> Any:
 
 
 def _applied(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **arguments: Any) -> Any:
-        return as_result(function(*map(value_of, args), **{name: value_of(arg) for name, arg in arguments.items()}))
+    def call(*args: Any, out: Any = None, **arguments: Any) -> Any:
+        result = function(*map(value_of, args), **{name: value_of(arg) for name, arg in arguments.items()})
+        if out is None:
+            return as_result(result)
+        out[...] = result
+        return out
 
     return call
 

@@ -69,7 +69,7 @@ class DenseMatrix:
         return out
 
     def _conjugate_of(self, y: Any) -> Any:
-        if not self._engine.keeps or y.dtype != self.dtype:
+        if type(y) is not type(self._matrix) or y.dtype != self.dtype:
             return y.conj()
         if self._conjugated is None:
             self._conjugated = self._engine.xp.empty(self.shape[0], self.dtype)

@@ -11,6 +11,7 @@ from collops.backend import engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.dense import dense
+from collops.operators.host_calls import applied_on_host
 from collops.operators.one_rank import OneRank, derivative_of_pylops
 
 __all__ = ["LiftedOperator", "LocalOperator", "SparseMatrix", "lift_local", "store"]
@@ -91,10 +92,11 @@ class LiftedOperator:
     Parameters
     ----------
     operator : object with shape, dtype, matvec and rmatvec
-        For instance one of PyLops or ``scipy.sparse.linalg``.
+        For instance one of PyLops or ``scipy.sparse.linalg``, which also work on arrays of JAX, by calls back to the
+        host; others get arrays of JAX as they are.
     """
 
-    __slots__ = ("_matvec", "_rmatvec", "dtype", "operator", "shape")
+    __slots__ = ("_matvec", "_on_host", "_rmatvec", "dtype", "operator", "shape")
 
     def __init__(self, operator: Any) -> None:
         self.operator = operator
@@ -102,13 +104,19 @@ class LiftedOperator:
         self.dtype = np.dtype(operator.dtype)
         self._matvec = operator.matvec
         self._rmatvec = operator.rmatvec
+        package = type(operator).__module__.partition(".")[0]
+        self._on_host = package in ("pylops", "scipy") and type(operator).__name__ != "JaxOperator"
 
     def forward_local(self, x: Any, out: Any) -> Any:
         """Return ``matvec(x)``."""
+        if self._on_host and not engine_of(x).keeps:
+            return store(applied_on_host(self._matvec, self._rmatvec, self.shape, self.dtype, x), out)
         return store(self._matvec(x), out)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
         """Return ``rmatvec(y)``."""
+        if self._on_host and not engine_of(y).keeps:
+            return store(applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y), out)
         return store(self._rmatvec(y), out)
 
 
@@ -132,13 +140,21 @@ class SparseMatrix:
 
     def forward_local(self, x: Any, out: Any) -> Any:
         """Return the matrix times `x`."""
-        return store(self._matrix @ x, out)
+        if not engine_of(x).keeps:
+            return store(applied_on_host(self._times, self._adjoint_times, self.shape, self.dtype, x), out)
+        return store(self._times(x), out)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
         """Return the conjugate transpose times `y`."""
-        if not self._complex:
-            return store(self._transposed @ y, out)
-        return store((self._transposed @ y.conj()).conj(), out)
+        if not engine_of(y).keeps:
+            return store(applied_on_host(self._adjoint_times, self._times, self.shape[::-1], self.dtype, y), out)
+        return store(self._adjoint_times(y), out)
+
+    def _times(self, x: Any) -> Any:
+        return self._matrix @ x
+
+    def _adjoint_times(self, y: Any) -> Any:
+        return (self._transposed @ y.conj()).conj() if self._complex else self._transposed @ y
 
 
 def store(result: Any, out: Any) -> Any:

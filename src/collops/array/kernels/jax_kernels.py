@@ -14,14 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from collops.array.dtypes import accumulator, combined, real_of
-from collops.array.pytree import register
 from collops.errors import UnsupportedTypeError
 from collops.jax_engine import Variable, value_of
 from collops.jax_engine.variable import canonical
 
 __all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
-
-register()
 
 
 def axpby(a: Any, x: Variable, b: Any, y: Variable, out: Variable | None) -> Variable:

@@ -15,6 +15,7 @@ from collops.backend import engine as engine_called
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.geometry import checked_wavelet
+from collops.operators.host_calls import applied_on_host
 from collops.operators.local import store
 
 __all__ = ["LocalKirchhoff"]
@@ -152,6 +153,10 @@ class LocalKirchhoff:
         return self.adjoint_local(y)
 
     def _apply(self, kernel: Any, source: Any, out: Any, size: int, result_size: int) -> Any:
+        if self.engine.memory == "host" and not engine_of(source).keeps:
+            forward = size == self.shape[1]
+            maps = (self.forward_local, self.adjoint_local) if forward else (self.adjoint_local, self.forward_local)
+            return store(applied_on_host(*maps, (result_size, size), self.dtype, source), out)
         if engine_of(source) is not self.engine:
             raise UnsupportedTypeError(
                 f"this Kirchhoff operator works on arrays of {self.engine.name}, not of {engine_of(source).name}"

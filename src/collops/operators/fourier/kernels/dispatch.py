@@ -13,6 +13,7 @@ __all__ = ["transforms_for"]
 _MODULES = {
     "numpy": "collops.operators.fourier.kernels.numpy_kernels",
     "cupy": "collops.operators.fourier.kernels.cupy_kernels",
+    "jax": "collops.operators.fourier.kernels.jax_kernels",
 }
 
 
