@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Array = TypeVar("Array", DistributedArray, StackedArray)
 
-__all__ = ["Scalars", "axpby", "divide", "dot", "dots"]
+__all__ = ["Scalars", "axpby", "divide", "dot", "dots", "go_and_turn"]
 
 
 class Scalars:
@@ -99,6 +99,38 @@ def _axpby_stacked(a: Any, x: StackedArray, b: Any, y: StackedArray, out: Stacke
         for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
     ]
     return x._like(parts) if out is None else out
+
+
+def go_and_turn(x: Array, length: Any, direction: Array, ratio: Any, gradient: Array) -> None:
+    """Add ``length * direction`` to `x`, and then set `direction` to ``gradient + ratio * direction``. No messages.
+
+    What most Krylov methods end an iteration with; on devices one pass over memory.
+
+    Parameters
+    ----------
+    x, direction : DistributedArray or StackedArray
+        Overwritten; of one layout, and without common memory.
+    length, ratio : number, 0-d array, or tuple of a number and one or two 0-d arrays
+        Coefficients as those of :func:`axpby`.
+    gradient : DistributedArray or StackedArray
+        In the same layout.
+
+    Raises
+    ------
+    LayoutError
+        If layouts differ.
+    UnsupportedTypeError
+        If engines differ, or a result does not fit into its array.
+    """
+    check_alike(x, direction)
+    check_alike(x, gradient)
+    together = getattr(kernels_for(x.engine), "go_and_turn", None)
+    for place, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
+        if together is not None:
+            together(place.local_array, length, old.local_array, ratio, new.local_array)
+        else:
+            axpby(length, old, 1.0, place, out=place)
+            axpby(1.0, new, ratio, old, out=old)
 
 
 def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from collops.array import axpby, dots
+from collops.array import axpby, dots, go_and_turn
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve
@@ -66,11 +66,10 @@ class CG:
         image = state.image = self._image(state.operator, direction, state.image)
         (curvature,) = dots((direction, image))
         curvature, previous_square = abs(curvature), state.residual_square
-        state.x = axpby((1.0, previous_square, curvature), direction, 1.0, state.x, out=state.x)
         state.residual = axpby((-1.0, previous_square, curvature), image, 1.0, state.residual, out=state.residual)
         (residual_square,) = dots((state.residual_agreed, state.residual_agreed))
-        ratio = (1.0, residual_square, previous_square)
-        state.direction = axpby(1.0, state.residual, ratio, direction, out=direction)
+        length, ratio = (1.0, previous_square, curvature), (1.0, residual_square, previous_square)
+        go_and_turn(state.x, length, direction, ratio, state.residual)
         state.residual_square = residual_square
         return state
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from collops.array import Scalars, axpby, dots
+from collops.array import Scalars, axpby, dots, go_and_turn
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
@@ -99,17 +99,21 @@ class CGLS:
             image_square, *others = dots(*pairs)
         curvature = image_square + self.damp**2 * others[0] if others else image_square
         gradient_square = state.gradient_square
-        state.x = axpby((1.0, gradient_square, curvature), direction, 1.0, state.x, out=state.x)
+        length = (1.0, gradient_square, curvature)
         state.residual = axpby((-1.0, gradient_square, curvature), image, 1.0, state.residual, out=state.residual)
         state.gradient = operator._adjoint(state.residual, state.gradient)
         if self.damp:
+            state.x = axpby(length, direction, 1.0, state.x, out=state.x)
             state.gradient = axpby(-(self.damp**2), state.x, 1.0, state.gradient, out=state.gradient)
         if state.late:
             (gradient_square,) = dots((state.gradient, state.gradient))
         else:
             gradient_square, _ = state.monitored = self._squares(state)
         ratio = (1.0, gradient_square, state.gradient_square)
-        state.direction = axpby(1.0, state.gradient, ratio, direction, out=direction)
+        if self.damp:
+            state.direction = axpby(1.0, state.gradient, ratio, direction, out=direction)
+        else:
+            go_and_turn(state.x, length, direction, ratio, state.gradient)
         state.gradient_square = gradient_square
         return state
 

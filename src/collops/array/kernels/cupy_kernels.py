@@ -18,7 +18,7 @@ import numpy as np
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "dots", "go_and_turn", "norm_part"]
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
@@ -42,12 +42,13 @@ _Factors: TypeAlias = tuple[Any, Any, Any]
 class _Functions:
     """What ``vector.cu`` makes of one element type."""
 
-    __slots__ = ("axpby", "divide", "dots", "number", "number_dtype", "per_block", "real_dtype")
+    __slots__ = ("axpby", "divide", "dots", "go_and_turn", "number", "number_dtype", "per_block", "real_dtype")
 
     def __init__(self, element: int, dtype: np.dtype) -> None:
         source = Path(__file__).with_name("vector.cu").read_text()
         module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
         self.axpby = module.get_function("axpby")
+        self.go_and_turn = module.get_function("go_and_turn")
         self.dots = tuple(module.get_function(f"dots{pairs}") for pairs in range(1, _PAIRS + 1))
         self.divide = module.get_function("divide")
         self.number_dtype = accumulator(dtype)
@@ -111,6 +112,21 @@ def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Co
         blocks = min(-(-size // functions.per_block), _MOST_BLOCKS)
         functions.axpby((blocks,), _ONE_BLOCK, (x, y, target, np.int64(size), *first, *second))
     return target
+
+
+def go_and_turn(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
+    """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``, in one pass."""
+    functions = _functions.get(x.dtype)
+    arrays = gradient, direction, x
+    if functions is not None and all(a.dtype == x.dtype and a.flags.c_contiguous for a in arrays):
+        first, second = _plain_coefficient(length, functions), _plain_coefficient(ratio, functions)
+        if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
+            if x.size:
+                blocks = min(-(-x.size // functions.per_block), _MOST_BLOCKS)
+                functions.go_and_turn((blocks,), _ONE_BLOCK, (*arrays, np.int64(x.size), *first, *second))
+            return
+    axpby(length, direction, 1, x, x)
+    axpby(1, gradient, ratio, direction, direction)
 
 
 def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:

@@ -159,8 +159,10 @@ extern "C" __global__ void divide(const Number* a, const Number* b, Number* out)
 enum { BY_VALUE = 0, TIMES_NUMBER = 1, TIMES_REAL = 2 };
 
 #if ELEMENT == 4 || ELEMENT == 5
+__device__ inline Number one() { return {1, 0}; }
 __device__ inline Number times_real(Number a, Real r) { return {a.re * r, a.im * r}; }
 #else
+__device__ inline Number one() { return 1; }
 __device__ inline Number times_real(Number a, Real r) { return a * r; }
 #endif
 
@@ -244,6 +246,58 @@ axpby(const Element* x, const Element* y, Element* out, Index n, Number a, const
                 if (i < n) out[i] = combine(x[i], y[i]);
             }
         }
+    }
+}
+
+#define GO_IN_FLIGHT 2
+
+// x + length * direction in x, and then gradient + ratio * direction in direction. The arrays share no memory.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+go_and_turn(const Element* gradient, Element* direction, Element* x, Index n, Number length, const void* length_scalar,
+            const void* length_divisor, int length_kind, Number ratio, const void* ratio_scalar,
+            const void* ratio_divisor, int ratio_kind)
+{
+    Combination go, turn;
+    go.a = coefficient(length, length_scalar, length_divisor, length_kind);
+    go.b = turn.a = one();
+    turn.b = coefficient(ratio, ratio_scalar, ratio_divisor, ratio_kind);
+    go.without_x = is_zero(go.a);
+    turn.without_y = is_zero(turn.b);
+    go.without_y = turn.without_x = false;
+
+    const Index words = aligned(gradient) && aligned(direction) && aligned(x) ? n / PER_LOAD : 0;
+    const Index step = static_cast<Index>(gridDim.x) * BLOCK * GO_IN_FLIGHT;
+    for (Index start = static_cast<Index>(blockIdx.x) * BLOCK * GO_IN_FLIGHT + threadIdx.x; start < words;
+         start += step) {
+        Pack gradients[GO_IN_FLIGHT], directions[GO_IN_FLIGHT], places[GO_IN_FLIGHT];
+#pragma unroll
+        for (int k = 0; k < GO_IN_FLIGHT; ++k) {
+            const Index i = start + k * BLOCK;
+            if (i < words) {
+                gradients[k].words = reinterpret_cast<const uint4*>(gradient)[i];
+                directions[k].words = reinterpret_cast<const uint4*>(direction)[i];
+                places[k].words = reinterpret_cast<const uint4*>(x)[i];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < GO_IN_FLIGHT; ++k) {
+            const Index i = start + k * BLOCK;
+            if (i < words) {
+#pragma unroll
+                for (int e = 0; e < PER_LOAD; ++e) {
+                    places[k].parts.e[e] = go(directions[k].parts.e[e], places[k].parts.e[e]);
+                    directions[k].parts.e[e] = turn(gradients[k].parts.e[e], directions[k].parts.e[e]);
+                }
+                reinterpret_cast<uint4*>(x)[i] = places[k].words;
+                reinterpret_cast<uint4*>(direction)[i] = directions[k].words;
+            }
+        }
+    }
+    const Index threads = static_cast<Index>(gridDim.x) * BLOCK;
+    for (Index i = words * PER_LOAD + static_cast<Index>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += threads) {
+        const Element old = direction[i];
+        x[i] = go(old, x[i]);
+        direction[i] = turn(gradient[i], old);
     }
 }
 
@@ -336,6 +390,8 @@ __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, do
     return sums[0];
 }
 
+#define MOST_PAIRS 4
+
 struct Pair {
     const Element* x;
     const Element* y;
@@ -350,10 +406,14 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
                                   unsigned places, unsigned fresh, double x_sign)
 {
     __shared__ bool last;
+    Sum totals[MOST_PAIRS];  // threads wait for each other after the last pair only
     for (int p = 0; p < count; ++p) {
         const Pair pair = pairs[p];
-        const Sum sum = block_sum(pair.x == pair.y ? thread_sum<true>(pair.x, pair.y, pair.n, x_sign)
-                                                   : thread_sum<false>(pair.x, pair.y, pair.n, x_sign));
+        totals[p] = pair.x == pair.y ? thread_sum<true>(pair.x, pair.y, pair.n, x_sign)
+                                     : thread_sum<false>(pair.x, pair.y, pair.n, x_sign);
+    }
+    for (int p = 0; p < count; ++p) {
+        const Sum sum = block_sum(totals[p]);
         if (threadIdx.x == 0) reinterpret_cast<Sum*>(partial)[p * gridDim.x + blockIdx.x] = sum;
     }
     if (threadIdx.x == 0) {
@@ -365,16 +425,18 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
     __threadfence();
     const volatile double* sums = partial;
     for (int p = 0; p < count; ++p) {
-        Sum sum = Sum();
+        totals[p] = Sum();
         for (unsigned block = threadIdx.x; block < gridDim.x; block += BLOCK) {
             const unsigned at = (p * gridDim.x + block) * SUM_PARTS;
 #if SUM_PARTS == 2
-            add(sum, Sum{sums[at], sums[at + 1]});
+            add(totals[p], Sum{sums[at], sums[at + 1]});
 #else
-            add(sum, sums[at]);
+            add(totals[p], sums[at]);
 #endif
         }
-        sum = block_sum(sum);
+    }
+    for (int p = 0; p < count; ++p) {
+        const Sum sum = block_sum(totals[p]);
         if (threadIdx.x == 0) {
             const unsigned place = (places >> (4 * p)) & 15u;
             const Number value = as_number(sum);
