@@ -1,6 +1,7 @@
 """Every CUDA source of the package compiles, on a machine without a GPU.
 
-A source that is compiled in several ways says so in lines ``// compile-with: OPTIONS``, each of which is tried.
+A source that is compiled in several ways says so in lines ``// compile-with: OPTIONS``, each of which is tried, and
+one that continues another in a line ``// compile-after: PATH``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ CASES = [
     for path in SOURCES
     for options in re.findall(r"^// compile-with:(.*)$", path.read_text(), re.MULTILINE) or [""]
 ]
+
+
+def text_of(path: Path) -> str:
+    """The source, after the one that it continues."""
+    before = re.search(r"^// compile-after: (.*)$", path.read_text(), re.MULTILINE)
+    return ((path.parent / before[1]).read_text() if before else "") + path.read_text()
 
 
 def nvrtc_library() -> str | None:
@@ -56,10 +63,13 @@ def compile_with_nvrtc(library: str, source: str, options: list[str]) -> str:
 def test_cuda_source_compiles(path, options, tmp_path):
     nvcc, library = shutil.which("nvcc"), nvrtc_library()
     if library:
-        log = compile_with_nvrtc(library, path.read_text(), ["-std=c++17", "-arch=sm_90", *options])
+        log = compile_with_nvrtc(library, text_of(path), ["-std=c++17", "-arch=sm_90", *options])
         assert not log, log
     elif nvcc:
-        command = [nvcc, "-std=c++17", "-arch=sm_90", "-cubin", *options, "-o", str(tmp_path / "out.cubin"), str(path)]
+        source = tmp_path / path.name
+        source.write_text(text_of(path))
+        target = str(tmp_path / "out.cubin")
+        command = [nvcc, "-std=c++17", "-arch=sm_90", "-cubin", *options, "-o", target, str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     else:

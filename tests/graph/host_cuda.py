@@ -1,13 +1,16 @@
-"""As much of CuPy as prepares and launches kernels, on the host: sources are compiled as C++, threads run in turn.
+"""As much of CuPy as prepares and launches kernels, on the host: sources are compiled as C++.
 
-Threads that wait for each other, or pass numbers to each other, cannot be run in this way.
+The threads of a block run in turn, so that kernels in which they pass numbers to each other, or wait for each other,
+can only be run with blocks of one thread. Blocks run at once, and may wait for each other and for those of other processes.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -17,17 +20,43 @@ import numpy as np
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 DRIVER = """
 #include <cstring>
+#include <sched.h>
+#include <utility>
 #define __HIPCC_RTC__
 #define __global__
 #define __device__
 #define __restrict__
-struct Index { int x; };
-extern "C" { Index blockIdx, blockDim, gridDim, threadIdx; }
+struct Number { int x; };
+thread_local Number blockIdx, blockDim, gridDim, threadIdx;
 inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
 inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 template <typename T> T atomicAdd(T* place, T value) { T old = *place; *place += value; return old; }
+inline unsigned long long atomicAdd(unsigned long long* place, unsigned long long value)
+{
+    return __atomic_fetch_add(place, value, __ATOMIC_SEQ_CST);
+}
 template <typename T> T __shfl_down(T value, int, int) { return value; }
+inline void __syncthreads() {}
+inline void __threadfence_system() { __sync_synchronize(); }
 #include SOURCE
+template <typename... A, std::size_t... I>
+void call(void (*kernel)(A...), void** parameters, std::index_sequence<I...>)
+{
+    kernel(*static_cast<A*>(parameters[I])...);
+}
+template <typename... A>
+void run(void (*kernel)(A...), void** parameters, int block, int blocks, int threads)
+{
+    blockIdx.x = block, gridDim.x = blocks, blockDim.x = threads;
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x)
+        call(kernel, parameters, std::index_sequence_for<A...>());
+}
+"""
+ENTRY = """
+extern "C" void run_{0}(void** parameters, int block, int blocks, int threads)
+{{
+    run({0}, parameters, block, blocks, threads);
+}}
 """
 
 
@@ -39,9 +68,15 @@ class RawModule:
     def __init__(self, code: str, options: tuple[str, ...]) -> None:
         name = f"{abs(hash((code, options)))}"
         source, driver, library = (self.folder / f"{name}{suffix}" for suffix in (".cu", ".cpp", ".so"))
-        source.write_text(code)
-        driver.write_text(DRIVER)
+        source.write_text(
+            code.replace("< least) {", "< least) {\n            sched_yield();")
+        )  # others may have its core
         kept = [option for option in options if option.startswith("-D")]
+        chosen = subprocess.run(
+            [COMPILER, "-E", "-x", "c++", *kept, str(source)], capture_output=True, text=True, check=True
+        )
+        kernels = re.findall(r"__global__ void (\w+)\(", chosen.stdout)
+        driver.write_text(DRIVER + "".join(ENTRY.format(kernel) for kernel in kernels))
         command = [COMPILER, "-O1", "-ffp-contract=off", "-w", "-fPIC", "-shared", "-std=c++20", *kept]
         command += [f'-DSOURCE="{source}"', "-o", str(library), str(driver)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -49,30 +84,24 @@ class RawModule:
         self._library = ctypes.CDLL(str(library))
 
     def get_function(self, name: str) -> Any:
-        """Return what runs a kernel."""
-        function = getattr(self._library, name)
-        indices = {
-            each: (ctypes.c_int * 1).in_dll(self._library, each)
-            for each in ("blockIdx", "blockDim", "gridDim", "threadIdx")
-        }
-
-        def launch(grid: tuple[int], block: tuple[int], arguments: tuple[Any, ...]) -> None:
-            passed = [_argument(value) for value in arguments]
-            indices["gridDim"][0], indices["blockDim"][0] = grid[0], block[0]
-            for indices["blockIdx"][0] in range(grid[0]):
-                for indices["threadIdx"][0] in range(block[0]):
-                    function(*passed)
-
-        return launch
+        """Return a kernel, as far as it can be launched by the driver."""
+        address = ctypes.cast(getattr(self._library, f"run_{name}"), ctypes.c_void_p).value
+        return types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=address), module=self)
 
 
-def _argument(value: Any) -> Any:
-    """Return an argument as CuPy passes it."""
-    if isinstance(value, np.ndarray):
-        return ctypes.c_void_p(value.ctypes.data)
-    if isinstance(value, np.generic):
-        return {"i": ctypes.c_int, "u": ctypes.c_uint64, "f": ctypes.c_double}[value.dtype.kind](value.item())
-    return ctypes.c_longlong(value)
+_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+
+
+def _launch(function: int, blocks: int, _y: int, _z: int, threads: int, *rest: int) -> None:
+    parameters, run = rest[4], _RUN(function)
+    if blocks == 1:
+        run(parameters, 0, 1, threads)
+        return
+    workers = [threading.Thread(target=run, args=(parameters, block, blocks, threads)) for block in range(blocks)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 class _Memory:
@@ -109,9 +138,15 @@ def fake_cupy(folder: Path) -> types.ModuleType:
     RawModule.folder = folder
     module = types.ModuleType("cupy")
     module.RawModule = RawModule  # type: ignore[attr-defined]
-    module.asarray = np.asarray  # type: ignore[attr-defined]
-    runtime = types.SimpleNamespace(is_hip=False)
+    module.ndarray = Array  # type: ignore[attr-defined]
+    module.uint64 = np.uint64  # type: ignore[attr-defined]
+    module.asarray = lambda values: np.asarray(values).view(Array)  # type: ignore[attr-defined]
+    module.zeros = lambda *given: np.zeros(*given).view(Array)  # type: ignore[attr-defined]
+    module.empty = lambda *given: np.empty(*given).view(Array)  # type: ignore[attr-defined]
     module.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
-        Device=_Device, runtime=runtime, get_current_stream=lambda: None
+        Device=_Device,
+        runtime=types.SimpleNamespace(is_hip=False),
+        driver=types.SimpleNamespace(launchKernel=_launch),
+        get_current_stream=lambda: types.SimpleNamespace(ptr=0),
     )
     return module

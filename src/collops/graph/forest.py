@@ -12,6 +12,7 @@ from collops.comm.given import checked_communicator
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.moving import Fetching, Moving, UnderWay, UnderWayFetch, check_alike, flat_points
 from collops.graph.plan import Plan, plan_of
+from collops.graph.wires.agreed import agreed
 from collops.graph.wires.choice import check_name, wire_for
 from collops.graph.wires.own import OwnWire
 from collops.graph.wires.wire import Channel, Routes
@@ -254,21 +255,14 @@ class StarForest:
         UnsupportedTypeError
             If dtypes or engines differ, or `op` has no meaning for the dtype.
         """
-        return self.start_bcast(roots, leaves, op).finish()
+        moving, roots, leaves = self._down(roots, leaves, op)
+        moving.move(roots, leaves)
+        return leaves
 
     def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> UnderWay:
         """Start a :meth:`bcast`; the result is there after :meth:`UnderWay.finish`. Collective."""
-        known = self._seen(True, op, roots, leaves)
-        if known is not None:
-            return known.start(roots, leaves)
-        engine = engine_of(roots)
-        given = flat_points(roots, engine, self.nroots, True, "roots", False)
-        if leaves is None:
-            leaves = engine.xp.zeros((self.leaf_space, *given.shape[1:]), given.dtype)
-        else:
-            check_alike(given, leaves, engine, engine_of(leaves))
-            flat_points(leaves, engine, self.leaf_space, False, "leaves", True)
-        return self._moving(True, op, given, leaves, engine).start(given, leaves)
+        moving, roots, leaves = self._down(roots, leaves, op)
+        return moving.start(roots, leaves)
 
     def reduce(self, leaves: Any, roots: Any, op: str = "sum") -> Any:
         """Combine every root with the values of its leaves. Collective: one neighbour exchange.
@@ -293,18 +287,14 @@ class StarForest:
         LayoutError, UnsupportedTypeError
             As for :meth:`bcast`.
         """
-        return self.start_reduce(leaves, roots, op).finish()
+        moving, leaves = self._up(leaves, roots, op)
+        moving.move(leaves, roots)
+        return roots
 
     def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> UnderWay:
         """Start a :meth:`reduce`; the result is there after :meth:`UnderWay.finish`. Collective."""
-        known = self._seen(False, op, leaves, roots)
-        if known is not None:
-            return known.start(leaves, roots)
-        engine = engine_of(leaves)
-        check_alike(leaves, roots, engine, engine_of(roots))
-        given = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
-        flat_points(roots, engine, self.nroots, True, "roots", True)
-        return self._moving(False, op, given, roots, engine).start(given, roots)
+        moving, leaves = self._up(leaves, roots, op)
+        return moving.start(leaves, roots)
 
     def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
         """Combine roots with their leaves one after the other; each leaf gets what its root had just before.
@@ -536,6 +526,31 @@ class StarForest:
 
     # How it is done
 
+    def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Moving, Any, Any]:
+        """Return what moves these roots to these leaves, and both."""
+        known = self._seen(True, op, roots, leaves)
+        if known is not None:
+            return known, roots, leaves
+        engine = engine_of(roots)
+        given = flat_points(roots, engine, self.nroots, True, "roots", False)
+        if leaves is None:
+            leaves = engine.xp.zeros((self.leaf_space, *given.shape[1:]), given.dtype)
+        else:
+            check_alike(given, leaves, engine, engine_of(leaves))
+            flat_points(leaves, engine, self.leaf_space, False, "leaves", True)
+        return self._moving(True, op, given, leaves, engine), given, leaves
+
+    def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Moving, Any]:
+        """Return what moves these leaves to these roots, and the leaves."""
+        known = self._seen(False, op, leaves, roots)
+        if known is not None:
+            return known, leaves
+        engine = engine_of(leaves)
+        check_alike(leaves, roots, engine, engine_of(roots))
+        given = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
+        flat_points(roots, engine, self.nroots, True, "roots", True)
+        return self._moving(False, op, given, roots, engine), given
+
     def _seen(self, down: bool, op: str, source: Any, target: Any) -> Moving | None:
         """Return the mover of arrays such as have passed all checks before; small messages cannot wait for more."""
         if target is None:
@@ -571,7 +586,9 @@ class StarForest:
         if key not in self._channels:
             nbytes = self.plan.most_points * width * dtype.itemsize
             wire = wire_for(self.comm, self.wire, engine, nbytes)
-            self._channels[key] = wire.channel(self._routes(down), _flat(width), dtype, engine, self._tag)
+            channel = wire.channel(self._routes(down), _flat(width), dtype, engine, self._tag)
+            way = "roots to leaves" if down else "leaves to roots"
+            self._channels[key] = agreed(channel, self.comm, way=way, forest=self._tag, values=width, dtype=str(dtype))
         return self._channels[key]
 
     def _routes(self, down: bool) -> Routes:

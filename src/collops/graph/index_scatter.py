@@ -255,6 +255,8 @@ def _flat(array: Any, end: End, what: str) -> Any:
         array = array.local_array
     elif array.shape != (end,):
         raise LayoutError(f"{what} has the shape ({end},), but this array has {tuple(array.shape)}")
+    if array.ndim == 1:
+        return array  # which the forest sees to be contiguous
     if not array.flags.c_contiguous:
         raise LayoutError(f"{what} must be contiguous")
     return array.reshape(-1)

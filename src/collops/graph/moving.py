@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.graph.packing import Index, check_operation, packing_for
+from collops.graph.wires.wire import Motion
 from collops.profile import messages
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Moving:
         Whether sums have one order.
     """
 
-    __slots__ = ("_channel", "_elements", "_kind", "_local", "_nbytes", "_pack", "_shape", "_unpack")
+    __slots__ = ("_begin", "_elements", "_finish", "_move", "_nbytes", "_sends", "_shape", "_start", "_stay")
 
     def __init__(
         self,
@@ -78,45 +79,51 @@ class Moving:
         deterministic: bool,
     ) -> None:
         check_operation(op, dtype)
-        mover = packing_for(engine).mover
         width = prod(block)
         self._shape = () if width == 1 else (width,)
         source, target = (plan.roots, plan.leaves) if down else (plan.leaves, plan.roots)
         here, there = (plan.local_roots, plan.local_leaves) if down else (plan.local_leaves, plan.local_roots)
-        self._channel = channel if width else None
-        self._local = mover(here, there, op, dtype, width, deterministic) if here.size and width else None
-        self._pack: Any = None
-        self._unpack = None
-        if self._channel is not None:
-            self._pack = self._channel.packer(source.points, packing_for(engine), dtype, width)
-            if target.points.size:
-                arrived = Index.run(target.points.size)
-                self._unpack = mover(arrived, target.points, op, dtype, width, deterministic)
+        motion = Motion(source.points, target.points, here, there, op, dtype, width, deterministic, packing_for(engine))
+        self._sends = channel is not None and width > 0
+        self._stay: Any = None
+        if channel is not None and width:
+            self._begin = channel.begin
+            self._start, self._finish, self._move = (
+                channel.starter(motion),
+                channel.finisher(motion),
+                channel.mover(motion),
+            )
+        elif width:
+            self._stay = motion.move(here, there)
         self._elements = source.points.size * width
         self._nbytes = self._elements * dtype.itemsize
+
+    def move(self, source: Any, target: Any) -> None:
+        """Move from start to end; both arrays have been checked."""
+        if not self._sends:
+            self.start(source, target)
+            return
+        if messages.active:
+            messages.record("exchange", self._elements, self._nbytes)
+        shape = self._shape
+        self._move(_points(source, shape), _points(target, shape))
 
     def start(self, source: Any, target: Any) -> UnderWay:
         """Start moving; both arrays have been checked."""
         shape = self._shape
-        flat_source = _points(source, shape)
         transfer = None
-        if self._channel is not None:
-            transfer = self._channel.begin()
-            self._pack(flat_source, transfer)
-            transfer.post()
+        if self._sends:
             if messages.active:
                 messages.record("exchange", self._elements, self._nbytes)
-        if self._local is not None:
-            self._local(flat_source, _points(target, shape))
+            transfer = self._begin()
+            self._start(_points(source, shape), _points(target, shape), transfer)
+        elif self._stay is not None:
+            self._stay(_points(source, shape), _points(target, shape))
         return UnderWay(self, transfer, target)
 
     def complete(self, transfer: Transfer, target: Any) -> None:
         """Take what has arrived."""
-        transfer.wait()
-        if self._unpack is not None:
-            shape = self._shape
-            self._unpack(transfer.incoming, _points(target, shape))
-        transfer.release()
+        self._finish(transfer, _points(target, self._shape))
 
 
 class Fetching:
@@ -149,11 +156,16 @@ class Fetching:
         self._fetch_local = moves.fetcher(Index.run(plan.local_roots.size), plan.local_roots, op, dtype, width)
         self._scatter = moves.mover(Index.run(plan.local_leaves.size), plan.local_leaves, "replace", dtype, width, True)
         self._local = plan.local_leaves.size if width else 0
-        self._pack: Any = None
+        self._send: Any = None
         self._answer: Any = None
         if self._up is not None and self._down is not None:
-            self._pack = self._up.packer(plan.leaves.points, moves, dtype, width)
-            self._answer = self._down.packer(Index.run(plan.roots.points.size), moves, dtype, width)
+            nothing, arrived = Index.run(0), Index.run(plan.roots.points.size)
+            self._send = self._up.starter(
+                Motion(plan.leaves.points, arrived, nothing, nothing, "replace", dtype, width, True, moves)
+            )
+            self._answer = self._down.starter(
+                Motion(arrived, plan.leaves.points, nothing, nothing, "replace", dtype, width, True, moves)
+            )
         self._fetch = moves.fetcher(Index.run(plan.roots.points.size), plan.roots.points, op, dtype, width)
         self._unpack = moves.mover(
             Index.run(plan.leaves.points.size), plan.leaves.points, "replace", dtype, width, True
@@ -169,8 +181,7 @@ class Fetching:
         transfer = None
         if self._up is not None:
             transfer = self._up.begin()
-            self._pack(given, transfer)
-            transfer.post()
+            self._send(given, given, transfer)
             self._record(0)
         mine = None
         if self._local:
@@ -191,8 +202,7 @@ class Fetching:
         arrived = transfer.incoming
         self._fetch(arrived, roots, arrived)
         answer = self._down.begin()
-        self._answer(arrived, answer)
-        answer.post()
+        self._answer(arrived, arrived, answer)
         transfer.release()
         self._record(1)
         answer.wait()

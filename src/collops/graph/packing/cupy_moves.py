@@ -16,9 +16,10 @@ import numpy as np
 
 from collops.errors import LayoutError
 from collops.graph.packing.index import Index
+from collops.graph.packing.launch import Launch
 from collops.graph.packing.operations import OPERATIONS
 
-__all__ = ["described", "fetcher", "mover"]
+__all__ = ["described", "fetcher", "kernel", "mover", "processors", "segments"]
 
 Move: TypeAlias = Callable[[Any, Any], None]
 
@@ -27,7 +28,7 @@ _ELEMENTS = (
     *("int32", "uint32", "int64", "uint64", "bool"),
 )
 _ADDED_ATOMICALLY = ("float32", "float64", "complex64", "complex128", "int32", "uint32", "int64", "uint64")
-_BLOCK = 256
+_THREADS = 256
 _BLOCKS_PER_PROCESSOR = 16
 
 
@@ -44,8 +45,7 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
         return _launching("move", source, op, dtype, width, target.size, described(target))
     if not deterministic and op == "sum" and dtype.name in _ADDED_ATOMICALLY:
         return _launching("add_atomically", source, op, dtype, width, target.size, described(target))
-    segments = target.segments
-    return _launching("fold", source, op, dtype, width, len(segments.points), _segments(target))
+    return _launching("fold", source, op, dtype, width, len(target.segments.points), segments(target))
 
 
 def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
@@ -53,14 +53,9 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     count = len(target.segments.points)
     if not count:
         return _nothing
-    kernel = _kernel("fetch", op, dtype)
-    grid = _grid(count * width)
-    rest = (count, width, *described(source), *_segments(target))
-
-    def fetch(given: Any, taken: Any, before: Any) -> None:
-        kernel(grid, (_BLOCK,), (given, taken, before, *rest))
-
-    return fetch
+    return Launch(
+        kernel("fetch", op, dtype), *_grid(count * width), 3, count, width, *described(source), *segments(target)
+    )
 
 
 def _nothing(given: Any, taken: Any, before: Any = None) -> None:
@@ -70,14 +65,7 @@ def _nothing(given: Any, taken: Any, before: Any = None) -> None:
 def _launching(
     name: str, source: Index, op: str, dtype: np.dtype, width: int, count: int, target: tuple[Any, ...]
 ) -> Move:
-    kernel = _kernel(name, op, dtype)
-    grid, block = _grid(count * width), (_BLOCK,)
-    rest = (count, width, *described(source), *target)
-
-    def launch(given: Any, taken: Any) -> None:
-        kernel(grid, block, (given, taken, *rest))
-
-    return launch
+    return Launch(kernel(name, op, dtype), *_grid(count * width), 2, count, width, *described(source), *target)
 
 
 def _copying(source: Index, target: Index, dtype: np.dtype, width: int) -> Move:
@@ -114,7 +102,8 @@ def _numbers(index: Index) -> Any:
     return index.kept((cupy.cuda.Device().id, "numbers"), lambda: _on_device(index.points))
 
 
-def _segments(index: Index) -> tuple[Any, Any, Any]:
+def segments(index: Index) -> tuple[Any, Any, Any]:
+    """Return the different points of an index and the positions of each, as kernels take them."""
     return index.kept((cupy.cuda.Device().id, "segments"), lambda: tuple(_on_device(array) for array in index.segments))
 
 
@@ -131,22 +120,29 @@ def _on_device(numbers: np.ndarray) -> Any:
     return cupy.asarray(numbers.astype(np.int32))
 
 
-def _grid(values: int) -> tuple[int]:
-    most = _BLOCKS_PER_PROCESSOR * _processors(cupy.cuda.Device().id)
-    return (max(1, min(-(-values // _BLOCK), most)),)
+def _grid(values: int) -> tuple[int, int]:
+    """Return the numbers of blocks and of their threads."""
+    most = _BLOCKS_PER_PROCESSOR * processors(cupy.cuda.Device().id)
+    return max(1, min(-(-values // _THREADS), most)), _THREADS
 
 
 @cache
-def _processors(device: int) -> int:
+def processors(device: int) -> int:
+    """Return how many multiprocessors a device has."""
     return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
 
 
-def _kernel(name: str, op: str, dtype: np.dtype) -> Any:
-    return _module(cupy.cuda.Device().id, _ELEMENTS.index(dtype.name), OPERATIONS.index(op)).get_function(name)
+def kernel(name: str, op: str, dtype: np.dtype, following: Path | None = None) -> Any:
+    """Return a kernel for an operation and a type: one of ``moves.cu``, or of a source that is written to follow it."""
+    element, operation = _ELEMENTS.index(dtype.name), OPERATIONS.index(op)
+    return _module(cupy.cuda.Device().id, element, operation, following).get_function(name)
 
 
 @cache
-def _module(device: int, element: int, operation: int) -> Any:
+def _module(device: int, element: int, operation: int, following: Path | None) -> Any:
     contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
     options = ("-std=c++17", *contraction, f"-DELEMENT={element}", f"-DOPERATION={operation}")
-    return cupy.RawModule(code=Path(__file__).with_name("moves.cu").read_text(), options=options)
+    source = Path(__file__).with_name("moves.cu").read_text()
+    if following is not None:
+        source += following.read_text()
+    return cupy.RawModule(code=source, options=options)

@@ -18,7 +18,7 @@ import numpy as np
 from collops.errors import CommunicationError, InputError
 from collops.graph.packing import Index, packing_for
 from collops.graph.plan import Segment
-from collops.graph.wires.wire import Routes, Wire
+from collops.graph.wires.wire import Motion, Routes, Wire
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -161,18 +161,17 @@ def _time(comm: Communicator, engine: Engine, name: str, size: int) -> float:
     )
     dtype = np.dtype(np.uint8)
     channel = wire_for(comm, name, engine, size).channel(routes, (), dtype, engine, _TRIAL_TAG)
-    pack = channel.packer(Index.run(size), packing_for(engine), dtype, 1)
-    source = engine.xp.zeros(size, dtype)
+    everything, nothing = Index.run(size), Index.run(0)
+    move = channel.mover(
+        Motion(everything, everything, nothing, nothing, "replace", dtype, 1, True, packing_for(engine))
+    )
+    source, target = (engine.xp.zeros(size, dtype) for _ in range(2))
     spent: list[float] = []
     for _ in range(_TRIALS):
         comm.barrier()
         begin = time.perf_counter()
         for _ in range(3):
-            transfer = channel.begin()
-            pack(source, transfer)
-            transfer.post()
-            transfer.wait()
-            transfer.release()
+            move(source, target)
         engine.synchronize()
         spent.append(time.perf_counter() - begin)
     channel.free()

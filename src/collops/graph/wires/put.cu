@@ -2,95 +2,207 @@
 //
 // For every place of a channel a rank counts how often it has filled and how often it has read it. Counters live in
 // symmetric memory and are kept by the kernels themselves, so that a CUDA graph which recorded them can be replayed.
+// Kernels that take what arrives wait for it themselves; `exchange` sends first and takes then, all in one launch, whose
+// blocks must therefore all be on the device at once: few enough for several such kernels.
 //
-// compile-with: -DBYTES=1
-// compile-with: -DBYTES=4
-// compile-with: -DBYTES=16
+// Elements, their operations and points are those of the kernels of moves, which this text follows.
+//
+// compile-after: ../packing/moves.cu
+// compile-with: -DELEMENT=3 -DOPERATION=0
+// compile-with: -DELEMENT=5 -DOPERATION=1
+// compile-with: -DELEMENT=0 -DOPERATION=4
 
-#ifndef BYTES
-#define BYTES 4
-#endif
-
-typedef long long Long;
 typedef unsigned long long Count;
 
-#if BYTES == 1
-typedef unsigned char Element;
-#elif BYTES == 2
-typedef unsigned short Element;
-#elif BYTES == 4
-typedef unsigned int Element;
-#elif BYTES == 8
-typedef unsigned long long Element;
+// What `state` counts of a place: uses that were sent, blocks that have sent theirs, uses that were read, blocks that
+// have read theirs.
+#define SENT 0
+#define SENDING 1
+#define READ 2
+#define READING 3
+
+#define AT_ONCE 4  // loads of a thread before its stores, to have enough under way
+
+__device__ inline Count now(const Count* counter) { return *static_cast<const volatile Count*>(counter); }
+
+__device__ inline void wait_for_all(Long ranks, const Count* const* counters, Count least)
+{
+    for (Long r = threadIdx.x; r < ranks; r += blockDim.x)
+        while (now(counters[r]) < least) {
+        }
+    __threadfence_system();
+    __syncthreads();
+}
+
+// Whether this thread speaks for the grid: every block has come here, and what they stored can be seen everywhere.
+__device__ inline bool comes_last(Count* come)
+{
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x || atomicAdd(come, static_cast<Count>(1)) + 1 != gridDim.x) return false;
+    *come = 0;
+    __threadfence_system();
+    return true;
+}
+
+__device__ inline void tell_all(Long ranks, Count* const* counters, Count use)
+{
+    for (Long r = 0; r < ranks; ++r) *static_cast<volatile Count*>(counters[r]) = use;
+}
+
+// Moves values, several loads of a thread before its stores. No point of `to` is there twice.
+__device__ inline void move_values(
+    const Element* source, Element* target, Long points, Long width, const Points& from, const Points& to)
+{
+    const Long count = points * width, stride = static_cast<Long>(gridDim.x) * blockDim.x;
+    for (Long t = blockIdx.x * static_cast<Long>(blockDim.x) + threadIdx.x; t < count; t += AT_ONCE * stride) {
+        Element values[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const Long u = t + k * stride, point = width == 1 ? u : u / width;
+            if (u < count) values[k] = source[from[point] * width + (u - point * width)];
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const Long u = t + k * stride, point = width == 1 ? u : u / width;
+            if (u >= count) break;
+            Element* place = target + to[point] * width + (u - point * width);
+#if OPERATION == REPLACE
+            *place = values[k];
 #else
-struct alignas(16) Element {
-    unsigned long long low, high;
-};
+            *place = combine(*place, values[k]);
 #endif
-
-__device__ inline void wait_until(const volatile Count* counter, Count least)
-{
-    while (*counter < least) {
-    }
-}
-
-__device__ inline Long point_at(const int* numbers, Long start, Long inner, Long middle, Long by_inner, Long by_middle,
-    Long by_outer, Long i)
-{
-    if (numbers) return numbers[i];
-    if (i < inner) return start + i * by_inner;
-    const unsigned position = static_cast<unsigned>(i), row = position / static_cast<unsigned>(inner);
-    const unsigned plane = row / static_cast<unsigned>(middle);
-    return start + (position - row * static_cast<unsigned>(inner)) * by_inner
-        + (row - plane * static_cast<unsigned>(middle)) * by_middle + plane * by_outer;
-}
-
-// Packs and puts. `stops` are the ends of the receivers' segments of the buffer, `targets` where the segments go;
-// `read_here` the counters that receivers raise when they have read, `filled_there` those that this rank raises;
-// `state` is how often the place was filled, and how many blocks are done.
-extern "C" __global__ void put(const Element* __restrict__ source, Long points, Long width, const int* numbers, Long start,
-    Long inner, Long middle, Long by_inner, Long by_middle, Long by_outer, int receivers, const Long* __restrict__ stops,
-    Element* const* __restrict__ targets, const Count* const* __restrict__ read_here,
-    Count* const* __restrict__ filled_there, Count* state)
-{
-    const Count use = *static_cast<volatile Count*>(state);
-    for (int r = threadIdx.x; r < receivers; r += blockDim.x) wait_until(read_here[r], use);
-    __threadfence_system();
-    __syncthreads();
-    int receiver = 0;
-    for (Long t = blockIdx.x * static_cast<Long>(blockDim.x) + threadIdx.x; t < points * width;
-         t += static_cast<Long>(gridDim.x) * blockDim.x) {
-        const Long point = width == 1 ? t : t / width, value = t - point * width;
-        while (point >= stops[receiver]) ++receiver;
-        const Long begin = receiver ? stops[receiver - 1] : 0;
-        targets[receiver][(point - begin) * width + value]
-            = source[point_at(numbers, start, inner, middle, by_inner, by_middle, by_outer, point) * width + value];
-    }
-    __threadfence_system();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        if (atomicAdd(&state[1], static_cast<Count>(1)) + 1 == gridDim.x) {
-            state[1] = 0;
-            state[0] = use + 1;
-            __threadfence_system();
-            for (int r = 0; r < receivers; ++r) *static_cast<volatile Count*>(filled_there[r]) = use + 1;
         }
     }
 }
 
-// Waits until all senders have filled the place once more.
-extern "C" __global__ void arrive(int senders, const Count* const* __restrict__ filled_here, Count* state)
+// What leaves: `stops` are the ends of the receivers' segments, `places` where the segments go; `read_here` the counters
+// that receivers raise when they have read, `filled_there` those that this rank raises.
+#define LEAVING                                                                                                        \
+    Long leaving, POINTS(from), Long receivers, const Long *stops, Element *const *places,                             \
+        const Count *const *read_here, Count *const *filled_there
+// What stays on this device.
+#define STAYING Long staying, POINTS(here), POINTS(there)
+// What arrives, in `incoming`: `filled_here` are the counters that senders raise, `read_there` those that this rank raises.
+#define ARRIVING                                                                                                       \
+    const Element *incoming, Long senders, const Count *const *filled_here, Count *const *read_there, Count *state
+
+__device__ inline void send(const Element* source, Long width, Long leaving, const Points& from, Long receivers,
+    const Long* stops, Element* const* places, const Count* const* read_here, Count* const* filled_there, Count* state)
 {
-    const Count use = *static_cast<volatile Count*>(state) + 1;
-    for (int s = threadIdx.x; s < senders; s += blockDim.x) wait_until(filled_here[s], use);
-    __threadfence_system();
-    __syncthreads();
-    if (threadIdx.x == 0) *state = use;
+    if (!receivers) return;
+    const Count use = now(state + SENT);
+    wait_for_all(receivers, read_here, use);
+    const Long count = leaving * width, stride = static_cast<Long>(gridDim.x) * blockDim.x;
+    Long receiver = 0;
+    for (Long t = blockIdx.x * static_cast<Long>(blockDim.x) + threadIdx.x; t < count; t += AT_ONCE * stride) {
+        Element values[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const Long u = t + k * stride, point = width == 1 ? u : u / width;
+            if (u < count) values[k] = source[from[point] * width + (u - point * width)];
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const Long u = t + k * stride, point = width == 1 ? u : u / width;
+            if (u >= count) break;
+            while (point >= stops[receiver]) ++receiver;
+            const Long begin = receiver ? stops[receiver - 1] : 0;
+            places[receiver][u - begin * width] = values[k];
+        }
+    }
+    if (comes_last(state + SENDING)) {
+        state[SENT] = use + 1;
+        tell_all(receivers, filled_there, use + 1);
+    }
 }
 
-// Tells all senders that the place has been read.
-extern "C" __global__ void release(int senders, Count* const* __restrict__ read_there, const Count* state)
+__device__ inline void take(Element* target, Long width, Long arriving, const Points& to, const Element* incoming,
+    Long senders, const Count* const* filled_here, Count* const* read_there, Count* state)
+{
+    const Count use = now(state + READ) + 1;
+    wait_for_all(senders, filled_here, use);
+    move_values(incoming, target, arriving, width, Points{0, 0, arriving, 1, 1, 0, 0}, to);
+    if (comes_last(state + READING)) {
+        state[READ] = use;
+        tell_all(senders, read_there, use);
+    }
+}
+
+// As `take`, where points of the target have several values each, in `order`: first those that stay on this device,
+// then those that arrive. One thread combines them in turn.
+__device__ inline void take_in_turn(const Element* source, Element* target, Long width, Long staying, const Points& here,
+    Long different, const int* to, const int* starts, const int* order, const Element* incoming, Long senders,
+    const Count* const* filled_here, Count* const* read_there, Count* state)
+{
+    const Count use = now(state + READ) + 1;
+    wait_for_all(senders, filled_here, use);
+    FOR_VALUES(t, different * width)
+    {
+        const Long point = width == 1 ? t : t / width, value = t - point * width;
+        Element* place = target + static_cast<Long>(to[point]) * width + value;
+        Element sum = *place;
+        for (int k = starts[point]; k < starts[point + 1]; ++k) {
+            const Long entry = order[k];
+            sum = combine(sum,
+                entry < staying ? source[here[entry] * width + value] : incoming[(entry - staying) * width + value]);
+        }
+        *place = sum;
+    }
+    if (comes_last(state + READING)) {
+        state[READ] = use;
+        tell_all(senders, read_there, use);
+    }
+}
+
+// ---- Kernels: the start of a mover, its end, and all of it
+
+extern "C" __global__ void put(const Element* source, Element* target, Long width, LEAVING, STAYING, Count* state)
+{
+    send(source, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, state);
+    move_values(source, target, staying, width, AS_POINTS(here), AS_POINTS(there));
+}
+
+extern "C" __global__ void fill(Element* target, Long width, Long arriving, POINTS(to), ARRIVING)
+{
+    take(target, width, arriving, AS_POINTS(to), incoming, senders, filled_here, read_there, state);
+}
+
+extern "C" __global__ void fill_in_turn(
+    Element* target, Long width, Long different, const int* to, const int* starts, const int* order, ARRIVING)
+{
+    take_in_turn(target, target, width, 0, Points{0, 0, 1, 1, 0, 0, 0}, different, to, starts, order, incoming, senders,
+        filled_here, read_there, state);
+}
+
+extern "C" __global__ void exchange(
+    const Element* source, Element* target, Long width, LEAVING, STAYING, Long arriving, POINTS(to), ARRIVING)
+{
+    send(source, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, state);
+    move_values(source, target, staying, width, AS_POINTS(here), AS_POINTS(there));
+    if (senders) take(target, width, arriving, AS_POINTS(to), incoming, senders, filled_here, read_there, state);
+}
+
+extern "C" __global__ void exchange_in_turn(const Element* source, Element* target, Long width, LEAVING, Long staying,
+    POINTS(here), Long different, const int* to, const int* starts, const int* order, ARRIVING)
+{
+    send(source, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, state);
+    take_in_turn(source, target, width, staying, AS_POINTS(here), different, to, starts, order, incoming, senders,
+        filled_here, read_there, state);
+}
+
+// ---- Kernels for what is taken in another way: wait until all senders have filled the place once more, and tell them
+// that it has been read
+
+extern "C" __global__ void arrive(Long senders, const Count* const* filled_here, Count* state)
+{
+    const Count use = now(state + READ) + 1;
+    wait_for_all(senders, filled_here, use);
+    if (threadIdx.x == 0) state[READ] = use;
+}
+
+extern "C" __global__ void release(Long senders, Count* const* read_there, const Count* state)
 {
     __threadfence_system();
-    for (int s = threadIdx.x; s < senders; s += blockDim.x) *static_cast<volatile Count*>(read_there[s]) = *state;
+    if (threadIdx.x == 0) tell_all(senders, read_there, state[READ]);
 }

@@ -25,15 +25,22 @@ class RingTransfer(Transfer):
     place : int
     use : int
         How often the place has been used, this time included.
+
+    Attributes
+    ----------
+    place : int
+    aside : bool
+        Whether what arrived has been taken out of the place.
     """
 
-    __slots__ = ("_arrived", "_channel", "_use", "place")
+    __slots__ = ("_arrived", "_channel", "_use", "aside", "place")
 
     def __init__(self, channel: RingChannel, place: int, use: int) -> None:
         self._channel = channel
         self.place = place
         self._use = use
         self._arrived = False
+        self.aside = False
         self.outgoing = channel.outgoing[place]
         self.incoming = channel.incoming[place]
 
@@ -49,16 +56,16 @@ class RingTransfer(Transfer):
 
     def release(self) -> None:
         """Give the place back."""
-        channel = self._channel
-        if channel.busy[self.place] is self:
-            channel.busy[self.place] = None
-            channel.consume(self.place, self._use)
+        if not self.aside:
+            self._channel.busy[self.place] = None
+            self._channel.consume(self.place, self._use)
 
     def set_aside(self) -> None:
         """Take what arrives out of the place, which somebody else needs."""
         self.wait()
         self.incoming = self.incoming.copy()
         self.release()
+        self.aside = True
 
 
 class RingChannel(Channel):
@@ -82,14 +89,19 @@ class RingChannel(Channel):
 
     def begin(self) -> RingTransfer:
         """Return a transfer in the next place."""
+        place, use = self.turn()
+        transfer = self.busy[place] = RingTransfer(self, place, use)
+        self.prepare(place, use)
+        return transfer
+
+    def turn(self) -> tuple[int, int]:
+        """Return the place whose turn it is, which is free now, and how often it is used with this time."""
         use, place = divmod(self._begun, PLACES)
         self._begun += 1
         earlier = self.busy[place]
         if earlier is not None:
             earlier.set_aside()
-        transfer = self.busy[place] = RingTransfer(self, place, use + 1)
-        self.prepare(place, use + 1)
-        return transfer
+        return place, use + 1
 
     def prepare(self, place: int, use: int) -> None:
         """Make sure that the outgoing buffers of a place may be written."""

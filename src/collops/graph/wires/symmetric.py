@@ -1,34 +1,28 @@
 """The wire of one-sided stores between GPUs: one kernel packs straight into the receivers' memory and raises a signal.
 
 Receivers' buffers and all counters are symmetric memory. Waiting is done by kernels on the stream, never by the host,
-and everything can be captured in a CUDA graph.
+and everything can be captured in a CUDA graph. A mover that is not split into start and end is one launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.errors import CollopsError
 from collops.graph.wires.ring import PLACES, RingChannel, RingTransfer
-from collops.graph.wires.wire import Channel, Routes, Transfer, Wire
+from collops.graph.wires.wire import Channel, Motion, Routes, Transfer, Wire
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
-    from collops.graph.packing import Index
+    from collops.graph.wires.one_sided import Ends
 
 __all__ = ["SymmetricWire"]
 
 _ALIGNMENT = 256
-_BLOCK = 256
-_BLOCKS_PER_PROCESSOR = 4
-_WAITING = (32,)
-_ONE_BLOCK = (1,)
 
 
 class SymmetricWire(Wire):
@@ -63,10 +57,12 @@ class _Channel(RingChannel):
     def __init__(
         self, comm: Communicator, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine
     ) -> None:
+        from collops.graph.wires import one_sided
+
         super().__init__()
         self.pieces = ()
-        xp = self._xp = engine.xp
-        self._leaving = routes.leaving
+        self._kernels = one_sided
+        xp = engine.xp
         unit = dtype.itemsize * int(np.prod(block, dtype=np.int64))
         most = int(comm.allreduce(np.array(routes.arriving * unit, np.int64), "max"))
         room = -(-most // _ALIGNMENT) * _ALIGNMENT
@@ -86,75 +82,96 @@ class _Channel(RingChannel):
         comm.check(error)
         mine, me = self._counters.local, comm.rank
         to, by = [segment.rank for segment in routes.sends], [segment.rank for segment in routes.receives]
-        self._stops = xp.asarray(np.array([segment.stop for segment in routes.sends], np.int64))
-        self._receivers, self._senders = len(to), len(by)
-        self._states = xp.zeros((PLACES, 3), xp.uint64)
-        self._sending: list[tuple[Any, ...]] = []
-        self._waiting: list[tuple[Any, ...]] = []
-        self._telling: list[tuple[Any, ...]] = []
+        stops = xp.asarray(np.array([segment.stop for segment in routes.sends], np.int64))
+        states = xp.zeros((PLACES, 4), xp.uint64)
 
         def addresses(values: list[int]) -> Any:
             return xp.asarray(np.array(values, np.uint64))
 
+        self._ends: list[Ends] = []
         for place in range(PLACES):
-            self._sending.append(
-                (
+            local = self._values.local[place * room : place * room + routes.arriving * unit]
+            self.incoming.append(local.view(dtype).reshape(routes.arriving, *block))
+            self.outgoing.append([])
+            self._ends.append(
+                one_sided.Ends(
+                    len(to),
+                    stops,
                     addresses([peers[rank][0] + place * room + int(starts[rank]) for rank in to]),
                     addresses([mine[1, place, rank:].data.ptr for rank in to]),
                     addresses([peers[rank][1][0, place, me:].data.ptr for rank in to]),
+                    self.incoming[place],
+                    len(by),
+                    addresses([mine[0, place, rank:].data.ptr for rank in by]),
+                    addresses([peers[rank][1][1, place, me:].data.ptr for rank in by]),
+                    states[place],
                 )
             )
-            filled = addresses([mine[0, place, rank:].data.ptr for rank in by])
-            read = addresses([peers[rank][1][1, place, me:].data.ptr for rank in by])
-            self._waiting.append((np.int32(len(by)), filled, self._states[place, 2:]))
-            self._telling.append((np.int32(len(by)), read, self._states[place, 2:]))
-            self.outgoing.append([])
-            local = self._values.local[place * room : place * room + routes.arriving * unit]
-            self.incoming.append(local.view(dtype).reshape(routes.arriving, *block))
-        self._put, self._arrive, self._release = _kernels(xp.cuda.Device().id, dtype.itemsize)
+        self._arrivals = [one_sided.arrival(ends, dtype) for ends in self._ends]
         engine.synchronize()
         comm.barrier()
 
-    def packer(self, points: Index, moves: Any, dtype: np.dtype, width: int) -> Callable[[Any, Transfer], None]:
-        """Prepare the kernel that packs and puts."""
-        if not self._receivers:
-            return lambda source, transfer: None
-        described = moves.described(points)
-        processors = self._xp.cuda.Device().attributes["MultiProcessorCount"]
-        blocks = -(-self._leaving * width // _BLOCK)
-        grid = (max(1, min(blocks, _BLOCKS_PER_PROCESSOR * processors)),)
-        rest = [
-            (self._leaving, width, *described, np.int32(self._receivers), self._stops, *self._sending[place], states)
-            for place, states in enumerate(self._states)
-        ]
+    def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], None]:
+        """Prepare the kernel that packs and puts, and moves what stays."""
+        puts = [self._kernels.put(motion, ends) for ends in self._ends]
+        stay = None if motion.there.unique else motion.move(motion.here, motion.there)
 
-        def pack(source: Any, transfer: Transfer) -> None:
+        def start(source: Any, target: Any, transfer: Transfer) -> None:
             assert isinstance(transfer, RingTransfer)
-            self._put(grid, (_BLOCK,), (source, *rest[transfer.place]))
+            put = puts[transfer.place]
+            if put is not None:
+                put(source, target)
+            if stay is not None:
+                stay(source, target)
 
-        return pack
+        return start
+
+    def finisher(self, motion: Motion) -> Callable[[Transfer, Any], None]:
+        """Prepare the kernel that waits for what arrives and takes it."""
+        of_any_transfer = super().finisher(motion)
+        if self._kernels.adds_in_any_order(motion):
+            return of_any_transfer
+        fills = [self._kernels.fill(motion, ends) for ends in self._ends]
+
+        def finish(transfer: Transfer, target: Any) -> None:
+            assert isinstance(transfer, RingTransfer)
+            if transfer.aside:
+                of_any_transfer(transfer, target)
+                return
+            fill = fills[transfer.place]
+            if fill is not None:
+                fill(target)
+            self.busy[transfer.place] = None
+
+        return finish
+
+    def mover(self, motion: Motion) -> Callable[[Any, Any], None]:
+        """Prepare the kernel that does all of a mover."""
+        if self._kernels.adds_in_any_order(motion):
+            return super().mover(motion)
+        exchanges = [self._kernels.exchange(motion, ends) for ends in self._ends]
+
+        def move(source: Any, target: Any) -> None:
+            exchange = exchanges[self.turn()[0]]
+            if exchange is not None:
+                exchange(source, target)
+
+        return move
 
     def send(self, place: int, use: int) -> None:
         pass  # packing has put
 
     def receive(self, place: int, use: int) -> None:
-        if self._senders:
-            self._arrive(_ONE_BLOCK, _WAITING, self._waiting[place])
+        arrival = self._arrivals[place]
+        if arrival is not None:
+            arrival[0]()
 
     def consume(self, place: int, use: int) -> None:
-        if self._senders:
-            self._release(_ONE_BLOCK, _WAITING, self._telling[place])
+        arrival = self._arrivals[place]
+        if arrival is not None:
+            arrival[1]()
 
     def free(self) -> None:
-        self.outgoing, self.incoming = [], []
+        self.outgoing, self.incoming, self._ends = [], [], []
         self._values.free()
         self._counters.free()
-
-
-@cache
-def _kernels(device: int, itemsize: int) -> tuple[Any, Any, Any]:
-    import cupy
-
-    source = Path(__file__).with_name("put.cu").read_text()
-    module = cupy.RawModule(code=source, options=("-std=c++17", f"-DBYTES={itemsize}"))
-    return module.get_function("put"), module.get_function("arrive"), module.get_function("release")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Channel", "Routes", "Transfer", "Wire", "wait_for"]
+__all__ = ["Channel", "Motion", "Routes", "Transfer", "Wire", "wait_for"]
 
 
 class Routes(NamedTuple):
@@ -43,6 +43,44 @@ class Routes(NamedTuple):
     def between(cls, source: Side, target: Side) -> Routes:
         """Return the routes from one side of a plan to the other."""
         return cls(source.segments, target.segments, source.points.size, target.points.size)
+
+
+class Motion(NamedTuple):
+    """What a mover does on one rank.
+
+    Attributes
+    ----------
+    leaving, arriving : Index
+        Points of the source whose values leave, and of the target that what arrives is combined with.
+    here, there : Index
+        Points of the source and of the target between which values stay on this rank.
+    op : str
+        How values are combined with those that are there.
+    dtype : dtype
+        Of the values.
+    width : int
+        Values of a point.
+    deterministic : bool
+        Whether sums have one order.
+    moves : module
+        Of the engine, see :mod:`collops.graph.packing`.
+    """
+
+    leaving: Index
+    arriving: Index
+    here: Index
+    there: Index
+    op: str
+    dtype: np.dtype
+    width: int
+    deterministic: bool
+    moves: Any
+
+    def move(self, source: Index, target: Index) -> Callable[[Any, Any], None] | None:
+        """Prepare to combine values with those of the target; ``None`` where there are none."""
+        if not target.size:
+            return None
+        return self.moves.mover(source, target, self.op, self.dtype, self.width, self.deterministic)
 
 
 class Transfer(ABC):
@@ -89,33 +127,70 @@ class Channel(ABC):
     def begin(self) -> Transfer:
         """Return a transfer whose outgoing buffers may be written. All ranks begin theirs in the same order."""
 
-    def packer(self, points: Index, moves: Any, dtype: np.dtype, width: int) -> Callable[[Any, Transfer], None]:
-        """Prepare to fill the outgoing buffers.
-
-        Parameters
-        ----------
-        points : Index
-            Where the outgoing buffer's points are in the source.
-        moves : module
-            See :mod:`collops.graph.packing`.
-        dtype, width
-            Of the values.
+    def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], None]:
+        """Prepare the start of a mover.
 
         Returns
         -------
         callable
-            Takes the source and the transfer.
+            Takes source, target and transfer: fills the outgoing buffers, sends them, and moves what stays.
         """
-        movers = [
-            moves.mover(points.piece(start, stop), Index.run(stop - start), "replace", dtype, width, True)
+        packers = [
+            motion.moves.mover(
+                motion.leaving.piece(start, stop),
+                Index.run(stop - start),
+                "replace",
+                motion.dtype,
+                motion.width,
+                True,
+            )
             for start, stop in self.pieces
         ]
+        stay = motion.move(motion.here, motion.there)
 
-        def pack(source: Any, transfer: Transfer) -> None:
-            for move, outgoing in zip(movers, transfer.outgoing, strict=True):
-                move(source, outgoing)
+        def start(source: Any, target: Any, transfer: Transfer) -> None:
+            for pack, outgoing in zip(packers, transfer.outgoing, strict=True):
+                pack(source, outgoing)
+            transfer.post()
+            if stay is not None:
+                stay(source, target)
 
-        return pack
+        return start
+
+    def finisher(self, motion: Motion) -> Callable[[Transfer, Any], None]:
+        """Prepare the end of a mover.
+
+        Returns
+        -------
+        callable
+            Takes transfer and target: waits for what arrives, combines it with the target, and ends the transfer.
+        """
+        unpack = motion.move(Index.run(motion.arriving.size), motion.arriving)
+
+        def finish(transfer: Transfer, target: Any) -> None:
+            transfer.wait()
+            if unpack is not None:
+                unpack(transfer.incoming, target)
+            transfer.release()
+
+        return finish
+
+    def mover(self, motion: Motion) -> Callable[[Any, Any], None]:
+        """Prepare a mover whose start and end follow each other at once.
+
+        Returns
+        -------
+        callable
+            Takes source and target.
+        """
+        start, finish, begin = self.starter(motion), self.finisher(motion), self.begin
+
+        def move(source: Any, target: Any) -> None:
+            transfer = begin()
+            start(source, target, transfer)
+            finish(transfer, target)
+
+        return move
 
     def free(self) -> None:
         """Give back what MPI keeps for the channel. Collective."""

@@ -14,11 +14,12 @@ import cupy
 import numpy as np
 
 from collops.errors import UnsupportedTypeError
+from collops.graph.packing.launch import Launch
 
 __all__ = ["DeviceBlock"]
 
 _ELEMENTS = ("float32", "float64", "complex64", "complex128")
-_BLOCK = 256
+_THREADS = 256
 _BLOCKS_PER_PROCESSOR = 32
 _MOST_LANES = 32
 
@@ -43,49 +44,59 @@ class DeviceBlock:
             raise UnsupportedTypeError(f"sparse matrices multiply {', '.join(_ELEMENTS)} on devices, not {dtype}")
         self._host = matrix
         self._dtype = dtype
-        self._rows = _Rows(matrix, dtype)
+        self._rows = _Rows(matrix, dtype, 1)
         self._turned: _Rows | None = None
 
     def multiply(self, x: Any, out: Any, add: bool) -> None:
         """Set or add the product."""
-        self._rows.multiply(x, out, add, 1.0)
+        self._rows.multiply(x, out, add)
 
     def multiply_adjoint(self, y: Any, out: Any, add: bool) -> None:
         """Set or add the product of the conjugate transpose."""
         if self._turned is None:
-            self._turned = _Rows(self._host.T.tocsr(), self._dtype)
-        self._turned.multiply(y, out, add, -1.0)
+            self._turned = _Rows(self._host.T.tocsr(), self._dtype, -1)
+        self._turned.multiply(y, out, add)
 
 
 class _Rows:
-    """Compressed rows on the device, and the launch of their product."""
+    """Compressed rows on the device, those without entries left out, and the launches of their product."""
 
-    def __init__(self, matrix: Any, dtype: np.dtype) -> None:
-        count = matrix.shape[0]
+    def __init__(self, matrix: Any, dtype: np.dtype, sign: int) -> None:
+        filled = np.flatnonzero(np.diff(matrix.indptr))
+        count = len(filled)
+        self.whole = count == matrix.shape[0]
+        self._launches: tuple[Launch, Launch] | None = None
+        if not count:
+            return
         wide = matrix.nnz > np.iinfo(np.int32).max
-        self._arguments = (
-            count,
-            cupy.asarray(matrix.indptr.astype(np.int64 if wide else np.int32)),
-            cupy.asarray(matrix.indices.astype(np.int32)),
-            cupy.asarray(matrix.data.astype(dtype)),
-        )
-        self._empty = matrix.nnz == 0
+        starts = np.append(matrix.indptr[filled], matrix.nnz)
         lanes = 1
         while lanes < _MOST_LANES and 2 * lanes * count <= matrix.nnz:
             lanes *= 2
         # A few elements for each thread: fewer lanes, less to add up across them.
         lanes = max(1, lanes // 2)
-        self._kernel = _kernel(cupy.cuda.Device().id, _ELEMENTS.index(dtype.name), lanes, wide)
-        processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-        blocks = -(-count * lanes // _BLOCK)
-        self._grid = (max(1, min(blocks, _BLOCKS_PER_PROCESSOR * processors)),)
+        device = cupy.cuda.Device()
+        kernel = _kernel(device.id, _ELEMENTS.index(dtype.name), lanes, wide)
+        blocks = -(-count * lanes // _THREADS)
+        blocks = max(1, min(blocks, _BLOCKS_PER_PROCESSOR * device.attributes["MultiProcessorCount"]))
+        arguments = (
+            count,
+            np.uint64(0) if self.whole else cupy.asarray(filled.astype(np.int32)),
+            cupy.asarray(starts.astype(np.int64 if wide else np.int32)),
+            cupy.asarray(matrix.indices.astype(np.int32)),
+            cupy.asarray(matrix.data.astype(dtype)),
+            sign,
+        )
+        self._launches = (
+            Launch(kernel, blocks, _THREADS, 2, *arguments, 0),
+            Launch(kernel, blocks, _THREADS, 2, *arguments, 1),
+        )
 
-    def multiply(self, x: Any, out: Any, add: bool, conjugate: float) -> None:
-        if self._empty:
-            if not add:
-                out.fill(0)
-            return
-        self._kernel(self._grid, (_BLOCK,), (*self._arguments, x, out, np.int32(add), np.float64(conjugate)))
+    def multiply(self, x: Any, out: Any, add: bool) -> None:
+        if not add and not self.whole:
+            out.fill(0)
+        if self._launches is not None:
+            self._launches[add](x, out)
 
 
 @cache

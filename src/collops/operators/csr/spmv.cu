@@ -72,13 +72,14 @@ __device__ inline Element below(Element a, int distance)
 }
 #endif
 
-extern "C" __global__ void multiply(Long rows, const Start* __restrict__ starts, const int* __restrict__ columns,
-    const Element* __restrict__ values, const Element* __restrict__ x, Element* y, int add, double conjugate)
+// `names` are the numbers of the rows, where not all are there; `sign` is -1 for the conjugate of the matrix.
+extern "C" __global__ void multiply(const Element* __restrict__ x, Element* y, Long rows, const int* __restrict__ names,
+    const Start* __restrict__ starts, const int* __restrict__ columns, const Element* __restrict__ values, Long sign,
+    Long add)
 {
     const int lane = threadIdx.x % LANES;
     const Long stride = static_cast<Long>(gridDim.x) * (blockDim.x / LANES);
     const Long first = static_cast<Long>(blockIdx.x) * (blockDim.x / LANES) + threadIdx.x / LANES;
-    const Real sign = static_cast<Real>(conjugate);
     // All threads of a warp make the same number of turns, as shuffles need.
     const Long turns = (rows + stride - 1) / stride;
     for (Long turn = 0; turn < turns; ++turn) {
@@ -87,9 +88,12 @@ extern "C" __global__ void multiply(Long rows, const Start* __restrict__ starts,
         if (row < rows) {
             const Start end = starts[row + 1];
             for (Start k = starts[row] + lane; k < end; k += LANES)
-                sum = plus_product(sum, values[k], x[columns[k]], sign);
+                sum = plus_product(sum, values[k], x[columns[k]], static_cast<Real>(sign));
         }
         for (int distance = LANES / 2; distance; distance /= 2) sum = plus(sum, below(sum, distance));
-        if (lane == 0 && row < rows) y[row] = add ? plus(y[row], sum) : sum;
+        if (lane == 0 && row < rows) {
+            Element* place = y + (names ? names[row] : row);
+            *place = add ? plus(*place, sum) : sum;
+        }
     }
 }

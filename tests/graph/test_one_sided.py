@@ -1,0 +1,125 @@
+"""The kernels of one-sided stores, compiled for the host, between ranks whose memory is a shared window of MPI."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+
+import collops.graph.packing
+from collops.backend import Engine
+from collops.graph.moving import Fetching, Moving
+from collops.graph.wires.wire import Routes
+from tests.graph.host_cuda import COMPILER, Array, fake_cupy
+from tests.graph.model import Graph, values
+from tests.graph.test_forest import forest_of
+
+FAKED = (
+    "collops.graph.packing.launch",
+    "collops.graph.packing.cupy_moves",
+    "collops.graph.wires.one_sided",
+    "collops.graph.wires.symmetric",
+)
+
+
+class _Memory:
+    """Symmetric memory of hosts that looks like that of devices."""
+
+    def __init__(self, window):
+        self._window = window
+        self.local = window.local.view(Array)
+        self.free = window.free
+
+    def peer(self, rank):
+        return self._window.peer(rank).view(Array)
+
+
+class _Ranks:
+    """A communicator whose symmetric memory is on the host."""
+
+    def __init__(self, comm):
+        self._comm = comm
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def symmetric(self, shape, dtype, engine):
+        return _Memory(self._comm.symmetric(shape, dtype, engine="numpy"))
+
+
+class _Engine(Engine):
+    """The engine of a stand-in for CuPy."""
+
+    def synchronize(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def device(comm, tmp_path_factory):
+    """The wire, and the engine of its arrays."""
+    if COMPILER is None or comm.control is None or comm.local_size < comm.size:
+        pytest.skip("needs a C++ compiler, MPI, and ranks of one host")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FAKED:
+            patch.delitem(sys.modules, name, raising=False)
+        patch.setitem(sys.modules, "cupy", fake_cupy(tmp_path_factory.mktemp("kernels")))
+        patch.delattr(collops.graph.packing, "cupy_moves", raising=False)
+        wire = importlib.import_module("collops.graph.wires.symmetric").SymmetricWire(_Ranks(comm))
+        # Threads of a block cannot wait for each other here, but blocks can.
+        kernels = importlib.import_module("collops.graph.wires.one_sided")
+        kernels._THREADS = kernels._WAITING = 1
+        yield wire, _Engine("cupy", sys.modules["cupy"], "device")
+        for name in FAKED:
+            sys.modules.pop(name, None)
+        del collops.graph.packing.cupy_moves
+
+
+def channels_of(forest, device, block, dtype):
+    wire, engine = device
+    plan = forest.plan
+    if not plan.most_points:
+        return None, None
+    flat = () if block == () else (int(np.prod(block)),)
+    sides = (plan.roots, plan.leaves)
+    return tuple(wire.channel(Routes.between(*ends), flat, np.dtype(dtype), engine, 0) for ends in (sides, sides[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "block", "op"), [("float32", (), "sum"), ("float32", (), "replace"), ("int16", (3,), "max")]
+)
+def test_kernels(comm, device, dtype, block, op):
+    engine = device[1]
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        graph = Graph.drawn(rng, comm.size, most_roots=5, most_leaves=12)
+        forest = forest_of(comm, graph, wire="own")
+        roots = values(rng, graph.nroots, block, dtype)
+        leaves = values(rng, [graph.space(r) for r in range(comm.size)], block, dtype)
+        mine = [arrays[comm.rank].view(Array) for arrays in (roots, leaves)]
+        down, up = channels_of(forest, device, block, dtype)
+        movers = [
+            Moving(forest.plan, way, op, block, np.dtype(dtype), engine, channel, True)
+            for way, channel in ((True, down), (False, up))
+        ]
+        wants = graph.bcast(roots, leaves, op)[comm.rank], graph.reduce(leaves, roots, op)[comm.rank]
+        under_way = []
+        for turn in range(3):  # more than there are places
+            for mover, source, target, want in zip(movers, mine, mine[::-1], wants, strict=True):
+                whole, halves = target.copy(), target.copy()
+                if turn != 1:
+                    mover.move(source, whole)
+                    assert whole.tobytes() == want.tobytes()
+                under_way.append((mover.start(source, halves), want))
+        for number in np.random.default_rng(seed + comm.rank).permutation(len(under_way)):
+            started, want = under_way[number]
+            assert started.finish().tobytes() == want.tobytes()
+        if op == "sum":
+            fetching = Fetching(forest.plan, op, block, np.dtype(dtype), engine, up, down)
+            fetched = fetching.start(mine[0].copy(), mine[1], np.zeros_like(mine[1])).finish()
+            want = graph.fetch_and_op(roots, leaves, [np.zeros_like(part) for part in leaves], op)[1]
+            assert fetched.tobytes() == want[comm.rank].tobytes()
+        for channel in (down, up):
+            if channel is not None:
+                channel.free()
