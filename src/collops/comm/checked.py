@@ -99,8 +99,8 @@ class CheckedTransport(Transport):
         with self._inner.group():
             yield
 
-    def abort(self) -> None:
-        self._inner.abort()
+    def inspect(self) -> None:
+        self._inner.inspect()
 
     def settle(self) -> None:
         """Agree on the messages of users that are open, all at once, and start them.

@@ -14,7 +14,6 @@ from collops.comm.reductions import check_reduction
 from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
 from collops.errors import (
     CommunicationError,
-    CommunicationTimeout,
     InputError,
     LayoutError,
     TransportError,
@@ -358,17 +357,15 @@ class Communicator:
         ------
         CommunicationTimeout
             If the event does not come in time, for instance because another rank never entered a collective that
-            this rank's stream is waiting in. The device's wire is shut down first, which frees the GPU.
+            this rank's stream is waiting in. The device's wires are shut down first, which frees the GPU.
+        CommunicationError
+            If the device's wire has failed.
         """
         if self._watch is None:
             event.synchronize()
-            return
-        try:
-            self._watch.until(lambda: event.done, operation)
-        except CommunicationTimeout:
-            if self._device is not None:
-                self._device.abort()
-            raise
+        else:
+            inspect = None if self._device is None else self._device.inspect
+            self._watch.until(lambda: event.done, operation, inspect=inspect)
 
     # Sub-communicators
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from collops.comm.notes import Notes, ranks_text, table
@@ -18,12 +18,13 @@ from collops.errors import CallMismatch, CommunicationError, CommunicationTimeou
 
 __all__ = ["Watch", "at_giving_up", "default_timeout"]
 
-MISMATCH, TIMEOUT = "mismatch", "timeout"
+MISMATCH, TIMEOUT, ENDED = "mismatch", "timeout", "ended"  # kinds of notes
 _SPINS = 5000
 _SPINS_OF_MANY = 20
 _YIELDS = 2000
 _NAP_SECONDS = 20e-6
 _LOOK_SECONDS = 0.01  # between two looks at the clock and the notes
+_LAST_SECONDS = 1.0  # for what a rank sent before its program ended
 
 
 def default_timeout() -> float | None:
@@ -71,7 +72,7 @@ class Watch:
         self.broken = False
         """Whether ranks no longer agree on what comes next, so that nothing collective can be done any more."""
 
-    def wait(self, request: Any, operation: object) -> None:
+    def wait(self, request: Any, operation: object, needs: Collection[int] | None = None) -> None:
         """Return when an MPI `request` is done.
 
         Parameters
@@ -80,25 +81,45 @@ class Watch:
             What to wait for.
         operation : object
             Its text is what errors call the wait.
+        needs : collection of int, optional
+            The ranks without which this cannot end; all by default.
 
         Raises
         ------
         CommunicationTimeout
             When the deadline passes here, or another rank gave up at its own.
+        CommunicationError
+            When the program of a rank that is needed has ended.
         CallMismatch
             When another rank found that the ranks' calls do not belong together.
         CommunicationError
             When MPI reports an error, such as a message longer than its buffer.
         """
         try:
-            self.until(request.Test, operation)
+            self.until(request.Test, operation, needs)
         except self._mpi.Exception as error:
             raise CommunicationError(
                 f"{operation} at {call_site()}: MPI reports: {error.Get_error_string()}"
             ) from error
 
-    def until(self, done: Callable[[], bool], operation: object) -> None:
-        """Return when `done` says so, or raise :class:`~collops.errors.CommunicationTimeout` as :meth:`wait` does."""
+    def until(
+        self,
+        done: Callable[[], bool],
+        operation: object,
+        needs: Collection[int] | None = (),
+        inspect: Callable[[], None] | None = None,
+    ) -> None:
+        """Return when `done` says so, or raise as :meth:`wait` does.
+
+        Parameters
+        ----------
+        done : callable
+            Asked again and again.
+        operation, needs
+            See :meth:`wait`; no ranks by default.
+        inspect : callable, optional
+            Asked now and then while this waits long; raises what has gone wrong.
+        """
         for _ in range(self._spins):
             if done():
                 return
@@ -106,26 +127,39 @@ class Watch:
             time.sleep(0)
             if done():
                 return
-        self._until_slowly(done, operation)
+        self._until_slowly(done, operation, range(self.notes.size) if needs is None else needs, inspect)
 
     def look(self, operation: object) -> None:
         """Raise if another rank has given up."""
         if self.notes.waiting():
             self.give_up(TIMEOUT, operation, "another rank gave up waiting")
 
-    def _until_slowly(self, done: Callable[[], bool], operation: object) -> None:
+    def _until_slowly(
+        self,
+        done: Callable[[], bool],
+        operation: object,
+        needs: Collection[int],
+        inspect: Callable[[], None] | None,
+    ) -> None:
         """Poll with short sleeps, watching the clock and the notes of others."""
         start = time.monotonic()
         next_look = start + _LOOK_SECONDS
+        hopeless = float("inf")
         while not done():
             time.sleep(_NAP_SECONDS)
             now = time.monotonic()
             if now < next_look:
                 continue
             next_look = now + _LOOK_SECONDS
+            if inspect is not None:
+                inspect()
             waited = f"waited {now - start:.1f} s; "
             if self.notes.waiting():
                 self.give_up(TIMEOUT, operation, f"{waited}another rank gave up waiting")
+            if hopeless == float("inf") and not self.notes.hear_ends().isdisjoint(needs):
+                hopeless = now + _LAST_SECONDS
+            if now > hopeless:
+                self.give_up(TIMEOUT, operation, f"{waited}their program has ended on some ranks")
             if self.timeout is not None and now - start > self.timeout:
                 self.give_up(TIMEOUT, operation, f"{waited}the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)")
 
@@ -136,6 +170,8 @@ class Watch:
         ------
         CallMismatch
             If a rank found that calls do not belong together.
+        CommunicationError
+            If the program of some rank has ended.
         CommunicationTimeout
             Otherwise.
         """
@@ -145,7 +181,7 @@ class Watch:
         missing = [rank for rank in range(notes.size) if rank not in known]
         found = any(note["kind"] == MISMATCH for note in known.values())
         self.broken = bool(missing) or not found
-        everyone = table(lines, notes.size, "in no call of collops, or ended")
+        everyone = table(lines, notes.size, "in no call of collops, or gone")
         if found:
             error: CommunicationError = CallMismatch(
                 f"the ranks' calls do not belong together (COLLOPS_CHECK):\n{everyone}"
@@ -154,7 +190,10 @@ class Watch:
             raise error
         for release in _release:
             release()
-        who = f"rank(s) {ranks_text(missing)} never arrived" if missing else "all ranks gave up"
-        raise CommunicationTimeout(
-            f"{operation} at {site}: rank {notes.rank} {reason}; {who} of {notes.size}:\n{everyone}"
-        )
+        ended = [rank for rank, note in known.items() if note["kind"] == ENDED]
+        who = "all ranks gave up"
+        if ended or missing:
+            gone = [f"rank(s) {ranks_text(ended)} ended"] if ended else []
+            who = " and ".join([*gone, f"rank(s) {ranks_text(missing)} never arrived"] if missing else gone)
+        text = f"{operation} at {site}: rank {notes.rank} {reason}; {who} of {notes.size}:\n{everyone}"
+        raise (CommunicationError if ended else CommunicationTimeout)(text)

@@ -4,29 +4,67 @@ from __future__ import annotations
 
 import atexit
 import sys
+import time
 from types import TracebackType
 from typing import Any
 
 from collops.comm.calls import Calls
-from collops.comm.deadline import Watch
+from collops.comm.deadline import ENDED, Watch
 from collops.errors import CommunicationError
 
 __all__ = ["abort_on_uncaught_errors", "end_together"]
 
+_END = "the end of the program"
+_SHORTEST_NAP_SECONDS, _LONGEST_NAP_SECONDS = 2e-5, 5e-3
+_UNNOTICED_SECONDS = 1.0  # that a rank may end before others without their hearing of it
+_MISSED_SECONDS = 5.0  # for ranks that have given up, but may still end by themselves
 
-def end_together(mpi: Any, calls: Calls, watch: Watch) -> None:
-    """Have the end of the program agreed upon like a call, for ranks that go on would wait for this one in vain."""
+
+def end_together(mpi: Any, control: Any, watch: Watch, calls: Calls | None) -> None:
+    """Have this rank wait for the others when its program ends, as MPI does, but answering those that wait for it.
+
+    Parameters
+    ----------
+    mpi : module
+        ``mpi4py.MPI``.
+    control : mpi4py.MPI.Comm
+        Of the world.
+    watch : Watch
+        Of the world.
+    calls : Calls, optional
+        Where calls are checked, the end of the program is one of them.
+    """
 
     def end() -> None:
-        if watch.broken:
+        if mpi.Is_finalized():
             return
         try:
-            calls.collective("the end of the program", {"call": "end"})
+            if calls is not None and not watch.broken:
+                calls.collective(_END, {"call": "end"})
         except CommunicationError as error:
             _say(f"collops: {type(error).__name__}: {error}")
             mpi.COMM_WORLD.Abort(1)
+        _wait_for_others(mpi, control, watch)
 
     atexit.register(end)
+
+
+def _wait_for_others(mpi: Any, control: Any, watch: Watch) -> None:
+    notes, everyone = watch.notes, control.Ibarrier()
+    begin, nap, told = time.monotonic(), _SHORTEST_NAP_SECONDS, False
+    while not everyone.Test():
+        time.sleep(nap)
+        nap = min(2 * nap, _LONGEST_NAP_SECONDS)
+        waited = time.monotonic() - begin
+        if notes.waiting():
+            notes.swap({"kind": ENDED, "call": _END, "place": ""})
+        if waited > _UNNOTICED_SECONDS and not told:
+            notes.say_end()
+            told = True
+        if waited > _MISSED_SECONDS and watch.broken:
+            _say(f"collops: rank {control.rank} has ended and ends all ranks, since some no longer answer")
+            mpi.COMM_WORLD.Abort(1)
+    notes.hear_ends()  # a message that nobody took would be an error of the program for MPI
 
 
 def abort_on_uncaught_errors(mpi: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from collops.comm.deadline import Watch
+from collops.comm.notes import ranks_text
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import UnsupportedTypeError
 
@@ -183,7 +184,7 @@ class MpiTransport(Transport):
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         requests = [self._messages.Irecv(self._described(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._described(array), dest=peer, tag=tag) for peer, array in sends]
-        return _Requests(requests, self._watch)
+        return _Requests(requests, self._watch, [peer for peer, _ in receives], [peer for peer, _ in sends])
 
     def barrier(self) -> None:
         self._wait(self._comm.Ibarrier(), "barrier")
@@ -203,15 +204,22 @@ class MpiTransport(Transport):
 
 
 class _Requests(Pending):
-    __slots__ = ("_requests", "_watch")
+    __slots__ = ("_requests", "_sources", "_targets", "_watch")
 
-    def __init__(self, requests: list[Any], watch: Watch) -> None:
+    def __init__(self, requests: list[Any], watch: Watch, sources: list[int], targets: list[int]) -> None:
         self._requests = requests
         self._watch = watch
+        self._sources = sources
+        self._targets = targets
+
+    def __str__(self) -> str:
+        ends = [("from", self._sources), ("to", self._targets)]
+        return "messages " + " and ".join(f"{way} rank(s) {ranks_text(sorted({*of}))}" for way, of in ends if of)
 
     def wait(self) -> None:
+        watch, needs = self._watch, [*self._sources, *self._targets]
         for request in self._requests:
-            self._watch.wait(request, "exchange")
+            watch.wait(request, self, needs)
         self._requests = []
 
 

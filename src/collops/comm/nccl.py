@@ -7,14 +7,16 @@ sends.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NoReturn
 
+from collops.comm.deadline import at_giving_up
 from collops.comm.nccl_binding import Nccl4py, NcclOfCupy
 from collops.comm.transport import Message, Pending, Transport
-from collops.errors import UnsupportedTypeError
+from collops.errors import CommunicationError, UnsupportedTypeError
 
 __all__ = ["NcclTransport"]
 
@@ -32,6 +34,7 @@ _TYPES = {
     "bfloat16": 9,
 }
 _OPERATIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+_IN_PROGRESS = 7  # ncclInProgress
 _ENQUEUED = Pending()
 
 
@@ -61,6 +64,7 @@ class NcclTransport(Transport):
         self._rank = rank
         self._comm = binding.connect(size, rank, unique_id)
         self._all_reduce = binding.all_reduce
+        self._error = binding.error
         self._resolved: dict[tuple[Any, str], tuple[int, int, int]] = {}
         self._token = cupy.zeros(1, cupy.uint8)
         # Exchanges beside other work: their stream, and the events that order it after the current one and back. All
@@ -68,6 +72,7 @@ class NcclTransport(Transport):
         self._side = cupy.cuda.Stream(non_blocking=True)
         self._ready = cupy.cuda.Event(disable_timing=True)
         self._done = _Join(cupy.cuda.Event(disable_timing=True), self._stream)
+        _connected.add(self)
 
     @property
     def handle(self) -> Any:
@@ -80,15 +85,18 @@ class NcclTransport(Transport):
         if width == 0:
             self._widened(self.allreduce, source, target, op)
             return
-        self._all_reduce(
-            source.data.ptr,
-            target.data.ptr,
-            source.size * width,
-            datatype,
-            operation,
-            self._comm,
-            self._stream().ptr,
-        )
+        try:
+            self._all_reduce(
+                source.data.ptr,
+                target.data.ptr,
+                source.size * width,
+                datatype,
+                operation,
+                self._comm,
+                self._stream().ptr,
+            )
+        except self._error as error:
+            self._failed(error)
 
     def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
         datatype, operation, width = self._resolve(source.dtype, op)
@@ -99,23 +107,34 @@ class NcclTransport(Transport):
 
             self._widened(narrow_reduce, source, target, op)
             return
-        self.binding.reduce(
-            source.data.ptr,
-            0 if target is None else target.data.ptr,
-            source.size * width,
-            datatype,
-            operation,
-            root,
-            self._comm,
-            self._stream().ptr,
-        )
+        try:
+            self.binding.reduce(
+                source.data.ptr,
+                0 if target is None else target.data.ptr,
+                source.size * width,
+                datatype,
+                operation,
+                root,
+                self._comm,
+                self._stream().ptr,
+            )
+        except self._error as error:
+            self._failed(error)
 
     def bcast(self, target: Any, root: int) -> None:
         address = target.data.ptr
-        self.binding.broadcast(address, address, target.nbytes, _BYTE, root, self._comm, self._stream().ptr)
+        try:
+            self.binding.broadcast(address, address, target.nbytes, _BYTE, root, self._comm, self._stream().ptr)
+        except self._error as error:
+            self._failed(error)
 
     def allgather(self, source: Any, target: Any) -> None:
-        self.binding.all_gather(source.data.ptr, target.data.ptr, source.nbytes, _BYTE, self._comm, self._stream().ptr)
+        try:
+            self.binding.all_gather(
+                source.data.ptr, target.data.ptr, source.nbytes, _BYTE, self._comm, self._stream().ptr
+            )
+        except self._error as error:
+            self._failed(error)
 
     def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
         pieces = _cut(target, counts)
@@ -145,15 +164,18 @@ class NcclTransport(Transport):
         if width == 0:
             self._widened(self.reduce_scatter, source, target, op)
             return
-        self.binding.reduce_scatter(
-            source.data.ptr,
-            target.data.ptr,
-            target.size * width,
-            datatype,
-            operation,
-            self._comm,
-            self._stream().ptr,
-        )
+        try:
+            self.binding.reduce_scatter(
+                source.data.ptr,
+                target.data.ptr,
+                target.size * width,
+                datatype,
+                operation,
+                self._comm,
+                self._stream().ptr,
+            )
+        except self._error as error:
+            self._failed(error)
 
     def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         leaving = _cut(source, send_counts)
@@ -183,14 +205,17 @@ class NcclTransport(Transport):
             stream = self._side
             stream.wait_event(self._ready)
         binding, comm, pointer = self.binding, self._comm, stream.ptr
-        binding.group_start()
         try:
-            for peer, address, nbytes in receives:
-                binding.receive(address, nbytes, _BYTE, peer, comm, pointer)
-            for peer, address, nbytes in sends:
-                binding.send(address, nbytes, _BYTE, peer, comm, pointer)
-        finally:
-            binding.group_end()
+            binding.group_start()
+            try:
+                for peer, address, nbytes in receives:
+                    binding.receive(address, nbytes, _BYTE, peer, comm, pointer)
+                for peer, address, nbytes in sends:
+                    binding.send(address, nbytes, _BYTE, peer, comm, pointer)
+            finally:
+                binding.group_end()
+        except self._error as error:
+            self._failed(error)
         if not aside:
             return _ENQUEUED
         self._done.event.record(stream)
@@ -208,8 +233,27 @@ class NcclTransport(Transport):
         finally:
             self.binding.group_end()
 
+    def inspect(self) -> None:
+        try:
+            code = self.binding.async_error(self._comm)
+        except self._error as error:
+            self._failed(error)
+        if code not in (0, _IN_PROGRESS):
+            self._failed(f"error {code}")
+
     def abort(self) -> None:
-        self.binding.abort(self._comm)
+        """Stop what is under way: a device must not wait for a rank that is gone. There are no more calls then."""
+        abort, comm = self.binding.abort, self._comm
+        self.binding = _ShutDown()  # pyright: ignore[reportAttributeAccessIssue]
+        self._all_reduce = self.binding.all_reduce
+        with suppress(self._error):  # what led here is the error to be told
+            abort(comm)
+
+    def _failed(self, error: object) -> NoReturn:
+        """Raise what NCCL reports of a call, or of earlier ones that failed on the device or in the network."""
+        raise CommunicationError(f"NCCL reports on rank {self._rank} of {self._size}: {error}") from (
+            error if isinstance(error, Exception) else None
+        )
 
     def _resolve(self, dtype: Any, op: str) -> tuple[int, int, int]:
         """NCCL's type and operation, and how many of that type make one element; width 0: reduce in a wider type."""
@@ -237,6 +281,28 @@ class NcclTransport(Transport):
             if op == "lxor":
                 result &= 1
             target[...] = result.astype(target.dtype)
+
+
+class _ShutDown:
+    """Stands for a binding whose communicator was aborted."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: Any) -> NoReturn:
+            raise CommunicationError("NCCL was shut down after ranks had waited in vain: nothing can be sent any more")
+
+        return refuse
+
+
+_connected: weakref.WeakSet[NcclTransport] = weakref.WeakSet()
+
+
+def _abort_all() -> None:
+    for transport in list(_connected):
+        _connected.discard(transport)
+        transport.abort()
+
+
+at_giving_up(_abort_all)
 
 
 class _Join(Pending):

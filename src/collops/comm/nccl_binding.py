@@ -36,6 +36,8 @@ class Nccl4py:
         self.group_end = bindings.group_end
         self.abort = bindings.comm_abort
         self.destroy = bindings.comm_destroy
+        self.error: type[Exception] = bindings.NCCLError
+        self.async_error = bindings.comm_get_async_error
 
     def version(self) -> str:
         """Version of the NCCL library in use."""
@@ -61,6 +63,7 @@ class NcclOfCupy:
         self._nccl = nccl
         self.group_start = nccl.groupStart
         self.group_end = nccl.groupEnd
+        self.error: type[Exception] = nccl.NcclError
 
     def version(self) -> str:
         """Version of the NCCL (or RCCL) library in use."""
@@ -102,6 +105,11 @@ class NcclOfCupy:
 
     def abort(self, comm: Any) -> None:
         comm.abort()
+
+    def async_error(self, comm: Any) -> int:
+        """Return 0; raise if something went wrong on the device or in the network."""
+        comm.check_async_error()
+        return 0
 
     def destroy(self, comm: Any) -> None:
         comm.destroy()

@@ -2,8 +2,8 @@
 
 A note goes to every other rank on the control communicator, which carries nothing else. Whoever finds one gives up too
 and answers with its own, so that all of them raise one error, whose table has a line for each rank. In steady state no
-note is sent. Once all ranks have answered they can go on: notes are numbered, and late ones of an earlier incident are
-not taken for new ones.
+note is sent. A rank whose program has ended before the others' says so as well. Once all ranks have answered they can
+go on: notes are numbered, and late ones of an earlier incident are not taken for new ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Note: TypeAlias = dict[str, str]
 
 _FIRST_TAG = 32000  # every MPI has tags up to 32767; nobody else on a communicator that users have, too, is likely here
 _TAGS = 700
+_END_TAG = _FIRST_TAG + _TAGS
 _GRACE_SECONDS = 1.0
+_NOTHING = np.empty(0, np.uint8)
 
 
 class Notes:
@@ -41,6 +43,8 @@ class Notes:
         self._control = control
         self.incident = 0
         """How many incidents there were."""
+        self.ended: set[int] = set()
+        """Ranks that have said that their program has ended, as far as they were heard."""
 
     @property
     def rank(self) -> int:
@@ -76,6 +80,20 @@ class Notes:
             request.Test()  # what a dead rank never takes stays with MPI; it must not block this one
         self.incident += 1
         return dict(sorted(known.items()))
+
+    def say_end(self) -> None:
+        """Tell the others that this rank's program has ended."""
+        for rank in range(self.size):
+            if rank != self.rank:
+                self._control.Isend(_NOTHING, dest=rank, tag=_END_TAG).Test()
+
+    def hear_ends(self) -> set[int]:
+        """Return the ranks whose program has ended."""
+        status = self._mpi.Status()
+        while self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_END_TAG, status=status):
+            self._control.Recv(_NOTHING.copy(), source=status.Get_source(), tag=_END_TAG)
+            self.ended.add(status.Get_source())
+        return self.ended
 
     @property
     def _tag(self) -> int:

@@ -84,5 +84,5 @@ class Transport(ABC):
         """Merge the calls inside into one launch where the wire can."""
         return nullcontext()
 
-    def abort(self) -> None:
-        """Stop what the wire has under way, after a deadline: a device must not wait for a rank that is gone."""
+    def inspect(self) -> None:
+        """Raise what has gone wrong on the wire since the last call, where the wire can tell."""

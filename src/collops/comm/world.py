@@ -153,8 +153,8 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         reasons.append(f"every call is agreed upon first: COLLOPS_CHECK asks for {check}")
     place = _Place(mpi, local_rank, local_size, choice, tuple(reasons), crowded, check)
     built = _joined(place, control, host, watch)
-    if comm == mpi.COMM_WORLD and built.calls is not None:
-        end_together(mpi, built.calls, watch)
+    if comm == mpi.COMM_WORLD:
+        end_together(mpi, control, watch, built.calls)
     return built
 
 
