@@ -42,7 +42,7 @@ def assert_same_image(folder, one: str, other: str, tolerance: float = 1e-8) -> 
 
 def test_the_group_holds_what_the_numbers_say(comm, folder, with_pictures):
     numbers = migrate(comm, folder, "out")
-    assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.zarr"]
+    assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.html", "result.zarr"]
     for picture in ("image.png", "convergence.png"):
         assert (folder / "out" / picture).read_bytes().startswith(b"\x89PNG")
     group = group_of(folder, "out")

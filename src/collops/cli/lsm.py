@@ -91,6 +91,7 @@ def lsm(
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
 
     Without files it makes a survey over faulted, dipping layers and shows how well they are found. With
-    --survey and --velocity it migrates yours. Writes image.png, convergence.png and result.zarr.
+    --survey and --velocity it migrates yours. Writes image.png, convergence.png, result.zarr, and result.html, which
+    shows it in a browser.
     """
     run_job("lsm", Options, locals())

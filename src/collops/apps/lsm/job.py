@@ -9,8 +9,10 @@ import numpy as np
 
 from collops.apps.job import Listener, begin, warn_of_idle_ranks
 from collops.apps.lsm.files import write_pictures
+from collops.apps.lsm.gathers import Gathers, some_gathers
 from collops.apps.lsm.migrate import Migration, kirchhoff, least_squares, model_traces
 from collops.apps.lsm.options import Options
+from collops.apps.lsm.page import write_page
 from collops.apps.lsm.problem import Problem, made_up, recorded
 from collops.apps.lsm.segy import write_survey
 from collops.apps.noise import with_noise
@@ -89,7 +91,11 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
     with local_stage(comm):
         if comm.rank == 0:
             files = _draw(folder, problem, migration, noise_norm, numbers)
-    files.append(_write(folder, problem, migration, numbers, comm))
+    gathers = some_gathers(problem, operator, traces, migration.image, comm, compute)
+    files.append(_write(folder, problem, migration, gathers, numbers, comm))
+    with local_stage(comm):
+        if comm.rank == 0:
+            files.append(write_page(folder))
     files += [Path(options.write_survey)] if options.write_survey else []
     listener.stage(None)
     return Outcome(numbers, _rows(problem, numbers), migration.costs.split, files)
@@ -147,9 +153,16 @@ def _draw(
     )
 
 
-def _write(folder: Path, problem: Problem, migration: Migration, numbers: dict[str, Any], comm: Communicator) -> Path:
+def _write(
+    folder: Path,
+    problem: Problem,
+    migration: Migration,
+    gathers: Gathers,
+    numbers: dict[str, Any],
+    comm: Communicator,
+) -> Path:
     """Write all numbers. Collective."""
-    grid, image = problem.grid, ("x", "z")
+    grid, image, gather = problem.grid, ("x", "z"), ("shot", "trace", "time")
     fields = {
         "x": Field(grid.x, ("x",), "m"),
         "z": Field(grid.z, ("z",), "m"),
@@ -157,6 +170,12 @@ def _write(folder: Path, problem: Problem, migration: Migration, numbers: dict[s
         "adjoint_image": Field(migration.adjoint, image, "1"),
         "velocity": Field(problem.velocity, image, "m/s"),
         "residual_norms": Field(migration.residuals, ("iteration",), "1"),
+        "shot": Field(gathers.shots, ("shot",), "1"),
+        "time": Field(gathers.times, ("time",), "s"),
+        "offset": Field(gathers.offsets, ("shot", "trace"), "m"),
+        "data": Field(gathers.data, gather, "1"),
+        "data_residual": Field(gathers.residual, gather, "1"),
+        "seconds": Field(migration.costs.split.seconds, ("rank", "kind"), "s"),
     }
     if problem.truth is not None:
         fields["truth"] = Field(problem.truth, image, "1")
@@ -164,6 +183,7 @@ def _write(folder: Path, problem: Problem, migration: Migration, numbers: dict[s
         "title": "least-squares migration",
         "line_origin": list(problem.line.origin),
         "line_direction": list(problem.line.direction),
+        "kinds": list(migration.costs.split.kinds),
         **numbers,
     }
     return write_result(folder / "result.zarr", comm, fields, attributes)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.solvers import Run
 
-__all__ = ["Migration", "kirchhoff", "least_squares", "model_traces"]
+__all__ = ["Migration", "kirchhoff", "least_squares", "model_traces", "own_traces"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,11 @@ def model_traces(operator: Any, problem: Problem, comm: Communicator, compute: E
     if problem.truth is None:
         raise InputError("a recorded survey has no true reflectivity to model")
     truth = DistributedArray(operator.domain, comm, compute.from_host(problem.truth.astype(dtype)))
-    flat = compute.to_host(operator.forward(truth).local_array)
+    return own_traces(problem, compute.to_host(operator.forward(truth).local_array))
+
+
+def own_traces(problem: Problem, flat: np.ndarray) -> list[np.ndarray]:
+    """Cut what a rank has of the data into one array per shot, shape ``(receivers, samples)``."""
     geometry = problem.geometry
     shapes = [(geometry.receivers[shot].shape[1], geometry.samples) for shot in problem.shots]
     ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]

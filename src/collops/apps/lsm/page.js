@@ -1,0 +1,192 @@
+
+(() => {
+  const fields = JSON.parse(document.getElementById("fields").textContent);
+  const unpack = packed => {
+    const bytes = Uint8Array.from(atob(packed.values), letter => letter.charCodeAt(0));
+    const whole = packed.bytes === 2 ? new Int16Array(bytes.buffer) : new Int8Array(bytes.buffer);
+    return Float32Array.from(whole, value => packed.middle + packed.scale * value);
+  };
+  const images = Object.fromEntries(Object.entries(fields.images).map(([name, packed]) => [name, unpack(packed)]));
+  const data = unpack(fields.data), residual = unpack(fields.data_residual);
+  const explained = data.map((value, index) => value - residual[index]);
+  const gathers = { data, explained, data_residual: residual };
+
+  const signed = [[24, 74, 130], [120, 170, 214], [247, 247, 245], [226, 140, 104], [140, 30, 25]];
+  const speeds = [[56, 24, 92], [47, 96, 142], [32, 146, 140], [110, 200, 98], [250, 230, 60]];
+  const color = (table, share) => {
+    const place = Math.min(Math.max(share, 0), 1) * (table.length - 1);
+    const index = Math.min(Math.floor(place), table.length - 2), part = place - index;
+    return table[index].map((low, channel) => low + part * (table[index + 1][channel] - low));
+  };
+  const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const words = value => Number(value.toPrecision(4)).toString();
+  const level = values => {
+    const sizes = Float32Array.from(values, Math.abs).sort();
+    return sizes[Math.floor(0.995 * (sizes.length - 1))] || sizes[sizes.length - 1] || 1;
+  };
+
+  // A picture of columns of values, with axes; says where the pointer is.
+  const LEFT = 46, BOTTOM = 34, TOP = 6, RIGHT = 16;
+  const ticks = (first, last) => {
+    const rough = (last - first) / 5 || 1, decade = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map(factor => factor * decade).find(one => one >= rough);
+    const found = [];
+    for (let tick = Math.ceil(first / step) * step; tick <= last + 1e-9 * step; tick += step) found.push(tick);
+    return found;
+  };
+  const draw = (canvas, picture) => {
+    const { across, down, low, high, table, value, labels, ratio } = picture;
+    const width = canvas.parentElement.clientWidth - 2, dense = devicePixelRatio || 1;
+    const inner = width - LEFT - RIGHT, tall = Math.max(120, Math.min(560, inner * ratio));
+    canvas.width = width * dense;
+    canvas.height = (tall + TOP + BOTTOM) * dense;
+    const pen = canvas.getContext("2d");
+    pen.scale(dense, dense);
+    const bitmap = new ImageData(across.length, down.length);
+    for (let row = 0; row < down.length; row++) for (let column = 0; column < across.length; column++) {
+      const place = 4 * (row * across.length + column);
+      bitmap.data.set([...color(table, (value(column, row) - low) / (high - low)), 255], place);
+    }
+    const sheet = document.createElement("canvas");
+    sheet.width = across.length;
+    sheet.height = down.length;
+    sheet.getContext("2d").putImageData(bitmap, 0, 0);
+    pen.imageSmoothingEnabled = across.length < inner / 2 ? false : true;
+    pen.drawImage(sheet, LEFT, TOP, inner, tall);
+    pen.fillStyle = style("--soft");
+    pen.strokeStyle = style("--edge");
+    pen.font = "11px system-ui, sans-serif";
+    pen.strokeRect(LEFT - .5, TOP - .5, inner + 1, tall + 1);
+    const right = across[across.length - 1], left = across[0], deep = down[down.length - 1], top = down[0];
+    pen.textAlign = "center";
+    for (const tick of ticks(Math.min(left, right), Math.max(left, right)))
+      pen.fillText(words(tick), LEFT + inner * (tick - left) / (right - left || 1), TOP + tall + 14);
+    pen.fillText(labels[0], LEFT + inner / 2, TOP + tall + 29);
+    pen.textAlign = "right";
+    for (const tick of ticks(top, deep)) pen.fillText(words(tick), LEFT - 5, TOP + tall * (tick - top) / (deep - top || 1) + 4);
+    pen.save();
+    pen.translate(10, TOP + tall / 2);
+    pen.rotate(-Math.PI / 2);
+    pen.textAlign = "center";
+    pen.fillText(labels[1], 0, 0);
+    pen.restore();
+    canvas.picture = { ...picture, inner, tall };
+  };
+  const pointed = (canvas, event) => {
+    const box = canvas.getBoundingClientRect(), { across, down, inner, tall } = canvas.picture;
+    const column = Math.floor((event.clientX - box.left - LEFT) / inner * across.length);
+    const row = Math.floor((event.clientY - box.top - TOP) / tall * down.length);
+    return column >= 0 && column < across.length && row >= 0 && row < down.length ? [column, row] : null;
+  };
+  const follow = (canvas, say) => {
+    const output = document.getElementById(`${canvas.id}-words`);
+    const move = event => {
+      const place = pointed(canvas, event);
+      output.textContent = place ? say(...place) : "";
+    };
+    canvas.addEventListener("pointermove", move);
+    canvas.addEventListener("pointerdown", move);
+    canvas.addEventListener("pointerleave", () => { output.textContent = ""; });
+  };
+
+  // The image
+
+  const picture = document.getElementById("picture"), column = document.getElementById("column");
+  const shown = () => document.querySelector("input[name=shown]:checked").value;
+  const gain = name => 2 ** Number(document.getElementById(name).value);
+  let followed = Math.floor(fields.x.length / 2);
+  const balanced = values => {
+    const rows = fields.z.length, result = values.slice();
+    for (let row = 0; row < rows; row++) {
+      let sum = 0;
+      for (let at = row; at < values.length; at += rows) sum += values[at] ** 2;
+      const size = Math.sqrt(sum / fields.x.length) || 1;
+      for (let at = row; at < values.length; at += rows) result[at] /= size;
+    }
+    return result;
+  };
+  const current = () => {
+    const name = shown(), values = images[name];
+    const velocity = name === "velocity";
+    const drawn = document.getElementById("balance").checked && !velocity ? balanced(values) : values;
+    const most = level(drawn) / gain("gain");
+    const limits = velocity ? [Math.min(...values), Math.max(...values)] : [-most, most];
+    if (limits[0] === limits[1]) limits[1] += 1;
+    return { name, values, drawn, limits, velocity };
+  };
+  const unit = name => name === "velocity" ? " m/s" : "";
+  const drawImage = () => {
+    const { drawn, limits, velocity } = current(), rows = fields.z.length, last = fields.x.length - 1;
+    draw(picture, {
+      across: fields.x, down: fields.z, low: limits[0], high: limits[1], table: velocity ? speeds : signed,
+      value: (at, row) => drawn[at * rows + row], labels: ["distance, m", "depth, m"],
+      ratio: (fields.z[rows - 1] - fields.z[0]) / (fields.x[last] - fields.x[0] || 1) || 1,
+    });
+    drawColumn();
+  };
+  const drawColumn = () => {
+    const { drawn, limits } = current(), rows = fields.z.length;
+    const width = column.parentElement.clientWidth - 2, tall = 150, dense = devicePixelRatio || 1;
+    column.width = width * dense;
+    column.height = tall * dense;
+    const pen = column.getContext("2d"), inner = width - LEFT - RIGHT;
+    pen.scale(dense, dense);
+    const up = value => TOP + (tall - TOP - BOTTOM) * (limits[1] - Math.min(Math.max(value, limits[0]), limits[1])) / (limits[1] - limits[0]);
+    const along = row => LEFT + inner * row / (rows - 1 || 1);
+    pen.strokeStyle = style("--edge");
+    pen.beginPath();
+    pen.moveTo(LEFT, up(0));
+    pen.lineTo(LEFT + inner, up(0));
+    pen.stroke();
+    pen.strokeStyle = style("--c0");
+    pen.lineWidth = 1.6;
+    pen.beginPath();
+    for (let row = 0; row < rows; row++) pen.lineTo(along(row), up(drawn[followed * rows + row]));
+    pen.stroke();
+    pen.fillStyle = style("--soft");
+    pen.font = "11px system-ui, sans-serif";
+    pen.textAlign = "center";
+    const first = fields.z[0], last = fields.z[rows - 1];
+    for (const tick of ticks(first, last)) pen.fillText(words(tick), LEFT + inner * (tick - first) / (last - first || 1), tall - BOTTOM + 14);
+    pen.fillText(`depth, m, at ${words(fields.x[followed])} m`, LEFT + inner / 2, tall - 5);
+    column.picture = { across: fields.z, down: [0], inner, tall };
+  };
+  follow(picture, (at, row) => {
+    followed = at;
+    drawColumn();
+    const { name, values } = current();
+    return `${words(fields.x[at])} m, depth ${words(fields.z[row])} m: ${words(values[at * fields.z.length + row])}${unit(name)}`;
+  });
+  follow(column, row => {
+    const { name, values } = current();
+    return `depth ${words(fields.z[row])} m: ${words(values[followed * fields.z.length + row])}${unit(name)}`;
+  });
+
+  // The shots
+
+  const drawGathers = () => {
+    const shot = Number(document.querySelector("input[name=shot]:checked").value);
+    const samples = fields.time.length, traces = fields.offset[shot].length, first = shot * traces * samples;
+    const most = level(data.subarray(first, first + traces * samples)) / gain("loud");
+    for (const [name, values] of Object.entries(gathers)) {
+      const canvas = document.getElementById(`gather-${name}`);
+      draw(canvas, {
+        across: fields.offset[shot], down: fields.time, low: -most, high: most, table: signed,
+        value: (trace, sample) => values[first + trace * samples + sample], labels: ["offset, m", "time, s"], ratio: 1.15,
+      });
+    }
+  };
+  for (const [name, values] of Object.entries(gathers)) {
+    const canvas = document.getElementById(`gather-${name}`);
+    follow(canvas, (trace, sample) => {
+      const { across, down, value } = canvas.picture;
+      return `offset ${words(across[trace])} m, ${words(down[sample])} s: ${words(value(trace, sample))}`;
+    });
+  }
+
+  const all = () => { drawImage(); if (fields.shots.length) drawGathers(); };
+  for (const input of document.querySelectorAll(".controls input")) input.addEventListener("input", all);
+  addEventListener("resize", all);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  all();
+})();
