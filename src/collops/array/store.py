@@ -149,6 +149,8 @@ def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] 
         chunks=_chunks(layout, arrays.dtype.itemsize),
         dtype=_stored(arrays.dtype),
         compressors=[Crc32cCodec()] if durable else "auto",
+        # No folders for chunks where each of them would have to reach the disk.
+        chunk_key_encoding={"name": "default", "separator": "."} if durable else None,
         overwrite=not name,
         attributes={**(attributes or {}), "collops": mine},
     )

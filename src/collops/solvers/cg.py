@@ -12,7 +12,7 @@ from collops.array import axpby, dots, go_and_turn
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve
-from collops.solvers.method import Row
+from collops.solvers.method import Row, Test, first_passed, not_finite
 from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.run import Run
@@ -87,10 +87,11 @@ class CG:
 
     def verdict(self, row: Row, first: Row) -> Status | None:
         """Stop where the squared norm of the residual is at most ``tol``."""
-        (square,) = row
-        if square - square != 0:
-            return Status.NOT_FINITE
-        return Status.CONVERGED if square <= self.tol else None
+        return first_passed(self.tests(row, first))
+
+    def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
+        """Return what :meth:`verdict` looks at."""
+        return (not_finite(*row), Status.NOT_FINITE), (row[0] <= self.tol, Status.CONVERGED)
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual."""

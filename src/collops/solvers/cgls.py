@@ -11,7 +11,7 @@ from collops.array import Scalars, axpby, dots, go_and_turn
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
-from collops.solvers.method import Row
+from collops.solvers.method import Row, Test, first_passed, not_finite
 from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.run import Run
@@ -133,10 +133,11 @@ class CGLS:
 
     def verdict(self, row: Row, first: Row) -> Status | None:
         """Stop where the squared norm of the gradient is at most ``tol``."""
-        gradient_square, residual_square = row
-        if not gradient_square - gradient_square == residual_square - residual_square == 0:
-            return Status.NOT_FINITE
-        return Status.CONVERGED if gradient_square <= self.tol else None
+        return first_passed(self.tests(row, first))
+
+    def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
+        """Return what :meth:`verdict` looks at."""
+        return (not_finite(*row), Status.NOT_FINITE), (row[0] <= self.tol, Status.CONVERGED)
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual, damping not included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from os import PathLike, fspath
 from types import TracebackType
@@ -17,6 +18,7 @@ from collops.solvers.agenda import Agenda, Every
 from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.fingerprint import difference, fingerprint
 from collops.solvers.history import History
+from collops.solvers.memories import Memory, memories_of
 from collops.solvers.method import Method
 from collops.solvers.result import Status
 from collops.solvers.signals import Signals
@@ -28,6 +30,7 @@ Path = str | PathLike[str]
 
 _FORMAT = 1
 _LABEL = "checkpoint"
+_STORED = "stored"
 
 
 class Checkpoints:
@@ -43,6 +46,8 @@ class Checkpoints:
         How often one is written.
     method, problem
         What is run, and the fingerprint of what it is run on.
+    memories : sequence of Memory
+        What its functions keep.
     history : History
         The numbers of the iterations.
     niter : int
@@ -58,6 +63,7 @@ class Checkpoints:
         every: Every,
         method: Method,
         problem: dict[str, Any],
+        memories: Sequence[Memory],
         history: History,
         niter: int,
         like: Any,
@@ -67,6 +73,7 @@ class Checkpoints:
         self._every = every
         self._method = method
         self._problem = problem
+        self._memories = memories
         self._history = history
         self._niter = niter
         self._comm = like.comm
@@ -113,6 +120,11 @@ class Checkpoints:
                     leaf.local_array[...] = source.local_array
             else:
                 _set_number(state, name, value, _decoded(record["numbers"][name]), self._engine)
+        for memory in self._memories:
+            known = record["memories"].get(memory.key)
+            if known == _STORED:
+                known = self._folder.read(iteration, f"memories/{memory.key}", memory.layout, self._engine)
+            memory.put(known)
         layout = Layout.replicated((iteration + 1, self._method.width), self._comm.size)
         rows = self._folder.read(iteration, "rows", layout, "numpy").local_array
         # Where the numbers of an iteration come with the next one, those of the last are still to come.
@@ -159,10 +171,18 @@ class Checkpoints:
             "iteration": iteration,
             "problem": self._problem,
             "numbers": numbers,
+            "memories": {
+                memory.key: memory.value if memory.layout is None or memory.value is None else _STORED
+                for memory in self._memories
+            },
             "ranks": self._comm.size,
         }
         layout = Layout.replicated(rows.shape, self._comm.size)
-        stored = {"state": arrays, "rows": DistributedArray(layout, self._comm, rows)}
+        stored: dict[str, Any] = {"state": arrays, "rows": DistributedArray(layout, self._comm, rows)}
+        remembered = {memory.key: memory.value for memory in self._memories if memory.layout is not None}
+        remembered = {key: value for key, value in remembered.items() if value is not None}
+        if remembered:
+            stored["memories"] = remembered
         self._folder.write(iteration, stored, record)
         self._written = iteration
 
@@ -190,6 +210,7 @@ def open_checkpoints(
     operator: Any,
     data: Any,
     x0: Any,
+    parts: Sequence[Any],
     history: History,
     niter: int,
 ) -> Checkpoints | None:
@@ -199,7 +220,7 @@ def open_checkpoints(
     ----------
     path, every, resume
         See :func:`collops.solvers.cgls`.
-    method, operator, data, x0, history, niter
+    method, operator, data, x0, parts, history, niter
         Of the driver.
 
     Raises
@@ -223,7 +244,7 @@ def open_checkpoints(
     with mark(_LABEL):
         found = folder.begin(bool(resume))
         problem = fingerprint(method, operator, data, x0)
-    return Checkpoints(folder, found, chosen, method, problem, history, niter, data)
+    return Checkpoints(folder, found, chosen, method, problem, list(memories_of(parts)), history, niter, data)
 
 
 def _encoded(value: Any, engine: Engine) -> Any:

@@ -94,7 +94,7 @@ def solve(
     prompt = history.lag == 0 or callback is not None
     parts = [part for part in (operator, *parts) if part is not None]
     execution = open_execution(graph, method, history, parts, data.engine, niter, comm)
-    checkpoints = open_checkpoints(checkpoint, every, resume, method, operator, data, x0, history, niter)
+    checkpoints = open_checkpoints(checkpoint, every, resume, method, operator, data, x0, parts, history, niter)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))

@@ -11,7 +11,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
-from collops.solvers.method import Row
+from collops.solvers.method import Row, Test, first_passed, not_finite
 from collops.solvers.percentile import Percentile
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_number, check_problem, real_dtype, starting_point, working_dtype
@@ -176,20 +176,22 @@ class IterativeThresholding:
 
     def verdict(self, row: Row, first: Row) -> Status | None:
         """Stop where the update is at most ``tol``, or the cost below a bound, or where the residual increases."""
+        return first_passed(self.tests(row, first))
+
+    def tests(self, row: Row, first: Row) -> list[Test]:
+        """Return what :meth:`verdict` looks at."""
         residual, update, absolute, before, first_cost = row
-        if residual - residual != 0 or absolute - absolute != 0:
-            return Status.NOT_FINITE
-        if update == float("inf"):
-            return None  # before the first iteration
-        if self.monitorres and residual > before:
-            return Status.RESIDUAL_INCREASED
-        if update <= self.tol**2:
-            return Status.CONVERGED
+        infinite = float("inf")
+        begun = update != infinite
+        tests = [(not_finite(residual, absolute), Status.NOT_FINITE)]
+        if self.monitorres:
+            tests.append((begun & (residual > before), Status.RESIDUAL_INCREASED))
+        tests.append((begun & (update <= self.tol**2), Status.CONVERGED))
         if self.rtol or self.enough:
-            cost = self._cost(row)
-            if cost < self.rtol * first_cost < float("inf") or cost < self.enough:
-                return Status.CONVERGED
-        return None
+            cost, bound = self._cost(row), self.rtol * first_cost
+            low = ((cost < bound) & (bound < infinite)) | (cost < self.enough)
+            tests.append((begun & low, Status.CONVERGED))
+        return tests
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual."""

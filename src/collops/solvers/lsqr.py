@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -12,7 +13,7 @@ from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u, after_v, begin
-from collops.solvers.method import Row
+from collops.solvers.method import Row, Test, first_passed, not_finite
 from collops.solvers.problem import agreed, check_number, check_problem, real_dtype, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.run import Run
@@ -117,25 +118,26 @@ class LSQR:
 
     def verdict(self, row: Row, first: Row) -> Status | None:
         """Stop by the tests of Paige and Saunders, the strongest statement first."""
+        return first_passed(self.tests(row, first))
+
+    def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
+        """Return what :meth:`verdict` looks at."""
         r1norm, rnorm, arnorm, anorm, acond, xnorm = row
         _, data_norm, arnorm0, *_ = first
-        if not r1norm - r1norm == arnorm - arnorm == 0:
-            return Status.NOT_FINITE
-        if arnorm0 == 0:
-            return Status.EXACT_ZERO
-        if acond == 0:  # before the first iteration
-            return None
-        solution = anorm * xnorm / data_norm
-        residual, gradient, inverse_condition = rnorm / data_norm, arnorm / arnorm0, 1 / acond
-        tests = (
-            (residual <= self.btol + self.atol * solution, Status.COMPATIBLE),
-            (gradient <= self.atol, Status.LEAST_SQUARES),
-            (self.conlim > 0 and inverse_condition <= 1 / self.conlim, Status.ILL_CONDITIONED),
-            (1 + residual / (1 + solution) <= 1, Status.COMPATIBLE_TO_ROUNDING),
-            (1 + gradient <= 1, Status.LEAST_SQUARES_TO_ROUNDING),
-            (1 + inverse_condition <= 1, Status.SINGULAR_TO_ROUNDING),
+        begun = acond != 0
+        solution = _over(anorm * xnorm, data_norm)
+        residual, gradient, inverse_condition = _over(rnorm, data_norm), _over(arnorm, arnorm0), _over(1, acond)
+        ill_conditioned = inverse_condition <= 1 / self.conlim if self.conlim > 0 else False
+        return (
+            (not_finite(r1norm, arnorm), Status.NOT_FINITE),
+            (arnorm0 == 0, Status.EXACT_ZERO),
+            (begun & (residual <= self.btol + self.atol * solution), Status.COMPATIBLE),
+            (begun & (gradient <= self.atol), Status.LEAST_SQUARES),
+            (begun & ill_conditioned, Status.ILL_CONDITIONED),
+            (begun & (1 + residual / (1 + solution) <= 1), Status.COMPATIBLE_TO_ROUNDING),
+            (begun & (1 + gradient <= 1), Status.LEAST_SQUARES_TO_ROUNDING),
+            (begun & (1 + inverse_condition <= 1), Status.SINGULAR_TO_ROUNDING),
         )
-        return next((status for passed, status in tests if passed), None)
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual, damping not included."""
@@ -212,6 +214,11 @@ def lsqr(
     options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
     method = LSQR(**{name: check_number(name, value) for name, value in options.items()}, calc_var=bool(calc_var))
     return solve(method, A, y, x0, niter=niter, **run)
+
+
+def _over(a: Any, b: Any) -> Any:
+    """Return ``a / b``; infinite where Python refuses to divide by 0 and arrays do not."""
+    return math.inf if isinstance(b, float) and b == 0 else a / b
 
 
 def _add_squares(factor: Any, w: Any, variance: Any) -> None:

@@ -10,10 +10,26 @@ import numpy as np
 from collops.operators import LinearOperator
 from collops.solvers.result import Status
 
-__all__ = ["Method", "Row"]
+__all__ = ["Method", "Row", "Test", "first_passed", "not_finite"]
 
 Row = Sequence[float]
 """The numbers that a method reports of one iteration."""
+
+Test = tuple[Any, Status]
+"""Whether a solver stops, as a truth value of Python or of an engine, and why."""
+
+
+def first_passed(tests: Sequence[Test]) -> Status | None:
+    """Return the status of the first test that is passed."""
+    return next((status for passed, status in tests if passed), None)
+
+
+def not_finite(*numbers: Any) -> Any:
+    """Return whether a number is infinite or not a number; for Python's numbers, and for 0-d arrays in a trace."""
+    wrong: Any = False
+    for number in numbers:
+        wrong = wrong | (number - number != 0)
+    return wrong
 
 
 class Method(Protocol):
@@ -77,7 +93,11 @@ class Method(Protocol):
         ...
 
     def verdict(self, row: Row, first: Row) -> Status | None:
-        """Return whether an iteration was the last, and why, from its numbers and those before the first iteration."""
+        """Return whether an iteration was the last, and why, from its numbers and those before the first iteration.
+
+        A method that can be compiled also has ``tests(row, first)``, of which the first that is passed is the verdict,
+        and which takes 0-d arrays as well.
+        """
         ...
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:

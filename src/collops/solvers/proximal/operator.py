@@ -55,6 +55,10 @@ class ProxOperator:
     def _value(self, x: Any) -> Any:
         raise UnsupportedTypeError(f"{type(self).__name__} has no value")
 
+    def _remembered(self) -> dict[str, Any]:
+        """Return which attributes a call leaves to later ones, with the layouts of those that are arrays, else None."""
+        return {}
+
     def _grad(self, x: Any, out: Any) -> Any:
         raise UnsupportedTypeError(f"{type(self).__name__} has no gradient")
 

@@ -98,6 +98,9 @@ class L2(ProxOperator):
         self._normal = None if Op is None else Op.H @ Op
         self.capturable = Op is None or (Op.capturable and not callable(niter))
 
+    def _remembered(self) -> dict[str, Any]:
+        return {} if self._operator is None else {"_last": self._operator.domain, "_points": None}
+
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
         if self._operator is None:
             return self._closed(1.0, x, 0.0, x, tau, out)

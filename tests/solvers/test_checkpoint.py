@@ -1,0 +1,319 @@
+"""Checkpoints: gone on from as if nothing had happened, on any number of ranks, and refused where that cannot be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from collops import profile
+from collops.array import from_global
+from collops.errors import CheckpointError, InputError, Interrupted
+from collops.operators import VStack
+from collops.solvers import Status, cg, cgls, fista, ista, lsqr, power_iteration
+from collops.solvers.agenda import Agenda, Every
+from collops.solvers.fingerprint import difference
+from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
+from collops.solvers.signals import Signals
+
+from .problems import ROWS, assert_close, joined, problem, random_matrix, start
+
+METHODS = {
+    "cg": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, **run),
+    "cgls": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, **run),
+    "lsqr": lambda op, y, **run: lsqr(op, y, calc_var=True, **run),
+    "ista": lambda op, y, **run: ista(op, y, eps=0.3, decay=1 / (1 + np.arange(run["niter"])), **run),
+    "fista": lambda op, y, **run: fista(op, y, eps=0.3, threshkind="half", rtol=1e-9, **run),
+    "percentile": lambda op, y, **run: fista(op, y, threshkind="soft-percentile", perc=50, **run),
+    "power iteration": lambda op, y, **run: power_iteration(op.H @ op, dtype=y.dtype, tol=0, **run),
+    "proximal gradient": lambda op, y, **run: proximal_gradient(
+        L2(op, y), L1(0.3), _start(op, y), acceleration="fista", objective=True, **run
+    ),
+    "ADMM": lambda op, y, **run: admm(L2(op, y, niter=4), L1(0.3), _start(op, y), 0.1, tol=0, **run),
+    "ADMM, least squares": lambda op, y, **run: admm_l2(L1(0.3), op, y, op, _start(op, y), 0.1, inner=3, **run),
+    "linearised ADMM": lambda op, y, **run: linearized_admm(L2(), L1(0.3), op, _start(op, y), 0.1, 0.001, **run),
+    "primal-dual": lambda op, y, **run: primal_dual(
+        L2(), L1(0.3), op, _start(op, y), [0.05] * run["niter"], 0.05, **run
+    ),
+}
+
+
+def _start(op, y):
+    return start(op, y.comm, y.dtype)[1]
+
+
+@pytest.fixture
+def folder(comm, tmp_path) -> Path:
+    """A folder for checkpoints that is the same on all ranks."""
+    return Path(comm.allgather_metadata(str(tmp_path / "checkpoints"))[0])
+
+
+@pytest.fixture(autouse=True)
+def no_disk(request, monkeypatch) -> None:
+    """Do not wait for the disk: the tests write many small checkpoints, and no machine breaks down."""
+    for module in ("collops.array.store", "collops.solvers.checkpoint_folder"):
+        monkeypatch.setattr(f"{module}.sync", lambda path: None)
+
+
+def assert_same(actual, expected) -> None:
+    """Two results have the same bits."""
+    np.testing.assert_array_equal(actual.x.local_array, expected.x.local_array)
+    np.testing.assert_array_equal(actual.residual_norms, expected.residual_norms)
+    assert actual.iterations == expected.iterations
+    assert actual.details.keys() == expected.details.keys()
+    for name, value in expected.details.items():
+        other = actual.details[name]
+        if hasattr(value, "local_array"):
+            value, other = value.local_array, other.local_array
+        np.testing.assert_array_equal(other, value)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_goes_on_ends_where_it_would_have(comm, folder, name):
+    split = name in ("cg", "lsqr", "fista", "ADMM", "primal-dual")
+    op, _, _, y = problem("block_diag" if split else "vstack", comm, "c8" if split else "f8")
+    run = METHODS[name]
+    expected = run(op, y, niter=9)
+    begun = run(op, y, niter=5, checkpoint=folder, every=2)
+    assert begun.resumed_from is None and begun.iterations == 5
+    resumed = run(op, y, niter=9, checkpoint=folder, every=3, resume=True)
+    assert resumed.resumed_from == 5
+    assert_same(resumed, expected)
+    assert_same(run(op, y, niter=9, checkpoint=folder, resume=True), expected)
+    assert os.listdir(folder) == [f"iteration-{expected.iterations:09d}"]
+
+
+@pytest.mark.parametrize("name", ["cgls", "lsqr", "fista", "proximal gradient"])
+def test_on_another_number_of_ranks(comm, folder, name):
+    """What all ranks have begun one of them ends alone, and the other way round."""
+    blocks = [[random_matrix(n + 3, 6, "f8", n) for n in rows] for rows in ROWS[: comm.size]]
+    together, _, values, y = problem("vstack", comm, "f8")
+    own = comm.split(comm.rank)
+    alone = VStack(joined(blocks), own)
+    run, expected = METHODS[name], METHODS[name](together, y, niter=8).x.gather()
+    data = from_global(values, alone.range, comm=own)
+
+    run(together, y, niter=4, checkpoint=folder)
+    if comm.rank == 0:
+        result = run(alone, data, niter=6, checkpoint=folder, resume=True)
+        assert result.resumed_from == 4
+    comm.barrier()
+    result = run(together, y, niter=8, checkpoint=folder, resume=True)
+    assert result.resumed_from == 6
+    assert_close(result.x.gather(), expected)
+
+
+def test_where_nothing_is_yet(comm, folder):
+    op, _, _, y = problem("vstack", comm, "f8")
+    result = cgls(op, y, niter=3, tol=0, checkpoint=folder / "a" / "b", resume=True)
+    assert result.resumed_from is None and result.iterations == 3
+    assert cgls(op, y, niter=0, checkpoint=folder / "c").iterations == 0
+
+
+def test_what_stopped_stays_stopped(comm, folder):
+    op, _, _, y = problem("block_diag", comm, "f8")
+    begun = cgls(op, y, niter=50, tol=1.0, checkpoint=folder, every=1)
+    again = cgls(op, y, niter=50, tol=1.0, checkpoint=folder, resume=True)
+    assert again.status is begun.status is Status.CONVERGED
+    assert again.iterations == begun.iterations == again.resumed_from
+    further = cgls(op, y, niter=50, tol=1e-9, checkpoint=folder, resume=True)
+    assert further.resumed_from == begun.iterations < further.iterations
+
+
+def test_a_checkpoint_is_never_overwritten_unasked(comm, folder):
+    op, _, _, y = problem("vstack", comm, "f8")
+    cgls(op, y, niter=3, tol=0, checkpoint=folder)
+    with pytest.raises(CheckpointError, match="iteration 3: pass resume=True"):
+        cgls(op, y, niter=3, tol=0, checkpoint=folder)
+    assert cgls(op, y, niter=3, tol=0, checkpoint=folder, resume=True).resumed_from == 3
+
+
+def test_other_problems_are_refused(comm, folder):
+    op, _, _, y = problem("vstack", comm, "f8")
+    run = {"checkpoint": folder, "resume": True}
+    cgls(op, y, niter=3, damp=0.5, tol=0, **run)
+    x0 = _start(op, y)
+    for refused, reason in [
+        (lambda: lsqr(op, y, niter=9, damp=0.5, **run), "one of CGLS, not of LSQR"),
+        (lambda: cgls(op, y * 1.001, niter=9, damp=0.5, **run), "data are others"),
+        (lambda: cgls(1.001 * op, y, niter=9, damp=0.5, **run), "operator is that of others"),
+        (lambda: cgls(op, y, x0, niter=9, damp=0.5, **run), "starting point is that of others"),
+        (lambda: cgls(op, y.astype("f4"), niter=9, damp=0.5, **run), "precision is float64, not float32"),
+        (lambda: cgls(op, y, niter=9, damp=0.6, **run), "option damp is 0.5, not 0.6"),
+        (lambda: cgls(op, y, niter=2, damp=0.5, **run), "iteration 3, beyond niter=2"),
+    ]:
+        with pytest.raises(CheckpointError, match=reason):
+            refused()
+    assert cgls(op, y, niter=4, damp=0.5, tol=1e-30, **run).resumed_from == 3
+
+
+def test_what_is_given_for_each_iteration_may_be_longer():
+    about = {"method": "a", "data": {"dtype": "float64", "shapes": [], "norm": 1.0, "projection": [0.0, 0.0]}}
+    about |= {"operator": None, "start": None}
+    saved = about | {"options": {"steps": [1.0, 2.0, 3.0]}}
+    for steps, same in [
+        ([1.0, 2.0, 3.0, 4.0], True),
+        ([1.0, 2.0, 5.0, 4.0], True),
+        ([1.0, 3.0], False),
+        ([1.0], False),
+    ]:
+        assert (difference(saved, about | {"options": {"steps": steps}}, 2) is None) == same
+
+
+@pytest.mark.parametrize("harm", ["bit", "short", "missing", "metadata", "seal", "record"])
+def test_damage_is_noticed_on_every_rank(comm, folder, harm):
+    op, _, _, y = problem("vstack", comm, "f8")
+    cgls(op, y, niter=3, tol=0, checkpoint=folder)
+    if comm.rank == 0:
+        place = folder / "iteration-000000003"
+        chunks = sorted(path for path in (place / "arrays.zarr" / "state" / "residual").glob("c*"))
+        attributes = place / "arrays.zarr" / "zarr.json"
+        if harm == "bit":
+            values = bytearray(chunks[-1].read_bytes())
+            values[3] ^= 4
+            chunks[-1].write_bytes(values)
+        elif harm == "short":
+            chunks[0].write_bytes(chunks[0].read_bytes()[:-1])
+        elif harm == "missing":
+            chunks[-1].unlink()
+        elif harm == "metadata":
+            (place / "arrays.zarr" / "state" / "x" / "zarr.json").write_text("{")
+        elif harm == "seal":
+            (place / "seal.json").unlink()
+        else:
+            attributes.write_text(attributes.read_text().replace('"iteration": 3', '"iteration": 2'))
+    comm.barrier()
+    with pytest.raises(CheckpointError, match="is damaged"):
+        cgls(op, y, niter=5, tol=0, checkpoint=folder, resume=True)
+    assert os.listdir(folder) == ["iteration-000000003"]
+
+
+def test_other_folders_are_left_alone(comm, folder):
+    op, _, _, y = problem("vstack", comm, "f8")
+    if comm.rank == 0:
+        folder.mkdir()
+        (folder / "thesis.tex").touch()
+    comm.barrier()
+    for place, reason in [(folder, "other things than checkpoints"), (folder / "thesis.tex", "is a file")]:
+        with pytest.raises(CheckpointError, match=reason):
+            cgls(op, y, niter=3, checkpoint=place)
+    assert os.listdir(folder) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("moment", ["writing", "removing"])
+def test_the_one_before_is_kept_until_the_next_is_whole(comm, folder, monkeypatch, moment):
+    op, _, _, y = problem("vstack", comm, "f8")
+    expected = cgls(op, y, niter=8, tol=0)
+    run = {"tol": 0, "checkpoint": folder, "every": 3, "resume": True}
+    cgls(op, y, niter=2, **run)
+    replace = os.replace
+
+    def fail(source, target):
+        if Path(source).name == (".unfinished" if moment == "writing" else "iteration-000000002"):
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as context, pytest.raises(CheckpointError, match="No space left"):
+        context.setattr("collops.solvers.checkpoint_folder.os.replace", fail)
+        cgls(op, y, niter=8, **run)
+    comm.barrier()
+    result = cgls(op, y, niter=8, **run)
+    assert result.resumed_from == (2 if moment == "writing" else 3)
+    assert_same(result, expected)
+    assert os.listdir(folder) == ["iteration-000000008"]
+
+
+def test_options_that_make_no_sense(comm, folder):
+    op, _, _, y = problem("vstack", comm, "f8")
+    for options, reason in [
+        ({"resume": True}, "resume needs checkpoint"),
+        ({"every": 3}, "every needs checkpoint"),
+        ({"checkpoint": 3}, "path of a folder"),
+        ({"checkpoint": folder, "every": 0}, "every must be"),
+        ({"checkpoint": folder, "every": "3 days"}, "every must be"),
+        ({"checkpoint": folder, "every": True}, "every must be"),
+    ]:
+        with pytest.raises(InputError, match=reason):
+            cgls(op, y, **options)
+    assert not folder.exists()
+
+
+def test_how_often():
+    assert Every.of(7) == Every.of("7") == Every(iterations=7)
+    assert Every.of("30s") == Every(seconds=30.0) and Every.of("1.5 h") == Every(seconds=5400.0)
+    assert Every.of(None) == Every(seconds=600.0)
+
+
+def test_time_is_that_of_whoever_is_first(comm, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("collops.solvers.agenda.time.monotonic", lambda: clock[0])
+    agenda = Agenda(Every(seconds=10.0), Signals(), comm, 0)
+    written = []
+    for iteration in range(1, 13):
+        clock[0] += 3.0 if comm.rank == 0 else 1.0
+        written += [iteration] if agenda.after(iteration)[0] else []
+    assert written == [4, 8, 12]
+
+
+def test_no_checkpoint_no_cost(comm, folder):
+    op, _, _, y = problem("vstack", comm, "f8")
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
+    counts = []
+    for options in ({}, {"checkpoint": folder, "every": 100}):
+        with profile.count_messages() as sent:
+            cgls(op, y, niter=20, tol=0, callback=None, **options)
+        counts.append(sent["allreduce"])
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == before
+    # Iterations of microseconds: the ranks agree after the iterations 1, 3, 7 and 15, and describe the problem before.
+    assert counts[1] - counts[0] <= 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_one_rank_stops_all(comm, folder, number):
+    op, _, _, y = problem("vstack", comm, "f8")
+    expected = cgls(op, y, niter=40, tol=0)
+    before = signal.getsignal(number)
+
+    def callback(iteration, view):
+        if iteration == 5 and comm.rank == comm.size - 1:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted, match=number.name) as caught:
+        cgls(op, y, niter=40, tol=0, callback=callback, checkpoint=folder, every="1h")
+    error = caught.value
+    assert error.signal == number and error.path == str(folder) and error.on_all_ranks and 5 <= error.iteration < 40
+    assert signal.getsignal(number) is before
+    assert len(set(comm.allgather_metadata(error.iteration))) == 1
+    result = cgls(op, y, niter=40, tol=0, checkpoint=folder, resume=True)
+    assert result.resumed_from == error.iteration
+    assert_same(result, expected)
+
+
+@pytest.mark.serial
+def test_threads_have_no_signals(tmp_path):
+    from collops import world
+
+    op, _, _, y = problem("vstack", world(), "f8")
+    results = []
+    thread = threading.Thread(target=lambda: results.append(cgls(op, y, niter=3, checkpoint=tmp_path / "a")))
+    thread.start()
+    thread.join()
+    assert results[0].iterations == 3
+
+
+def test_the_arrays_are_ordinary(comm, folder):
+    """Anything that reads Zarr reads the iterate."""
+    op, _, _, y = problem("block_diag", comm, "f8")
+    result = cgls(op, y, niter=3, tol=0, checkpoint=folder)
+    stored = zarr.open_group(folder / "iteration-000000003" / "arrays.zarr", mode="r")
+    np.testing.assert_array_equal(stored["state/x"][...], result.x.gather())
+    np.testing.assert_array_equal(np.sqrt(stored["rows"][:, 1]), result.residual_norms)
+    comm.barrier()
+    if comm.rank == 0:
+        shutil.rmtree(folder)
