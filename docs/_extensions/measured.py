@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _WIRES = ("nccl", "mpi", "staged")
-_SIZES = {8: "8 B", 1 << 16: "64 KiB", 1 << 20: "1 MiB", 1 << 26: "64 MiB"}
+_SIZES = {8: "8 B", 1 << 16: "64 KiB", 1 << 20: "1 MiB", 1 << 22: "4 MiB", 1 << 26: "64 MiB"}
 _FOREST_SIZES = {1 << 10: "1 KiB", 1 << 16: "64 KiB", 1 << 19: "512 KiB"}
 
 

@@ -35,9 +35,17 @@ PACKAGES = (
 )
 
 
+# What a package cannot be imported without.
+NEEDS = {"collops.jax": "jax"}
+
+
 def public_packages() -> dict[str, ModuleType]:
-    """Return the packages of the reference that are there."""
-    return {name: importlib.import_module(name) for name in PACKAGES if importlib.util.find_spec(name) is not None}
+    """Return the packages of the reference, but for those whose optional dependency is not installed."""
+    return {
+        name: importlib.import_module(name)
+        for name in PACKAGES
+        if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None
+    }
 
 
 def names_of(package: ModuleType) -> list[str]:

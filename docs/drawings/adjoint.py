@@ -1,0 +1,105 @@
+"""Draw what happens, and when, in a forward and an adjoint on two ranks: docs/images/adjoint.png.
+
+Times are those of the quickest turn of the run that makes the picture, messages those that it counted.
+
+Run: mpiexec -n 2 python docs/drawings/adjoint.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import collops
+from collops import profile
+
+PICTURE = Path(__file__).parents[1] / "images" / "adjoint.png"
+ROWS, COLUMNS, TURNS = 1200, 2000, 300
+COLOURS = {"local forward": "#66c2a5", "local adjoint": "#8da0cb", "allreduce": "#fc8d62"}
+
+
+class Marked:
+    """A matrix whose products are marked, so that the recording has them apart from the message."""
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        self._local = collops.operators.lift_local(matrix)
+        self.shape, self.dtype = self._local.shape, self._local.dtype
+
+    def forward_local(self, x: Any, out: Any) -> Any:
+        """Return the product."""
+        with profile.mark("local forward"):
+            return self._local.forward_local(x, out)
+
+    def adjoint_local(self, y: Any, out: Any) -> Any:
+        """Return the product of the transpose."""
+        with profile.mark("local adjoint"):
+            return self._local.adjoint_local(y, out)
+
+
+class Piece(NamedTuple):
+    """One bar: what a rank did from when to when, in seconds since the first rank began."""
+
+    label: str
+    begin: float
+    end: float
+
+
+def pieces(recording: profile.Recording) -> list[tuple[str, int, int]]:
+    """Return what this rank did, in nanoseconds of the time of day; the message is the rest of the adjoint."""
+    spans = {span.label: (span.begin + recording.epoch, span.end + recording.epoch) for span in recording.spans}
+    inside = spans["local adjoint"]
+    return [
+        ("local forward", *spans["local forward"]),
+        ("local adjoint", *inside),
+        ("allreduce", inside[1], spans["adjoint"][1]),
+    ]
+
+
+def draw(lanes: list[list[Piece]], forward: profile.MessageCounts, adjoint: profile.MessageCounts) -> None:
+    """Draw one lane for each rank, and below it what was sent."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(10, 3.4), layout="constrained")
+    for rank, lane in enumerate(lanes):
+        for piece in lane:
+            width = 1e6 * (piece.end - piece.begin)
+            ax.barh(rank, width, left=1e6 * piece.begin, height=0.6, color=COLOURS[piece.label], edgecolor="black")
+    for label, colour in COLOURS.items():
+        ax.barh(0, 0, color=colour, label=label)
+    messages = ", ".join(f"{m.operation} of {m.nbytes} bytes a rank" for m in adjoint.records)
+    sent = "no message" if forward.total == 0 else str(forward)
+    ax.set_title(f"forward: {sent}; adjoint: {messages}", fontsize=10)
+    ax.set(xlabel="time (µs)", yticks=range(len(lanes)), yticklabels=[f"rank {rank}" for rank in range(len(lanes))])
+    ax.invert_yaxis()
+    figure.legend(loc="outside lower center", ncols=3)
+    figure.savefig(PICTURE, dpi=110)
+
+
+def main() -> None:
+    """Run both products many times, and draw the turn that nothing else disturbed: the quickest."""
+    comm = collops.world()
+    A = collops.VStack([Marked(np.random.default_rng(comm.rank).normal(size=(ROWS, COLUMNS)))], comm)
+    x, y = collops.ones(A.domain, comm=comm), collops.empty(A.range, comm=comm)
+    gradient = collops.empty(A.domain, comm=comm)
+    turns = []
+    for _ in range(TURNS):
+        comm.barrier()
+        with profile.record() as recording:
+            with profile.count_messages() as forward:
+                A.forward(x, out=y)
+            comm.barrier()
+            with profile.count_messages() as adjoint, profile.mark("adjoint"):
+                A.adjoint(y, out=gradient)
+        turns.append(pieces(recording))
+    both = list(zip(*comm.allgather_metadata(turns), strict=True))
+    if comm.rank == 0:
+        lanes = min(both, key=lambda lanes: max(end for lane in lanes for *_, end in lane) - lanes[0][0][1])
+        start = min(begin for lane in lanes for _, begin, _ in lane)
+        scaled = [[Piece(label, 1e-9 * (b - start), 1e-9 * (e - start)) for label, b, e in lane] for lane in lanes]
+        draw(scaled, forward, adjoint)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Every command in the documentation is one that works, as far as a test can tell; the table says how far that is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+from collops.cli.main import application
+from tests.cli.commands import environment
+from tests.docs.pages import PAGES, ROOT, blocks, commands, scripts
+from tests.launch import mpiexec
+
+pytestmark = pytest.mark.serial
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+LAUNCHER = r"(?:COLLOPS_\S+ )*(?:(?:mpiexec|mpirun|srun) -n \d+ )?"
+FIRST_PROGRAM = blocks(ROOT / "docs" / "first-steps.md", "python")[0]
+
+
+def runs_first_program(command: str, folder: Path) -> None:
+    """Run the first program, on two ranks where the page says four."""
+    (folder / "program.py").write_text(FIRST_PROGRAM, "utf-8")
+    words, settings = shlex.split(command), {}
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        settings[name] = value
+    if words[0] == "mpiexec":
+        words[:3] = [mpiexec(), "-n", "2"]
+    words[words.index("python")] = sys.executable
+    done = subprocess.run(
+        words, cwd=folder, env=environment() | settings, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\(\d+, 300\) on \d ranks: \d+ iterations, error \d\.\de-0\d\n", done.stdout)
+    for name in re.findall(r"(?:trace|json)=([\w.]+)", command):
+        assert (folder / name).stat().st_size > 0
+
+
+def is_understood(command: str, folder: Path) -> None:
+    """Parse a command of ``collops`` as it does itself: each option is there, and takes what it is given."""
+    words = shlex.split(re.sub(rf"^{LAUNCHER}", "", command))
+    assert words.pop(0) == "collops"
+    parser = typer.main.get_command(application)
+    context = parser.make_context("collops", words[:0], resilient_parsing=True)
+    while hasattr(parser, "commands") and words and words[0] != "--help":
+        name = words.pop(0)
+        assert name in parser.commands, f"there is no command {name}"
+        parser = parser.commands[name]
+    if words != ["--help"]:
+        parser.make_context(parser.name, words, parent=context)
+
+
+def is_a_target(command: str, folder: Path) -> None:
+    """Let make say what it would do. Continuous integration runs ``make test``; installing needs a network."""
+    done = subprocess.run([*shlex.split(command), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def installs_what_there_is(command: str, folder: Path) -> None:
+    """Look for the extras in pyproject.toml; installing needs a network."""
+    for extras in re.findall(r"\.\[([^\]]*)\]", command):
+        assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+
+
+def names_a_folder(command: str, folder: Path) -> None:
+    """Look for the folder of tests."""
+    assert (ROOT / command.rsplit(maxsplit=1)[-1]).is_dir()
+
+
+def is_not_run(command: str, folder: Path) -> None:
+    """Do nothing; the table says why."""
+
+
+# Each command matches one line: how it is looked at, and why not more.
+TABLE = [
+    (r"(COLLOPS_PROFILE=\S+ )?(mpiexec -n 4 )?python program\.py", runs_first_program, "two ranks instead of four"),
+    (r"COLLOPS_ENGINE=cupy mpiexec -n 4 python program\.py", is_not_run, "needs GPUs; tests/gpu has CuPy's arrays"),
+    (rf"{LAUNCHER}collops( .*)?", is_understood, "tests/cli and tests/apps run the commands on small problems"),
+    (r"make \w+", is_a_target, "needs a network, and takes minutes"),
+    (r"pip install .*", installs_what_there_is, "needs a network"),
+    (r"\.venv/bin/.*python -m pytest \S+", names_a_folder, "would run this suite inside itself"),
+    (r"mpiexec -n 4 python -m collops\.compat\.pylops_mpi .*", is_not_run, "tests/compat/test_scripts.py runs it"),
+    (r"\.venv/bin/pip install pre-commit && .*", is_not_run, "changes the repository's hooks"),
+    (r"python3 -m venv venv|\. venv/bin/activate", is_not_run, "Python's own, and the shell's"),
+    (r"module load .*", is_not_run, "needs a cluster"),
+    (r"(apptainer|docker) .*", is_not_run, "needs containers"),
+    (r"COLLOPS_PROFILE=nvtx nsys .*", is_not_run, "needs NVIDIA's profiler"),
+]
+COMMANDS = sorted({command for path in PAGES for command in commands(path)})
+SCRIPTS = [pytest.param(path, text, id=f"{path.stem}-{n}") for path in PAGES for n, text in enumerate(scripts(path))]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command(command, tmp_path):
+    look = [look for pattern, look, _ in TABLE if re.fullmatch(pattern, command)]
+    assert len(look) == 1, "no line of the table, or several, are about this command"
+    look[0](command, tmp_path)
+
+
+def test_the_table_has_no_line_too_many():
+    assert [p for p, _, _ in TABLE if not any(re.fullmatch(p, command) for command in COMMANDS)] == []
+
+
+@pytest.mark.parametrize(("page", "script"), SCRIPTS)
+def test_a_job_script(page, script, tmp_path):
+    """The shell understands it, and so does collops; Slurm is not here to be asked."""
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    inside = re.findall(r"^srun (?:--\S+ )*(collops .*)$", script, re.MULTILINE)
+    for command in inside:
+        is_understood(os.path.expandvars(command), tmp_path)
+    assert inside or "python program.py" in script
+
+
+def test_wrong_commands_are_found(tmp_path):
+    for wrong, why in (
+        ("collops lsm --no-such-option 3", "[Nn]o such option"),
+        ("collops nothing", "there is no command"),
+        ("collops lsm --ranks many", "valid integer"),
+    ):
+        with pytest.raises(Exception, match=why):
+            is_understood(wrong, tmp_path)
+    with pytest.raises(AssertionError):
+        installs_what_there_is('pip install ".[cuda11]"', tmp_path)
+    with pytest.raises(AssertionError):
+        is_a_target("make nonsense", tmp_path)

@@ -1,0 +1,50 @@
+"""Every program in the documentation runs, on any number of ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from collops import backend
+from tests.docs.pages import PAGES, ROOT, blocks
+
+# Pages whose programs other tests run, and which those are.
+ELSEWHERE = {
+    "README.md": "tests/test_readme.py",
+    "from-pylops-mpi.md": "tests/compat/test_page.py",
+}
+# What is written for GPUs, as it is run where there are none, and in little time.
+ON_HOSTS = {
+    "jacobi.md": {
+        '"persistent", Problem(nx=4096, ny=8192)': '"shared", Problem(nx=64, ny=96)',
+        'engine("cupy")': 'engine("numpy")',
+        'engine="cupy"': 'engine="numpy"',
+    },
+}
+HERE = [path for path in PAGES if path.name not in ELSEWHERE and blocks(path, "python")]
+
+
+@pytest.mark.serial
+def test_pages_elsewhere_have_their_tests():
+    for page, test in ELSEWHERE.items():
+        assert page in (ROOT / test).read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
+def test_they_run(comm, path, capsys, tmp_path, monkeypatch):
+    """The programs of a page share their names, as they do for a reader."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": path.stem, "comm": comm}
+    for program in blocks(path, "python"):
+        for written, here in ON_HOSTS.get(path.name, {}).items():
+            program = program.replace(written, here)
+        exec(compile(program, str(path), "exec"), names)
+    # A page says only what is true, where it prints whether something is.
+    assert "False" not in capsys.readouterr().out
+
+
+@pytest.mark.serial
+def test_what_is_replaced_is_written():
+    for page, replacements in ON_HOSTS.items():
+        text = (ROOT / "docs" / page).read_text("utf-8")
+        assert [written for written in replacements if written not in text] == []
+    assert backend.engine("numpy").name == "numpy"
