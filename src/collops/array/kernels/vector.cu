@@ -360,13 +360,13 @@ __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, do
         const uint4* x_words = reinterpret_cast<const uint4*>(x);
         const uint4* y_words = reinterpret_cast<const uint4*>(y);
         const Index words = n / PER_LOAD;
-        Index i = first;
-        for (; i + (IN_FLIGHT - 1) * stride < words; i += IN_FLIGHT * stride) {
+        for (Index start = first; start < words; start += IN_FLIGHT * stride) {
             Pack x_pack[IN_FLIGHT], y_pack[IN_FLIGHT];
 #pragma unroll
             for (int k = 0; k < IN_FLIGHT; ++k) {
-                x_pack[k].words = x_words[i + k * stride];
-                if (!SAME) y_pack[k].words = y_words[i + k * stride];
+                const Index i = start + k * stride;
+                x_pack[k].words = i < words ? x_words[i] : make_uint4(0, 0, 0, 0);
+                if (!SAME) y_pack[k].words = i < words ? y_words[i] : make_uint4(0, 0, 0, 0);
             }
 #pragma unroll
             for (int k = 0; k < IN_FLIGHT; ++k)
@@ -374,13 +374,6 @@ __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, do
                 for (int e = 0; e < PER_LOAD; ++e)
                     add_product(sums[k], x_pack[k].parts.e[e], SAME ? x_pack[k].parts.e[e] : y_pack[k].parts.e[e],
                                 x_sign);
-        }
-        for (; i < words; i += stride) {
-            Pack x_pack, y_pack;
-            x_pack.words = x_words[i];
-            y_pack.words = SAME ? x_pack.words : y_words[i];
-#pragma unroll
-            for (int e = 0; e < PER_LOAD; ++e) add_product(sums[0], x_pack.parts.e[e], y_pack.parts.e[e], x_sign);
         }
         done = words * PER_LOAD;
     }
