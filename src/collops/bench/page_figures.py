@@ -71,7 +71,7 @@ def _size(measurement: Measurement) -> int | None:
 
 
 def _ours(program: str) -> bool:
-    return program.startswith(("collops", "measured"))
+    return program.startswith(("collops", "called", "replayed"))
 
 
 def _size_chart(case: str, measurements: Sequence[Measurement], programs: Sequence[str]) -> Markup:
