@@ -1,0 +1,201 @@
+// The typed FFI handlers that XLA calls, for hosts and, where `COLLOPS_DEVICE` streams exist, for devices.
+//
+// Operands are the arrays, then tokens that only order the calls and are never looked at; likewise the results. Attributes
+// say which wire, and what the collective needs to know. A failure becomes an error of the whole computation, in Python an
+// exception with the text.
+#include <algorithm>
+#include <utility>
+
+#include "wire.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace collops {
+namespace {
+
+namespace ffi = xla::ffi;
+using Arguments = ffi::RemainingArgs;
+using Results = ffi::RemainingRets;
+using Integers = ffi::Span<const std::int64_t>;
+
+Type type_of(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::PRED: return Type::Bool;
+    case ffi::DataType::S8: return Type::I8;
+    case ffi::DataType::S16: return Type::I16;
+    case ffi::DataType::S32: return Type::I32;
+    case ffi::DataType::S64: return Type::I64;
+    case ffi::DataType::U8: return Type::U8;
+    case ffi::DataType::U16: return Type::U16;
+    case ffi::DataType::U32: return Type::U32;
+    case ffi::DataType::U64: return Type::U64;
+    case ffi::DataType::F16: return Type::F16;
+    case ffi::DataType::BF16: return Type::BF16;
+    case ffi::DataType::F32: return Type::F32;
+    case ffi::DataType::F64: return Type::F64;
+    case ffi::DataType::C64: return Type::C64;
+    case ffi::DataType::C128: return Type::C128;
+    default: return Type::None;
+  }
+}
+
+struct Array {
+  void* data = nullptr;
+  std::int64_t count = 0;
+  int width = 1;
+  Type type = Type::None;
+};
+
+Array described(const ffi::AnyBuffer& buffer) {
+  const auto count = static_cast<std::int64_t>(buffer.element_count());
+  const Type type = type_of(buffer.element_type());
+  const int width = type == Type::None ? 0 : static_cast<int>(ffi::ByteWidth(buffer.element_type()));
+  return {buffer.untyped_data(), count, width, type};
+}
+
+Array operand(const Arguments& arguments, std::size_t index) {
+  const auto found = arguments.get<ffi::AnyBuffer>(index);
+  return found.has_value() ? described(found.value()) : Array{};
+}
+
+Array result(const Results& results, std::size_t index) {
+  auto found = results.get<ffi::AnyBuffer>(index);
+  return found.has_value() ? described(**found) : Array{};
+}
+
+ffi::Error outcome(const Failure& failure) {
+  return failure.empty() ? ffi::Error::Success() : ffi::Error::Internal("collops." + failure);
+}
+
+// Runs `call` with the wire and its operand, which has been checked to be of a type that travels.
+template <class Call>
+ffi::Error on_wire(std::int64_t number, const Array& array, Call call) {
+  Wire* wire = find_wire(number);
+  if (wire == nullptr) {
+    return ffi::Error::Internal("collops: this program was compiled in another process, with other communicators");
+  }
+  if (array.type == Type::None) return ffi::Error::InvalidArgument("collops: arrays of this dtype cannot be sent");
+  return outcome(call(*wire));
+}
+
+ffi::Error allreduce(Place at, std::int64_t wire, std::int64_t op, Arguments in, Results out) {
+  const Array x = operand(in, 0);
+  return on_wire(wire, x, [&](Wire& w) {
+    return w.allreduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), at);
+  });
+}
+
+ffi::Error reduce(Place at, std::int64_t wire, std::int64_t op, std::int64_t root, Arguments in, Results out) {
+  const Array x = operand(in, 0);
+  return on_wire(wire, x, [&](Wire& w) {
+    return w.reduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), static_cast<int>(root), at);
+  });
+}
+
+ffi::Error bcast(Place at, std::int64_t wire, std::int64_t root, Arguments in, Results out) {
+  const Array x = operand(in, 0);
+  return on_wire(wire, x, [&](Wire& w) {
+    return w.bcast(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
+  });
+}
+
+ffi::Error allgather(Place at, std::int64_t wire, Integers counts, Arguments in, Results out) {
+  const Array x = operand(in, 0);
+  return on_wire(wire, x, [&](Wire& w) {
+    return w.allgather(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.width, at);
+  });
+}
+
+ffi::Error gather(Place at, std::int64_t wire, std::int64_t root, Arguments in, Results out) {
+  const Array x = operand(in, 0);
+  return on_wire(wire, x, [&](Wire& w) {
+    return w.gather(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
+  });
+}
+
+ffi::Error scatter(Place at, std::int64_t wire, std::int64_t root, Arguments in, Results out) {
+  const Array y = result(out, 0);
+  return on_wire(wire, y, [&](Wire& w) {
+    return w.scatter(operand(in, 0).data, y.data, y.count, y.width, static_cast<int>(root), at);
+  });
+}
+
+ffi::Error reduce_scatter(Place at, std::int64_t wire, std::int64_t op, Integers counts, Arguments in,
+                          Results out) {
+  const Array x = operand(in, 0);
+  return on_wire(wire, x, [&](Wire& w) {
+    return w.reduce_scatter(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.type, static_cast<Op>(op),
+                            at);
+  });
+}
+
+ffi::Error alltoall(Place at, std::int64_t wire, Integers leaving, Integers arriving, Arguments in, Results out) {
+  const Array x = operand(in, 0);
+  return on_wire(wire, x, [&](Wire& w) {
+    return w.alltoall(x.data, result(out, 0).data, {leaving.begin(), leaving.end()},
+                      {arriving.begin(), arriving.end()}, x.width, at);
+  });
+}
+
+ffi::Error exchange(Place at, std::int64_t wire, Integers destinations, Integers send_tags, Integers sources,
+                    Integers receive_tags, Arguments in, Results out) {
+  std::vector<Message> sends, receives;
+  Type worst = Type::U8;
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    const Array x = operand(in, i);
+    worst = std::max(worst, x.type);
+    sends.push_back({static_cast<int>(destinations[i]), static_cast<int>(send_tags[i]), x.data, x.count, x.width});
+  }
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const Array y = result(out, i);
+    worst = std::max(worst, y.type);
+    receives.push_back({static_cast<int>(sources[i]), static_cast<int>(receive_tags[i]), y.data, y.count, y.width});
+  }
+  return on_wire(wire, Array{nullptr, 0, 1, worst}, [&](Wire& w) { return w.exchange(sends, receives, at); });
+}
+
+ffi::Error barrier(Place at, std::int64_t wire, Arguments, Results out) {
+  const Array scratch = result(out, 0);
+  return on_wire(wire, scratch, [&](Wire& w) { return w.barrier(scratch.data, at); });
+}
+
+}  // namespace
+}  // namespace collops
+
+// Each handler twice: on hosts, and on devices, where the work goes onto XLA's own stream and may be recorded in a command buffer.
+#define COLLOPS_HANDLER(NAME, BINDING)                                                                    \
+  extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* collops_host_##NAME(                   \
+      XLA_FFI_CallFrame* frame) {                                                                         \
+    static auto* handler =                                                                                \
+        xla::ffi::Ffi::Bind()                                                                             \
+            BINDING.To([](auto... rest) { return collops::NAME(collops::Place{}, rest...); })             \
+            .release();                                                                                   \
+    return handler->Call(frame);                                                                          \
+  }                                                                                                       \
+  extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* collops_device_##NAME(                 \
+      XLA_FFI_CallFrame* frame) {                                                                         \
+    static auto* handler =                                                                                \
+        xla::ffi::Ffi::Bind()                                                                             \
+            .Ctx<xla::ffi::PlatformStream<void*>>()                                                       \
+            .Ctx<xla::ffi::DeviceOrdinal>()                                                               \
+            BINDING                                                                                       \
+            .To([](void* stream, std::int32_t device,                                                     \
+                   auto... rest) { return collops::NAME(collops::Place{stream, device}, rest...); },      \
+                {xla::ffi::Traits::kCmdBufferCompatible})                                                 \
+            .release();                                                                                   \
+    return handler->Call(frame);                                                                          \
+  }
+#define INTEGER(NAME) .Attr<std::int64_t>(NAME)
+#define INTEGERS(NAME) .Attr<xla::ffi::Span<const std::int64_t>>(NAME)
+#define ARRAYS .RemainingArgs().RemainingRets()
+
+COLLOPS_HANDLER(allreduce, INTEGER("wire") INTEGER("op") ARRAYS)
+COLLOPS_HANDLER(reduce, INTEGER("wire") INTEGER("op") INTEGER("root") ARRAYS)
+COLLOPS_HANDLER(bcast, INTEGER("wire") INTEGER("root") ARRAYS)
+COLLOPS_HANDLER(allgather, INTEGER("wire") INTEGERS("counts") ARRAYS)
+COLLOPS_HANDLER(gather, INTEGER("wire") INTEGER("root") ARRAYS)
+COLLOPS_HANDLER(scatter, INTEGER("wire") INTEGER("root") ARRAYS)
+COLLOPS_HANDLER(reduce_scatter, INTEGER("wire") INTEGER("op") INTEGERS("counts") ARRAYS)
+COLLOPS_HANDLER(alltoall, INTEGER("wire") INTEGERS("leaving") INTEGERS("arriving") ARRAYS)
+COLLOPS_HANDLER(exchange, INTEGER("wire") INTEGERS("destinations") INTEGERS("send_tags") INTEGERS("sources")
+                              INTEGERS("receive_tags") ARRAYS)
+COLLOPS_HANDLER(barrier, INTEGER("wire") ARRAYS)

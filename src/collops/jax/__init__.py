@@ -1,0 +1,29 @@
+"""Collectives as JAX primitives: inside ``jit`` without a copy, in any transformation, and always in one order."""
+
+from collops.jax.allreduce import allreduce
+from collops.jax.alltoall import alltoall, alltoallv
+from collops.jax.barrier import barrier
+from collops.jax.distribution import gather, scatter
+from collops.jax.exchange import neighbor_exchange, recv, send, sendrecv
+from collops.jax.gathering import allgather, allgatherv, reduce_scatter
+from collops.jax.order import jit
+from collops.jax.rooted import bcast, reduce
+
+__all__ = [
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "alltoall",
+    "alltoallv",
+    "barrier",
+    "bcast",
+    "gather",
+    "jit",
+    "neighbor_exchange",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+    "sendrecv",
+]

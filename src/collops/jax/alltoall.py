@@ -1,0 +1,97 @@
+"""Rows from every rank to every rank: ``alltoall`` and ``alltoallv``, whose adjoint sends the rows back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from collops.comm.buffers import in_elements
+from collops.errors import LayoutError
+from collops.jax.arguments import array, checked_counts
+from collops.jax.primitive import collective, like, linear
+from collops.jax.wires import Wire, wire_of
+
+__all__ = ["alltoall", "alltoallv"]
+
+
+def alltoall(x: Any, *, comm: Any = None) -> Any:
+    """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here. Collective.
+
+    Parameters
+    ----------
+    x : array
+        Of shape ``(size, *shape)``, the same on every rank.
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        By default the world.
+
+    Returns
+    -------
+    jax.Array
+        Like `x`.
+
+    Raises
+    ------
+    LayoutError
+        If `x` has not one block for each rank.
+    """
+    wire = wire_of(comm)
+    x = array(x)
+    if x.ndim == 0 or x.shape[0] != wire.size:
+        raise LayoutError(f"alltoall needs a first axis of {wire.size} blocks, not shape {x.shape}")
+    return _exchanged(x, (1,) * wire.size, (1,) * wire.size, wire)
+
+
+def alltoallv(x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, comm: Any = None) -> Any:
+    """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` from it. Collective.
+
+    Parameters
+    ----------
+    x : array
+        Its first axis holds the rows for rank 0, rank 1, and so on.
+    send_counts, receive_counts : sequence of int
+        Rows to and from each rank.
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        By default the world.
+
+    Returns
+    -------
+    jax.Array
+        Of shape ``(sum(receive_counts), *x.shape[1:])``.
+
+    Raises
+    ------
+    LayoutError
+        If the counts do not fit `x` or the communicator.
+    """
+    wire = wire_of(comm)
+    x = array(x)
+    leaving = checked_counts(send_counts, wire, "send_counts")
+    arriving = checked_counts(receive_counts, wire, "receive_counts")
+    if x.ndim == 0 or x.shape[0] != sum(leaving):
+        raise LayoutError(f"send_counts add up to {sum(leaving)} rows, but x has shape {x.shape}")
+    return _exchanged(x, leaving, arriving, wire)
+
+
+def _exchanged(x: Any, leaving: tuple[int, ...], arriving: tuple[int, ...], wire: Wire) -> Any:
+    return alltoall_p.bind(x, leaving=leaving, arriving=arriving, wire=wire)[0]
+
+
+def _attributes(avals: Any, leaving: tuple[int, ...], arriving: tuple[int, ...], **_: Any) -> Any:
+    shape = avals[0].shape
+    return {"leaving": tuple(in_elements(leaving, shape)), "arriving": tuple(in_elements(arriving, shape))}
+
+
+alltoall_p = collective("alltoall", lambda x, arriving, **_: [like(x, (sum(arriving), *x.shape[1:]))], _attributes)
+
+
+def _transposed(cotangent: Any, _: Any, *, leaving: tuple[int, ...], arriving: tuple[int, ...], wire: Wire) -> Any:
+    return _exchanged(cotangent, arriving, leaving, wire)
+
+
+def _batched(x: Any, place: int, **parameters: Any) -> Any:
+    return alltoall_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 1
+
+
+linear(alltoall_p, _transposed, _batched)

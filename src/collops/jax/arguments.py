@@ -1,0 +1,79 @@
+"""What callers pass, made into what primitives take: arrays, the names of reductions, ranks and counts, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from collops.comm.reductions import check_reduction
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.jax.native import TYPES
+from collops.jax.wires import Wire
+
+__all__ = ["COTANGENTS", "array", "checked_convention", "checked_counts", "checked_rank", "checked_tag", "operation"]
+
+COTANGENTS = ("ranks", "replicated")
+_OF_MPI = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR")
+_ON_TRUTH = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}
+_TAGS = 1 << 20
+
+
+def array(x: Any) -> Any:
+    """Return `x` as a JAX array of a dtype that can be sent."""
+    x = jnp.asarray(x)
+    if x.dtype.name not in TYPES:
+        raise UnsupportedTypeError(f"arrays of dtype {x.dtype} cannot be sent")
+    return x
+
+
+def operation(op: Any, dtype: Any) -> str:
+    """Return the name of a reduction, given by name or as one of mpi4py's operations, where `dtype` has it.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If there is no such reduction, or it has no meaning for `dtype`.
+    """
+    name = op if isinstance(op, str) else _name_of_mpi4py(op)
+    check_reduction(name, dtype)
+    return _ON_TRUTH.get(name, name) if dtype.kind == "b" else name
+
+
+def _name_of_mpi4py(op: Any) -> str:
+    from mpi4py import MPI
+
+    for name in _OF_MPI:
+        if op == getattr(MPI, name):
+            return name.lower()
+    raise UnsupportedTypeError(f"{op!r} is no reduction of collops.jax; choose one by name, such as 'sum'")
+
+
+def checked_rank(rank: int, wire: Wire, name: str) -> int:
+    """Return `rank`, which has to be one."""
+    if not 0 <= rank < wire.size:
+        raise InputError(f"{name}={rank} is no rank of a communicator of {wire.size}")
+    return int(rank)
+
+
+def checked_tag(tag: int) -> int:
+    """Return `tag`, which has to be one."""
+    if not 0 <= tag < _TAGS:
+        raise InputError(f"a tag must be between 0 and {_TAGS - 1}, not {tag}")
+    return int(tag)
+
+
+def checked_counts(counts: Sequence[int], wire: Wire, name: str) -> tuple[int, ...]:
+    """Return the numbers of rows of all ranks."""
+    rows = tuple(int(count) for count in counts)
+    if len(rows) != wire.size or min(rows) < 0:
+        raise LayoutError(f"{name} needs one non-negative number for each of {wire.size} ranks, not {list(rows)}")
+    return rows
+
+
+def checked_convention(cotangents: str) -> bool:
+    """Return whether cotangents are of replicated values."""
+    if cotangents not in COTANGENTS:
+        raise InputError(f"there is no convention for cotangents {cotangents!r}; choose {' or '.join(COTANGENTS)}")
+    return cotangents == "replicated"

@@ -1,0 +1,112 @@
+"""``gather`` to a root and ``scatter`` from a root: each is the adjoint of the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from collops.errors import LayoutError
+from collops.jax.arguments import array, checked_rank
+from collops.jax.primitive import collective, like, linear
+from collops.jax.wires import Wire, wire_of
+
+__all__ = ["gather", "scatter"]
+
+
+def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
+    """Stack every rank's `x` on `root`; the others get `x` itself. Collective.
+
+    Parameters
+    ----------
+    x : array
+        The same shape and dtype on every rank.
+    root : int
+        The rank that gets the blocks.
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        By default the world.
+
+    Returns
+    -------
+    jax.Array
+        On `root` of shape ``(size, *x.shape)``.
+
+    Raises
+    ------
+    InputError
+        If `root` is no rank.
+    """
+    wire = wire_of(comm)
+    x = array(x)
+    blocks = gather_p.bind(x, root=checked_rank(root, wire, "root"), wire=wire)[0]
+    return blocks if wire.rank == root else x
+
+
+def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
+    """Give rank *r* the block ``x[r]`` of `root`. Collective.
+
+    Parameters
+    ----------
+    x : array
+        On `root` of shape ``(size, *shape)``; elsewhere of shape `shape`, and its values do not matter.
+    root : int
+        The rank whose values count.
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        By default the world.
+
+    Returns
+    -------
+    jax.Array
+        Of shape `shape`.
+
+    Raises
+    ------
+    InputError
+        If `root` is no rank.
+    LayoutError
+        If the root's array has not one block for each rank.
+    """
+    wire = wire_of(comm)
+    x = array(x)
+    root = checked_rank(root, wire, "root")
+    if wire.rank != root:
+        x = x[None][:0]  # no blocks, but of the right shape, and with a derivative
+    elif x.ndim == 0 or x.shape[0] != wire.size:
+        raise LayoutError(f"scatter needs a first axis of {wire.size} blocks, one a rank, not shape {x.shape}")
+    return scatter_p.bind(x, root=root, wire=wire)[0]
+
+
+def _blocks(root: int, wire: Wire) -> int:
+    return wire.size if wire.rank == root else 0
+
+
+gather_p = collective(
+    "gather",
+    lambda x, root, wire: [like(x, (_blocks(root, wire), *x.shape))],
+    lambda _avals, root, **_: {"root": root},
+)
+scatter_p = collective(
+    "scatter",
+    lambda x, **_: [like(x, x.shape[1:])],
+    lambda _avals, root, **_: {"root": root},
+)
+
+
+def _gather_transposed(cotangent: Any, _: Any, **parameters: Any) -> Any:
+    return scatter_p.bind(cotangent, **parameters)[0]
+
+
+def _scatter_transposed(cotangent: Any, _: Any, **parameters: Any) -> Any:
+    return gather_p.bind(cotangent, **parameters)[0]
+
+
+def _gather_batched(x: Any, place: int, **parameters: Any) -> Any:
+    return gather_p.bind(jnp.moveaxis(x, place, 0), **parameters)[0], 1
+
+
+def _scatter_batched(x: Any, place: int, **parameters: Any) -> Any:
+    return scatter_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 0
+
+
+linear(gather_p, _gather_transposed, _gather_batched)
+linear(scatter_p, _scatter_transposed, _scatter_batched)

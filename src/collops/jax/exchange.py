@@ -1,0 +1,237 @@
+"""Messages between pairs of ranks: ``send``, ``recv``, ``sendrecv`` and ``neighbor_exchange``, one primitive for all.
+
+The primitive takes the arrays to send and, for each array to receive, a template. Templates are not sent, they carry
+shapes and derivatives: what is received has a tangent even though no operand of this rank is what it depends on. The
+adjoint sends every message back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import dtypes
+from jax.core import ShapedArray
+from jax.interpreters import ad, batching
+
+from collops.errors import InputError
+from collops.jax.arguments import array, checked_rank, checked_tag
+from collops.jax.primitive import collective, whole
+from collops.jax.wires import Wire, wire_of
+
+__all__ = ["neighbor_exchange", "recv", "send", "sendrecv"]
+
+Messages = tuple[tuple[int, int], ...]
+"""The other rank and the tag of each message."""
+
+
+def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
+    """Send `x` to rank `dest`, which calls :func:`recv`.
+
+    Parameters
+    ----------
+    x : array
+        What is sent.
+    dest : int
+        The rank that receives it.
+    tag : int
+        Tells messages between the same two ranks apart (on hosts; NCCL pairs them by their order).
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        By default the world.
+
+    Returns
+    -------
+    jax.Array
+        A receipt, the number 0 of the dtype of `x`. Where a derivative is taken in reverse, the receiver sends a
+        cotangent back; this rank takes it if the receipt is part of what is differentiated (add it to the result).
+
+    Raises
+    ------
+    InputError
+        If `dest` is no rank or `tag` no tag.
+    """
+    wire = wire_of(comm)
+    destinations = ((checked_rank(dest, wire, "dest"), checked_tag(tag)),)
+    return _messages([array(x)], [], destinations, (), wire)[0]
+
+
+def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
+    """Receive an array like `x` from rank `source`, which calls :func:`send`.
+
+    Parameters
+    ----------
+    x : array
+        Of the shape and dtype of what arrives; its values do not matter. For a derivative it has to depend on what is
+        differentiated with, for instance as ``0 * y``.
+    source : int
+        The rank that sends.
+    tag : int
+        Of the message.
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        By default the world.
+
+    Returns
+    -------
+    jax.Array
+        Like `x`.
+
+    Raises
+    ------
+    InputError
+        If `source` is no rank or `tag` no tag.
+    """
+    wire = wire_of(comm)
+    sources = ((checked_rank(source, wire, "source"), checked_tag(tag)),)
+    return _messages([], [array(x)], (), sources, wire)[0]
+
+
+def sendrecv(
+    sendbuf: Any, recvbuf: Any, source: int, dest: int, sendtag: int = 0, recvtag: int = 0, *, comm: Any = None
+) -> Any:
+    """Send `sendbuf` to `dest` and receive an array like `recvbuf` from `source`, at once.
+
+    Parameters
+    ----------
+    sendbuf : array
+        What is sent.
+    recvbuf : array
+        Of the shape and dtype of what arrives; its values do not matter.
+    source, dest : int
+        The ranks it comes from and goes to.
+    sendtag, recvtag : int
+        Of the two messages.
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        By default the world.
+
+    Returns
+    -------
+    jax.Array
+        Like `recvbuf`.
+
+    Raises
+    ------
+    InputError
+        If a rank is none or a tag is none.
+    """
+    wire = wire_of(comm)
+    destinations = ((checked_rank(dest, wire, "dest"), checked_tag(sendtag)),)
+    sources = ((checked_rank(source, wire, "source"), checked_tag(recvtag)),)
+    return _messages([array(sendbuf)], [array(recvbuf)], destinations, sources, wire)[0]
+
+
+def neighbor_exchange(
+    sends: Sequence[Any],
+    templates: Sequence[Any],
+    destinations: Sequence[int],
+    sources: Sequence[int],
+    tag: int = 0,
+    *,
+    comm: Any = None,
+) -> list[Any]:
+    """Send any number of arrays and receive any number, all at once.
+
+    Parameters
+    ----------
+    sends : sequence of array
+        What goes to each of `destinations`.
+    templates : sequence of array
+        Of the shapes and dtypes of what comes from each of `sources`; their values do not matter.
+    destinations, sources : sequence of int
+        Ranks; this one and repeated ones are allowed. Between two ranks messages arrive in the order in which they are
+    listed. tag : int
+        Of all the messages.
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        By default the world.
+
+    Returns
+    -------
+    list of jax.Array
+        Like `templates`.
+
+    Raises
+    ------
+    InputError
+        If there are not as many ranks as arrays, or one is no rank.
+    """
+    wire = wire_of(comm)
+    if len(sends) != len(destinations) or len(templates) != len(sources):
+        raise InputError(
+            f"{len(sends)} arrays were given for {len(destinations)} destinations, "
+            f"and {len(templates)} templates for {len(sources)} sources"
+        )
+    if not sends and not templates:
+        return []
+    tag = checked_tag(tag)
+    leaving = tuple((checked_rank(rank, wire, "destination"), tag) for rank in destinations)
+    arriving = tuple((checked_rank(rank, wire, "source"), tag) for rank in sources)
+    received = _messages(list(map(array, sends)), list(map(array, templates)), leaving, arriving, wire)
+    return received[: len(templates)]
+
+
+def _messages(
+    sends: Sequence[Any], templates: Sequence[Any], destinations: Messages, sources: Messages, wire: Wire
+) -> list[Any]:
+    return exchange_p.bind(*sends, *templates, destinations=destinations, sources=sources, wire=wire)
+
+
+def _shapes(*avals: Any, destinations: Messages, sources: Messages, wire: Wire) -> list[ShapedArray]:
+    received = [aval.update(weak_type=False) for aval in avals[len(destinations) :]]
+    return received or [ShapedArray((), avals[0].dtype)]
+
+
+def _attributes(_avals: Any, destinations: Messages, sources: Messages, **_: Any) -> dict[str, Any]:
+    return {
+        "destinations": tuple(rank for rank, _ in destinations),
+        "send_tags": tuple(tag for _, tag in destinations),
+        "sources": tuple(rank for rank, _ in sources),
+        "receive_tags": tuple(tag for _, tag in sources),
+    }
+
+
+exchange_p = collective("exchange", _shapes, _attributes, operands=lambda destinations, **_: len(destinations))
+
+
+def _jvp(primals: Any, tangents: Any, *, destinations: Messages, sources: Messages, wire: Wire) -> Any:
+    results = exchange_p.bind(*primals, destinations=destinations, sources=sources, wire=wire)
+    moving = [jnp.issubdtype(np.result_type(primal), np.inexact) for primal in primals]
+    count = len(destinations)
+    kept = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
+    leaving = tuple(message for message, moves in zip(destinations, moving[:count], strict=True) if moves)
+    arriving = tuple(message for message, moves in zip(sources, moving[count:], strict=True) if moves)
+    arrived = iter(exchange_p.bind(*kept, destinations=leaving, sources=arriving, wire=wire))
+    if not sources:
+        return results, list(arrived)
+    return results, [
+        next(arrived) if moves else np.zeros(result.shape, dtypes.float0)
+        for result, moves in zip(results, moving[count:], strict=True)
+    ]
+
+
+def _transpose(cotangents: Any, *operands: Any, destinations: Messages, sources: Messages, wire: Wire) -> Any:
+    count = len(destinations)
+    back = [whole(cotangent) for cotangent in cotangents[: len(sources)]]
+    shapes = [operand.aval if ad.is_undefined_primal(operand) else operand for operand in operands[:count]]
+    templates = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+    returned = exchange_p.bind(*back, *templates, destinations=sources, sources=destinations, wire=wire)
+    taken = [
+        cotangent if ad.is_undefined_primal(operand) else None
+        for cotangent, operand in zip(returned, operands[:count], strict=False)
+    ]
+    rest = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
+    return [*taken, *rest]
+
+
+def _batch(values: Any, places: Any, **parameters: Any) -> Any:
+    size = next(value.shape[place] for value, place in zip(values, places, strict=True) if place is not None)
+    values = [batching.bdim_at_front(value, place, size) for value, place in zip(values, places, strict=True)]
+    results = exchange_p.bind(*values, **parameters)
+    if not parameters["sources"]:
+        return results, [None]
+    return results, [0] * len(results)
+
+
+ad.primitive_jvps[exchange_p] = _jvp
+ad.primitive_transposes[exchange_p] = _transpose
+batching.primitive_batchers[exchange_p] = _batch

@@ -1,0 +1,110 @@
+"""The native library: where it is, which MPI it is to call, and its handlers in XLA's registry."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from collops.errors import InputError, TransportError
+
+__all__ = ["HANDLERS", "OPS", "TYPES", "library", "load_mpi"]
+
+HANDLERS = (
+    *("allreduce", "reduce", "bcast", "allgather", "gather"),
+    *("scatter", "reduce_scatter", "alltoall", "exchange", "barrier"),
+)
+OPS = ("sum", "prod", "min", "max", "land", "lor", "lxor")
+TYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+
+_MPI_TYPES = (
+    *("C_BOOL", "INT8_T", "INT16_T", "INT32_T", "INT64_T", "UINT8_T", "UINT16_T", "UINT32_T", "UINT64_T"),
+    *("UINT16_T", "UINT16_T", "FLOAT", "DOUBLE", "C_FLOAT_COMPLEX", "C_DOUBLE_COMPLEX"),
+)
+_MPI_MOVED = ("BYTE", "UINT16_T", "UINT32_T", "UINT64_T", "C_DOUBLE_COMPLEX")
+_MPI_OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR")
+_MPI_FUNCTIONS = (
+    *("Iallreduce", "Ireduce", "Ibcast", "Iallgatherv", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter"),
+    *("Ialltoallv", "Isend", "Irecv", "Ibarrier", "Test", "Error_string", "Op_create"),
+)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Load the native library and register its handlers.
+
+    Raises
+    ------
+    InputError
+        If it has not been built; the message has the command.
+    """
+    loaded = ctypes.CDLL(str(_path()))
+    for name in ("collops_add_alone", "collops_add_mpi", "collops_add_nccl"):
+        getattr(loaded, name).restype = ctypes.c_int64
+    loaded.collops_load_mpi.restype = ctypes.c_char_p
+    for name in HANDLERS:
+        host = jax.ffi.pycapsule(getattr(loaded, f"collops_host_{name}"))
+        jax.ffi.register_ffi_target(f"collops_{name}", host, platform="cpu")
+        device = jax.ffi.pycapsule(getattr(loaded, f"collops_device_{name}"))
+        for platform in ("CUDA", "ROCM"):
+            jax.ffi.register_ffi_target(f"collops_{name}", device, platform=platform)
+    return loaded
+
+
+@cache
+def load_mpi() -> None:
+    """Tell the native library which MPI to call: the one that mpi4py has loaded.
+
+    Raises
+    ------
+    TransportError
+        If that MPI may not be called from XLA's threads, or its handles are of a kind that nobody knows.
+    """
+    from mpi4py import MPI as mpi
+
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+        raise TransportError(
+            "collops.jax calls MPI from XLA's threads, but MPI was initialised for one thread; "
+            "use an MPI with MPI_THREAD_MULTIPLE and leave mpi4py.rc.thread_level at 'multiple'"
+        )
+    loaded = ctypes.CDLL(mpi.__file__)  # finds what this module is linked with
+    functions = [ctypes.cast(loaded[f"MPI_{name}"], ctypes.c_void_p).value or 0 for name in _MPI_FUNCTIONS]
+    wrong = library().collops_load_mpi(
+        mpi._sizeof(mpi.Comm),
+        _int64(functions),
+        _int64([getattr(mpi, name).handle for name in _MPI_TYPES]),
+        _int64([getattr(mpi, name).handle for name in _MPI_MOVED]),
+        _int64([getattr(mpi, name).handle for name in _MPI_OPS]),
+        ctypes.c_int64(int(mpi.IN_PLACE)),
+    )
+    if wrong is not None:
+        raise TransportError(f"the native library cannot use this MPI: {wrong.decode()}")
+
+
+def _path() -> Path:
+    named = os.environ.get("COLLOPS_NATIVE")
+    if named:
+        path = Path(named)
+        if not path.is_file():
+            raise InputError(f"COLLOPS_NATIVE={named!r} is no file")
+        return path
+    if importlib.util.find_spec("collops_native") is None:
+        raise InputError(
+            "collops.jax needs its native library: run 'pip install ./native' in a checkout of collops "
+            "(a C++17 compiler and jaxlib are all it takes), or name one in COLLOPS_NATIVE"
+        )
+    from collops_native import library_path
+
+    return library_path()
+
+
+def _int64(values: list[int]) -> Any:
+    return (ctypes.c_int64 * len(values))(*(value - (1 << 64) if value >= 1 << 63 else value for value in values))

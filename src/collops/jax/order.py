@@ -1,0 +1,167 @@
+"""The order of collectives: the effect that every primitive has, and a ``jit`` that keeps it without its cost.
+
+Two ranks must never run collectives in different orders. Which order is right is what the program says, as it would run
+line by line; XLA, though, is free to reorder and to overlap whatever does not depend on each other. The argument why it
+cannot do so here, from the inside out:
+
+1. *Within a block* of one program each call takes four bytes from the call before it and gives four to the next. They
+   are data, so that no schedule, of threads or of a command buffer, runs two of them at once or in another order.
+   Calls have side effects by declaration, so that none is dropped, merged with an equal one, or moved into or out of a
+   loop.
+2. *Across blocks* (loops, branches, nested ``jit``, ``checkpoint``, ``shard_map``) each call also takes and gives a
+   token of XLA. All primitives share one ordered effect, and JAX leads the tokens of ordered effects through its
+   control flow; a loop with collectives inside depends on what came before it and whatever follows depends on the
+   loop. All communicators share the effect too: two ranks that belong to two of them must agree on the order of both.
+3. *Between programs* dispatched one after the other, on hosts, the token of the last one is an argument of the next:
+   an empty array, which is there when its program has run. On devices programs run in the order in which they were
+   dispatched.
+4. *Transformations* keep effects in order and drop none of them, and what they add (derivatives) depends on the
+   program alone. What a rank computes besides has no influence on any of this.
+
+JAX pays for an ordered effect at every dispatch: a compiled program that has one is started by Python code instead of
+by JAX's C++ path. :func:`jit` therefore compiles a program whose tokens begin and end inside it, so that it has no
+effect as far as JAX knows, and hands over the token of point 3 as an ordinary array. It is the same token that JAX
+would use: ``jax.jit`` may be used as well and mixed with it at will, each call only takes longer.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from collops.jax import versions
+
+__all__ = ["ORDER", "Jit", "jit"]
+
+
+class Order(versions.Effect):
+    """Runs after what the program says before it, and before what it says after it."""
+
+    def __repr__(self) -> str:
+        return "collops order"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Order)
+
+    def __hash__(self) -> int:
+        return hash(Order)
+
+
+ORDER = Order()
+versions.allow_everywhere(Order)
+
+
+class Jit:
+    """A compiled function; see :func:`jit`."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._plain = jax.jit(function, **options)
+        shifted = {name: _after_token(name, value) for name, value in options.items()}
+        self._fast = jax.jit(_with_token(function), keep_unused=True, **shifted)
+        self._ordered = jax.default_backend() == "cpu"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function, compiling it first where that has not been done for such arguments."""
+        if not versions.at_top_level():
+            return self._plain(*args, **kwargs)
+        return self.dispatch(*args, **kwargs)
+
+    def dispatch(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function on values, after every other computation with collectives."""
+        if not self._ordered:
+            return self._fast(None, *args, **kwargs)[1]
+        token = versions.get_runtime_token(ORDER)
+        if token is None:
+            token = jnp.zeros(0, bool)
+        token, result = self._fast(token, *args, **kwargs)
+        versions.set_runtime_token(ORDER, token)
+        return result
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Lower the function for arguments like these, as ``jax.jit`` does, which is what inspecting it needs."""
+        return self._plain.lower(*args, **kwargs)
+
+
+def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile a function with collectives in it; a ``jax.jit`` whose calls cost no more than of functions without.
+
+    Parameters
+    ----------
+    function : callable
+        As for ``jax.jit``. Without it a decorator is returned.
+    **options
+        Of ``jax.jit``: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames``,
+        ``compiler_options``.
+
+    Returns
+    -------
+    Jit
+        Called with values it runs at once, in order with all other collectives; under transformations and inside other
+        compiled functions it is ``jax.jit(function)``.
+
+    Notes
+    -----
+    Not collective by itself, but all ranks have to call what they compile in the same order.
+    """
+    if function is None:
+        return functools.partial(jit, **options)
+    return Jit(function, options)
+
+
+def _after_token(name: str, value: Any) -> Any:
+    """Positions of arguments, counted with the token before them."""
+    if name not in ("static_argnums", "donate_argnums"):
+        return value
+    positions = (value,) if isinstance(value, int) else value
+    return tuple(position if position < 0 else position + 1 for position in positions)
+
+
+def _with_token(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with a token before its arguments and its result, and with its effect kept inside."""
+
+    def inside(token: Any, *args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        traced = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tracer)]
+
+        def on_leaves(*values: Any) -> Any:
+            for place, value in zip(traced, values, strict=True):
+                leaves[place] = value
+            args, kwargs = jax.tree.unflatten(tree, leaves)
+            return function(*args, **kwargs)
+
+        operands = [leaves[place] for place in traced]
+        program, shapes = jax.make_jaxpr(on_leaves, return_shape=True)(*operands)
+        results = _whole_p.bind(*operands, program=program, name=getattr(function, "__name__", "ordered"))
+        result = jax.tree.unflatten(jax.tree.structure(shapes), results)
+        return (None if token is None else jnp.zeros(0, bool)), result
+
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return inside
+    token = inspect.Parameter("_token", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [token, *signature.parameters.values()]
+    inside.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return inside
+
+
+def _whole_avals(*_: Any, program: Any, name: str) -> Iterable[Any]:
+    return program.out_avals
+
+
+_whole_p = Primitive("collops_whole_program")
+_whole_p.multiple_results = True
+_whole_p.def_abstract_eval(_whole_avals)
+mlir.register_lowering(
+    _whole_p, lambda context, *operands, program, name: versions.call_in_order(context, ORDER, operands, program, name)
+)

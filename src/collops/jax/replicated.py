@@ -1,0 +1,61 @@
+"""The adjoints of collectives whose result counts once, however many ranks hold it: they need no message.
+
+Where a result is one value that all ranks hold, so is its cotangent, and each rank takes from it what belongs to its
+own operand: all of it (``allreduce``), its own rows (``allgather``), or all of it on the root and nothing elsewhere
+(``bcast``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from collops.jax.primitive import like, whole
+
+__all__ = ["local_adjoint"]
+
+
+def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]) -> Any:
+    """Return this rank's part of a replicated cotangent; the transpose of this is `forward` again."""
+    return local_adjoint_p.bind(cotangent, forward=forward, parameters=tuple(sorted(parameters.items())))
+
+
+def _own_part(cotangent: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    known = dict(parameters)
+    rank = known["wire"].rank
+    if "counts" in known:
+        counts = known["counts"]
+        start = sum(counts[:rank])
+        return lax.slice_in_dim(cotangent, start, start + counts[rank], axis=0)
+    if "root" in known and rank != known["root"]:
+        return jnp.zeros_like(cotangent)
+    return cotangent
+
+
+def _own_shape(aval: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    known = dict(parameters)
+    rows = (known["counts"][known["wire"].rank],) if "counts" in known else aval.shape[:1]
+    return like(aval, (*rows, *aval.shape[1:]))
+
+
+def _batch(values: Any, places: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    (value,), (place,) = values, places
+    if "counts" in dict(parameters):
+        value, place = jnp.moveaxis(value, place, 1), 1
+    return local_adjoint(value, forward, dict(parameters)), place
+
+
+def _transpose(cotangent: Any, _: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    return forward.bind(whole(cotangent), **dict(parameters))
+
+
+local_adjoint_p = Primitive("collops_local_adjoint")
+local_adjoint_p.def_impl(_own_part)
+local_adjoint_p.def_abstract_eval(_own_shape)
+mlir.register_lowering(local_adjoint_p, mlir.lower_fun(_own_part, multiple_results=False))
+ad.deflinear2(local_adjoint_p, _transpose)
+batching.primitive_batchers[local_adjoint_p] = _batch

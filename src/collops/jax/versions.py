@@ -1,0 +1,123 @@
+"""Everything that collops.jax takes from JAX's inner modules, which may differ between its versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax._src import core as _core
+from jax._src import dispatch as _dispatch
+from jax._src import effects as _effects
+from jax._src.interpreters import mlir as _mlir
+from jaxlib.mlir import ir
+
+__all__ = [
+    "Effect",
+    "allow_everywhere",
+    "at_top_level",
+    "call_in_order",
+    "custom_call",
+    "get_runtime_token",
+    "is_intermediate",
+    "set_runtime_token",
+]
+
+Effect = _effects.Effect
+at_top_level = _core.trace_state_clean
+_tokens = _dispatch.runtime_tokens
+
+
+def allow_everywhere(kind: type[Effect]) -> None:
+    """Let what has an effect of this kind be compiled in order, looped over, rematerialised and differentiated."""
+    for kinds in (
+        _effects.ordered_effects,
+        _effects.shardable_ordered_effects,
+        _effects.lowerable_effects,
+        _effects.control_flow_allowed_effects,
+        _effects.custom_derivatives_allowed_effects,
+        _effects.remat_allowed_effects,
+    ):
+        kinds.add_type(kind)
+
+
+def get_runtime_token(effect: Effect) -> Any:
+    """Return the token of the last computation with `effect`, an empty array; ``None`` if nothing is left to wait for.
+
+    The token of a computation that JAX dispatched itself cannot be handed to one that it believes to have no effect.
+    Where the two ways are mixed, this waits for it.
+    """
+    token: Any = _tokens.current_tokens.get(effect)
+    if getattr(token, "of_collops", False):
+        return token._buf
+    if token is not None:
+        token.block_until_ready()
+    return None
+
+
+def set_runtime_token(effect: Effect, array: Any) -> None:
+    """Make `array` the token that the next computation with `effect` waits for."""
+    token: Any = _core.Token(array)
+    token.of_collops = True
+    _tokens.current_tokens[effect] = token
+
+
+def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name: str) -> Any:
+    """Lower a call of `jaxpr`, which has `effect`, into a computation that has none: its tokens begin and end here."""
+    inner = context.replace(tokens_in=_mlir.TokenSet({effect: _mlir.create_token()}), tokens_out=None)
+    return _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
+
+
+def custom_call(
+    context: Any,
+    effect: Effect,
+    target: str,
+    operands: list[Any],
+    attributes: dict[str, int | tuple[int, ...]],
+    aliases: dict[int, int],
+) -> list[Any]:
+    """Emit a call of an FFI handler whose place among the calls with `effect` is fixed.
+
+    It takes two tokens and gives two: XLA's own, which JAX leads through loops, branches and nested functions; and four
+    bytes from the call before it in the same block, because a schedule made from buffers alone (a command buffer of a
+    GPU) does not see the first.
+    """
+    before = context.tokens_in.get(effect)
+    types = [ir.RankedTensorType.get(aval.shape, _mlir.dtype_to_ir_type(aval.dtype)) for aval in context.avals_out]
+    bytes_type = ir.RankedTensorType.get([1], ir.IntegerType.get_unsigned(32))
+    call = _mlir.custom_call(
+        target,
+        result_types=[*types, bytes_type, before.type],
+        operands=[*operands, _bytes_before(before), before],
+        backend_config={name: _attribute(value) for name, value in attributes.items()},
+        has_side_effect=True,
+        api_version=4,
+        operand_output_aliases=aliases,
+        operand_layouts=[*map(_row_major, operands), [0], []],
+        result_layouts=[*(tuple(reversed(range(len(aval.shape)))) for aval in context.avals_out), [0], []],
+    )
+    *results, _, after = call.results
+    context.set_tokens_out(_mlir.TokenSet({effect: after}))
+    return results
+
+
+def _bytes_before(token: Any) -> Any:
+    owner = token.owner
+    operation = getattr(owner, "operation", owner)
+    if isinstance(operation, ir.Operation) and operation.name == "stablehlo.custom_call":
+        return operation.results[len(operation.results) - 2]
+    return _mlir.ir_constant(np.zeros(1, np.uint32))
+
+
+def _attribute(value: int | tuple[int, ...]) -> Any:
+    if isinstance(value, tuple):
+        return ir.DenseI64ArrayAttr.get(list(value))
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def _row_major(value: Any) -> tuple[int, ...]:
+    return tuple(reversed(range(len(ir.RankedTensorType(value.type).shape))))
+
+
+def is_intermediate(value: Any) -> bool:
+    """Whether an operand was computed by the program, and is not one of its arguments."""
+    return not isinstance(value.owner, ir.Block)
