@@ -137,7 +137,8 @@ def _iteration(
     ours, *_ = solvers
     short, long = (2, 6) if quick else iterations
     programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}
-    checks = [*agreement(context, f"solution of {case}", programs, 1e-3), _dot_test(context, operator, data)]
+    # In single precision the order of a kernel's additions shows after some iterations.
+    checks = [*agreement(context, f"solution of {case}", programs, 1e-2), _dot_test(context, operator, data)]
     sent = messages_of_an_iteration(next(reversed(solvers.values())))
     # One sum over the ranks is that of the adjoint's images, the others are those of numbers.
     numbers = sent.get("allreduce", 1) - 1
