@@ -1,7 +1,7 @@
 """As much of CuPy as prepares and launches kernels, on the host: sources are compiled as C++.
 
 The threads of a block run in turn, so that kernels in which they pass numbers to each other, or wait for each other,
-can only be run with blocks of one thread. Blocks run at once, and may wait for each other and for those of other processes.
+can only be run with blocks of one thread. Blocks run at once, and may wait for each other and for other processes'.
 """
 
 from __future__ import annotations

@@ -164,6 +164,13 @@ class IndexScatter:
             self.forest.reduce(slots, taken, op)
         return out
 
+    def with_wire(self, wire: str) -> IndexScatter:
+        """Return the same scatter on another wire. Sends nothing; collective."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.forest = self.forest.with_wire(wire)
+        return other
+
     def free(self) -> None:
         """Give back what the forest's wire keeps in MPI. Collective."""
         self.forest.free()

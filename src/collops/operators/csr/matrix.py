@@ -238,6 +238,14 @@ class CSRMatrix(LinearOperator):
             raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
+    def with_wire(self, wire: str) -> CSRMatrix:
+        """Return the same matrix, its entries shared, with another wire. Sends nothing; collective."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.forest = self.forest.with_wire(wire)
+        other._buffers = {}
+        return other
+
     def free(self) -> None:
         """Give back what the forest's wire keeps in MPI. Collective."""
         self.forest.free()
@@ -270,11 +278,13 @@ def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:
 
     count = matrix.shape[0]
     own = (matrix.indices >= first) & (matrix.indices < end)
-    before = np.concatenate([[0], np.cumsum(own)])
-    ghosts, places = np.unique(matrix.indices[~own], return_inverse=True)
-    starts = before[matrix.indptr]
-    inner = sparse.csr_array((matrix.data[own], matrix.indices[own] - first, starts), shape=(count, end - first))
-    outer = sparse.csr_array(
-        (matrix.data[~own], places.reshape(-1), matrix.indptr - starts), shape=(count, len(ghosts))
+    away = np.flatnonzero(~own)  # few, as a rule, unlike the entries
+    rows = np.searchsorted(matrix.indptr, away, side="right") - 1
+    starts = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=count), out=starts[1:])
+    ghosts, places = np.unique(matrix.indices[away], return_inverse=True)
+    inner = sparse.csr_array(
+        (matrix.data[own], matrix.indices[own] - first, matrix.indptr - starts), shape=(count, end - first)
     )
+    outer = sparse.csr_array((matrix.data[away], places.reshape(-1), starts), shape=(count, len(ghosts)))
     return inner, outer, ghosts.astype(np.int64)
