@@ -10,6 +10,7 @@ from collops.backend import Engine, engine_of
 from collops.comm.agreement import agree, any_failed, described, gather_values, raise_together
 from collops.comm.buffers import check_kind, in_elements, prepared, row_size, target_of
 from collops.comm.deadline import Watch
+from collops.comm.immutable import or_traced
 from collops.comm.reductions import check_reduction
 from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
 from collops.errors import (
@@ -32,9 +33,10 @@ class Communicator:
     """A group of ranks, and the wires between them.
 
     Made by :func:`collops.world`, :func:`collops.comm.from_mpi4py`, :meth:`split` and :meth:`subgroup`, not directly.
-    Methods take NumPy and CuPy arrays (and Python numbers, as 0-d arrays), contiguous or not, and return arrays of the
-    same engine. ``out=`` receives the result; ``out=x`` works in place. Device work is ordered on the caller's current
-    stream. Every method is collective unless it says otherwise: all ranks call it, in the same order.
+    Methods take NumPy and CuPy arrays (and Python numbers, as 0-d arrays), contiguous or not, and JAX's, traced ones
+    included (by :mod:`collops.jax`), and return arrays of the same engine. ``out=`` receives the result; ``out=x`` works
+    in place. Device work is ordered on the caller's current stream. Every method is collective unless it says
+    otherwise: all ranks call it, in the same order.
 
     Attributes
     ----------
@@ -106,6 +108,7 @@ class Communicator:
 
     # Collectives
 
+    @or_traced
     def allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Reduce `x` over the ranks; every rank gets the result.
 
@@ -140,6 +143,7 @@ class Communicator:
         self._plane(engine).allreduce(source, target, op)
         return give(target)
 
+    @or_traced
     def reduce(self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
         """Reduce `x` over the ranks; `root` gets the result, the others ``None``. See :meth:`allreduce`."""
         self._check_rank(root, "root")
@@ -154,6 +158,7 @@ class Communicator:
         self._plane(engine).reduce(source, target, op, root)
         return give(target)
 
+    @or_traced
     def bcast(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
         """Give every rank the `x` of `root`.
 
@@ -176,6 +181,7 @@ class Communicator:
         self._plane(engine).bcast(target, root)
         return give(target)
 
+    @or_traced
     def allgather(self, x: Any, *, out: Any = None) -> Any:
         """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank."""
         source, engine = prepared(x)
@@ -185,6 +191,7 @@ class Communicator:
         self._plane(engine).allgather(source, target)
         return give(target)
 
+    @or_traced
     def allgatherv(self, x: Any, counts: Sequence[int] | None = None, *, out: Any = None) -> Any:
         """Concatenate every rank's `x` along its first axis, on every rank.
 
@@ -205,17 +212,20 @@ class Communicator:
         self._plane(engine).allgatherv(source, target, in_elements(rows, source.shape))
         return give(target)
 
+    @or_traced
     def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
         """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; the others get ``None``."""
         source, engine = prepared(x)
         return self._gather("gather", source, [1] * self.size, (self.size, *source.shape), root, out, engine)
 
+    @or_traced
     def gatherv(self, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
         """Concatenate every rank's `x` along its first axis, on `root`. See :meth:`allgatherv`."""
         source, engine = prepared(x)
         rows = self._rows(source, counts)
         return self._gather("gatherv", source, rows, (sum(rows), *source.shape[1:]), root, out, engine)
 
+    @or_traced
     def scatter(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
         """Give rank *r* the block ``x[r]`` of `root`.
 
@@ -236,6 +246,7 @@ class Communicator:
             raise LayoutError(f"scatter needs a first axis of {self.size} blocks, one a rank, not shape {source.shape}")
         return self._scatter_from("scatter", source, [1] * self.size, source.shape[1:], root, out)
 
+    @or_traced
     def scatterv(self, x: Any, counts: Sequence[int], root: int = 0, *, out: Any = None) -> Any:
         """Cut `x` of `root` along its first axis: rank *r* gets ``counts[r]`` rows. See :meth:`scatter`."""
         rows = self._checked_counts(counts, "counts")
@@ -246,6 +257,7 @@ class Communicator:
             raise LayoutError(f"counts add up to {sum(rows)} rows, but x has shape {source.shape}")
         return self._scatter_from("scatterv", source, rows, (rows[root], *source.shape[1:]), root, out)
 
+    @or_traced
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Reduce `x` of shape ``(size, *shape)`` over the ranks; rank *r* gets the block ``[r]`` of the result."""
         source, engine = prepared(x)
@@ -258,6 +270,7 @@ class Communicator:
         self._plane(engine).reduce_scatter(source, target, op)
         return give(target)
 
+    @or_traced
     def alltoall(self, x: Any, *, out: Any = None) -> Any:
         """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here."""
         source, engine = prepared(x)
@@ -265,6 +278,7 @@ class Communicator:
             raise LayoutError(f"alltoall needs a first axis of {self.size} blocks, not shape {source.shape}")
         return self._alltoall("alltoall", source, [1] * self.size, [1] * self.size, out, engine)
 
+    @or_traced
     def alltoallv(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None) -> Any:
         """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` rows from it.
 
@@ -292,6 +306,7 @@ class Communicator:
 
     # Point to point
 
+    @or_traced
     def send(self, x: Any, dest: int, tag: int = 0) -> None:
         """Send `x` to rank `dest`, which calls :meth:`recv`. Not collective."""
         self._check_rank(dest, "dest")
@@ -300,6 +315,7 @@ class Communicator:
             messages.record("send", source.size, source.nbytes)
         self._message(engine, [(dest, source)], [], tag)
 
+    @or_traced
     def recv(self, out: Any, source: int, tag: int = 0) -> Any:
         """Receive from rank `source` into `out`, and return it. Not collective.
 
@@ -312,6 +328,7 @@ class Communicator:
             messages.record("recv", out.size, out.nbytes)
         return self._receive(engine, [], out, source, tag)
 
+    @or_traced
     def sendrecv(self, x: Any, dest: int, out: Any, source: int, tag: int = 0) -> Any:
         """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
         self._check_rank(dest, "dest")
