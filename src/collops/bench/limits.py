@@ -3,6 +3,8 @@
 Other benchmarks are read against these. On devices every program is measured as it is called and as a CUDA graph
 replays it: the faster of the two is the limit, that of the memory or of the wire and not of the host.
 
+An exchange gives a message to the next rank of a ring and takes one from the rank before.
+
 Figures: ``bandwidth`` of a copy counts the bytes that one rank reads and writes, that of a message the bytes that it
 gives; ``rate`` of a product counts floating-point operations.
 """
@@ -16,10 +18,11 @@ from collops.bench.graphs import Captured
 from collops.bench.record import Check, Measurement, check
 from collops.bench.registry import Context
 from collops.bench.timing import Plan, Timing, interleave
+from collops.bench.work import ALLREDUCE, EXCHANGE
 
-__all__ = ["ALLREDUCE", "COPY", "EXCHANGE", "MULTIPLY", "measure"]
+__all__ = ["COPY", "MULTIPLY", "measure"]
 
-COPY, MULTIPLY, ALLREDUCE, EXCHANGE = "copy", "matrix product", "allreduce", "exchange with the next rank"
+COPY, MULTIPLY = "copy", "matrix product"
 CALLED, REPLAYED = "called", "replayed"
 _ITEM = 4  # bytes of a float32
 _CAPTURED_CALLS = 20

@@ -10,12 +10,13 @@ from collops.bench.jacobi_plot import draw_scaling
 from collops.bench.reading import read_record
 from collops.bench.record import Measurement, Record
 from collops.bench.speed import bytes_in_words, place, speed_rows, three_digits
+from collops.bench.starforest_plot import draw_wires, panels_of
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_bandwidth", "plot_jacobi", "plot_speedups", "read_folder", "read_records", "write_plots"]
+__all__ = ["plot_bandwidth", "plot_jacobi", "plot_speedups", "plot_wires", "read_folder", "read_records", "write_plots"]
 
 
 def read_folder(folder: str | Path) -> dict[str, Record]:
@@ -43,7 +44,7 @@ def read_records(folder: str | Path) -> list[Record]:
 
 
 def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
-    """Plot the bandwidth for each record of collectives, the scaling of Jacobi's method, and the speed of all others.
+    """Plot the bandwidth of collectives, the wires of star forests, the scaling of Jacobi's method, and all speeds.
 
     Returns
     -------
@@ -60,6 +61,8 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
         if record.benchmark == "collectives":
             name = f"bandwidth-{record.machine_name}-{record.ranks}.png"
             written.append(plot_bandwidth(record, folder / name))
+        if record.benchmark == "starforest":
+            written.append(plot_wires(record, folder / f"starforest-{record.machine_name}-{record.ranks}.png"))
     machines: dict[str, list[Record]] = {}
     for record in records:
         if record.benchmark == "jacobi":
@@ -128,6 +131,14 @@ def plot_jacobi(records: Sequence[Record], path: str | Path) -> Path:
     figure = _figure(width=1.0 + 3.2 * len(families), height=3.6)
     draw_scaling(figure, records)
     figure.suptitle(f"Jacobi's method, {records[0].machine_name}, norm in every iteration")
+    return _save(figure, path)
+
+
+def plot_wires(record: Record, path: str | Path) -> Path:
+    """Plot the time of star forests' movers and scatters by message size: a panel a case, a line a wire."""
+    figure = _figure(width=13, height=1.0 + 2.8 * (-(-len(panels_of(record)) // 4)))
+    draw_wires(figure, record)
+    figure.suptitle(f"Star forests, {place(record)}, float64: time of one call")
     return _save(figure, path)
 
 

@@ -4,7 +4,7 @@ Each is measured with a problem that is the same on any number of ranks (strong 
 with the ranks (weak scaling). Records of one, two and four ranks together show how each scales, and
 `collops.profile.predict` is fitted to them. For that the parameters say what the busiest rank has to do in an
 iteration: ``operations`` (image points times traces, or products), ``bytes`` that it moves through its memory, and
-``messages``, a list of kind, how many, and bytes of each.
+``messages``, a list of kind, how many, and bytes of each (`collops.bench.work`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from collops.array import DistributedArray, Layout, ones, zeros
-from collops.bench.limits import ALLREDUCE, EXCHANGE
 from collops.bench.lsm import Problem
 from collops.bench.operators.case import EAGER, OURS, captured
 from collops.bench.record import Check, Measurement, check
@@ -30,6 +29,8 @@ from collops.bench.solving import (
 )
 from collops.bench.starforest import stencil_rows
 from collops.bench.timing import Plan, interleave, interleave_iterations
+from collops.bench.work import cgls, migration, parameters_of
+from collops.bench.work import sparse as sparse_work
 from collops.operators import LinearOperator, VStack
 from collops.operators.csr import CSRMatrix
 
@@ -37,7 +38,6 @@ __all__ = ["CGLS", "MIGRATION", "SPARSE", "measure"]
 
 MIGRATION, CGLS, SPARSE = "migration", "CGLS", "sparse product"
 _STRONG, _WEAK = "strong", "weak"
-_ITEM = 4
 
 
 def measure(context: Context) -> Iterator[Measurement]:
@@ -91,14 +91,9 @@ def _stencils(context: Context) -> list[tuple[str, int, int]]:
 def _migration(context: Context, scaling: str, problem: Problem) -> Measurement:
     operator = problem.operator(context)
     data = operator.forward(problem.model(context, operator))
-    traces = -(-problem.shots // context.comm.size) * problem.receivers
-    points = problem.nx * problem.nz
-    work = {
-        "operations": 2 * points * traces,
-        "bytes": 2 * _ITEM * traces * problem.samples,
-    }
-    parameters = problem.parameters | work
-    return _iteration(context, MIGRATION, scaling, operator, data, parameters, points, (5, 25))
+    points, ranks = problem.nx * problem.nz, context.comm.size
+    work = migration(points, problem.shots, problem.receivers, problem.samples, ranks)
+    return _iteration(context, MIGRATION, scaling, operator, data, problem.parameters | parameters_of(work), (5, 25))
 
 
 def _cgls(context: Context, scaling: str, rows: int, columns: int) -> Measurement:
@@ -112,13 +107,9 @@ def _cgls(context: Context, scaling: str, rows: int, columns: int) -> Measuremen
     matrix = rng.standard_normal((mine, columns), dtype="float32") * np.logspace(0, -3, columns, dtype="float32")
     operator = VStack([MatrixMult(engine.from_host(matrix / np.float32(np.sqrt(rows))), dtype="float32")], comm=comm)
     data = DistributedArray(layout, comm, engine.from_host(rng.standard_normal(mine, dtype="float32")))
-    (most,) = layout.local_shape(0)
-    work = {
-        "operations": 4 * most * columns,
-        "bytes": 2 * _ITEM * most * columns,
-    }
-    parameters = {"rows": rows, "columns": columns, "dtype": "float32"} | work
-    return _iteration(context, CGLS, scaling, operator, data, parameters, columns, (20, 120))
+    sizes = {"rows": rows, "columns": columns, "dtype": "float32"}
+    parameters = sizes | parameters_of(cgls(rows, columns, comm.size))
+    return _iteration(context, CGLS, scaling, operator, data, parameters, (20, 120))
 
 
 def _iteration(
@@ -128,10 +119,9 @@ def _iteration(
     operator: LinearOperator,
     data: Any,
     parameters: Mapping[str, Any],
-    unknowns: int,
     iterations: tuple[int, int],
 ) -> Measurement:
-    """Measure what one more iteration of CGLS costs; its model, of so many unknowns, is the same on all ranks."""
+    """Measure what one more iteration of CGLS costs."""
     comm, engine, quick = context.comm, context.engine, context.options.quick
     solvers, missing = solvers_of_collops(context, operator, data)
     ours, *_ = solvers
@@ -139,18 +129,14 @@ def _iteration(
     programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}
     # In single precision the order of a kernel's additions shows after some iterations.
     checks = [*agreement(context, f"solution of {case}", programs, 1e-2), _dot_test(context, operator, data)]
-    sent = messages_of_an_iteration(next(reversed(solvers.values())))
-    # One sum over the ranks is that of the adjoint's images, the others are those of numbers.
-    numbers = sent.get("allreduce", 1) - 1
-    messages = [[ALLREDUCE, 1, unknowns * _ITEM], [ALLREDUCE, numbers, 8]] if sent else []
     return Measurement(
         case,
-        {"scaling": scaling, **parameters, "messages": messages, "iterations": [short, long]},
+        {"scaling": scaling, **parameters, "iterations": [short, long]},
         interleave_iterations(solvers, comm, engine, Plan(rounds=3 if quick else 5), short=short, long=long),
         missing,
         ours=ours,
         checks=checks,
-        messages=sent,
+        messages=messages_of_an_iteration(next(reversed(solvers.values()))),
     )
 
 
@@ -179,18 +165,10 @@ def _sparse(context: Context, scaling: str, side: int, planes: int) -> Measureme
     timings = interleave({name: program}, comm, engine, plan)
     if engine.memory == "device" and matrix.capturable:
         timings = captured(context, program, plan) | timings
-    (most,) = layout.local_shape(0)
-    entries = most * 3 * (3 * side - 2) ** 2
     measurement = Measurement(
         SPARSE,
-        {
-            "scaling": scaling,
-            "cube": [side, side, planes],
-            "dtype": "float32",
-            "operations": 2 * entries,
-            "bytes": entries * 2 * _ITEM + 2 * most * square * _ITEM,  # values and columns; vectors
-            "messages": [[EXCHANGE, 1, square * _ITEM]] if comm.size > 1 else [],  # both neighbours at once
-        },
+        {"scaling": scaling, "cube": [side, side, planes], "dtype": "float32"}
+        | parameters_of(sparse_work(side, planes, comm.size)),
         timings,
         ours=next(iter(timings)),
         checks=[made],
