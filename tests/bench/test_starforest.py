@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from collops.backend import engine
 from collops.bench import BENCHMARKS, Options
+from collops.bench.reading import read_record
 from collops.bench.registry import Context
+from collops.bench.report import write_plots
 from collops.bench.starforest import stencil_rows
+from collops.bench.starforest_plot import draw_wires, panels_of
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def test_every_program_is_right(comm):
@@ -30,3 +37,20 @@ def test_stencil_rows():
     inner = rows.reshape(4, 4, 4, 6, 4, 4)[1, 1, 2]
     assert inner.sum() == 27
     np.testing.assert_array_equal(np.argwhere(inner).min(axis=0), [1, 0, 1])
+
+
+@pytest.mark.serial
+def test_plot_of_the_wires(tmp_path):
+    from matplotlib.figure import Figure
+
+    record = read_record(next(RESULTS.glob("starforest-*.json")))
+    figure = Figure()
+    draw_wires(figure, record)
+    panel = next(panel for panel in figure.axes if panel.get_title() == "scatter parallel to parallel")
+    line = next(line for line in panel.get_lines() if line.get_label() == "collops")
+    measured = [one for one in record.measurements if one.case == "scatter parallel to parallel"]
+    np.testing.assert_allclose(line.get_ydata(), [1e6 * one.timings["collops"].wall.median for one in measured])
+    assert len(panels_of(record)) == 7
+    assert f"starforest-{record.machine_name}-{record.ranks}.png" in {
+        path.name for path in write_plots([record], tmp_path)
+    }
