@@ -39,8 +39,9 @@ WIRES = ("auto", *_CLASSES)
 """Names of the wires."""
 
 _ON_STREAM = ("nccl", "symmetric")
-_SIZES = (1 << 10, 1 << 15, 1 << 20)
+_SIZES = {"host": (1 << 10, 1 << 15, 1 << 20), "device": (1 << 10, 1 << 15, 1 << 20, 1 << 24)}
 _TRIALS = 9
+_CALLS = 10
 _CLEARLY = 0.9  # of the time of the wire before it in the list: a trial is too short for less
 _TRIAL_TAG = 0
 
@@ -111,7 +112,7 @@ def measured(comm: Communicator, engine: Engine) -> dict[int, str]:
     tables = _fastest.setdefault(comm, {})
     if engine not in tables:
         names = candidates(comm, engine)
-        tables[engine] = {size: _fastest_of(comm, engine, names, size) for size in _SIZES}
+        tables[engine] = {size: _fastest_of(comm, engine, names, size) for size in _SIZES[engine.memory]}
     return tables[engine]
 
 
@@ -156,21 +157,21 @@ def _time_if_possible(comm: Communicator, engine: Engine, name: str, size: int) 
 
 def _time(comm: Communicator, engine: Engine, name: str, size: int) -> float:
     """Return the seconds that a message to the next rank takes."""
-    routes = Routes(
-        (Segment((comm.rank + 1) % comm.size, 0, size),), (Segment((comm.rank - 1) % comm.size, 0, size),), size, size
-    )
-    dtype = np.dtype(np.uint8)
+    dtype = np.dtype(np.float64)
+    points = size // dtype.itemsize
+    following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    routes = Routes((Segment(following, 0, points),), (Segment(before, 0, points),), points, points)
     channel = wire_for(comm, name, engine, size).channel(routes, (), dtype, engine, _TRIAL_TAG)
-    everything, nothing = Index.run(size), Index.run(0)
+    everything, nothing = Index.run(points), Index.run(0)
     move = channel.mover(
         Motion(everything, everything, nothing, nothing, "replace", dtype, 1, True, packing_for(engine))
     )
-    source, target = (engine.xp.zeros(size, dtype) for _ in range(2))
+    source, target = (engine.xp.zeros(points, dtype) for _ in range(2))
     spent: list[float] = []
     for _ in range(_TRIALS):
         comm.barrier()
         begin = time.perf_counter()
-        for _ in range(3):
+        for _ in range(_CALLS):
             move(source, target)
         engine.synchronize()
         spent.append(time.perf_counter() - begin)

@@ -1,4 +1,8 @@
-"""The kernels of one-sided stores, prepared for what a mover does: its start, its end, and all of it in one launch."""
+"""The kernels of one-sided stores, prepared for what a mover does: its start, its end, and all of it in one launch.
+
+Kernels that wait for other ranks have few blocks, so that several of them have room on a device. What takes long is
+better moved by kernels that fill it, between two small ones that wait and tell.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,12 @@ from collops.graph.packing import Index, cupy_moves
 from collops.graph.packing.launch import Launch
 from collops.graph.wires.wire import Motion
 
-__all__ = ["Ends", "adds_in_any_order", "arrival", "exchange", "fill", "put"]
+__all__ = ["Ends", "arrival", "exchange", "fill", "put", "takes_itself"]
 
 _THREADS = 256
-_BLOCKS_PER_PROCESSOR = 2  # of those that fit: blocks wait for other ranks, and several kernels must have room
+_BLOCKS_PER_PROCESSOR = 2  # of those that fit
+_BLOCKS_TO_FILL_IT = 8
+_MOST_AT_ONCE = 6 << 20  # bytes, from where launches cost less than empty places on the device
 _WAITING = 32
 _SOURCE = Path(__file__).with_name("put.cu")
 
@@ -62,23 +68,27 @@ class Ends(NamedTuple):
         return self.incoming, self.senders, self.filled_here, self.read_there, self.state
 
 
-def adds_in_any_order(motion: Motion) -> bool:
-    """Return whether values are to be added by atomic operations, for which there is no kernel here."""
-    return motion.op == "sum" and not motion.deterministic and not (motion.there.unique and motion.arriving.unique)
+def takes_itself(motion: Motion) -> bool:
+    """Return whether a kernel that waits also takes: few values, and none to be added by atomic operations."""
+    if motion.op == "sum" and not motion.deterministic and not (motion.there.unique and motion.arriving.unique):
+        return False
+    points = max(motion.leaving.size, motion.here.size, motion.arriving.size)
+    return points * motion.width * motion.dtype.itemsize <= _MOST_AT_ONCE
 
 
-def put(motion: Motion, ends: Ends) -> Launch | None:
-    """Prepare to pack, put, and move what stays, unless its target has points twice; ``None`` if there is neither."""
-    staying = motion.here.size if motion.there.unique else 0
-    if not (ends.receivers or staying):
+def put(motion: Motion, ends: Ends, staying: bool) -> Launch | None:
+    """Prepare to pack and put, and to move what stays if that is wanted; ``None`` if there is neither."""
+    staying_points = motion.here.size if staying else 0
+    if not (ends.receivers or staying_points):
         return None
     return _launch(
         "put",
         motion,
-        max(motion.leaving.size, staying),
+        max(motion.leaving.size, staying_points),
+        _BLOCKS_PER_PROCESSOR if takes_itself(motion) else _BLOCKS_TO_FILL_IT,
         2,
         *_leaving(motion, ends),
-        *(staying, *cupy_moves.described(motion.here), *cupy_moves.described(motion.there)),
+        *(staying_points, *cupy_moves.described(motion.here), *cupy_moves.described(motion.there)),
         ends.state,
     )
 
@@ -89,9 +99,10 @@ def fill(motion: Motion, ends: Ends) -> Launch | None:
         return None
     if motion.arriving.unique:
         points = motion.arriving.size, *cupy_moves.described(motion.arriving)
-        return _launch("fill", motion, motion.arriving.size, 1, *points, *ends.receiving)
+        return _launch("fill", motion, motion.arriving.size, _BLOCKS_PER_PROCESSOR, 1, *points, *ends.receiving)
     segments = cupy_moves.segments(motion.arriving)
-    return _launch("fill_in_turn", motion, len(segments[0]), 1, len(segments[0]), *segments, *ends.receiving)
+    count = len(segments[0])
+    return _launch("fill_in_turn", motion, count, _BLOCKS_PER_PROCESSOR, 1, count, *segments, *ends.receiving)
 
 
 def exchange(motion: Motion, ends: Ends) -> Launch | None:
@@ -109,7 +120,7 @@ def exchange(motion: Motion, ends: Ends) -> Launch | None:
     else:
         staying = here.size, *cupy_moves.described(here), *cupy_moves.described(there)
         kind, points = "exchange", (*staying, arriving.size, *cupy_moves.described(arriving))
-    return _launch(kind, motion, most, 2, *_leaving(motion, ends), *points, *ends.receiving)
+    return _launch(kind, motion, most, _BLOCKS_PER_PROCESSOR, 2, *_leaving(motion, ends), *points, *ends.receiving)
 
 
 def arrival(ends: Ends, dtype: np.dtype) -> tuple[Launch, Launch] | None:
@@ -127,8 +138,8 @@ def _leaving(motion: Motion, ends: Ends) -> tuple[Any, ...]:
     return motion.leaving.size, *cupy_moves.described(motion.leaving), *ends.sending
 
 
-def _launch(name: str, motion: Motion, points: int, arrays: int, *arguments: Any) -> Launch:
+def _launch(name: str, motion: Motion, points: int, per_processor: int, arrays: int, *arguments: Any) -> Launch:
     kernel = cupy_moves.kernel(name, motion.op, motion.dtype, _SOURCE)
-    most = _BLOCKS_PER_PROCESSOR * cupy_moves.processors(cupy.cuda.Device().id)
+    most = per_processor * cupy_moves.processors(cupy.cuda.Device().id)
     blocks = max(1, min(-(-points * motion.width // _THREADS), most))
     return Launch(kernel, blocks, _THREADS, arrays, motion.width, *arguments)

@@ -113,8 +113,9 @@ class _Channel(RingChannel):
 
     def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], None]:
         """Prepare the kernel that packs and puts, and moves what stays."""
-        puts = [self._kernels.put(motion, ends) for ends in self._ends]
-        stay = None if motion.there.unique else motion.move(motion.here, motion.there)
+        together = motion.there.unique and self._kernels.takes_itself(motion)
+        puts = [self._kernels.put(motion, ends, together) for ends in self._ends]
+        stay = None if together else motion.move(motion.here, motion.there)
 
         def start(source: Any, target: Any, transfer: Transfer) -> None:
             assert isinstance(transfer, RingTransfer)
@@ -129,7 +130,7 @@ class _Channel(RingChannel):
     def finisher(self, motion: Motion) -> Callable[[Transfer, Any], None]:
         """Prepare the kernel that waits for what arrives and takes it."""
         of_any_transfer = super().finisher(motion)
-        if self._kernels.adds_in_any_order(motion):
+        if not self._kernels.takes_itself(motion):
             return of_any_transfer
         fills = [self._kernels.fill(motion, ends) for ends in self._ends]
 
@@ -146,8 +147,8 @@ class _Channel(RingChannel):
         return finish
 
     def mover(self, motion: Motion) -> Callable[[Any, Any], None]:
-        """Prepare the kernel that does all of a mover."""
-        if self._kernels.adds_in_any_order(motion):
+        """Prepare the kernel that does all of a mover; where much is moved, those of its start and its end."""
+        if not self._kernels.takes_itself(motion):
             return super().mover(motion)
         exchanges = [self._kernels.exchange(motion, ends) for ends in self._ends]
 
