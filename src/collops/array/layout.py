@@ -345,7 +345,7 @@ class Layout:
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Return the place of `rank` in the process grid."""
-        if rank not in range(self.ranks):
+        if not 0 <= operator.index(rank) < self.ranks:
             raise LayoutError(f"there is no rank {rank!r} among {self.ranks}")
         return tuple(rank // stride % extent for stride, extent in zip(self._strides, self.process_grid, strict=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -398,10 +399,11 @@ class Communicator:
         key : int
             Order within the new communicator.
         """
-        if color is not None and color not in range(_MOST_COLORS):
-            raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color!r}")
-        if key not in range(-_MOST_COLORS, _MOST_COLORS):
-            raise InputError(f"a key must be an integer of 32 bits, not {key!r}")
+        color, key = None if color is None else operator.index(color), operator.index(key)
+        if color is not None and not 0 <= color < _MOST_COLORS:
+            raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color}")
+        if not -_MOST_COLORS <= key < _MOST_COLORS:
+            raise InputError(f"a key must be an integer of 32 bits, not {key}")
         choices = tuple((row[0], row[1]) for row in self.allgather_metadata([color, key]))
         if choices not in self._splits:
             self._splits[choices] = self._split(color, key)

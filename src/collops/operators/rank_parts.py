@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.array import Layout
-from collops.comm import Communicator
 from collops.array.layout_arguments import as_shape
+from collops.comm import Communicator
 from collops.errors import REFUSALS, InputError, LayoutError
 from collops.operators.local import LocalOperator, lift_local
 
