@@ -1,0 +1,249 @@
+"""Kill a random rank of `collops lsm` at a random time, again and again, and go on from its checkpoint.
+
+Every time the other ranks must end within ten seconds, with an error, and leave no process behind; and `--resume` must
+then give the image of an undisturbed run, to the last bit.
+
+    python tests/robust/kill_runs.py --runs 50 --ranks 3 --out benchmarks/results/kill-runs-cpu-2-cores-3.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from collops.backend import engine
+from collops.bench.record import Measurement, Record, new_record, write_record
+from collops.bench.timing import Spread, Timing
+from collops.comm import alone
+
+JOB = ["--iterations", "20", "--nx", "31", "--nz", "21", "--shots", "3", "--receivers", "11", "--samples", "101"]
+RANK_NAMES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK", b"SLURM_PROCID")
+MOST_SECONDS = 10.0
+JOB_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One disturbed run: who was killed when, what became of the others, and what of the image."""
+
+    rank: int
+    after: float
+    """Seconds from the time when all ranks were there."""
+    iteration: int
+    """Of the checkpoint that was there afterwards; 0 if there was none."""
+    seconds: float
+    """Until no process was left."""
+    code: int
+    said: str
+    resumed: bool
+    same: bool
+
+    @property
+    def good(self) -> bool:
+        """Whether all is as it must be."""
+        return self.seconds <= MOST_SECONDS and self.code != 0 and bool(self.said) and self.resumed and self.same
+
+
+class Job:
+    """``collops lsm`` under way, with all its processes."""
+
+    def __init__(self, folder: Path, ranks: int, options: list[str]) -> None:
+        self.ranks = ranks
+        self._errors = (folder / "errors.txt").open("w+")
+        command = [sys.executable, "-m", "collops", "lsm", "--ranks", str(ranks), "--quiet", "--debug", *JOB, *options]
+        self.process = subprocess.Popen(
+            [*command, "--out", str(folder / "result")], stdout=self._errors, stderr=subprocess.STDOUT
+        )
+        self.begin = time.monotonic()
+
+    def running(self) -> dict[int, int]:
+        """Return the process of each rank; waits until all are there, or the job has ended."""
+        while self.process.poll() is None:
+            found = {rank: pid for pid, rank in descendants(self.process.pid) if rank is not None}
+            if len(found) == self.ranks:
+                return found
+            time.sleep(0.01)
+        return {}
+
+    def end(self) -> int:
+        """Return the exit code."""
+        try:
+            return self.process.wait(JOB_SECONDS)
+        finally:
+            self.process.kill()
+
+    def said(self) -> str:
+        """Return what ranks and launcher wrote."""
+        self._errors.seek(0)
+        return self._errors.read()
+
+
+def descendants(root: int) -> list[tuple[int, int | None]]:
+    """Return the processes that come from `root`, with the rank of those that are ranks."""
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has just ended
+            if fields[0] != "Z":
+                parents[int(name)] = int(fields[1])
+    found: list[tuple[int, int | None]] = []
+    for pid in parents:
+        above = pid
+        while above in parents and above != root:
+            above = parents[above]
+        if above == root and pid != root:
+            found.append((pid, rank_of(pid)))
+    return found
+
+
+def rank_of(pid: int) -> int | None:
+    """Return the rank that a process has been started as."""
+    try:
+        environment = Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+        program = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    values = {name: value for name, _, value in (entry.partition(b"=") for entry in environment)}
+    rank = next((values[name] for name in RANK_NAMES if name in values), None)
+    return int(rank) if rank is not None and b"collops" in program else None
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Return those processes that still run."""
+    found = []
+    for pid in pids:
+        try:
+            if Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def image(folder: Path) -> np.ndarray:
+    """Return the image that a job has written."""
+    return np.asarray(zarr.open_group(folder / "result" / "result.zarr", mode="r")["image"])  # pyright: ignore[reportArgumentType]
+
+
+def error_line(text: str) -> str:
+    """Return the line that says what happened."""
+    words = ("ended because", "Killed (signal 9)", "Error", "killed")
+    return next((line.strip() for word in words for line in text.splitlines() if word in line), "")
+
+
+def disturbed(folder: Path, ranks: int, chance: random.Random, seconds: float, options: list[str], wanted: Any) -> Kill:
+    """Kill one rank of a job and let another go on; begins again if the job was faster."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoints = folder / "checkpoints"
+        options_here = [*options, "--checkpoint", str(checkpoints), "--every", "1"]
+        job = Job(folder, ranks, options_here)
+        rank, after = chance.randrange(ranks), chance.uniform(0, seconds)
+        processes = job.running()
+        time.sleep(after)
+        everybody = [pid for pid, _ in descendants(job.process.pid)]
+        if job.process.poll() is not None or rank not in processes or processes[rank] not in alive(everybody):
+            job.end()
+            folder = folder.with_name(f"{folder.name}-again")
+            continue
+        os.kill(processes[rank], signal.SIGKILL)
+        begin = time.monotonic()
+        code = job.end()
+        while alive(everybody) and time.monotonic() - begin < JOB_SECONDS:
+            time.sleep(0.01)
+        ended = time.monotonic() - begin
+        said = error_line(job.said())
+        kept = sorted(path.name for path in checkpoints.glob("iteration-*")) if checkpoints.exists() else []
+        again = Job(folder, ranks, [*options_here, "--resume"])
+        resumed = again.end() == 0
+        if not resumed:
+            print(again.said(), file=sys.stderr)
+        return Kill(
+            rank,
+            round(after, 2),
+            int(kept[-1].split("-")[1]) if kept else 0,
+            round(ended, 2),
+            code,
+            said,
+            resumed,
+            resumed and np.array_equal(image(folder), wanted),
+        )
+
+
+def main() -> int:
+    """Run, print a tally, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--engine", default="numpy")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no further run after this time")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    options, chance, kills = ["--engine", given.engine], random.Random(given.seed), []
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="collops-kills-") as name:
+        folder = Path(name)
+        (folder / "undisturbed").mkdir()
+        undisturbed = Job(folder / "undisturbed", given.ranks, options)
+        undisturbed.running()
+        started = time.monotonic()
+        if undisturbed.end() != 0:
+            print(undisturbed.said(), file=sys.stderr)
+            return 1
+        seconds = time.monotonic() - started
+        wanted = image(folder / "undisturbed")
+        for number in range(given.runs):
+            if time.monotonic() - begin > 60 * given.minutes:
+                break
+            kill = disturbed(folder / f"run-{number}", given.ranks, chance, seconds, options, wanted)
+            kills.append(kill)
+            print(f"{number + 1:3d} {'ok ' if kill.good else 'BAD'} {kill}", flush=True)
+    good = sum(kill.good for kill in kills)
+    slowest = max(kill.seconds for kill in kills)
+    print(
+        f"{good} of {len(kills)} as it must be; the others ended after {slowest:.2f} s at most, "
+        f"{statistics.median(kill.seconds for kill in kills):.2f} s in the median"
+    )
+    if given.out is not None:
+        write_record(record(given, seconds, kills), given.out)
+    return 0 if good == len(kills) else 1
+
+
+def record(given: argparse.Namespace, seconds: float, kills: list[Kill]) -> Record:
+    """Return what is kept: the times until the others had ended, the tally, and every kill."""
+    timing = Timing(1, {"wall": Spread.of([kill.seconds for kill in kills])})
+    tally = {
+        "runs": len(kills),
+        "ended in time with an error": sum(kill.seconds <= MOST_SECONDS and kill.code != 0 for kill in kills),
+        "resumed to the same image": sum(kill.resumed and kill.same for kill in kills),
+    }
+    options = {"job": ["lsm", *JOB], "seed": given.seed, "kills": [asdict(kill) for kill in kills]}
+    record = new_record("kill-runs", alone(), engine(given.engine), options)
+    measurement = Measurement(
+        "from the death of a rank of collops lsm to the end of all",
+        {"ranks": given.ranks, "undisturbed_seconds": round(seconds, 2)},
+        {"collops": timing},
+        figures={"collops": {name: float(number) for name, number in tally.items()}},
+    )
+    return replace(record, ranks=given.ranks, measurements=[measurement])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
