@@ -16,8 +16,10 @@ __all__ = ["Launch", "Launches", "fits"]
 _THREADS = 256
 _WARP = 64  # threads that can pass numbers to each other, on any device
 _BATCH = 4  # as in banded.cu
-_LONGEST_CHUNK = 8  # rows of a thread: two more are read again by the next one, from the second-level cache
-_THREADS_AT_ONCE = 2048 * 132  # as many as a large device holds; with fewer, chunks are shortened
+# Rows of a thread: two more are read again by the next one, from the second-level cache. Measured on an H200, with a
+# band along the last axis, whose threads have more to keep, and without.
+_LONGEST_CHUNK, _LONGEST_CHUNK_ALONE = 12, 8
+_THREADS_AT_ONCE = 768 * 132  # as many as a large device holds by their registers; with fewer, chunks are shortened
 _MOST_BLOCKS = 65535  # of a grid's second axis
 _MOST_ROWS = (1 << 31) - _LONGEST_CHUNK * _MOST_BLOCKS
 _BYTES_AT_ONCE = 16
@@ -106,6 +108,7 @@ class Launches:
             key=lambda number: terms[number].before is None and terms[number].after is None,
         )
         self.march = strided[0] if strided else None
+        self._has_last = last is not None
         self._order = strided + ([] if last is None else [last])
         self._terms = terms
         self._several = several
@@ -170,9 +173,9 @@ class Launches:
             return None
         across = self._across
         down = _THREADS // across
-        chunk = _LONGEST_CHUNK
+        chunk = _LONGEST_CHUNK if self._has_last else _LONGEST_CHUNK_ALONE
         while chunk > _BATCH and self._columns * -(-rows // chunk) < _THREADS_AT_ONCE:
-            chunk //= 2
+            chunk = max(_BATCH, chunk // 2)
         chunk = max(chunk, -(-rows // (_MOST_BLOCKS * down - 2)))
         first_chunks, second_chunks = (-(-(end - begin) // chunk) for begin, end in (first, second))
         argument = np.zeros(1, _problem_type(len(self._terms), self._real))
