@@ -51,7 +51,7 @@ class Stencil:
         self._kernels: dict[Any, tuple[Any, Any]] = {}
 
     def __call__(self, sources: Sequence[Any], targets: Sequence[Any], engine: Any, add: bool = False) -> None:
-        """Fill the local `targets` from `sources`, contiguous arrays of one dtype, or `add` to the only one. Collective."""
+        """Fill `targets` from `sources`, contiguous local arrays of one dtype, or `add` to the only one. Collective."""
         key = (engine, sources[0].dtype, add)
         try:
             kernel, landing = self._kernels[key]
