@@ -17,6 +17,7 @@ from collops.cli.mdd import mdd
 from collops.cli.poststack import poststack
 from collops.cli.reflectivity import reflectivity
 from collops.cli.report import report as write_report
+from collops.cli.soak import soak
 from collops.cli.solve import solve
 
 __all__ = ["application", "main"]
@@ -30,7 +31,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-for _command in (lsm, mdd, poststack, reflectivity, solve, jacobi, info, write_report):
+for _command in (lsm, mdd, poststack, reflectivity, solve, jacobi, info, soak, write_report):
     application.command()(_command)
 application.add_typer(bench)
 
