@@ -35,6 +35,13 @@ class Engine:
         is being traced.
     xp : module
         The array namespace: ``numpy``, ``cupy``, or ``jax.numpy`` for :class:`collops.jax_engine.Variable`.
+
+    Examples
+    --------
+    >>> from collops.backend import engine
+    >>> host = engine("numpy")
+    >>> host.name, host.memory, host.xp.arange(3)
+    ('numpy', 'host', array([0, 1, 2]))
     """
 
     __slots__ = ("keeps", "memory", "name", "xp")
@@ -117,6 +124,12 @@ def engine(name: str | None = None) -> Engine:
     ------
     InputError
         If there is no such engine, or its package is not installed.
+
+    Examples
+    --------
+    >>> from collops.backend import engine
+    >>> engine("numpy").name
+    'numpy'
     """
     name = name or os.environ.get("COLLOPS_ENGINE") or "numpy"
     known = _engines.get(name)
@@ -133,7 +146,15 @@ def engine(name: str | None = None) -> Engine:
 
 
 def when_made(name: str, hook: Callable[[], None]) -> None:
-    """Call `hook` when the engine called `name` is first asked for; at once if it has been."""
+    """Call `hook` when the engine called `name` is first asked for; at once if it has been.
+
+    Examples
+    --------
+    >>> from collops.backend import engine, when_made
+    >>> host = engine("numpy")
+    >>> when_made("numpy", lambda: print("it is there"))
+    it is there
+    """
     if name in _engines:
         hook()
     else:
@@ -142,7 +163,14 @@ def when_made(name: str, hook: Callable[[], None]) -> None:
 
 @cache
 def memory_of(chosen: Engine) -> int:
-    """Return how many bytes of memory a rank can have at most: the machine's, or its device's."""
+    """Return how many bytes of memory a rank can have at most: the machine's, or its device's.
+
+    Examples
+    --------
+    >>> from collops.backend import engine, memory_of
+    >>> memory_of(engine("numpy")) > 1e6
+    True
+    """
     if chosen.name == "cupy":
         return chosen.xp.cuda.Device().mem_info[1]
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -155,6 +183,13 @@ def engine_of(array: Any) -> Engine:
     ------
     UnsupportedTypeError
         If `array` is no array of a known engine.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.backend import engine_of
+    >>> engine_of(np.zeros(3)).name
+    'numpy'
     """
     kind = type(array)
     known = _by_type.get(kind)

@@ -32,17 +32,46 @@ class CollopsError(Exception):
     ----------
     on_all_ranks : bool
         Whether every rank raises the same error, so that none has to be ended for the others' sake.
+
+    Examples
+    --------
+    >>> import collops
+    >>> try:
+    ...     collops.zeros(3) + collops.zeros(4)
+    ... except collops.CollopsError as error:
+    ...     print(error)
+    arrays with different layouts meet:
+      (3,) on 1 rank, replicated
+      (4,) on 1 rank, replicated
+    bring one to the other's first: x.redistribute(y.layout)
     """
 
     on_all_ranks: bool = False
 
 
 class InputError(CollopsError, ValueError):
-    """Something the user gave (an option, a file, a size) cannot be used; the message says what to do."""
+    """Something the user gave (an option, a file, a size) cannot be used; the message says what to do.
+
+    Examples
+    --------
+    >>> import collops
+    >>> try:
+    ...     collops.zeros(3, engine="abacus")
+    ... except collops.errors.InputError as error:
+    ...     print(error)
+    there is no engine 'abacus'; choose numpy, cupy or jax
+    """
 
 
 class CheckpointError(InputError):
-    """A checkpoint cannot be written or read, is damaged, or is that of another problem; the message says which."""
+    """A checkpoint cannot be written or read, is damaged, or is that of another problem; the message says which.
+
+    Examples
+    --------
+    >>> import collops
+    >>> issubclass(collops.errors.CheckpointError, collops.errors.InputError)
+    True
+    """
 
 
 class Interrupted(CollopsError):
@@ -61,6 +90,12 @@ class Interrupted(CollopsError):
     ----------
     exit_code : int
         That of the command line, which ``sysexits.h`` calls a temporary failure: the same job again, resumed, may end.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.errors.Interrupted("run.zarr", 40, 15)
+    Interrupted('SIGTERM stopped the solver after iteration 40; resume from run.zarr')
     """
 
     on_all_ranks = True
@@ -87,6 +122,13 @@ class NotFiniteError(CollopsError, ArithmeticError):
         Where it was seen first: the name of an argument, or a field of the solver's state.
     x : DistributedArray or StackedArray
         The last good iterate.
+
+    Examples
+    --------
+    >>> import collops
+    >>> error = collops.errors.NotFiniteError("CGLS", 3, "y", collops.zeros(3))
+    >>> error.method, error.iteration, error.array
+    ('CGLS', 3, 'y')
     """
 
     on_all_ranks = True
@@ -103,27 +145,79 @@ class NotFiniteError(CollopsError, ArithmeticError):
 
 
 class LayoutError(CollopsError, ValueError):
-    """Layouts that should agree do not, or a layout cannot be made as asked."""
+    """Layouts that should agree do not, or a layout cannot be made as asked.
+
+    Examples
+    --------
+    >>> import collops
+    >>> try:
+    ...     collops.zeros(3) + collops.zeros(4)
+    ... except collops.errors.LayoutError as error:
+    ...     print(error)
+    arrays with different layouts meet:
+      (3,) on 1 rank, replicated
+      (4,) on 1 rank, replicated
+    bring one to the other's first: x.redistribute(y.layout)
+    """
 
 
 class UnsupportedTypeError(CollopsError, TypeError):
-    """A dtype, an engine or a reduction that has no meaning for the operation."""
+    """A dtype, an engine or a reduction that has no meaning for the operation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> try:
+    ...     collops.Identity(3) @ np.ones(3)
+    ... except collops.errors.UnsupportedTypeError as error:
+    ...     print(error)
+    Identity.forward takes an array of collops, not numpy.ndarray; make one with collops.from_global or collops.from_local
+    """
 
 
 class CommunicationError(CollopsError, RuntimeError):
-    """A message could not be delivered, or another rank failed."""
+    """A message could not be delivered, or another rank failed.
+
+    Examples
+    --------
+    >>> import collops
+    >>> issubclass(collops.errors.CommunicationError, RuntimeError)
+    True
+    """
 
 
 class CommunicationTimeout(CommunicationError, TimeoutError):
-    """A wait passed its deadline; the message names the operation and the ranks that are missing."""
+    """A wait passed its deadline; the message names the operation and the ranks that are missing.
+
+    Examples
+    --------
+    >>> import collops
+    >>> issubclass(collops.errors.CommunicationTimeout, TimeoutError)
+    True
+    """
 
 
 class CallMismatch(CommunicationError):
-    """Ranks made calls that do not belong together (found by ``COLLOPS_CHECK``); the message shows each rank's call."""
+    """Ranks made calls that do not belong together (found by ``COLLOPS_CHECK``); the message shows each rank's call.
+
+    Examples
+    --------
+    >>> import collops
+    >>> issubclass(collops.errors.CallMismatch, collops.errors.CommunicationError)
+    True
+    """
 
 
 class TransportError(CommunicationError):
-    """A transport was asked for that this machine or this set of ranks cannot use."""
+    """A transport was asked for that this machine or this set of ranks cannot use.
+
+    Examples
+    --------
+    >>> import collops
+    >>> issubclass(collops.errors.TransportError, collops.errors.CommunicationError)
+    True
+    """
 
 
 REFUSALS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, OverflowError, MemoryError)

@@ -106,6 +106,13 @@ def zeros(
         If `layout` is for another number of ranks, or no shape.
     InputError
         If there is no such dtype or engine, or a rank's part is larger than its memory.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.zeros((2, 2), dtype="float32").gather()
+    array([[0., 0.],
+           [0., 0.]], dtype=float32)
     """
     kind = as_dtype(dtype)
     return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), kind))
@@ -118,7 +125,15 @@ def ones(
     dtype: Any = np.float64,
     engine: Engine | str | None = None,
 ) -> Any:
-    """Return an array of ones; parameters as for :func:`zeros`."""
+    """Return an array of ones; parameters as for :func:`zeros`.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.ones((2, 2)).gather()
+    array([[1., 1.],
+           [1., 1.]])
+    """
     kind = as_dtype(dtype)
     return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), kind))
 
@@ -130,7 +145,14 @@ def empty(
     dtype: Any = np.float64,
     engine: Engine | str | None = None,
 ) -> Any:
-    """Return an array of arbitrary values; parameters as for :func:`zeros`."""
+    """Return an array of arbitrary values; parameters as for :func:`zeros`.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.empty((4, 2), dtype="float32").shape
+    (4, 2)
+    """
     kind = as_dtype(dtype)
     return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), kind))
 
@@ -153,6 +175,12 @@ def full(
         The value of every element.
     dtype : dtype, optional
         By default that of `value`.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.full(3, 2.5).gather()
+    array([2.5, 2.5, 2.5])
     """
     kind = np.asarray(value).dtype if dtype is None else as_dtype(dtype)
     return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, kind))
@@ -190,6 +218,15 @@ def random(
     Notes
     -----
     Uniform numbers agree bit by bit between engines, normal ones to the rounding of their logarithm and cosine.
+
+    Examples
+    --------
+    >>> import collops
+    >>> x = collops.random(1000, seed=1)
+    >>> abs(float(x.mean())) < 0.1
+    True
+    >>> bool((x == collops.random(1000, seed=1)).all())
+    True
     """
     element = as_dtype(dtype)
     stacked = isinstance(layout, StackedLayout)
@@ -235,6 +272,14 @@ def from_global(
     ------
     LayoutError
         If `layout` has another shape, or is for another number of ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> x = collops.from_global(np.arange(4))
+    >>> x.gather()
+    array([0, 1, 2, 3])
     """
     comm = _comm(comm)
     if root is not None and not 0 <= root < comm.size:
@@ -317,6 +362,15 @@ def from_local(
         On every rank, if the parts do not fit together or do not fit `layout`.
     UnsupportedTypeError
         On every rank, if one of them is no array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> comm = collops.world()
+    >>> x = collops.from_local(np.full(2, comm.rank))
+    >>> x.shape == (2 * comm.size,)
+    True
     """
     comm = _comm(comm)
     if layout is None:
@@ -340,22 +394,53 @@ def from_local(
 
 
 def empty_like(x: Array, dtype: Any = None) -> Array:
-    """Return an array of arbitrary values with layout, engine and (by default) dtype of `x`. No messages."""
+    """Return an array of arbitrary values with layout, engine and (by default) dtype of `x`. No messages.
+
+    Examples
+    --------
+    >>> import collops
+    >>> x = collops.ones((4, 2), dtype="float32")
+    >>> collops.empty_like(x).dtype
+    dtype('float32')
+    """
     return _like(x, dtype, lambda xp, local, kind: xp.empty(local.shape, kind))
 
 
 def zeros_like(x: Array, dtype: Any = None) -> Array:
-    """Return zeros with layout, engine and (by default) dtype of `x`. No messages."""
+    """Return zeros with layout, engine and (by default) dtype of `x`. No messages.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.zeros_like(collops.ones(3)).gather()
+    array([0., 0., 0.])
+    """
     return _like(x, dtype, lambda xp, local, kind: xp.zeros(local.shape, kind))
 
 
 def ones_like(x: Array, dtype: Any = None) -> Array:
-    """Return ones with layout, engine and (by default) dtype of `x`. No messages."""
+    """Return ones with layout, engine and (by default) dtype of `x`. No messages.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import ones_like
+    >>> ones_like(collops.zeros(3)).gather()
+    array([1., 1., 1.])
+    """
     return _like(x, dtype, lambda xp, local, kind: xp.ones(local.shape, kind))
 
 
 def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
-    """Return a filled array with layout, engine and (by default) dtype of `x`. No messages."""
+    """Return a filled array with layout, engine and (by default) dtype of `x`. No messages.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import full_like
+    >>> full_like(collops.zeros(3), 2.5).gather()
+    array([2.5, 2.5, 2.5])
+    """
     return _like(x, dtype, lambda xp, local, kind: xp.full(local.shape, value, kind))
 
 
@@ -384,6 +469,14 @@ def where(condition: Any, x: Any, y: Any) -> Any:
         If layouts differ.
     UnsupportedTypeError
         For plain arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> x = collops.from_global(np.array([-1.0, 2.0, -3.0]))
+    >>> collops.where(x > 0, x, 0).gather()
+    array([0., 2., 0.])
     """
     if isinstance(condition, StackedArray):
         columns = [condition._operands(value) for value in (x, y)]

@@ -66,6 +66,17 @@ class DistributedArray(Arithmetic):
     Notes
     -----
     Collective where a process grid or a mask is new to `comm`: communicators for reductions are made here, never later.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> x = collops.from_global(np.arange(6.0).reshape(2, 3))
+    >>> (2 * x + 1).gather()
+    array([[ 1.,  3.,  5.],
+           [ 7.,  9., 11.]])
+    >>> float(x.sum())
+    15.0
     """
 
     __slots__ = ("__weakref__", "_plan", "comm", "engine", "layout", "local_array")

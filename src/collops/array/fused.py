@@ -29,6 +29,15 @@ class Scalars:
     """Memory that a loop hands to :func:`dots` in every iteration, so that only the first call allocates.
 
     The results of a call on a device are overwritten by the next one.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import Scalars
+    >>> scalars = Scalars()
+    >>> x = collops.ones(4)
+    >>> [float(value) for value in collops.dots((x, x), (x, 2 * x), out=scalars)]
+    [4.0, 8.0]
     """
 
     __slots__ = ("_views", "array")
@@ -72,6 +81,13 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
         If layouts differ.
     UnsupportedTypeError
         If engines differ, or `out` cannot hold the result.
+
+    Examples
+    --------
+    >>> import collops
+    >>> x, y = collops.ones(3), collops.full(3, 2.0)
+    >>> collops.axpby(10, x, 1, y, out=y).gather()
+    array([12., 12., 12.])
     """
     if not hasattr(x, "leaves"):
         raise UnsupportedTypeError(f"axpby combines distributed arrays, not {type(x).__name__}")
@@ -121,6 +137,15 @@ def go_and_turn(x: Array, length: Any, direction: Array, ratio: Any, gradient: A
         If layouts differ.
     UnsupportedTypeError
         If engines differ, or a result does not fit into its array.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import go_and_turn
+    >>> x, direction = collops.zeros(2), collops.ones(2)
+    >>> go_and_turn(x, 0.5, direction, 2.0, collops.full(2, 10.0))
+    >>> x.gather(), direction.gather()
+    (array([0.5, 0.5]), array([12., 12.]))
     """
     check_alike(x, direction)
     check_alike(x, gradient)
@@ -156,6 +181,13 @@ def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, 
         If the two of a pair have different layouts, or `out` holds another number of results.
     UnsupportedTypeError
         If engines differ.
+
+    Examples
+    --------
+    >>> import collops
+    >>> x, y = collops.ones(3), collops.full(3, 2.0)
+    >>> [float(value) for value in collops.dots((x, x), (x, y))]
+    [3.0, 6.0]
     """
     return _dots(pairs, True, out)
 
@@ -174,6 +206,13 @@ def divide(a: Any, b: Any, out: Any = None) -> Any:
         Of one engine; numbers may stand beside arrays.
     out : 0-d array, optional
         Gets the result where the engine can write in place.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.array import divide
+    >>> float(divide(np.array(6.0), np.array(4.0)))
+    1.5
     """
     array = a if hasattr(a, "dtype") and not isinstance(a, np.generic) else b
     engine = engine_of(array) if hasattr(array, "dtype") else find_engine("numpy")

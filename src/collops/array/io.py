@@ -56,6 +56,15 @@ def save(
         On every rank, if `path` exists and may not be replaced, or a name is not usable.
     OSError
         On every rank, if some rank cannot write.
+
+    Examples
+    --------
+    >>> import collops
+    >>> import tempfile, zarr
+    >>> folder = tempfile.mkdtemp()
+    >>> collops.save(f"{folder}/x.zarr", {"model": collops.ones(3), "data": collops.zeros(2)})
+    >>> sorted(zarr.open_group(f"{folder}/x.zarr", mode="r").array_keys())
+    ['data', 'model']
     """
     place = fspath(path)
     write_store(place, arrays, attributes, prepare=lambda: _refuse_path(Path(place), overwrite))
@@ -93,6 +102,15 @@ def load(
         On every rank, if there is no such store or it cannot be read.
     LayoutError
         On every rank, if `layout` does not fit.
+
+    Examples
+    --------
+    >>> import collops
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> collops.save(f"{folder}/x.zarr", collops.ones(3))
+    >>> collops.load(f"{folder}/x.zarr").gather()
+    array([1., 1., 1.])
     """
     comm = _comm(comm)
     target = engine if isinstance(engine, Engine) else find_engine(engine)

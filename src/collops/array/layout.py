@@ -104,6 +104,17 @@ class Layout:
     ------
     LayoutError
         If the arguments contradict each other.
+
+    Examples
+    --------
+    >>> import collops
+    >>> layout = collops.Layout.split((8, 10), 3)
+    >>> [layout.local_shape(rank) for rank in range(3)]
+    [(3, 10), (3, 10), (2, 10)]
+    >>> layout.owner((7, 0))
+    2
+    >>> layout is collops.Layout.split((8, 10), 3)
+    True
     """
 
     __slots__ = (

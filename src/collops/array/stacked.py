@@ -48,6 +48,13 @@ class StackedArray(Arithmetic):
         If there is no part, or the parts are on different communicators or in contradicting masks.
     UnsupportedTypeError
         If the parts are of different engines.
+
+    Examples
+    --------
+    >>> import collops
+    >>> both = collops.StackedArray([collops.ones(3), collops.full(2, 2.0)])
+    >>> float(both.dot(both))
+    11.0
     """
 
     __slots__ = ("__weakref__", "_plan", "arrays", "comm", "engine", "layout", "leaves")

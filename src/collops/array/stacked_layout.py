@@ -37,6 +37,13 @@ class StackedLayout:
     ------
     LayoutError
         If there is no part, or the parts are on different numbers of ranks.
+
+    Examples
+    --------
+    >>> import collops
+    >>> both = collops.StackedArray([collops.ones(3), collops.ones((2, 2))])
+    >>> both.layout.size, len(both.layout)
+    (7, 2)
     """
 
     __slots__ = ("__weakref__", "layouts", "leaves", "ranks", "size")

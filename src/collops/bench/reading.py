@@ -25,6 +25,16 @@ def read_record(path: str | Path) -> Record:
     ------
     InputError
         If the file cannot be read, or is no record of this schema, with what is wrong and where.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.bench import read_record
+    >>> try:
+    ...     read_record("no-such-record.json")
+    ... except collops.errors.InputError as error:
+    ...     print(error)
+    cannot read no-such-record.json: No such file or directory
     """
     try:
         content = json.loads(Path(path).read_bytes(), parse_constant=_refuse)

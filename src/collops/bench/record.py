@@ -78,6 +78,13 @@ class Check:
         What was compared with what.
     error, tolerance : float
         The largest on any rank, and what it had to stay within.
+
+    Examples
+    --------
+    >>> from collops.bench import Check
+    >>> check = Check("dot against NumPy", 1e-16, 1e-12)
+    >>> check.error <= check.tolerance
+    True
     """
 
     what: str
@@ -109,6 +116,13 @@ class Measurement:
         What one call of `ours` sent, by operation (:func:`collops.profile.count_messages`).
     headline : str or None
         Label in the README's table of speed; ``None`` keeps it out.
+
+    Examples
+    --------
+    >>> from collops.bench import Measurement, Spread, Timing
+    >>> times = {"collops": Timing(10, {"wall": Spread.of([1e-3])}), "NumPy": Timing(10, {"wall": Spread.of([2e-3])})}
+    >>> Measurement("dot", {"elements": 1000}, times, peer="NumPy").speedup
+    2.0
     """
 
     case: str
@@ -132,7 +146,15 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Record:
-    """All measurements of one run of a benchmark; the module's docstring says what the fields hold."""
+    """All measurements of one run of a benchmark; the module's docstring says what the fields hold.
+
+    Examples
+    --------
+    >>> from collops.bench import Record
+    >>> machine = {"processor": "a CPU", "cores": 2, "system": "Linux", "devices": [], "driver": None}
+    >>> Record("arrays", 1, "numpy", [], machine, {}, {}, None, "2026-01-01T00:00:00Z").machine_name
+    'cpu-2-cores'
+    """
 
     benchmark: str
     ranks: int
@@ -204,7 +226,15 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
 
 
 def default_path(record: Record) -> Path:
-    """Return where the repository keeps a record: ``benchmarks/results/NAME-MACHINE-RANKS.json``."""
+    """Return where the repository keeps a record: ``benchmarks/results/NAME-MACHINE-RANKS.json``.
+
+    Examples
+    --------
+    >>> from collops.bench import Record, default_path
+    >>> machine = {"processor": "a CPU", "cores": 2, "system": "Linux", "devices": [], "driver": None}
+    >>> default_path(Record("arrays", 1, "numpy", [], machine, {}, {}, None, "2026-01-01T00:00:00Z")).name
+    'arrays-cpu-2-cores-1.json'
+    """
     return Path("benchmarks", "results", f"{record.benchmark}-{record.machine_name}-{record.ranks}.json")
 
 
@@ -215,6 +245,17 @@ def write_record(record: Record, path: str | Path) -> None:
     ------
     InputError
         If the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from collops.bench import Record, read_record, write_record
+    >>> machine = {"processor": "a CPU", "cores": 2, "system": "Linux", "devices": [], "driver": None}
+    >>> record = Record("arrays", 1, "numpy", [], machine, {}, {}, None, "2026-01-01T00:00:00Z")
+    >>> path = tempfile.mkdtemp() + "/arrays.json"
+    >>> write_record(record, path)
+    >>> read_record(path).benchmark
+    'arrays'
     """
     path = Path(path)
     content = {"schema": SCHEMA} | asdict(record)

@@ -29,6 +29,12 @@ class Options:
         Whether to measure the peer as well, where it is installed.
     transport : str
         Wire for device arrays, as for :func:`collops.world`.
+
+    Examples
+    --------
+    >>> from collops.bench import Options
+    >>> Options(quick=True).peer
+    True
     """
 
     quick: bool = False
@@ -61,6 +67,12 @@ class Benchmark:
         One line for the help text.
     module : str
         Imported when the benchmark runs; its function ``measure(context)`` yields measurements.
+
+    Examples
+    --------
+    >>> from collops.bench import BENCHMARKS
+    >>> BENCHMARKS["cgls"].summary
+    'A CGLS iteration over VStack and BlockDiag.'
     """
 
     name: str
@@ -117,6 +129,15 @@ def run(
     -------
     Record
         Equal on all ranks but for what a rank says of its own wires.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.backend import engine
+    >>> from collops.bench import Options, run
+    >>> record = run("arrays", collops.world(), engine("numpy"), Options(quick=True, peer=False))
+    >>> record.benchmark, record.ranks
+    ('arrays', 1)
     """
     record = new_record(name, comm, engine, asdict(options))
     for measurement in BENCHMARKS[name].measure(Context(comm, engine, options)):

@@ -41,6 +41,12 @@ class Spread:
         Over the rounds.
     rounds : int
         How many there were.
+
+    Examples
+    --------
+    >>> from collops.bench import Spread
+    >>> Spread.of([3.0, 1.0, 2.0])
+    Spread(median=2.0, minimum=1.0, maximum=3.0, rounds=3)
     """
 
     median: float
@@ -64,6 +70,12 @@ class Timing:
         Calls in each timed batch (iterations of the long solve, for a solver).
     clocks : mapping of str to Spread
         By the names in `CLOCKS`; ``"wall"`` is always there, ``"device"`` only where a device worked.
+
+    Examples
+    --------
+    >>> from collops.bench import Spread, Timing
+    >>> Timing(10, {"wall": Spread.of([3.0, 1.0, 2.0])}).wall.median
+    2.0
     """
 
     calls: int

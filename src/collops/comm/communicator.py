@@ -49,6 +49,16 @@ class Communicator:
         The control plane; ``None`` in a world of one without MPI.
     reasons : tuple of str
         Why the wires are what they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> comm = collops.world()
+    >>> int(comm.allreduce(np.array(1))) == comm.size
+    True
+    >>> len(comm.allgather(np.arange(2)).ravel()) == 2 * comm.size
+    True
     """
 
     def __init__(

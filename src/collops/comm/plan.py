@@ -47,6 +47,17 @@ class ExchangePlan:
     ------
     LayoutError
         If a peer is no rank of `comm`, or what this rank sends to itself does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.comm import alone
+    >>> first, last = (slice(0, 2),), (slice(2, 4),)
+    >>> plan = collops.ExchangePlan(alone(), sends=[(0, first)], receives=[(0, last)])  # rank 0 is this one
+    >>> target = np.zeros(4)
+    >>> plan.start(np.array([1.0, 2.0, 0.0, 0.0]), target).finish()
+    array([0., 0., 1., 2.])
     """
 
     def __init__(
@@ -165,7 +176,19 @@ class ExchangePlan:
 
 
 class Exchange:
-    """One use of a plan, under way."""
+    """One use of a plan, under way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.comm import alone
+    >>> first, last = (slice(0, 2),), (slice(2, 4),)
+    >>> plan = collops.ExchangePlan(alone(), sends=[(0, first)], receives=[(0, last)])
+    >>> exchange = plan.start(np.array([1.0, 2.0, 0.0, 0.0]), np.zeros(4))
+    >>> exchange.finish()  # until here there was time for what needs none of the values
+    array([0., 0., 1., 2.])
+    """
 
     __slots__ = ("_landings", "_pending", "_sends", "_target")
 

@@ -22,14 +22,28 @@ Message: TypeAlias = tuple[int, Any]
 
 
 class Pending:
-    """Messages under way; :meth:`wait` returns when their arrays may be read and written again."""
+    """Messages under way; :meth:`wait` returns when their arrays may be read and written again.
+
+    Examples
+    --------
+    >>> from collops.comm import Pending
+    >>> Pending().wait()  # of a transport whose messages are done when they are started
+    """
 
     def wait(self) -> None:
         """Complete the messages, or order the current stream after them."""
 
 
 class Transport(ABC):
-    """One wire. All methods are collective over the transport's ranks except those of point-to-point messages."""
+    """One wire. All methods are collective over the transport's ranks except those of point-to-point messages.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.comm import Transport, alone
+    >>> isinstance(alone().transport_of(np.zeros(1)), Transport)
+    True
+    """
 
     name: str
     by_address: bool = False

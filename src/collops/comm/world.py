@@ -54,6 +54,13 @@ def world(transport: str = "auto") -> Communicator:
         If there is no such transport.
     TransportError
         If the ranks cannot use it, or were started by an MPI launcher whose MPI does not load.
+
+    Examples
+    --------
+    >>> import collops
+    >>> comm = collops.world()
+    >>> 0 <= comm.rank < comm.size
+    True
     """
     if transport == "auto":
         transport = os.environ.get("COLLOPS_TRANSPORT", "auto")
@@ -70,7 +77,17 @@ def world(transport: str = "auto") -> Communicator:
 
 @cache
 def alone() -> Communicator:
-    """Return the communicator of this rank only, which sends nothing. Not collective."""
+    """Return the communicator of this rank only, which sends nothing. Not collective.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.comm import alone
+    >>> alone().size, alone().rank
+    (1, 0)
+    >>> collops.ones(3, comm=alone()).gather()  # this rank's own
+    array([1., 1., 1.])
+    """
     return Communicator(SerialTransport(), None)
 
 
@@ -83,6 +100,14 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
         An intracommunicator; it is used for set-up only, and messages of the caller on it are not disturbed.
     transport : str
         See :func:`world`.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from mpi4py import MPI
+    >>> comm = collops.from_mpi4py(MPI.COMM_WORLD)
+    >>> comm.size == MPI.COMM_WORLD.size
+    True
     """
     if transport not in TRANSPORTS:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")

@@ -139,6 +139,14 @@ class Combination(LinearOperator):
     ------
     LayoutError
         If domains or ranges differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = 2 * collops.Identity(3) + collops.Diagonal(np.arange(3.0))
+    >>> type(A).__name__, (A @ collops.ones(3)).gather()
+    ('Combination', array([2., 3., 4.]))
     """
 
     def __init__(self, terms: Sequence[tuple[Any, LinearOperator]]) -> None:
@@ -191,6 +199,13 @@ class Product(LinearOperator):
     ------
     LayoutError
         If they do not fit each other.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(5)
+    >>> type(D.H @ D).__name__
+    'Product'
     """
 
     def __init__(self, factors: Sequence[LinearOperator]) -> None:
@@ -232,6 +247,14 @@ class Adjoint(LinearOperator):
     ----------
     operator : LinearOperator
         What is turned round.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.VStack([np.eye(3)[:2]])
+    >>> type(A.H).__name__, A.H.shape
+    ('Adjoint', (3, 2))
     """
 
     def __init__(self, operator: LinearOperator) -> None:
@@ -258,6 +281,14 @@ class Conjugate(LinearOperator):
     Notes
     -----
     Computed as :math:`\overline{A \overline{x}}`, which needs no other coefficients than those of A.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.Diagonal(np.array([1j, 2.0]), dtype=complex).conj()
+    >>> (A @ collops.ones(2)).gather()
+    array([0.-1.j, 2.-0.j])
     """
 
     def __init__(self, operator: LinearOperator) -> None:

@@ -57,6 +57,13 @@ class LinearOperator:
         If the layouts are on different numbers of ranks.
     InputError
         If there is no such dtype.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(5)
+    >>> isinstance(D, collops.LinearOperator), (D.H @ D).shape, D.dottest()
+    (True, (5, 5), True)
     """
 
     capturable = True

@@ -35,6 +35,15 @@ class BlockDiag(LinearOperator):
     ------
     UnsupportedTypeError
         On every rank, if an operator cannot be used.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> comm = collops.world()
+    >>> A = collops.BlockDiag([np.full((2, 2), 1.0)], comm)
+    >>> (A @ collops.ones(A.domain)).gather()[:2]
+    array([2., 2.])
     """
 
     def __init__(

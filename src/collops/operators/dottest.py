@@ -51,6 +51,12 @@ def dottest(
     ------
     CollopsError
         If it did not, with both numbers.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.dottest(collops.FirstDerivative(5))
+    True
     """
     dtype = op.dtype if op.dtype.kind in "fcV" else np.dtype(np.float64)
     if complex_vectors and dtype.kind != "c":

@@ -27,6 +27,19 @@ class LocalOperator(Protocol):
         Numbers of rows and columns.
     dtype : numpy.dtype
         Of the coefficients.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> class Doubled:
+    ...     shape, dtype = (3, 3), np.dtype(float)
+    ...     def forward_local(self, x, out):
+    ...         return np.multiply(2, x, out=out)
+    ...     adjoint_local = forward_local
+    >>> A = collops.BlockDiag([Doubled()], collops.world())
+    >>> A.dottest()
+    True
     """
 
     shape: tuple[int, int]
@@ -63,6 +76,14 @@ def lift_local(op: Any) -> LocalOperator:
         If `op` is none of these, or a distributed operator of several ranks.
     LayoutError
         If it is an array that has not two axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.operators import lift_local
+    >>> local = lift_local(np.arange(6.0).reshape(2, 3))
+    >>> local.forward_local(np.ones(3), None)
+    array([ 3., 12.])
     """
     if callable(getattr(op, "forward_local", None)) and callable(getattr(op, "adjoint_local", None)):
         return op

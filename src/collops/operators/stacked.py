@@ -72,6 +72,15 @@ class StackedVStack(_Stack):
         If their domains differ.
     UnsupportedTypeError
         If one is no distributed operator.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4)
+    >>> A = collops.StackedVStack([collops.Identity(4), 0.1 * D])
+    >>> y = A @ collops.ones(4)
+    >>> y[0].gather(), y[1].gather()
+    (array([1., 1., 1., 1.]), array([0., 0., 0., 0.]))
     """
 
     def __init__(self, operators: Sequence[LinearOperator]) -> None:
@@ -100,6 +109,14 @@ class StackedHStack(_Stack):
         If their ranges differ.
     UnsupportedTypeError
         If one is no distributed operator.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4)
+    >>> A = collops.StackedHStack([D, 2 * D])
+    >>> A.shape, A.dottest()
+    ((4, 8), True)
     """
 
     def __init__(self, operators: Sequence[LinearOperator]) -> None:
@@ -126,6 +143,14 @@ class StackedBlockDiag(_Stack):
     ------
     UnsupportedTypeError
         If one is no distributed operator.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4)
+    >>> A = collops.StackedBlockDiag([D, 2 * D])
+    >>> A.shape, A.dottest()
+    ((8, 8), True)
     """
 
     def __init__(self, operators: Sequence[LinearOperator]) -> None:

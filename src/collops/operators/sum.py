@@ -38,6 +38,13 @@ class Sum(LinearOperator):
     ------
     LayoutError
         If there is no such axis, or it is the only one.
+
+    Examples
+    --------
+    >>> import collops
+    >>> S = collops.Sum((2, 3), axis=1)
+    >>> (S @ collops.ones((2, 3))).gather()
+    array([3., 3.])
     """
 
     def __init__(self, dims: Dims, axis: int = -1, *, comm: Communicator | None = None, dtype: Any = "float64") -> None:

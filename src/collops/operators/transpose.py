@@ -40,6 +40,16 @@ class Transpose(LinearOperator):
     -----
     The range is split along the axis that the split axis of the model becomes. ``redistribute`` gives
     the data another layout afterwards, by one all-to-all-v.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> T = collops.Transpose((2, 3), axes=(1, 0))
+    >>> (T @ collops.from_global(np.arange(6.0).reshape(2, 3))).gather()
+    array([[0., 3.],
+           [1., 4.],
+           [2., 5.]])
     """
 
     def __init__(

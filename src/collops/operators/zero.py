@@ -24,6 +24,13 @@ class Zero(LinearOperator):
         The ranks; the world by default.
     dtype : dtype, optional
         Of the operator.
+
+    Examples
+    --------
+    >>> import collops
+    >>> Z = collops.Zero(3, 2)
+    >>> Z.shape, float((Z @ collops.ones(Z.domain)).norm())
+    ((3, 2), 0.0)
     """
 
     def __init__(

@@ -176,6 +176,15 @@ def mark(label: str) -> Mark:
     -----
     Work that the host only enqueues on the current CUDA stream is timed on the device, by events. Work of other
     asynchronous kinds (JAX) is timed by the host's clock, which sees the dispatch only.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> with profile.record() as recording:
+    ...     with profile.mark("outer"), profile.mark("inner"):
+    ...         pass
+    >>> recording.report().row("outer", "inner").calls
+    (1,)
     """
     return Span(label) if active else _idle(label)
 
@@ -204,6 +213,18 @@ def benchmark(function: Callable[..., Any] | None = None, *, label: str | None =
     ------
     UnsupportedTypeError
         For ``async`` functions, whose passages interleave.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> @profile.benchmark
+    ... def work():
+    ...     return 3
+    >>> with profile.record() as recording:
+    ...     work()
+    3
+    >>> [row.label for row in recording.report().rows]
+    ['work']
     """
     if function is None:
         return functools.partial(benchmark, label=label)

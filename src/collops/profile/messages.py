@@ -27,6 +27,12 @@ class Message(NamedTuple):
         Number of array elements that this rank contributed.
     nbytes : int
         Their size in bytes.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> profile.Message("allreduce", 1, 8).nbytes
+    8
     """
 
     operation: str
@@ -41,6 +47,16 @@ class MessageCounts:
     ----------
     records : list of Message
         The messages in the order in which they were sent.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops import profile
+    >>> x = collops.ones(3)
+    >>> with profile.count_messages() as messages:
+    ...     y = x + x
+    >>> messages, messages.total
+    (MessageCounts(none), 0)
     """
 
     def __init__(self) -> None:

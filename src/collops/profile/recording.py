@@ -45,6 +45,15 @@ class Recording:
         In the order of entry; one takes about 300 bytes, and two CUDA events where a device is used.
     begin, end : int or None
         Nanoseconds of the host's clock; `end` is None while the recording is open.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> with profile.record() as recording:
+    ...     with profile.mark("work"):
+    ...         pass
+    >>> [span.label for span in recording.spans]
+    ['work']
     """
 
     def __init__(self, nvtx: bool = False) -> None:
@@ -119,7 +128,15 @@ class Recording:
 
 
 def enabled() -> bool:
-    """Whether marks record at present."""
+    """Whether marks record at present.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> with profile.record():
+    ...     profile.enabled()
+    True
+    """
     return bool(marks.active)
 
 
@@ -140,6 +157,16 @@ def enable(*, nvtx: bool = False) -> Recording:
     ------
     InputError
         If NVTX ranges are asked for and the package ``nvtx`` is not installed.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> recording = profile.enable()
+    >>> with profile.mark("work"):
+    ...     pass
+    >>> closed = profile.disable()
+    >>> [row.label for row in recording.report().rows]
+    ['work']
     """
     if not _enabled:
         recording = Recording(nvtx)
@@ -156,6 +183,13 @@ def disable() -> Recording | None:
     -------
     Recording or None
         The recording, closed; None if there was none.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> recording = profile.enable()
+    >>> profile.disable() is recording, profile.enabled()
+    (True, False)
     """
     if not _enabled:
         return None
@@ -222,15 +256,48 @@ def latest(comm: Comm | None = None) -> Recording:
 
 
 def report(comm: Comm | None = None) -> Report:
-    """Report on the recording that was opened last; see `Recording.report`. Collective if a communicator is given."""
+    """Report on the recording that was opened last; see `Recording.report`. Collective if a communicator is given.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> with profile.record(), profile.mark("work"):
+    ...     pass
+    >>> [row.label for row in profile.report().rows]
+    ['work']
+    """
     return latest(comm).report(comm)
 
 
 def to_json(path: str | os.PathLike[str], comm: Comm | None = None) -> None:
-    """Write the latest recording's numbers; see `Recording.to_json`. Collective if a communicator is given."""
+    """Write the latest recording's numbers; see `Recording.to_json`. Collective if a communicator is given.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> from collops import profile
+    >>> with profile.record(), profile.mark("work"):
+    ...     pass
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "profile.json")
+    >>> profile.to_json(path)
+    >>> [row["path"] for row in json.loads(path.read_text())["marks"]]
+    [['work']]
+    """
     latest(comm).to_json(path, comm)
 
 
 def to_chrome_trace(path: str | os.PathLike[str], comm: Comm | None = None) -> None:
-    """Write the latest recording's trace; see `Recording.to_chrome_trace`. Collective if a communicator is given."""
+    """Write the latest recording's trace; see `Recording.to_chrome_trace`. Collective if a communicator is given.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> from collops import profile
+    >>> with profile.record(), profile.mark("work"):
+    ...     pass
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "trace.json")
+    >>> profile.to_chrome_trace(path)
+    >>> "work" in [event["name"] for event in json.loads(path.read_text())["traceEvents"]]
+    True
+    """
     latest(comm).to_chrome_trace(path, comm)

@@ -43,6 +43,15 @@ class Row:
         Passages that the device timed.
     captured : int
         Passages without a device time because a stream was being captured.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> with profile.record() as recording, profile.mark("work"):
+    ...     pass
+    >>> row = recording.report().rows[0]
+    >>> row.label, row.ranks, row.mean >= 0
+    ('work', (0,), True)
     """
 
     path: tuple[str, ...]
@@ -77,6 +86,16 @@ class Report:
         Number of ranks.
     elapsed : tuple of float
         Seconds that the recording lasted on each rank.
+
+    Examples
+    --------
+    >>> from collops import profile
+    >>> with profile.record() as recording:
+    ...     for _ in range(3):
+    ...         with profile.mark("work"):
+    ...             pass
+    >>> recording.report().row("work").calls
+    (3,)
     """
 
     def __init__(self, rows: Sequence[Row], elapsed: Sequence[float], rank: int = 0) -> None:

@@ -123,6 +123,12 @@ def report_on(comm: Comm) -> None:
     ----------
     comm : Communicator
         All ranks of the program.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops import profile
+    >>> profile.report_on(collops.world())  # what COLLOPS_PROFILE reports at the end compares all ranks
     """
     if _exit and _exit[0].comm is None:
         _exit[0].comm = comm

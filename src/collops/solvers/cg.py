@@ -44,6 +44,15 @@ class CG:
         Multiple of the identity that is added to the operator.
     tol : float
         Bound on the squared norm of the residual.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers import CG, solve
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> solve(CG(tol=1e-12), A, collops.ones(3), niter=10).x.gather()
+    array([1.  , 0.5 , 0.25])
     """
 
     damp: float = 0.0
@@ -155,6 +164,14 @@ def cg(
     ----------
     .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
        Research of the National Bureau of Standards 49, 409-436, 1952.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> collops.cg(A, collops.ones(3), niter=10, tol=1e-12).x.gather()
+    array([1.  , 0.5 , 0.25])
     """
     check_problem(A, y, x0, niter)
     if A.domain is not A.range:

@@ -49,6 +49,15 @@ class CGLS:
         Damping factor.
     tol : float
         Bound on the squared norm of the gradient.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers import CGLS, solve
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> solve(CGLS(tol=1e-12), A, collops.ones(3), niter=10).x.gather().round(6)
+    array([1.  , 0.5 , 0.25])
     """
 
     damp: float = 0.0
@@ -232,6 +241,15 @@ def cgls(
     .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
        Research of the National Bureau of Standards 49, 409-436, 1952.
     .. [2] Björck, Å., "Numerical methods for least squares problems", SIAM, 1996, section 7.4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.VStack([np.vander([1.0, 2.0, 3.0, 4.0], 2)])  # a line through four points
+    >>> data = collops.from_local(np.array([3.0, 5.0, 7.0, 9.0]), A.range)
+    >>> collops.cgls(A, data, niter=10, tol=1e-12).x.gather().round(6)
+    array([2., 1.])
     """
     check_problem(A, y, x0, niter)
     method = CGLS(check_number("damp", damp), check_number("tol", tol))

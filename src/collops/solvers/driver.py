@@ -34,6 +34,18 @@ class View:
         Iterations done.
     state : dataclass
         All that the method has, such as its second variable; the same holds for it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> norms = []
+    >>> def watch(iteration, view):
+    ...     norms.append(float(view.residual_norm))
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> result = collops.cgls(A, collops.ones(3), niter=2, callback=watch)
+    >>> len(norms), norms[1] < norms[0]
+    (2, True)
     """
 
     __slots__ = ("_history", "_method", "iteration", "state", "x")
@@ -85,6 +97,14 @@ def solve(
     -------
     SolverResult
         Its `x` is ordered on the caller's current stream.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.solvers import CGLS, solve
+    >>> result = solve(CGLS(tol=0), collops.Identity(3), collops.ones(3), niter=3)
+    >>> result.x.gather()
+    array([1., 1., 1.])
     """
     begin = time.perf_counter()
     comm = group_of(data)

@@ -71,5 +71,14 @@ def fista(
     ----------
     .. [1] Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM
        Journal on Imaging Sciences 2, 183-202, 2009.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.Diagonal(np.array([1.0, 1.0, 1.0]))
+    >>> data = collops.from_global(np.array([3.0, 0.2, -2.0]))
+    >>> collops.fista(A, data, niter=20, eps=1.0).x.gather()
+    array([ 2.5,  0. , -1.5])
     """
     return minimise(accelerated=True, **locals())

@@ -102,5 +102,14 @@ def ista(
     ----------
     .. [1] Daubechies, I., Defrise, M., De Mol, C., "An iterative thresholding algorithm for linear inverse problems
        with a sparsity constraint", Communications on Pure and Applied Mathematics 57, 1413-1457, 2004.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.Diagonal(np.array([1.0, 1.0, 1.0]))
+    >>> data = collops.from_global(np.array([3.0, 0.2, -2.0]))
+    >>> collops.ista(A, data, niter=20, eps=1.0).x.gather()
+    array([ 2.5,  0. , -1.5])
     """
     return minimise(accelerated=False, **locals())

@@ -56,6 +56,15 @@ class LSQR:
         Bound on the condition number; 0 for none.
     calc_var : bool
         Whether to estimate the diagonal of the inverse.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers import LSQR, solve
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> solve(LSQR(), A, collops.ones(3), niter=10).x.gather().round(6)
+    array([1.  , 0.5 , 0.25])
     """
 
     damp: float = 0.0
@@ -209,6 +218,15 @@ def lsqr(
     ----------
     .. [1] Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
        Transactions on Mathematical Software 8, 43-71, 1982.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.VStack([np.vander([1.0, 2.0, 3.0, 4.0], 2)])
+    >>> data = collops.from_local(np.array([3.0, 5.0, 7.0, 9.0]), A.range)
+    >>> collops.lsqr(A, data, niter=10).x.gather().round(6)
+    array([2., 1.])
     """
     check_problem(A, y, x0, niter)
     options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}

@@ -47,6 +47,13 @@ class Method(Protocol):
         For progress bars and profiles.
     width : int
         How many numbers :meth:`monitor` returns.
+
+    Examples
+    --------
+    >>> from collops.solvers import CGLS
+    >>> method = CGLS(damp=0.1)  # one of them
+    >>> method.name, method.width, method.damp
+    ('CGLS', 2, 0.1)
     """
 
     @property

@@ -157,6 +157,14 @@ def power_iteration(
 
     Every iterate is that of ``pylops.optimization.eigs.power_iteration`` from the same start. The eigenvalue approaches
     the largest modulus of a Hermitian operator from below.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> result = collops.power_iteration(collops.Diagonal(np.array([1.0, 2.0, 4.0])))
+    >>> round(float(result.details["eigenvalue"]), 3)
+    4.0
     """
     if isinstance(A, LinearOperator) and A.domain is not A.range:
         raise LayoutError(f"power iteration needs an operator with one layout on both sides, not {A!r}")

@@ -12,7 +12,15 @@ __all__ = ["SolverResult", "Status"]
 
 
 class Status(Enum):
-    """Why a solver stopped; each member's value is a sentence that says what to do about it, if there is something."""
+    """Why a solver stopped; each member's value is a sentence that says what to do about it, if there is something.
+
+    Examples
+    --------
+    >>> import collops
+    >>> status = collops.Status.CONVERGED
+    >>> status.successful, str(status)
+    (True, 'The tolerance was met.')
+    """
 
     CONVERGED = "The tolerance was met."
     ITERATION_LIMIT = (
@@ -80,6 +88,17 @@ class SolverResult:
         The iteration of the checkpoint that the solver went on from.
     details : dict
         What the method knows besides, by name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> result = collops.cgls(A, collops.ones(3), niter=10, tol=1e-12)
+    >>> result.status.name, result.iterations, len(result.residual_norms)
+    ('CONVERGED', 3, 4)
+    >>> result.execution
+    'eager'
     """
 
     x: Any

@@ -10,7 +10,16 @@ __all__ = ["Run"]
 
 
 class Run(TypedDict, total=False):
-    """The options that every solver takes; :func:`collops.solvers.cgls` says what they do."""
+    """The options that every solver takes; :func:`collops.solvers.cgls` says what they do.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.solvers import Run
+    >>> options: Run = {"progress": False, "graph": "auto"}
+    >>> collops.cgls(collops.Identity(3), collops.ones(3), niter=2, **options).iterations
+    1
+    """
 
     callback: Callable[[int, Any], Any] | None
     progress: bool | None

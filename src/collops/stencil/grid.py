@@ -61,6 +61,13 @@ class Grid:
     ------
     InputError
         If the process grid has not as many places as there are ranks.
+
+    Examples
+    --------
+    >>> from collops.stencil import Grid, Problem
+    >>> grid = Grid(Problem(nx=8, ny=8), ranks=2, rank=1)
+    >>> grid.shape
+    (5, 32)
     """
 
     def __init__(

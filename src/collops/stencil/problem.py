@@ -38,6 +38,12 @@ class Problem:
     ------
     InputError
         If a number is too small, or the dtype another one.
+
+    Examples
+    --------
+    >>> from collops.stencil import Problem
+    >>> Problem(nx=64, ny=32, dtype="float64").ny
+    32
     """
 
     nx: int = 16384

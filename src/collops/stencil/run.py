@@ -35,6 +35,15 @@ class Run:
         Norm of the update by iteration (counted from 0), of those that were checked.
     reached : int or None
         The first iteration whose norm was within the tolerance.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.backend import engine
+    >>> from collops.stencil import Problem, make, run
+    >>> result = run(make("mpi", Problem(nx=16, ny=16, iterations=20), collops.world(), engine("numpy")))
+    >>> result.iterations, len(result.norms), result.seconds > 0
+    (20, 20, True)
     """
 
     iterations: int
@@ -62,6 +71,15 @@ def run(variant: Variant, report: Callable[[int, float], None] | None = None) ->
     -------
     Run
         Equal on all ranks.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.backend import engine
+    >>> from collops.stencil import Problem, make, run
+    >>> result = run(make("mpi", Problem(nx=16, ny=16, iterations=20), collops.world(), engine("numpy")))
+    >>> result.iterations, result.norms[19] < result.norms[0]
+    (20, True)
     """
     from collops.solvers.history import open_history
 

@@ -25,6 +25,13 @@ class Span:
         0 for the caller's stream, 1 for the one beside it.
     begin, end : float
         Seconds since :meth:`Timeline.start`.
+
+    Examples
+    --------
+    >>> from collops.stencil import Span
+    >>> span = Span("sweep", "host", 0.0, 1.5)
+    >>> span.end - span.begin
+    1.5
     """
 
     label: str
@@ -34,7 +41,14 @@ class Span:
 
 
 class Timeline:
-    """Notes nothing: what variants have unless somebody wants to see."""
+    """Notes nothing: what variants have unless somebody wants to see.
+
+    Examples
+    --------
+    >>> from collops.stencil import Timeline
+    >>> Timeline().spans()
+    []
+    """
 
     def start(self) -> None:
         """Forget what was noted; times count from now."""
@@ -108,7 +122,15 @@ class DeviceTimeline(Timeline):
 
 
 def timeline_of(engine: Engine) -> Timeline:
-    """Return a timeline for work on arrays of `engine`."""
+    """Return a timeline for work on arrays of `engine`.
+
+    Examples
+    --------
+    >>> from collops.backend import engine
+    >>> from collops.stencil import timeline_of
+    >>> type(timeline_of(engine("numpy"))).__name__
+    'HostTimeline'
+    """
     return DeviceTimeline() if engine.name == "cupy" else HostTimeline()
 
 

@@ -30,6 +30,14 @@ class MPILinearOperator(Operator):
     Notes
     -----
     Derived classes implement ``_matvec(x)`` and ``_rmatvec(x)``.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
+    >>> isinstance(A, pylops_mpi.MPILinearOperator), isinstance(A.H @ A, pylops_mpi.MPILinearOperator)
+    (True, True)
     """
 
     def __init__(
@@ -64,5 +72,16 @@ class MPILinearOperator(Operator):
 
 
 def asmpilinearoperator(Op: Any) -> MPILinearOperator:
-    """Return a local operator, equal on all ranks, as a distributed one on copies."""
+    """Return a local operator, equal on all ranks, as a distributed one on copies.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.asmpilinearoperator(pylops.Identity(3))
+    >>> x = pylops_mpi.DistributedArray(global_shape=3, partition=pylops_mpi.Partition.BROADCAST)
+    >>> x[:] = 1.0
+    >>> (A @ x).local_array
+    array([1., 1., 1.])
+    """
     return Op if isinstance(Op, MPILinearOperator) else MPILinearOperator(Op)

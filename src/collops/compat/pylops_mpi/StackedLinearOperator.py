@@ -26,6 +26,13 @@ class MPIStackedLinearOperator(Operator):
     Notes
     -----
     Derived classes implement ``_matvec(x)`` and ``_rmatvec(x)``.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> L = pylops_mpi.MPILaplacian((4, 3))
+    >>> isinstance(pylops_mpi.MPIStackedVStack([L, L]), pylops_mpi.MPIStackedLinearOperator)
+    True
     """
 
     def __init__(

@@ -21,7 +21,14 @@ __all__ = ["DistributedArray", "Partition", "local_split", "subcomm_split"]
 
 
 class Partition(Enum):
-    """What a rank holds: all of the array, kept equal or not, or a part of its own."""
+    """What a rank holds: all of the array, kept equal or not, or a part of its own.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> [partition.name for partition in pylops_mpi.Partition]
+    ['BROADCAST', 'UNSAFE_BROADCAST', 'SCATTER']
+    """
 
     BROADCAST = "Broadcast"
     UNSAFE_BROADCAST = "UnsafeBroadcast"
@@ -81,6 +88,14 @@ class DistributedArray:
     Notes
     -----
     `native` is the same array as :class:`collops.DistributedArray`.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=4)
+    >>> x[:] = 2.0
+    >>> x.asarray()
+    array([2., 2., 2., 2.])
     """
 
     __array_ufunc__ = None  # a NumPy array or number beside this one leaves the operation to it

@@ -27,6 +27,15 @@ class StackedDistributedArray:
     ------
     ValueError
         If there is no part, or they are of different engines.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=3)
+    >>> x[:] = 1.0
+    >>> both = pylops_mpi.StackedDistributedArray([x, x.copy()])
+    >>> float(both.dot(both))
+    6.0
     """
 
     __array_ufunc__ = None

@@ -66,6 +66,15 @@ class NonStationaryConvolve1D(LinearOperator):
 
     and adjoint :math:`x_i = \sum_n \overline{h_i[n - i]}\, y_n`. (Serial PyLops 2.8 does not conjugate complex filters
     in its adjoint.)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> filters = np.array([[0.0, 1.0, 0.0], [0.0, 2.0, 0.0]])  # at the samples 1 and 3; interpolated between them
+    >>> C = collops.NonStationaryConvolve1D(5, filters, ih=(1, 3))
+    >>> (C @ collops.ones(5)).gather()
+    array([1. , 1. , 1.5, 2. , 2. ])
     """
 
     def __init__(

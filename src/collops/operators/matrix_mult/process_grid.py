@@ -35,6 +35,12 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     ------
     LayoutError
         If there cannot be so many ranks.
+
+    Examples
+    --------
+    >>> from collops.operators import best_process_grid
+    >>> best_process_grid(4, (100, 100))
+    (2, 2)
     """
     ranks = as_ranks(ranks)
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]

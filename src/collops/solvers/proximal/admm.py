@@ -43,6 +43,14 @@ class ADMM(Splitting):
         Step size.
     gfirst : bool
         Whether g comes first.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.solvers.proximal import L1, L2
+    >>> result = collops.admm(L2(b=collops.full(3, 2.0)), L1(0.5), collops.zeros(3), tau=1.0, niter=50)
+    >>> result.x.gather().round(3)
+    array([1.5, 1.5, 1.5])
     """
 
     tau: float
@@ -139,6 +147,15 @@ def admm(
     ----------
     .. [1] Boyd, S., Parikh, N., Chu, E., Peleato, B., Eckstein, J., "Distributed optimization and statistical learning
        via the alternating direction method of multipliers", Foundations and Trends in Machine Learning 3, 1-122, 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> f = collops.L2(b=collops.from_global(np.array([3.0, 0.2, -2.0])))
+    >>> result = collops.admm(f, collops.L1(), collops.zeros(3), tau=1.0, niter=100)
+    >>> result.x.gather().round(3)
+    array([ 2.,  0., -1.])
     """
     x = check_arguments(x0, niter, (), f=f, g=g)
     if z0 is not None and getattr(z0, "layout", None) is not x.layout:

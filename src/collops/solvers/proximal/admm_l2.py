@@ -57,6 +57,15 @@ class ADMML2(Splitting):
         Whether g comes first.
     inner : int
         Iterations of conjugate gradients.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4, kind="forward")
+    >>> y, start = collops.ones(4), collops.zeros(4)
+    >>> result = collops.admm_l2(collops.L1(0.1), collops.Identity(4), y, D, start, tau=1.0, niter=30)
+    >>> result.x.gather().round(2)
+    array([1., 1., 1., 1.])
     """
 
     b: Any
@@ -181,6 +190,16 @@ def admm_l2(
     ----------
     .. [1] Boyd, S., Parikh, N., Chu, E., Peleato, B., Eckstein, J., "Distributed optimization and statistical learning
        via the alternating direction method of multipliers", Foundations and Trends in Machine Learning 3, 1-122, 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> D = collops.FirstDerivative(6, kind="forward")
+    >>> noisy = collops.from_global(np.array([1.0, 1.1, 0.9, 3.1, 2.9, 3.0]))
+    >>> result = collops.admm_l2(collops.L1(0.1), collops.Identity(6), noisy, D, collops.zeros(6), tau=1.0, niter=100)
+    >>> result.x.gather().round(1)  # flat, with one step
+    array([1., 1., 1., 3., 3., 3.])
     """
     check_operator("A", A, x0, z0)
     check_operator("Op", Op, x0, b)

@@ -44,6 +44,15 @@ class LinearizedADMM(Splitting):
     ----------
     tau, mu : float
         Step sizes.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4, kind="forward")
+    >>> f = collops.L2(b=collops.ones(4))
+    >>> result = collops.linearized_admm(f, collops.L1(0.1), D, collops.zeros(4), tau=1.0, mu=0.2, niter=100)
+    >>> result.x.gather().round(2)
+    array([1., 1., 1., 1.])
     """
 
     tau: float
@@ -145,6 +154,16 @@ def linearized_admm(
     References
     ----------
     .. [1] Parikh, N., Boyd, S., "Proximal algorithms", Foundations and Trends in Optimization 1, 127-239, 2014.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> D = collops.FirstDerivative(6, kind="forward")
+    >>> f = collops.L2(b=collops.from_global(np.array([1.0, 1.1, 0.9, 3.1, 2.9, 3.0])))
+    >>> result = collops.linearized_admm(f, collops.L1(0.1), D, collops.zeros(6), tau=1.0, mu=0.2, niter=200)
+    >>> result.x.gather().round(1)
+    array([1., 1., 1., 3., 3., 3.])
     """
     check_operator("A", A, x0, z0)
     x = check_arguments(x0, niter, (A,), f=f, g=g)

@@ -31,6 +31,13 @@ class ProxOperator:
     Notes
     -----
     .. math:: \mathrm{prox}_{\tau f}(x) = \arg\min_y f(y) + \frac{1}{2 \tau} \|y - x\|_2^2
+
+    Examples
+    --------
+    >>> import collops
+    >>> f = collops.L1(2.0)
+    >>> isinstance(f, collops.ProxOperator), float(f(collops.ones(3))), f.prox(collops.full(3, 5.0), 1.0).gather()
+    (True, 6.0, array([3., 3., 3.]))
     """
 
     has_gradient = False

@@ -63,6 +63,15 @@ class PrimalDual(Splitting):
         Whether y comes first.
     z : DistributedArray, StackedArray or None
         The vector of a linear term.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4, kind="forward")
+    >>> f = collops.L2(b=collops.ones(4))
+    >>> result = collops.primal_dual(f, collops.L1(0.1), D, collops.zeros(4), tau=0.4, mu=0.4, niter=100)
+    >>> result.x.gather().round(2)
+    array([1., 1., 1., 1.])
     """
 
     tau: StepSizes
@@ -206,6 +215,16 @@ def primal_dual(
     ----------
     .. [1] Chambolle, A., Pock, T., "A first-order primal-dual algorithm for convex problems with applications to
        imaging", Journal of Mathematical Imaging and Vision 40, 120-145, 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> D = collops.FirstDerivative(6, kind="forward")
+    >>> f = collops.L2(b=collops.from_global(np.array([1.0, 1.1, 0.9, 3.1, 2.9, 3.0])))
+    >>> result = collops.primal_dual(f, collops.L1(0.1), D, collops.zeros(6), tau=0.4, mu=0.4, niter=200)
+    >>> result.x.gather().round(1)
+    array([1., 1., 1., 3., 3., 3.])
     """
     check_operator("A", A, x0, y0)
     x = check_arguments(x0, niter, (A,), f=f, g=g)

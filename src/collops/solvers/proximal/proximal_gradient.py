@@ -74,6 +74,14 @@ class ProximalGradient(Splitting):
         How far ahead the gradient is taken, for each iteration.
     backtracking : Backtracking, optional
         Whether the step size is searched for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> f = collops.L2(b=collops.from_global(np.array([3.0, 0.2, -2.0])))
+    >>> collops.proximal_gradient(f, collops.L1(), collops.zeros(3), tau=0.9, niter=50).x.gather().round(3)
+    array([ 2.,  0., -1.])
     """
 
     tau: float
@@ -242,6 +250,15 @@ def proximal_gradient(
     .. [1] Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM
        Journal on Imaging Sciences 2, 183-202, 2009.
     .. [2] Parikh, N., Boyd, S., "Proximal algorithms", Foundations and Trends in Optimization 1, 127-239, 2014.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> f = collops.L2(b=collops.from_global(np.array([3.0, 0.2, -2.0])))
+    >>> result = collops.proximal_gradient(f, collops.L1(), collops.zeros(3), tau=0.9, niter=50, acceleration="fista")
+    >>> result.x.gather().round(3)
+    array([ 2.,  0., -1.])
     """
     x = check_arguments(x0, niter, (), f=f, g=g)
     if not f.has_gradient:

@@ -36,6 +36,12 @@ class Model:
         The transport that device arrays must go by.
     memory : bool
         Whether it needs memory that several ranks can address.
+
+    Examples
+    --------
+    >>> from collops.stencil import MODELS
+    >>> MODELS["mpi"].summary, MODELS["mpi"].engines
+    ('halos by MPI, GPU-aware on GPUs', ('numpy', 'cupy'))
     """
 
     name: str
@@ -75,6 +81,14 @@ def obstacle(name: str, comm: Communicator, engine: Engine) -> str | None:
     ------
     InputError
         If there is no such model.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.backend import engine
+    >>> from collops.stencil import obstacle
+    >>> obstacle("nccl", collops.world(), engine("numpy"))
+    'nccl is for cupy arrays'
     """
     model = _model(name)
     if engine.name not in model.engines:
@@ -123,6 +137,15 @@ def make(
     ------
     InputError
         If there is no such model, or these ranks cannot run it.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.backend import engine
+    >>> from collops.stencil import Problem, make
+    >>> variant = make("mpi", Problem(nx=16, ny=16, iterations=20), collops.world(), engine("numpy"))
+    >>> variant.values.shape
+    (14, 16)
     """
     reason = obstacle(name, comm, engine)
     if reason is not None:

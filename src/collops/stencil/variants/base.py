@@ -40,6 +40,15 @@ class Variant(ABC):
         This rank's block.
     done : int
         How many sweeps were made.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.backend import engine
+    >>> from collops.stencil import Problem, Variant, make
+    >>> variant = make("mpi", Problem(nx=16, ny=16, iterations=20), collops.world(), engine("numpy"))
+    >>> isinstance(variant, Variant), variant.values.shape
+    (True, (14, 16))
     """
 
     width = 1

@@ -30,6 +30,17 @@ class MPIBlockDiag(LocalStack):
         Group number of each rank.
     dtype : dtype, optional
         Element type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
+    >>> x = pylops_mpi.DistributedArray(global_shape=A.shape[1])
+    >>> x[:] = 1.0
+    >>> (A @ x).local_array
+    array([1., 2.])
     """
 
     def __init__(
@@ -50,6 +61,13 @@ class MPIStackedBlockDiag(MPIStackedLinearOperator):
         The ranks.
     dtype : dtype, optional
         Element type.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> L = pylops_mpi.MPILaplacian((4, 3))
+    >>> pylops_mpi.MPIStackedBlockDiag([L, L]).shape
+    (24, 24)
     """
 
     def __init__(self, ops: Sequence[Operator], base_comm: Any = None, dtype: Any = None) -> None:

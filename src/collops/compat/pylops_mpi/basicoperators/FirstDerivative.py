@@ -33,6 +33,14 @@ class MPIFirstDerivative(MPILinearOperator):
         The ranks.
     dtype : dtype
         Element type.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=5)
+    >>> x[:] = 1.0
+    >>> (pylops_mpi.MPIFirstDerivative((5,)) @ x).asarray()
+    array([0., 0., 0., 0., 0.])
     """
 
     def __init__(

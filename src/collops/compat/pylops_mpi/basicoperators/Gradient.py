@@ -31,6 +31,13 @@ class MPIGradient(MPIStackedLinearOperator):
         The ranks.
     dtype : dtype
         Element type.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> G = pylops_mpi.MPIGradient((4, 3))
+    >>> G.shape
+    (24, 12)
     """
 
     def __init__(

@@ -28,6 +28,16 @@ class MPIHStack(LocalStack):
     ------
     ValueError
         On every rank, if the numbers of rows differ.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIHStack([pylops.Identity(2)])
+    >>> x = pylops_mpi.DistributedArray(global_shape=A.shape[1])
+    >>> x[:] = 1.0
+    >>> (A @ x).partition.name
+    'BROADCAST'
     """
 
     partitions = (Partition.SCATTER, Partition.BROADCAST)

@@ -75,6 +75,12 @@ class MPIHalo(MPILinearOperator):
     ------
     ValueError
         If the grid has not one place for each rank, or there is another number of widths.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> pylops_mpi.MPIHalo((4,), 1).shape[1]
+    4
     """
 
     def __init__(

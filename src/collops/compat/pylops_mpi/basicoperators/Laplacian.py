@@ -38,6 +38,12 @@ class MPILaplacian(MPILinearOperator):
     ------
     ValueError
         If `axes`, `weights` and `sampling` do not have the same length.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> pylops_mpi.MPILaplacian((4, 3)).shape
+    (12, 12)
     """
 
     def __init__(

@@ -181,6 +181,14 @@ def MPIMatrixMult(
         If there is no such kind.
     RuntimeError
         If the number of ranks is no square.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIMatrixMult(np.ones((2, 3)), 4)  # on one rank: the whole matrix
+    >>> A.shape
+    (8, 12)
     """
     if kind not in ("summa", "block"):
         raise NotImplementedError(f"kind must be 'summa' or 'block', not {kind!r}")

@@ -31,6 +31,12 @@ class MPISecondDerivative(MPILinearOperator):
         The ranks.
     dtype : dtype
         Element type.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> pylops_mpi.MPISecondDerivative((4, 3)).shape
+    (12, 12)
     """
 
     def __init__(

@@ -37,6 +37,16 @@ class MPIVStack(LocalStack):
     ------
     ValueError
         On every rank, if the numbers of columns differ.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIVStack([pylops.Identity(2)])
+    >>> x = pylops_mpi.DistributedArray(global_shape=2, partition=pylops_mpi.Partition.BROADCAST)
+    >>> x[:] = 1.0
+    >>> (A @ x).local_array
+    array([1., 1.])
     """
 
     partitions = (Partition.BROADCAST, Partition.SCATTER)
@@ -61,6 +71,13 @@ class MPIStackedVStack(MPIStackedLinearOperator):
     ------
     ValueError
         If the numbers of columns differ.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> L = pylops_mpi.MPILaplacian((4, 3))
+    >>> pylops_mpi.MPIStackedVStack([L, 0.1 * L]).shape
+    (24, 12)
     """
 
     def __init__(self, ops: Sequence[Operator], base_comm: Any = None, dtype: Any = None) -> None:

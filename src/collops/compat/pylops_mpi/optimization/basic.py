@@ -32,6 +32,17 @@ def cg(
         Number of iterations.
     cost : numpy.ndarray
         Norms of the residual.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
+    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+    >>> data[:] = 2.0
+    >>> pylops_mpi.cg(A, data, data.zeros_like(), niter=5)[0].local_array
+    array([2., 1.])
     """
     solver = CG(Op)
     if callback is not None:
@@ -66,6 +77,17 @@ def cgls(
         Norm of the residual, damping included.
     cost : numpy.ndarray
         Norms of the residual.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
+    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+    >>> data[:] = 2.0
+    >>> pylops_mpi.cgls(A, data, data.zeros_like(), niter=5)[0].local_array.round(6)
+    array([2., 1.])
     """
     solver = CGLS(Op)
     if callback is not None:

@@ -23,6 +23,17 @@ class CG(NativeSolver):
         Hermitian positive definite.
     callbacks : pylops.optimization.callback.Callbacks, optional
         Called around ``setup``, ``step`` and ``run``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
+    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+    >>> data[:] = 2.0
+    >>> pylops_mpi.CG(A).solve(data, data.zeros_like(), niter=5)[0].local_array
+    array([2., 1.])
     """
 
     def setup(self, y: Any, x0: Any, niter: int | None = None, tol: float = 1e-4, show: bool = False) -> Any:
@@ -77,6 +88,17 @@ class CGLS(NativeSolver):
         Any operator.
     callbacks : pylops.optimization.callback.Callbacks, optional
         Called around ``setup``, ``step`` and ``run``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
+    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+    >>> data[:] = 2.0
+    >>> pylops_mpi.CGLS(A).solve(data, data.zeros_like(), niter=5)[0].local_array.round(6)
+    array([2., 1.])
     """
 
     def setup(

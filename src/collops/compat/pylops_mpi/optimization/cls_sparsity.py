@@ -25,6 +25,16 @@ class ISTA(NativeSolver):
         Any operator.
     callbacks : pylops.optimization.callback.Callbacks, optional
         Called around ``setup``, ``step`` and ``run``.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
+    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+    >>> data[:] = 2.0
+    >>> pylops_mpi.ISTA(A).solve(data, data.zeros_like(), niter=20, eps=1.0, alpha=1.0)[0].local_array
+    array([1.5, 1.5])
     """
 
     _accelerated = False
@@ -168,6 +178,16 @@ class FISTA(ISTA):
         Any operator.
     callbacks : pylops.optimization.callback.Callbacks, optional
         Called around ``setup``, ``step`` and ``run``.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
+    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+    >>> data[:] = 2.0
+    >>> pylops_mpi.FISTA(A).solve(data, data.zeros_like(), niter=20, eps=1.0, alpha=1.0)[0].local_array
+    array([1.5, 1.5])
     """
 
     _accelerated = True

@@ -50,6 +50,16 @@ def ista(
         If there is no such `threshkind`.
     ValueError
         If `monitorres`, and the residual increases.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
+    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+    >>> data[:] = 2.0
+    >>> pylops_mpi.ista(A, data, data.zeros_like(), niter=20, eps=1.0, alpha=1.0)[0].local_array
+    array([1.5, 1.5])
     """
     solver = _prepared(ISTA(Op), rtol, rtol1, callback)
     return solver.solve(
@@ -76,7 +86,18 @@ def fista(
     itershow: tuple[int, int, int] = (10, 10, 10),
     callback: Callable[[Any], Any] | None = None,
 ) -> _Solution:
-    """Find a sparse model by FISTA; arguments and results as for :func:`ista`. Collective."""
+    """Find a sparse model by FISTA; arguments and results as for :func:`ista`. Collective.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
+    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+    >>> data[:] = 2.0
+    >>> pylops_mpi.fista(A, data, data.zeros_like(), niter=20, eps=1.0, alpha=1.0)[0].local_array
+    array([1.5, 1.5])
+    """
     solver = _prepared(FISTA(Op), rtol, rtol1, callback)
     return solver.solve(
         y, x0, niter, SOp, eps, alpha, eigsdict, tol, threshkind, decay, monitorres, show=show, itershow=itershow

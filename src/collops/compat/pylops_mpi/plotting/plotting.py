@@ -10,7 +10,15 @@ __all__ = ["plot_distributed_array", "plot_local_arrays"]
 
 
 def plot_distributed_array(arr: DistributedArray) -> None:
-    """Draw which rank holds which element. The picture is made on rank 0. No message."""
+    """Draw which rank holds which element. The picture is made on rank 0. No message.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=8)
+    >>> x[:] = 1.0
+    >>> pylops_mpi.plot_distributed_array(x)
+    """
     if arr.rank == 0:
         import matplotlib.pyplot as plt
 
@@ -27,7 +35,15 @@ def plot_distributed_array(arr: DistributedArray) -> None:
 def plot_local_arrays(
     arr: DistributedArray, title: str | None = None, vmin: float | None = None, vmax: float | None = None
 ) -> None:
-    """Draw every rank's part, side by side. The picture is made on rank 0. Collective: one gather."""
+    """Draw every rank's part, side by side. The picture is made on rank 0. Collective: one gather.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=(4, 4))
+    >>> x[:] = 1.0
+    >>> pylops_mpi.plot_local_arrays(x, "ones")
+    """
     whole = arr.native.gather(root=0)
     if arr.rank == 0:
         import matplotlib.pyplot as plt

@@ -41,6 +41,16 @@ class MPIProxOperator:
     Notes
     -----
     Derived classes implement ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and perhaps ``grad(x)``.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> import pyproximal
+    >>> prox = pylops_mpi.MPIProxOperator(pyproximal.L1())
+    >>> x = pylops_mpi.DistributedArray(global_shape=3)
+    >>> x[:] = 3.0
+    >>> prox.prox(x, 1.0).asarray()
+    array([2., 2., 2.])
     """
 
     native: proximal.ProxOperator | None = None

@@ -32,6 +32,13 @@ class Box(ProxOperator):
     Notes
     -----
     One pass over memory and no messages; a value takes one scalar allreduce.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> collops.Box(0, 1).prox(collops.from_global(np.array([-2.0, 0.5, 3.0])), 1.0).gather()
+    array([0. , 0.5, 1. ])
     """
 
     def __init__(self, lower: Any = -np.inf, upper: Any = np.inf) -> None:

@@ -31,6 +31,13 @@ class PostComposition(ProxOperator):
     Notes
     -----
     .. math:: \mathrm{prox}_{\tau g}(x) = \mathrm{prox}_{\sigma \tau f}(x)
+
+    Examples
+    --------
+    >>> import collops
+    >>> f = 2 * collops.L1()
+    >>> type(f).__name__, float(f(collops.ones(3)))
+    ('PostComposition', 6.0)
     """
 
     def __init__(self, f: ProxOperator, sigma: float) -> None:
@@ -74,6 +81,14 @@ class PreComposition(ProxOperator):
     Notes
     -----
     .. math:: \mathrm{prox}_{\tau g}(x) = \frac{1}{a} \big(\mathrm{prox}_{a^2 \tau f}(a x + b) - b\big)
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.solvers.proximal import PreComposition
+    >>> f = PreComposition(collops.L1(), 2.0, b=1.0)  # of 2 x + 1
+    >>> float(f(collops.ones(3)))
+    9.0
     """
 
     def __init__(self, f: ProxOperator, a: float, b: Any = 0.0) -> None:
@@ -122,6 +137,14 @@ class AffineAddition(ProxOperator):
     .. math:: \mathrm{prox}_{\tau g}(x) = \mathrm{prox}_{\tau f}(x - \tau v)
 
     A value takes two scalar allreduces.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.solvers.proximal import AffineAddition
+    >>> f = AffineAddition(collops.L1(), collops.ones(2))  # the 1-norm, and the sum of the elements
+    >>> float(f(collops.full(2, -3.0)))
+    0.0
     """
 
     def __init__(self, f: ProxOperator, v: Any) -> None:
@@ -155,6 +178,15 @@ class Chain(ProxOperator):
     .. math:: \mathrm{prox}_{\tau (f + g)}(x) = \mathrm{prox}_{\tau g}(\mathrm{prox}_{\tau f}(x))
 
     That is right for some pairs only. A value is the sum of both.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers.proximal import Chain
+    >>> f = Chain(collops.Box(lower=0), collops.L1())  # shrink, then clip
+    >>> f.prox(collops.from_global(np.array([-2.0, 0.5, 3.0])), 1.0).gather()
+    array([0., 0., 2.])
     """
 
     def __init__(self, f: ProxOperator, g: ProxOperator) -> None:
@@ -184,6 +216,14 @@ class Conjugate(ProxOperator):
     Notes
     -----
     Moreau: :math:`\mathrm{prox}_{\tau f^*}(x) = x - \tau\, \mathrm{prox}_{f / \tau}(x / \tau)`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers.proximal import Conjugate
+    >>> Conjugate(collops.L1()).prox(collops.from_global(np.array([-2.0, 0.5, 3.0])), 1.0).gather()
+    array([-1. ,  0.5,  1. ])
     """
 
     def __init__(self, f: ProxOperator) -> None:

@@ -31,6 +31,14 @@ class Euclidean(ProxOperator):
         \mathrm{prox}_{\tau f^*}(x) = \frac{\sigma}{\max(\|x\|_2, \sigma)} x
 
     A point takes two passes over memory and one scalar allreduce, as a value does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> x = collops.from_global(np.array([3.0, 4.0]))
+    >>> float(collops.Euclidean()(x)), collops.Euclidean().prox(x, 2.5).gather()
+    (5.0, array([1.5, 2. ]))
     """
 
     def __init__(self, sigma: float = 1.0) -> None:

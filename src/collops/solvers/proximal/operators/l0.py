@@ -29,6 +29,13 @@ class L0(ProxOperator):
     -----
     The proximal point keeps the elements above :math:`\sqrt{2 \tau \sigma}` and drops the others. One pass over memory
     and no messages; a value takes one scalar allreduce.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> collops.L0().prox(collops.from_global(np.array([-2.0, 0.5, 3.0])), 1.0).gather()
+    array([-2.,  0.,  3.])
     """
 
     def __init__(self, sigma: Any = 1.0) -> None:

@@ -36,6 +36,13 @@ class L1(ProxOperator):
 
     with :math:`T` soft thresholding and :math:`P` the projection; of complex numbers along their phase. One pass over
     memory and no messages; a value takes one scalar allreduce.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> collops.L1().prox(collops.from_global(np.array([-2.0, 0.5, 3.0])), 1.0).gather()
+    array([-1.,  0.,  2.])
     """
 
     def __init__(self, sigma: Any = 1.0, g: Any = None) -> None:

@@ -59,6 +59,13 @@ class L2(ProxOperator):
     of `Op` and its adjoint and two scalar allreduces, after two of its own; there are always `niter` iterations, so
     that nobody waits for the device to find out. Each is that of conjugate gradients on the normal equations, which
     PyProximal calls ``solver="cg"`` and, by another arithmetic, ``solver="cgls"``.
+
+    Examples
+    --------
+    >>> import collops
+    >>> f = collops.L2(b=collops.ones(3))
+    >>> f.prox(collops.full(3, 3.0), 1.0).gather()
+    array([2., 2., 2.])
     """
 
     has_gradient = True

@@ -39,6 +39,16 @@ class L21(ProxOperator):
         \mathrm{prox}_{\tau f^*}(x)_j = \frac{\sigma}{\max(\|x_j\|_2, \sigma)} x_j
 
     No messages; a value takes one scalar allreduce.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> layout = collops.Layout.split((2, 2), collops.world().size, axis=1)  # two components of two points
+    >>> x = collops.from_global(np.array([[3.0, 0.0], [4.0, 0.0]]), layout)
+    >>> float(collops.L21(2)(x)), collops.L21(2).prox(x, 2.5).gather()
+    (5.0, array([[1.5, 0. ],
+           [2. , 0. ]]))
     """
 
     def __init__(self, ndim: int, sigma: float = 1.0) -> None:

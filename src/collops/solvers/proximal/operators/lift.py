@@ -26,6 +26,14 @@ class LiftedProximal(ProxOperator):
     -----
     No messages; a value takes one scalar allreduce. A value that is a truth means 0 or infinity. Since nothing is known
     of what `local` does on a device, it is not captured.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.solvers.proximal import LiftedProximal
+    >>> import pyproximal
+    >>> LiftedProximal(pyproximal.L1()).prox(collops.full(2, 3.0), 1.0).gather()
+    array([2., 2.])
     """
 
     capturable = False
@@ -86,6 +94,14 @@ def lift_proximal(local: Any) -> ProxOperator:
     ------
     UnsupportedTypeError
         If `local` has neither ``prox`` nor ``proxdual``.
+
+    Examples
+    --------
+    >>> import collops
+    >>> import pyproximal
+    >>> f = collops.lift_proximal(pyproximal.L1())
+    >>> f.prox(collops.full(2, 3.0), 1.0).gather()
+    array([2., 2.])
     """
     if isinstance(local, ProxOperator):
         return local

@@ -34,6 +34,15 @@ class Nuclear(ProxOperator):
 
     The array, of the shape `dim` or ravelled, is replicated: every rank decomposes its copy, and there are no messages.
     On devices the decomposition waits, so that it cannot be captured.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> x = collops.from_global(np.diag([3.0, 1.0]).ravel())
+    >>> float(collops.Nuclear((2, 2))(x)), collops.Nuclear((2, 2)).prox(x, 1.0).gather().reshape(2, 2)
+    (4.0, array([[2., 0.],
+           [0., 0.]]))
     """
 
     capturable = False
