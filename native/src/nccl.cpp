@@ -224,7 +224,8 @@ class NcclWire final : public Wire {
 
   template <class Call>
   Failure moving(const char* operation, Place at, Call call) {
-    const auto found = seats_.find(at.device);
+    // The one device of a process is found whatever XLA numbers it.
+    const auto found = seats_.size() == 1 ? seats_.begin() : seats_.find(at.device);
     if (found == seats_.end()) {
       return std::string(operation) + ": device " + std::to_string(at.device) + " is not part of this communicator";
     }

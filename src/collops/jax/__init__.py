@@ -3,6 +3,7 @@
 from collops.jax.allreduce import allreduce
 from collops.jax.alltoall import alltoall, alltoallv
 from collops.jax.barrier import barrier
+from collops.jax.devices import Clique, clique, use_local_device
 from collops.jax.distribution import gather, scatter
 from collops.jax.exchange import neighbor_exchange, recv, send, sendrecv
 from collops.jax.gathering import allgather, allgatherv, reduce_scatter
@@ -10,6 +11,7 @@ from collops.jax.order import jit
 from collops.jax.rooted import bcast, reduce
 
 __all__ = [
+    "Clique",
     "allgather",
     "allgatherv",
     "allreduce",
@@ -17,6 +19,7 @@ __all__ = [
     "alltoallv",
     "barrier",
     "bcast",
+    "clique",
     "gather",
     "jit",
     "neighbor_exchange",
@@ -26,4 +29,5 @@ __all__ = [
     "scatter",
     "send",
     "sendrecv",
+    "use_local_device",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
-from collops.jax.arguments import array, checked_convention, operation
+from collops.jax.arguments import array, checked_convention, operation, reducible
 from collops.jax.gathering import gathered
 from collops.jax.native import OPS
 from collops.jax.primitive import collective, whole
@@ -54,7 +54,8 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     replicated = checked_convention(cotangents)
     if op == "avg":
         return reduced(x, "sum", wire, replicated) / wire.size
-    return reduced(x, op, wire, replicated)
+    x, op, narrowed = reducible(x, op, wire)
+    return narrowed(reduced(x, op, wire, replicated))
 
 
 def reduced(x: Any, op: str, wire: Wire, replicated: bool = False) -> Any:

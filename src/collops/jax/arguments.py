@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,7 +12,16 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.jax.native import TYPES
 from collops.jax.wires import Wire
 
-__all__ = ["COTANGENTS", "array", "checked_convention", "checked_counts", "checked_rank", "checked_tag", "operation"]
+__all__ = [
+    "COTANGENTS",
+    "array",
+    "checked_convention",
+    "checked_counts",
+    "checked_rank",
+    "checked_tag",
+    "operation",
+    "reducible",
+]
 
 COTANGENTS = ("ranks", "replicated")
 _OF_MPI = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR")
@@ -48,6 +57,20 @@ def _name_of_mpi4py(op: Any) -> str:
         if op == getattr(MPI, name):
             return name.lower()
     raise UnsupportedTypeError(f"{op!r} is no reduction of collops.jax; choose one by name, such as 'sum'")
+
+
+def reducible(x: Any, op: str, wire: Wire) -> tuple[Any, str, Callable[[Any], Any]]:
+    """Return what the wire can reduce in the place of `x`, how, and what makes the result of it.
+
+    NCCL has no 16-bit integers, booleans and logical operations: they are reduced in 32-bit integers.
+    """
+    truth = op in ("land", "lor", "lxor")
+    if not wire.on_devices or not (truth or x.dtype.name in ("int16", "uint16")):
+        return x, op, lambda y: y
+    dtype = x.dtype
+    wide = (x != 0 if truth else x).astype(jnp.int32)
+    plain = {"lor": "max", "land": "min", "lxor": "sum"}.get(op, op)
+    return wide, plain, lambda y: (y & 1 if op == "lxor" else y).astype(dtype)
 
 
 def checked_rank(rank: int, wire: Wire, name: str) -> int:

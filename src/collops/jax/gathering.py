@@ -10,7 +10,7 @@ from jax.interpreters import ad
 
 from collops.comm.buffers import in_elements
 from collops.errors import LayoutError
-from collops.jax.arguments import array, checked_convention, checked_counts, operation
+from collops.jax.arguments import array, checked_convention, checked_counts, operation, reducible
 from collops.jax.native import OPS
 from collops.jax.primitive import collective, like, linear, whole
 from collops.jax.replicated import local_adjoint
@@ -103,7 +103,8 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     counts = (1,) * wire.size
     if op == "avg":
         return scattered(x, "sum", counts, wire)[0] / wire.size
-    return scattered(x, op, counts, wire)[0]
+    x, op, narrowed = reducible(x, op, wire)
+    return narrowed(scattered(x, op, counts, wire)[0])
 
 
 def gathered(x: Any, counts: tuple[int, ...], wire: Wire, replicated: bool = False) -> Any:
@@ -116,6 +117,11 @@ def scattered(x: Any, op: str, counts: tuple[int, ...], wire: Wire) -> Any:
     return reduce_scatter_p.bind(x, op=op, counts=counts, wire=wire)[0]
 
 
+def own_rows(counts: tuple[int, ...], wire: Wire) -> int:
+    """Return how many of the rows are this rank's; where all have equally many, no rank is asked for."""
+    return counts[0] if len(set(counts)) == 1 else counts[wire.rank]
+
+
 allgather_p = collective(
     "allgather",
     lambda x, counts, **_: [like(x, (sum(counts), *x.shape[1:]))],
@@ -123,7 +129,7 @@ allgather_p = collective(
 )
 reduce_scatter_p = collective(
     "reduce_scatter",
-    lambda x, counts, wire, **_: [like(x, (counts[wire.rank], *x.shape[1:]))],
+    lambda x, counts, wire, **_: [like(x, (own_rows(counts, wire), *x.shape[1:]))],
     lambda avals, counts, op, **_: {"counts": tuple(in_elements(counts, avals[0].shape)), "op": OPS.index(op)},
 )
 

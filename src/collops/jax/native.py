@@ -13,7 +13,7 @@ import jax
 
 from collops.errors import InputError, TransportError
 
-__all__ = ["HANDLERS", "OPS", "TYPES", "library", "load_mpi"]
+__all__ = ["HANDLERS", "OPS", "TYPES", "int64s", "library", "load_mpi"]
 
 HANDLERS = (
     *("allreduce", "reduce", "bcast", "allgather", "gather"),
@@ -79,10 +79,10 @@ def load_mpi() -> None:
     functions = [ctypes.cast(loaded[f"MPI_{name}"], ctypes.c_void_p).value or 0 for name in _MPI_FUNCTIONS]
     wrong = library().collops_load_mpi(
         mpi._sizeof(mpi.Comm),
-        _int64(functions),
-        _int64([getattr(mpi, name).handle for name in _MPI_TYPES]),
-        _int64([getattr(mpi, name).handle for name in _MPI_MOVED]),
-        _int64([getattr(mpi, name).handle for name in _MPI_OPS]),
+        int64s(functions),
+        int64s([getattr(mpi, name).handle for name in _MPI_TYPES]),
+        int64s([getattr(mpi, name).handle for name in _MPI_MOVED]),
+        int64s([getattr(mpi, name).handle for name in _MPI_OPS]),
         ctypes.c_int64(int(mpi.IN_PLACE)),
     )
     if wrong is not None:
@@ -106,5 +106,6 @@ def _path() -> Path:
     return library_path()
 
 
-def _int64(values: list[int]) -> Any:
+def int64s(values: list[int]) -> Any:
+    """Return addresses and handles as an array that C takes."""
     return (ctypes.c_int64 * len(values))(*(value - (1 << 64) if value >= 1 << 63 else value for value in values))

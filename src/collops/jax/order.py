@@ -68,7 +68,7 @@ class Jit:
         self._plain = jax.jit(function, **options)
         shifted = {name: _after_token(name, value) for name, value in options.items()}
         self._fast = jax.jit(_with_token(function), keep_unused=True, **shifted)
-        self._ordered = jax.default_backend() == "cpu"
+        self._ordered: bool | None = None  # known when JAX has chosen its devices
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiling it first where that has not been done for such arguments."""
@@ -78,6 +78,8 @@ class Jit:
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on values, after every other computation with collectives."""
+        if self._ordered is None:
+            self._ordered = jax.default_backend() == "cpu"
         if not self._ordered:
             return self._fast(None, *args, **kwargs)[1]
         token = versions.get_runtime_token(ORDER)

@@ -26,12 +26,11 @@ def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]
 
 def _own_part(cotangent: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
     known = dict(parameters)
-    rank = known["wire"].rank
     if "counts" in known:
-        counts = known["counts"]
+        counts, rank = known["counts"], known["wire"].rank
         start = sum(counts[:rank])
         return lax.slice_in_dim(cotangent, start, start + counts[rank], axis=0)
-    if "root" in known and rank != known["root"]:
+    if "root" in known and known["wire"].rank != known["root"]:
         return jnp.zeros_like(cotangent)
     return cotangent
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from collops.jax.allreduce import pushed_forward
-from collops.jax.arguments import array, checked_convention, checked_rank, operation
+from collops.jax.arguments import array, checked_convention, checked_rank, operation, reducible
 from collops.jax.native import OPS
 from collops.jax.primitive import collective, linear, whole
 from collops.jax.replicated import local_adjoint
@@ -76,7 +76,8 @@ def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
     root = checked_rank(root, wire, "root")
     x = array(x)
     op = operation(op, x.dtype)
-    result = _reduced_to(x, "sum" if op == "avg" else op, root, wire)
+    given, plain, narrowed = reducible(x, "sum" if op == "avg" else op, wire)
+    result = narrowed(_reduced_to(given, plain, root, wire))
     if wire.rank != root:
         return x
     return result / wire.size if op == "avg" else result

@@ -11,6 +11,7 @@ from collops.comm.cores import available_cores
 from collops.comm.deadline import default_timeout
 from collops.errors import InputError, TransportError
 from collops.jax import native
+from collops.jax.devices import Clique, clique_wire, device_wire, has_devices
 
 __all__ = ["Wire", "wire_of"]
 
@@ -23,16 +24,37 @@ class Wire:
 
     Attributes
     ----------
-    rank, size : int
+    size : int
         Of the communicator.
     numbers : dict of str to int
         Of the wires in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``).
     """
 
-    def __init__(self, rank: int, size: int, numbers: dict[str, int]) -> None:
-        self.rank = rank
+    def __init__(self, rank: int | None, size: int, numbers: dict[str, int]) -> None:
+        self._rank = rank
         self.size = size
         self.numbers = numbers
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process.
+
+        Raises
+        ------
+        InputError
+            In a clique, whose ranks are devices that run one program.
+        """
+        if self._rank is None:
+            raise InputError(
+                "inside shard_map all devices run one program, so what depends on the rank is not there: "
+                "allreduce, bcast, allgather, reduce_scatter, alltoall and barrier with equal blocks are"
+            )
+        return self._rank
+
+    @property
+    def on_devices(self) -> bool:
+        """Whether NCCL reduces the arrays, which does not know all their dtypes."""
+        return "cuda" in self.numbers
 
     def number(self, platform: str) -> int:
         """Return the number of the wire for arrays of `platform`.
@@ -49,10 +71,10 @@ class Wire:
         return self.numbers[platform]
 
     def __repr__(self) -> str:
-        return f"<rank {self.rank} of {self.size}>"
+        return f"<rank {self._rank} of {self.size}>"
 
 
-_known: WeakKeyDictionary[Communicator, Wire] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Communicator | Clique, Wire] = WeakKeyDictionary()
 
 
 def wire_of(comm: Any = None) -> Wire:
@@ -60,26 +82,36 @@ def wire_of(comm: Any = None) -> Wire:
 
     Parameters
     ----------
-    comm : Communicator or mpi4py.MPI.Comm, optional
+    comm : Communicator, mpi4py.MPI.Comm or Clique, optional
         By default the world.
 
     Raises
     ------
     InputError
-        If `comm` is neither, or the native library is missing.
+        If `comm` is none of them, or the native library is missing.
     TransportError
         If MPI may not be called from XLA's threads.
     """
     if comm is None:
         comm = world()
-    elif not isinstance(comm, Communicator):
+    elif not isinstance(comm, (Communicator, Clique)):
         if not hasattr(comm, "handle") or not hasattr(comm, "Dup"):
             raise InputError(f"comm must be a collops or mpi4py communicator, not {type(comm).__name__}")
         comm = from_mpi4py(comm)
     known = _known.get(comm)
     if known is None:
-        known = _known[comm] = Wire(comm.rank, comm.size, {"cpu": _host_wire(comm)})
+        known = _known[comm] = _made(comm)
     return known
+
+
+def _made(comm: Communicator | Clique) -> Wire:
+    if isinstance(comm, Clique):
+        number = clique_wire(comm)
+        return Wire(None, comm.size, {"cuda": number, "rocm": number})
+    numbers = {"cpu": _host_wire(comm)}
+    if has_devices():
+        numbers["cuda"] = numbers["rocm"] = device_wire(comm)
+    return Wire(comm.rank, comm.size, numbers)
 
 
 def _host_wire(comm: Communicator) -> int:

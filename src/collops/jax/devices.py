@@ -1,0 +1,190 @@
+"""GPUs: which one a rank uses, and communicators of NCCL (or RCCL) for ranks with a GPU each or a process with several.
+
+The communicators are of collops.jax alone, since XLA's stream and a program's own streams must not meet on one of them.
+Made through ctypes from the library that JAX itself uses; neither a toolkit nor another package is needed. RCCL has the
+same functions; that path is written and compiled, but has not been run on an AMD machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import socket
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from collops.comm import Communicator, world
+from collops.errors import InputError, TransportError
+from collops.jax import native
+
+__all__ = ["Clique", "clique", "clique_wire", "device_wire", "has_devices", "use_local_device"]
+
+_NCCL_FUNCTIONS = (
+    *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
+    *("ncclGroupStart", "ncclGroupEnd", "ncclGetErrorString", "ncclGetLastError"),
+)
+_UNIQUE_ID_BYTES = 128
+
+
+class _UniqueId(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_char * _UNIQUE_ID_BYTES),)
+
+
+class Clique:
+    """The GPUs of one process as a communicator, for collectives inside ``shard_map``; see :func:`clique`.
+
+    Attributes
+    ----------
+    devices : tuple of jax.Device
+        Rank *r* is ``devices[r]``.
+    """
+
+    def __init__(self, devices: tuple[Any, ...]) -> None:
+        self.devices = devices
+        self.size = len(devices)
+
+
+def use_local_device() -> None:
+    """Give this rank the GPU of its number on its node, and JAX no other. Call it before JAX is first used.
+
+    JAX would else take all GPUs, and most of their memory, on every rank. Without GPUs it does nothing.
+
+    Raises
+    ------
+    InputError
+        If JAX has begun to use its devices already.
+    """
+    from jax.extend import backend
+
+    initialized = getattr(backend, "backends_are_initialized", None)
+    if initialized is None:
+        from jax._src.xla_bridge import backends_are_initialized as initialized
+    if initialized():
+        raise InputError("collops.jax.use_local_device() has to be called before JAX makes its first array")
+    comm = world()
+    if comm.local_size > 1:
+        for option in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
+            jax.config.update(option, str(comm.local_rank))
+
+
+def clique(devices: Sequence[Any] | None = None) -> Clique:
+    """Join GPUs of this process, as ``comm=`` inside ``shard_map`` over the same devices in the same order.
+
+    Parameters
+    ----------
+    devices : sequence of jax.Device, optional
+        By default all that this process has.
+
+    Raises
+    ------
+    TransportError
+        If there is no NCCL, or it cannot join them.
+    """
+    return _clique(tuple(jax.local_devices() if devices is None else devices))
+
+
+@cache
+def _clique(devices: tuple[Any, ...]) -> Clique:
+    return Clique(devices)
+
+
+def has_devices() -> bool:
+    """Whether JAX's arrays live on GPUs."""
+    return jax.default_backend() == "gpu"
+
+
+def device_wire(comm: Communicator) -> int:
+    """Connect the GPUs of all ranks; return the number of the wire. Collective."""
+    device = jax.local_devices()[0]
+    place = f"{socket.gethostname()} {device.local_hardware_id}"
+    places = comm.allgather_metadata(place)
+    if len(set(places)) < len(places):
+        raise TransportError(
+            "each rank needs a GPU of its own: call collops.jax.use_local_device() before JAX makes its first array"
+        )
+    nccl = _nccl()
+    identity = _UniqueId()
+    if comm.rank == 0:
+        _succeeded(nccl.ncclGetUniqueId(ctypes.byref(identity)), "ncclGetUniqueId")
+    known = comm.allgather_metadata(list(bytes(identity)) if comm.rank == 0 else None)[0]
+    identity = _UniqueId.from_buffer_copy(bytes(known))
+    joined = ctypes.c_void_p()
+    _make_current(device.local_hardware_id)
+    code = nccl.ncclCommInitRank(ctypes.byref(joined), ctypes.c_int(comm.size), identity, ctypes.c_int(comm.rank))
+    _succeeded(code, "ncclCommInitRank")
+    return _add([joined.value or 0], [device.local_hardware_id], [comm.rank], comm.size)
+
+
+def clique_wire(joined: Clique) -> int:
+    """Connect the GPUs of a clique; return the number of the wire."""
+    devices = [device.local_hardware_id for device in joined.devices]
+    communicators = (ctypes.c_void_p * joined.size)()
+    code = _nccl().ncclCommInitAll(communicators, ctypes.c_int(joined.size), (ctypes.c_int * joined.size)(*devices))
+    _succeeded(code, "ncclCommInitAll")
+    return _add([value or 0 for value in communicators], devices, list(range(joined.size)), joined.size)
+
+
+def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int) -> int:
+    count = len(devices)
+    return native.library().collops_add_nccl(
+        native.int64s(communicators), (ctypes.c_int * count)(*devices), (ctypes.c_int * count)(*ranks), count, size
+    )
+
+
+@cache
+def _nccl() -> ctypes.CDLL:
+    """Load NCCL or RCCL, and tell the native library where its functions are."""
+    loaded = _opened(["librccl.so.1"] if _is_rocm() else [*_of_packages(), "libnccl.so.2"])
+    loaded.ncclGetErrorString.restype = ctypes.c_char_p
+    addresses = [ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in _NCCL_FUNCTIONS]
+    native.library().collops_load_nccl(native.int64s(addresses))
+    return loaded
+
+
+def _of_packages() -> list[str]:
+    """Where the package that jax[cuda] brings keeps it."""
+    found = importlib.util.find_spec("nvidia")
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    paths = [Path(place) / "nccl" / "lib" / "libnccl.so.2" for place in places]
+    return [str(path) for path in paths if path.is_file()]
+
+
+def _opened(names: list[str]) -> ctypes.CDLL:
+    reasons = []
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(str(error))
+    raise TransportError(f"collops.jax needs NCCL on GPUs, which does not load: {'; '.join(reasons)}")
+
+
+def _succeeded(code: int, call: str) -> None:
+    if code:
+        raise TransportError(f"{call} reports: {_nccl().ncclGetErrorString(ctypes.c_int(code)).decode()}")
+
+
+def _is_rocm() -> bool:
+    return "rocm" in jax.local_devices()[0].client.platform_version.lower()
+
+
+def _make_current(device: int) -> None:
+    """Make the primary context of a GPU this thread's, as NCCL wants it."""
+    if _is_rocm():
+        if ctypes.CDLL("libamdhip64.so").hipSetDevice(ctypes.c_int(device)):
+            raise TransportError(f"hipSetDevice({device}) failed")
+        return
+    driver = ctypes.CDLL("libcuda.so.1")
+    handle, context = ctypes.c_int(), ctypes.c_void_p()
+    failed = (
+        driver.cuInit(0)
+        or driver.cuDeviceGet(ctypes.byref(handle), ctypes.c_int(device))
+        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
+        or driver.cuCtxSetCurrent(context)
+    )
+    if failed:
+        raise TransportError(f"GPU {device} cannot be used: CUDA error {failed}")
