@@ -8,7 +8,8 @@ The file is one object:
 - ``commit``: of this package's repository, ``-dirty`` appended where files were changed; null where it is
   not known.
 - ``machine``: ``processor``, ``cores`` (that this process may use), ``system``, ``devices`` (one name for
-  each rank's GPU; empty on hosts), ``driver`` (version that the GPU driver supports; null on hosts).
+  each rank's GPU; empty on hosts), ``driver`` (version that the GPU driver supports; null on hosts), ``memory``
+  (bytes that each rank could still have where its arrays live; absent in older records).
 - ``versions``: of Python and of every package that can matter; null where one is not installed.
 - ``ranks``, ``engine``, ``transport`` (a list: what the communicator said of its wires and why).
 - ``options``: how the benchmark was run.
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collops import __version__
+from collops.bench.memory import free_memory
 from collops.bench.timing import CLOCKS, Timing
 from collops.errors import CollopsError, InputError
 
@@ -216,6 +218,7 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
             "system": f"{platform.system()} {platform.machine()}",
             "devices": devices,
             "driver": driver,
+            "memory": free_memory(comm, engine),
         },
         versions={"python": platform.python_version(), "collops": __version__}
         | {name: _version(name) for name in _PACKAGES},

@@ -78,6 +78,8 @@ class Benchmark:
     name: str
     summary: str
     module: str
+    device_bytes: int = 0
+    host_bytes: int = 0
 
     def measure(self, context: Context) -> Iterator[Measurement]:
         """Yield one measurement after the other. Collective."""
@@ -85,18 +87,30 @@ class Benchmark:
         return function(context)
 
 
+_GIB = 1 << 30
+
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
         Benchmark("limits", "Copies, a matrix product and messages: what this machine can do.", "collops.bench.limits"),
         Benchmark("arrays", "Dot products and x + 2y of distributed arrays.", "collops.bench.arrays"),
-        Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", "collops.bench.cgls"),
-        Benchmark("lsm", "Least-squares Kirchhoff migration.", "collops.bench.lsm"),
-        Benchmark("operators", "Every operator, forward and adjoint, small and large.", "collops.bench.operators"),
+        Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", "collops.bench.cgls", 1 * _GIB, _GIB // 4),
+        Benchmark("lsm", "Least-squares Kirchhoff migration.", "collops.bench.lsm", 2 * _GIB, _GIB),
+        Benchmark(
+            "operators",
+            "Every operator, forward and adjoint, small and large.",
+            "collops.bench.operators",
+            24 * _GIB,
+            3 * _GIB,
+        ),
         Benchmark("collectives", "Messages of all sizes against the raw library.", "collops.bench.collectives"),
-        Benchmark("starforest", "Star forests and sparse products on every wire.", "collops.bench.starforest"),
-        Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi"),
-        Benchmark("scaling", "Migration, CGLS and a sparse product on more ranks.", "collops.bench.scaling"),
+        Benchmark(
+            "starforest", "Star forests and sparse products on every wire.", "collops.bench.starforest", 12 * _GIB, _GIB
+        ),
+        Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi", 24 * _GIB, _GIB),
+        Benchmark(
+            "scaling", "Migration, CGLS and a sparse product on more ranks.", "collops.bench.scaling", 6 * _GIB, _GIB
+        ),
     )
 }
 """All benchmarks that can be run."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collops.cli.bench_all import bench_all
 from collops.cli.console import console
 from collops.cli.errors import guarded
 from collops.cli.job import with_world
@@ -142,4 +143,5 @@ def _add_all(add: Callable[[str, str], None]) -> None:
         add(benchmark.name, benchmark.summary)
 
 
+application.command("all")(bench_all)
 _add_all(_add)

@@ -1,0 +1,165 @@
+"""``collops bench all``: what fits is run, what fails is said, and nothing else is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collops.bench import Measurement, Record, read_record
+from collops.bench.everything import Outcome, Plan, _too_large, run_all
+from collops.bench.machine import comparison, limits_in_words, machine_of
+from collops.bench.registry import BENCHMARKS, Benchmark
+from collops.bench.work import parameters_of, sparse
+from collops.errors import InputError
+from tests.bench.records import record, timing
+from tests.cli.commands import collops
+
+pytestmark = pytest.mark.serial
+
+
+def limits(ranks: int = 1, memory: int = 1 << 33) -> Record:
+    made = record("limits")
+    machine = {**made.machine, "memory": memory}
+    made = replace(made, ranks=ranks, machine=machine)
+    copies = [
+        Measurement(
+            "copy", {"size": size}, {"called": timing(seconds)}, ours="called", figures=_bandwidth(2 * size, seconds)
+        )
+        for size, seconds in ((1 << 20, 1e-4), (1 << 30, 0.2))
+    ]
+    sent = [
+        Measurement(kind, {"size": size}, {"called": timing(seconds)}, ours="called", figures=_bandwidth(size, seconds))
+        for kind in ("allreduce", "exchange")
+        for size, seconds in ((8, 2e-6), (1 << 20, 1e-3))
+    ]
+    product = Measurement(
+        "matrix product", {"side": 256}, {"called": timing(1e-3)}, ours="called", figures={"called": {"rate": 3e10}}
+    )
+    made.measurements[:] = [*copies, product, *(sent if ranks > 1 else [])]
+    return made
+
+
+def _bandwidth(nbytes: int, seconds: float) -> dict[str, dict[str, float]]:
+    return {"called": {"bandwidth": nbytes / seconds}}
+
+
+def test_all_that_is_asked_for_and_one_page(tmp_path) -> None:
+    pytest.importorskip("mpi4py")
+    done = collops(
+        "bench",
+        "all",
+        "--quick",
+        "--ranks",
+        2,
+        "--engine",
+        "numpy",
+        "--no-peer",
+        "--only",
+        "arrays",
+        "--out",
+        "made",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["limits", "arrays"]
+    for words in (
+        "What this machine can do",
+        "How near the benchmarks come",
+        "of a copy of the vectors",
+        "exchange with a neighbour",
+    ):
+        assert words in done.stdout
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
+        "arrays-2.json",
+        "limits-2.json",
+        "report.html",
+    ]
+    assert read_record(tmp_path / "made" / "limits-2.json").machine["memory"] > 0
+
+
+def plan(folder: Path, *names: str, most_seconds: float = 100.0) -> Plan:
+    return Plan(names, folder, 1, ["--engine", "numpy", "--no-peer"], True, most_seconds)
+
+
+def test_one_that_fails_loses_no_other(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(BENCHMARKS, "absent", Benchmark("absent", "There is no command of this name.", "absent"))
+    heard: list[str] = []
+    outcomes = {
+        each.name: each for each in run_all(plan(tmp_path, "absent", "limits"), lambda name, what: heard.append(name))
+    }
+    assert list(outcomes) == ["limits", "absent"]
+    assert outcomes["limits"].problem is None
+    assert outcomes["limits"].record is not None
+    assert outcomes["absent"].record is None
+    assert str(outcomes["absent"].problem).startswith("exit code 2: ")
+    assert "No such command" in str(outcomes["absent"].problem)
+    assert heard.count("limits") == len(outcomes["limits"].record.measurements)
+
+
+def test_one_that_does_not_end_is_ended(tmp_path, monkeypatch) -> None:
+    real = subprocess.Popen
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: real(sleeps, **options))
+    (outcome,) = run_all(plan(tmp_path, most_seconds=0.3), lambda name, what: None)
+    assert outcome == Outcome("limits", None, "ended after 0.3 s")
+
+
+def test_what_does_not_fit_is_run_small() -> None:
+    large = Benchmark("large", "", "", device_bytes=1 << 34, host_bytes=1 << 32)
+    assert _too_large(large, limits(memory=1 << 33)) is None
+    assert _too_large(large, limits(memory=1 << 32)) == "small sizes: 4 GiB a rank needed, 4 free"
+    assert (
+        _too_large(large, replace(limits(memory=1 << 33), engine="cupy")) == "small sizes: 16 GiB a rank needed, 8 free"
+    )
+    assert _too_large(large, None) is not None
+    assert _too_large(Benchmark("fits", "", ""), limits(memory=0)) is None
+
+
+def test_what_the_machine_can_do_in_words() -> None:
+    assert limits_in_words(limits(2)) == [
+        ("memory of a rank, copy of 1 GiB", "10.7 GB/s"),
+        ("the fastest copy, of 1 MiB", "21 GB/s"),
+        ("arithmetic of a rank, matrices of 256", "30 GFLOP/s"),
+        ("allreduce over 2 ranks, 8 B", "2 µs"),
+        ("allreduce over 2 ranks, 1 MiB", "1.05 GB/s"),
+        ("exchange with a neighbour, 8 B", "2 µs"),
+        ("exchange with a neighbour, 1 MiB", "1.05 GB/s"),
+    ]
+
+
+def test_the_time_of_copies_and_messages_within_an_iteration() -> None:
+    made = record("scaling")
+    work = parameters_of(sparse(64, 64, 2))
+    seconds = 4 * machine_of([limits(2)]).copy_seconds(work["bytes"])
+    made.measurements[:] = [Measurement("sparse product", {"scaling": "weak", **work}, {"collops": timing(seconds)})]
+    ((what, share),) = comparison([limits(2), replace(made, ranks=2)])
+    assert what == "sparse product (weak)"
+    assert share.startswith("25 % of its time would copy its bytes, ")
+    with pytest.raises(InputError, match="run collops bench limits"):
+        machine_of([made])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--only", "nonsense"), "there is no benchmark 'nonsense'"),
+        (("--ranks", "0"), "--ranks must be at least 1"),
+        (("--limit", "0"), "--limit must be a positive number"),
+        (("--engine", "jax"), "engine 'jax' has no benchmarks"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, capfd, arguments: tuple[str, ...], words: str) -> None:
+    from collops.cli import main
+
+    with pytest.raises(SystemExit) as left:
+        main(["bench", "all", "--out", str(tmp_path / "made"), *arguments])
+    error = capfd.readouterr().err
+    assert left.value.code == 2
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "made").exists()
