@@ -35,6 +35,14 @@ def alltoall(x: Any, *, comm: Any = None) -> Any:
     ------
     LayoutError
         If `x` has not one block for each rank.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> collops.jax.alltoall(jnp.arange(float(comm.size))).shape == (comm.size,)
+    True
     """
     wire = wire_of(comm)
     x = array(x)
@@ -64,6 +72,14 @@ def alltoallv(x: Any, send_counts: Sequence[int], receive_counts: Sequence[int],
     ------
     LayoutError
         If the counts do not fit `x` or the communicator.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> collops.jax.alltoallv(jnp.ones(2 * comm.size), [2] * comm.size, [2] * comm.size).shape == (2 * comm.size,)
+    True
     """
     wire = wire_of(comm)
     x = array(x)

@@ -17,6 +17,11 @@ def barrier(*, comm: Any = None) -> None:
     ----------
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
+
+    Examples
+    --------
+    >>> import collops.jax
+    >>> collops.jax.barrier()
     """
     barrier_p.bind(wire=wire_of(comm))
 

@@ -35,6 +35,15 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     ------
     InputError
         If `root` is no rank.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> gathered = collops.jax.gather(jnp.ones(2))
+    >>> gathered.shape == ((comm.size, 2) if comm.rank == 0 else (2,))
+    True
     """
     wire = wire_of(comm)
     x = array(x)
@@ -65,6 +74,14 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
         If `root` is no rank.
     LayoutError
         If the root's array has not one block for each rank.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> collops.jax.scatter(jnp.ones((comm.size, 2))).shape
+    (2,)
     """
     wire = wire_of(comm)
     x = array(x)

@@ -51,6 +51,18 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     ------
     InputError
         If `dest` is no rank or `tag` no tag.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> @collops.jax.jit
+    ... def ring(x):
+    ...     collops.jax.send(x, (comm.rank + 1) % comm.size)
+    ...     return collops.jax.recv(x, (comm.rank - 1) % comm.size)
+    >>> float(ring(jnp.array(2.0)))
+    2.0
     """
     wire = wire_of(comm)
     destinations = ((checked_rank(dest, wire, "dest"), checked_tag(tag)),)
@@ -81,6 +93,19 @@ def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     ------
     InputError
         If `source` is no rank or `tag` no tag.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    >>> @collops.jax.jit
+    ... def ring(x):
+    ...     collops.jax.send(x, right)
+    ...     return collops.jax.recv(x, left)
+    >>> float(ring(jnp.array(2.0)))
+    2.0
     """
     wire = wire_of(comm)
     sources = ((checked_rank(source, wire, "source"), checked_tag(tag)),)
@@ -114,6 +139,15 @@ def sendrecv(
     ------
     InputError
         If a rank is none or a tag is none.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    >>> float(collops.jax.sendrecv(jnp.array(2.0), jnp.array(0.0), source=left, dest=right))
+    2.0
     """
     wire = wire_of(comm)
     destinations = ((checked_rank(dest, wire, "dest"), checked_tag(sendtag)),)
@@ -154,6 +188,16 @@ def neighbor_exchange(
     ------
     InputError
         If there are not as many ranks as arrays, or one is no rank.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    >>> (received,) = collops.jax.neighbor_exchange([jnp.ones(3)], [jnp.zeros(3)], [right], [left])
+    >>> received.shape
+    (3,)
     """
     wire = wire_of(comm)
     if len(sends) != len(destinations) or len(templates) != len(sources):

@@ -34,6 +34,13 @@ def allgather(x: Any, *, comm: Any = None, cotangents: str = "ranks") -> Any:
     Returns
     -------
     jax.Array
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> collops.jax.allgather(jnp.arange(2.0)).shape[0] == collops.world().size
+    True
     """
     wire = wire_of(comm)
     return gathered(array(x)[None], (1,) * wire.size, wire, checked_convention(cotangents))
@@ -62,6 +69,14 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     ------
     LayoutError
         If this rank's array has another number of rows than `counts` says.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> collops.jax.allgatherv(jnp.ones(2), [2] * comm.size).shape == (2 * comm.size,)
+    True
     """
     wire = wire_of(comm)
     x = array(x)
@@ -94,6 +109,14 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
         If `x` has not one block for each rank.
     UnsupportedTypeError
         If `op` has no meaning for the dtype.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> comm = collops.world()
+    >>> float(collops.jax.reduce_scatter(jnp.ones((comm.size, 2)))[0]) == comm.size
+    True
     """
     wire = wire_of(comm)
     x = array(x)

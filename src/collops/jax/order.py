@@ -114,6 +114,14 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     Notes
     -----
     Not collective by itself, but all ranks have to call what they compile in the same order.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> double = collops.jax.jit(lambda x: 2 * collops.jax.allreduce(x))
+    >>> float(double(jnp.array(1.0))) == 2 * collops.world().size
+    True
     """
     if function is None:
         return functools.partial(jit, **options)

@@ -40,6 +40,13 @@ def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks")
     ------
     InputError
         If `root` is no rank.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> float(collops.jax.bcast(jnp.array(3.0)))
+    3.0
     """
     wire = wire_of(comm)
     root = checked_rank(root, wire, "root")
@@ -71,6 +78,14 @@ def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
         If `root` is no rank.
     UnsupportedTypeError
         If `op` has no meaning for the dtype.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> total = collops.jax.reduce(jnp.array(1.0))
+    >>> collops.world().rank > 0 or float(total) == collops.world().size
+    True
     """
     wire = wire_of(comm)
     root = checked_rank(root, wire, "root")
