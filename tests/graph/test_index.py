@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collops.graph.packing import numpy_moves
 from collops.graph.packing.index import Index
-from collops.graph.packing.numpy_moves import mover
 
 pytestmark = pytest.mark.serial
 
@@ -73,5 +73,18 @@ def test_many_points(dtype, op):
             else:
                 np.add.at(want, target, given[source])
             got = taken.copy()
-            mover(Index(source), Index(target), op, np.dtype(dtype), 1, True)(given, got)
+            numpy_moves.mover(Index(source), Index(target), op, np.dtype(dtype), 1, True)(given, got)
             assert got.tobytes() == want.tobytes()
+
+
+def test_few_points_are_compiled_when_they_come_often(monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(numpy_moves, "_OFTEN", 3)
+    rng = np.random.default_rng(0)
+    source, target = Index(rng.permutation(20)), Index(rng.integers(0, 6, 20))
+    given, got, want = rng.standard_normal(20), np.zeros(6), np.zeros(6)
+    move = numpy_moves.mover(source, target, "sum", np.dtype("f8"), 1, True)
+    for _ in range(5):
+        move(given, got)
+        np.add.at(want, target.points, given[source.points])
+        assert got.tobytes() == want.tobytes()

@@ -1,6 +1,7 @@
 """Moves on the host: views where an index is a pattern, NumPy's take and assignment where it is not.
 
-Many irregular points are moved by compiled loops where Numba is installed, which are several times as fast.
+Many irregular points are moved by compiled loops where Numba is installed, which are several times as fast; a few are
+when they have been added a thousand times.
 Where points repeat, values are combined one after the other in the order of the index, so that sums have one result.
 """
 
@@ -29,6 +30,7 @@ _UFUNCS: dict[str, Any] = {
     "lxor": np.logical_xor,
 }
 _MANY = 4096  # points; with fewer a loop saves less than its compilation costs
+_OFTEN = 1000  # moves, from when it pays for few points, too
 _LOGICAL = ("land", "lor", "lxor")
 
 
@@ -62,9 +64,11 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
         return _compiled("replacer", source, target, dtype, width) or _replacing(source, target, dtype, width)
     if op == "sum" and (compiled := _compiled("adder", source, target, dtype, width)) is not None:
         return compiled
-    if target.unique:
-        return _combining(source, target, op, dtype, width)
-    return _accumulating(source, target, op, dtype, width)
+    combining = _combining if target.unique else _accumulating
+    plain = combining(source, target, op, dtype, width)
+    if op == "sum" and _could_be_compiled(source, target, width):
+        return _compiled_later(plain, source, target, dtype)
+    return plain
 
 
 def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
@@ -88,13 +92,31 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     return fetch
 
 
+def _could_be_compiled(source: Index, target: Index, width: int) -> bool:
+    regular = source.affine is not None and target.affine is not None
+    return width == 1 and not regular and importlib.util.find_spec("numba") is not None
+
+
 def _compiled(name: str, source: Index, target: Index, dtype: np.dtype, width: int) -> Move | None:
     """Return a compiled move; ``None`` where it is not worth while, or Numba is not installed."""
-    if width != 1 or target.size < _MANY or (source.affine is not None and target.affine is not None):
-        return None
-    if importlib.util.find_spec("numba") is None:
+    if target.size < _MANY or not _could_be_compiled(source, target, width):
         return None
     return getattr(importlib.import_module("collops.graph.packing.numba_moves"), name)(source, target, dtype)
+
+
+def _compiled_later(plain: Move, source: Index, target: Index, dtype: np.dtype) -> Move:
+    """Return a sum that is compiled when it has been made often enough; it has the same bits before and after."""
+    move, made = plain, 0
+
+    def patient(given: np.ndarray, taken: np.ndarray) -> None:
+        nonlocal move, made
+        made += 1
+        if made == _OFTEN:
+            compiled = importlib.import_module("collops.graph.packing.numba_moves")
+            move = compiled.adder(source, target, dtype) or plain
+        move(given, taken)
+
+    return patient
 
 
 def _nothing(given: np.ndarray, taken: np.ndarray) -> None:
