@@ -62,8 +62,9 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     ----------
     a, b : number, 0-d array, or tuple of a number and one or two 0-d arrays
         Coefficients. A 0-d array of a device engine is read by the kernel, never by the host. A pair ``(-1, alpha)``
-        stands for its product, a triple ``(-1, alpha, beta)`` for ``-alpha / beta``, and for 0 where ``beta`` is 0, so
-        that neither needs an operation of its own. A coefficient never raises the precision of the result, and one that
+        stands for its product, a triple ``(-1, alpha, beta)`` for ``-alpha / beta``, for 0 where ``beta`` is 0 and NaN
+        where it is infinite, so that neither needs an operation of its own; made a :class:`collops.array.Finite`, they
+        are 0 where they are not finite. A coefficient never raises the precision of the result, and one that
         is exactly 0 excludes its array, as in BLAS, whatever that holds.
     x, y : DistributedArray or StackedArray
         Arrays of one layout.
@@ -98,6 +99,8 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     ):
         check_alike(x, out)
     kernels = kernels_for(x.engine)
+    if not x.engine.keeps:
+        a, b = _shared(a, x), _shared(b, x)
     try:
         x_local = x.local_array  # pyright: ignore[reportAttributeAccessIssue]
     except AttributeError:
@@ -106,6 +109,16 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
         return x._like(kernels.axpby(a, x_local, b, y.local_array, None))  # pyright: ignore[reportAttributeAccessIssue]
     kernels.axpby(a, x_local, b, y.local_array, out.local_array)  # pyright: ignore[reportAttributeAccessIssue]
     return out
+
+
+def _shared(coefficient: Any, x: Any) -> Any:
+    """Return a coefficient, which all ranks hold, as it may meet an array of which each rank has a part."""
+    if not hasattr(x, "local_array"):
+        return coefficient  # its parts come back one by one
+    communicator, share = x._plan.communicator, x.engine.shared
+    if isinstance(coefficient, tuple):
+        return tuple(share(part, communicator) for part in coefficient)
+    return share(coefficient, communicator)
 
 
 def _axpby_stacked(a: Any, x: StackedArray, b: Any, y: StackedArray, out: StackedArray | None) -> StackedArray:
@@ -147,15 +160,15 @@ def go_and_turn(x: Array, length: Any, direction: Array, ratio: Any, gradient: A
     >>> x.gather(), direction.gather()
     (array([0.5, 0.5]), array([12., 12.]))
     """
+    together = getattr(kernels_for(x.engine), "go_and_turn", None)
+    if together is None:
+        axpby(length, direction, 1.0, x, out=x)
+        axpby(1.0, gradient, ratio, direction, out=direction)
+        return
     check_alike(x, direction)
     check_alike(x, gradient)
-    together = getattr(kernels_for(x.engine), "go_and_turn", None)
     for place, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
-        if together is not None:
-            together(place.local_array, length, old.local_array, ratio, new.local_array)
-        else:
-            axpby(length, old, 1.0, place, out=place)
-            axpby(1.0, new, ratio, old, out=old)
+        together(place.local_array, length, old.local_array, ratio, new.local_array)
 
 
 def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, ...]:
@@ -198,7 +211,7 @@ def dot(x: Array, y: Array) -> Any:
 
 
 def divide(a: Any, b: Any, out: Any = None) -> Any:
-    """Return ``a / b``, and 0 where `b` is 0, for 0-d arrays or numbers; on devices in one small kernel.
+    """Return ``a / b`` of 0-d arrays or numbers, 0 where `b` is 0, NaN where it is infinite; one kernel on devices.
 
     Parameters
     ----------
@@ -295,17 +308,31 @@ def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:
         value = kernels.dot(x_local, y.local_array, conjugate)
     communicator = x._plan.communicator
     if communicator is not None:
+        value = x.engine.adopt(value)
         value = communicator.allreduce(value, out=value if value.shape else None)
     return value[0] if value.shape else value[()]
 
 
 def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
     """Return the local arrays whose products this rank adds to the sum."""
+    if not x.engine.keeps:
+        return _differentiable_pairs(x, y)
     return [
         (a.local_array, b.local_array)
         for a, b, counted in zip(x.leaves, y.leaves, x._plan.counted, strict=True)
         if counted
     ]
+
+
+def _differentiable_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
+    """Return the same with zeros in place of what does not count: all ranks take part in sums of cotangents."""
+    pairs, communicator = [], x._plan.communicator
+    for a, b, counted in zip(x.leaves, y.leaves, x._plan.counted, strict=True):
+        one, other = a.local_array, b.local_array
+        if communicator is not None and a._plan.communicator is not communicator:
+            one, other = (a.engine.shared(array, communicator) for array in (one, other))
+        pairs.append((one, other) if counted else (one * 0, other))
+    return pairs
 
 
 def _dot_dtype(x: Any, y: Any, conjugate: bool) -> np.dtype:
