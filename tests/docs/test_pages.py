@@ -1,0 +1,102 @@
+"""The pages hang together: links lead somewhere, tables are whole, and what writes parts of them is right."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+
+import pytest
+
+import collops
+from collops.bench.report import read_records
+from tests.docs.pages import PAGES, ROOT
+
+pytestmark = pytest.mark.serial
+
+DOCS = ROOT / "docs"
+sys.path.extend([str(DOCS / "_extensions"), str(DOCS / "drawings"), str(DOCS)])
+check_site, layouts = importlib.import_module("check_site"), importlib.import_module("layouts")
+links_to_source, measured = importlib.import_module("links_to_source"), importlib.import_module("measured")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+# Made when the site is built.
+MADE = {"gallery", "reference", "_measured"}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_to_files(path):
+    text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+    targets = {link.partition("#")[0] for link in LINK.findall(text) if "://" not in link} - {""}
+    assert [t for t in targets if t.split("/")[0] not in MADE and not (path.parent / t).exists()] == []
+
+
+def test_every_page_is_in_a_table_of_contents():
+    text = (DOCS / "index.md").read_text("utf-8")
+    listed = {name.rstrip("*") for table in re.findall(r"```\{toctree\}(.*?)```", text, re.S) for name in table.split()}
+    pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    assert [page for page in sorted(pages) if not any(page.startswith(name) for name in listed if name)] == []
+
+
+def test_every_error_is_explained():
+    text = (DOCS / "errors.md").read_text("utf-8")
+    errors = [name for name in collops.errors.__all__ if inspect.isclass(getattr(collops.errors, name))]
+    assert [name for name in errors if f"| `{name}` |" not in text and name != "CollopsError"] == []
+
+
+def test_every_operator_is_in_the_table():
+    text = (DOCS / "operators.md").read_text("utf-8")
+    algebra = {"Adjoint", "Combination", "Conjugate", "LinearOperator", "LocalOperator", "Product"}
+    operators = {n for n in collops.operators.__all__ if inspect.isclass(getattr(collops.operators, n))} - algebra
+    assert [name for name in sorted(operators) if not re.search(rf"`{name}\b", text)] == []
+
+
+def test_every_solver_is_in_the_table():
+    text = (DOCS / "solvers.md").read_text("utf-8")
+    for package in (collops.solvers, collops.solvers.proximal):
+        functions = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]
+        assert [n for n in functions if f"`{n}`" not in text and n not in ("solve", "lift_proximal")] == []
+
+
+def test_tables_of_measurements_are_the_records():
+    records = read_records(measured.RESULTS)
+    collectives = measured._largest(records, "collectives", devices=True)
+    first = next(m for m in collectives.measurements if m.case == "allreduce" and m.parameters["size"] == 8)
+    row = f"| `allreduce` of 8 B | {measured._time(first, 'collops nccl')} |"
+    assert row in measured.transports(records)
+    for text in (measured.transports(records), measured.models(records), measured.forests(records)):
+        assert text.count("not measured") < text.count(" | ") / 8
+
+
+def test_the_drawing_has_every_element_once():
+    for layout in layouts.LAYOUTS.values():
+        blocks = layouts.holders(layout)
+        assert sum(rows * columns for _, (rows, columns) in blocks) == layout.size
+        assert sorted(rank for ranks in blocks.values() for rank in ranks) == [
+            rank for rank in range(layout.ranks) if layout.local_size(rank)
+        ]
+
+
+def test_links_to_the_repository_hold_on_the_site():
+    text = "[a](../src/collops) [b](../examples/sparse_reflectivity.py) [c](../README.md) [d](lsm.md) [e](../Makefile)"
+    expected = "a [b](gallery/sparse_reflectivity.rst) [c](index.md) [d](lsm.md) [e](../Makefile)"
+    assert links_to_source.rewritten(text, "arrays.md") == expected
+    assert links_to_source.rewritten("[f](docs/lsm.md)", "contributing.md") == "[f](lsm.md)"
+
+
+def test_the_check_of_a_site_finds_what_is_wrong(tmp_path):
+    good = '<a id="here"></a><a href="other.html#there">x</a><img src="a.png"><a href="https://x.org">y</a>'
+    (tmp_path / "page.html").write_text(good)
+    (tmp_path / "other.html").write_text('<p id="there"></p>')
+    (tmp_path / "a.png").touch()
+    assert check_site.problems(tmp_path) == []
+    check_site.page_of.cache_clear()
+    bad = '<a href="none.html">x</a><a href="other.html#gone">y</a><script src="https://cdn.org/x.js"></script>'
+    (tmp_path / "page.html").write_text(bad)
+    (tmp_path / "style.css").write_text('@import "https://fonts.org/f.css"; p { background: url(local.png) }')
+    assert [line.partition(": ")[2] for line in check_site.problems(tmp_path)] == [
+        "none.html leads nowhere",
+        "other.html#gone names no place on its page",
+        "https://cdn.org/x.js is fetched from outside",
+        "https://fonts.org/f.css is fetched from outside",
+    ]
