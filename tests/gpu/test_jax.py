@@ -1,0 +1,92 @@
+"""JAX's primitives over NCCL: each rank with a GPU of its own, and one process with all of them in ``shard_map``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import numpy as np
+import pytest
+
+import collops
+
+pytestmark = pytest.mark.gpu
+jax = pytest.importorskip("jax")
+if importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
+    pytest.skip("the native library is not built: pip install ./native", allow_module_level=True)
+
+jnp = pytest.importorskip("jax.numpy")
+cj = pytest.importorskip("collops.jax")
+cases = pytest.importorskip("tests.jax.cases")
+checks = pytest.importorskip("tests.jax.checks")
+
+if collops.world().size > 1:
+    cj.use_local_device()
+if jax.default_backend() != "gpu":
+    pytest.skip("JAX has no GPU", allow_module_level=True)
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
+def test_primitive(comm, case):
+    if comm.size == 1 and case.name == "send and recv":
+        pytest.skip("NCCL cannot send to oneself in two calls")
+    checks.check_case(comm, case, np.float32)
+
+
+@pytest.mark.parametrize("name", ["bool", "int16", "int32", "float16", "bfloat16", "complex64"])
+def test_dtypes(comm, name):
+    values = [(np.arange(5) % 3 + rank).astype(jnp.dtype(name)) for rank in range(comm.size)]
+    total = sum(value.astype("complex64" if name.startswith("complex") else "float64") for value in values)
+    expected = np.any(values, axis=0) if name == "bool" else total.astype(jnp.dtype(name))
+    found = cj.allreduce(jnp.asarray(values[comm.rank]), comm=comm)
+    assert found.dtype == jnp.dtype(name)
+    np.testing.assert_array_equal(np.asarray(found), expected)
+
+
+def test_order_in_control_flow(comm):
+    """Collectives with nothing to do with each other, in a loop, a branch and nested programs."""
+    x = jnp.full(1000, 1.0 + comm.rank)
+    total = comm.size * (comm.size + 1) / 2
+
+    def body(carry, _):
+        a, b = carry
+        b = jax.lax.cond(b[0] > 0, lambda: cj.allreduce(b, "max", comm=comm), lambda: b)
+        return (cj.allreduce(a, "avg", comm=comm), b), a
+
+    def program(x):
+        (a, b), _ = jax.lax.scan(body, (x, 2 * x), None, length=5)
+        c = jax.jit(lambda x: cj.bcast(x, comm=comm))(x)
+        cj.barrier(comm=comm)
+        d = jax.lax.fori_loop(0, 3, lambda _, d: cj.allreduce(d, "avg", comm=comm), x)
+        return a, b, c, d
+
+    for compiled in (cj.jit(program), jax.jit(program)):
+        a, b, c, d = compiled(x)
+        expected = [total / comm.size, 2 * comm.size, 1, total / comm.size]
+        np.testing.assert_allclose([a[0], b[0], c[0], d[0]], expected, rtol=1e-6)
+
+
+def test_several_devices_of_one_process(comm):
+    if comm.size > 1:
+        pytest.skip("one process")
+    devices = jax.local_devices()
+    mesh = jax.sharding.Mesh(np.array(devices), "i")
+    spec = jax.sharding.PartitionSpec("i")
+    joined = cj.clique()
+    n = len(devices)
+    x = jnp.arange(4.0 * n).reshape(n, 4)
+
+    def local(x):
+        y = cj.allreduce(x, comm=joined)
+        z = cj.allgather(x[0], comm=joined)
+        return y, z.sum(0, keepdims=True), cj.allreduce(x, "max", comm=joined)
+
+    program = cj.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+    for _ in range(3):
+        total, gathered, highest = program(x)
+    expected = np.tile(np.asarray(x).sum(0), (n, 1))
+    np.testing.assert_allclose(total, expected)
+    np.testing.assert_allclose(gathered, expected)
+    np.testing.assert_allclose(highest, np.tile(np.asarray(x).max(0), (n, 1)))
+    gradient = jax.grad(lambda x: jnp.sum(program(x)[0] ** 2))(x)
+    np.testing.assert_allclose(gradient, 2 * n * expected)

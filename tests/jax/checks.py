@@ -1,0 +1,52 @@
+"""What every primitive must do, wherever its arrays live: alone, compiled, batched along any axis, differentiated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import collops.jax as cj
+from tests.jax.cases import Case
+
+
+def close(found: Any, expected: Any, dtype: Any = np.float64) -> None:
+    tolerance = {np.dtype(np.float64): 1e-11, np.dtype(np.float32): 1e-4}.get(np.dtype(dtype), 0)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=tolerance, atol=tolerance)
+
+
+def check_case(comm: Any, case: Case, dtype: Any = np.float64) -> None:
+    """Everything in one compiled program, which also has to keep the order of so many collectives."""
+    size, rank = comm.size, comm.rank
+    xs, ts = case.inputs(size, 1, dtype), case.inputs(size, 2, dtype)
+    batches = case.inputs(size, 3, dtype, batch=3)
+    expected = case.expect(xs, rank)
+    cotangent = np.random.default_rng([4, rank]).normal(size=np.shape(expected)).astype(dtype)
+
+    def apply(x: Any) -> Any:
+        return case.apply(cj, comm, x)
+
+    @cj.jit
+    def everything(x: Any, t: Any, batch: Any, cotangent: Any) -> Any:
+        y, pull = jax.vjp(apply, x)
+        return {
+            "alone": y,
+            "jvp": jax.jvp(apply, (x,), (t,))[1],
+            "vjp": pull(cotangent)[0],
+            "first axis": jax.vmap(apply)(batch),
+            "last axis": jax.vmap(apply, in_axes=-1, out_axes=-1)(jnp.moveaxis(batch, 0, -1)),
+        }
+
+    found = everything(xs[rank], ts[rank], batches[rank], cotangent)
+    close(apply(jnp.asarray(xs[rank])), expected, dtype)
+    close(found["alone"], expected, dtype)
+    tangent = case.expect(ts, rank) if case.tangent is None else case.tangent(xs, ts, rank)
+    close(found["jvp"], tangent, dtype)
+    mine = np.array([np.vdot(tangent, cotangent), np.vdot(ts[rank], found["vjp"])])
+    forward, backward = comm.allreduce(mine.astype(np.float64))
+    close(forward, backward, dtype)
+    stacked = np.stack([case.expect([values[i] for values in batches], rank) for i in range(3)])
+    close(found["first axis"], stacked, dtype)
+    close(found["last axis"], np.moveaxis(stacked, 0, -1), dtype)
