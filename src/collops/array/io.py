@@ -17,12 +17,13 @@ from collops.array.creation import _comm
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
+from collops.array.room import check_room
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
 from collops.array.store import VERSION, Saved, write_store
 from collops.backend import Engine
 from collops.backend import engine as find_engine
-from collops.errors import CollopsError, InputError, LayoutError
+from collops.errors import REFUSALS, CollopsError, InputError, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -119,7 +120,7 @@ def load(
         result = _read(_opened(fspath(path)), layout, comm, target)
     except CollopsError as problem:
         error = problem
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, RuntimeError, *REFUSALS) as problem:
         error = InputError(f"{fspath(path)} cannot be read as arrays: {problem}")
     comm.check(error)
     return _wrapped(result, comm)
@@ -153,6 +154,8 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
         chosen = _layout_for(node.shape, about, comm) if layout is None else layout
         if not isinstance(chosen, Layout) or chosen.shape != node.shape or chosen.ranks != comm.size:
             raise LayoutError(f"a stored array of shape {node.shape} does not fit {chosen} on {comm.size} ranks")
+        check_room(chosen, node.dtype, engine)
+        check_room(Layout.replicated(node.chunks, comm.size), node.dtype, engine)  # they are read as wholes
         values = np.ascontiguousarray(np.asarray(node[chosen.slices(comm.rank)]))
         return chosen, engine.from_host(values.view(as_dtype(about.get("dtype", str(node.dtype)))))
     kind = about.get("kind")

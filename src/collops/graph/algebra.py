@@ -209,7 +209,10 @@ def _counts(segments: Any, size: int) -> list[int]:
 def _chosen(forest: StarForest, selected: Any, points: int, what: str) -> np.ndarray:
     """Return ones at the selected points. Collective."""
     chosen, error = np.zeros(points, np.int8), None
-    given = np.asarray(selected)
+    try:
+        given = np.asarray(selected)
+    except ValueError:  # lists of different lengths
+        given = np.empty(())
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         error = LayoutError(f"select {what} numbers, a list of integers, not {selected!r}")
     elif given.size and not 0 <= given.min() <= given.max() < points:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collops.backend import engine, memory_of
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,12 +26,25 @@ def read_matrix(path: str | Path) -> Any:
     from scipy import io, sparse
 
     try:
+        _check_size(Path(path), *io.mminfo(path)[:4])
         found = io.mmread(path)
+    except InputError:
+        raise
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
-    except (ValueError, OverflowError) as problem:
+    except (TypeError, ValueError, OverflowError) as problem:
         raise InputError(f"{path} is no Matrix Market file: {problem}") from None
     return sparse.coo_array(found)
+
+
+def _check_size(path: Path, rows: int, columns: int, entries: int, form: str) -> None:
+    """Refuse a file whose first lines promise more than it can hold, before memory is asked for."""
+    fewest = 4 if form == "coordinate" else 2  # bytes of the line of an entry: two indices or a value, and the ends
+    held = os.stat(path).st_size if path.suffix not in (".gz", ".bz2") else None
+    if held is not None and entries * fewest > held + fewest:
+        raise InputError(f"{path} promises {entries} entries but has {held} bytes: it is truncated or damaged")
+    if 8 * max(rows, columns) > memory_of(engine("numpy")):
+        raise InputError(f"{path} is of a matrix of {rows} x {columns}: this machine has no room for its vectors")
 
 
 def read_triples(comm: Communicator, path: str | Path) -> tuple[tuple[int, int], Any, Any, Any]:

@@ -129,6 +129,8 @@ class CSRMatrix(LinearOperator):
         from scipy import sparse
 
         comm = communicator_or_world(comm)
+        if not sparse.issparse(matrix):
+            raise UnsupportedTypeError(f"expected a sparse matrix of SciPy, not {type(matrix).__name__}")
         rows = options.pop("rows", None) or Layout.split(matrix.shape[0], comm.size)
         (mine,) = rows.slices(comm.rank)
         return cls(sparse.csr_array(matrix)[mine], comm=comm, **options)
