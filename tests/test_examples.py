@@ -16,6 +16,7 @@ ERRORS = {
     "multidimensional_deconvolution": 0.1,
     "poststack_inversion": 0.7,
     "sparse_reflectivity": 0.2,
+    "total_variation": 0.1,
 }
 pytestmark = pytest.mark.serial
 
