@@ -14,6 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops.comm.patience import patience
 from collops.stencil.grid import Grid
 
 __all__ = ["CupySweeps", "Neighbours"]
@@ -40,7 +41,7 @@ _NONE = np.uint64(0)
 
 @cache
 def _module(device: int, double: bool, cooperative: bool) -> Any:
-    source = Path(__file__).with_name("jacobi.cu").read_text(encoding="utf-8")
+    source = patience() + Path(__file__).with_name("jacobi.cu").read_text(encoding="utf-8")
     options = ("-std=c++17", "-DREAL=double" if double else "-DREAL=float")
     with cupy.cuda.Device(device):
         return cupy.RawModule(code=source, options=options, enable_cooperative_groups=cooperative)

@@ -203,10 +203,15 @@ __device__ __forceinline__ void fence(bool all_devices) {
     }
 }
 
+#ifndef WAIT_WHILE  // a loop that ends at a deadline comes before this text
+#define WAIT_WHILE(condition) \
+    while (condition) {       \
+    }
+#endif
+
 // Return when `flag` has reached `value`; what was written before it was set is visible after a fence.
 __device__ __forceinline__ void wait_for(const Flag* flag, Flag value) {
-    while (*reinterpret_cast<const volatile Flag*>(flag) < value) {
-    }
+    WAIT_WHILE(*reinterpret_cast<const volatile Flag*>(flag) < value);
 }
 
 // Set a flag after all that this thread has written or seen.
