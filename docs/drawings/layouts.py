@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
@@ -45,7 +44,7 @@ def draw(ax: Axes, title: str, layout: Layout) -> None:
     empty = [rank for rank in range(layout.ranks) if not layout.local_size(rank)]
     if empty:
         ax.text(5, 8.6, f"rank {empty[0]} holds nothing", ha="center", va="center", color="0.4")
-    for edge in np.arange(1, 10):
+    for edge in range(1, 10):
         ax.plot([edge, edge], [0, 8], color="white", linewidth=0.5)
         ax.plot([0, 10], [min(edge, 7)] * 2, color="white", linewidth=0.5)
     ax.set(xlim=(-0.1, 10.1), ylim=(9, -0.1), aspect="equal")

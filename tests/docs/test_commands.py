@@ -62,6 +62,9 @@ def is_a_target(command: str, folder: Path) -> None:
     """Let make say what it would do. Continuous integration runs ``make test``; installing needs a network."""
     done = subprocess.run([*shlex.split(command), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    for line in re.findall(r"^\.venv/bin/(collops .*)", done.stdout, re.MULTILINE):
+        is_understood(line, folder)
+    assert command != "make demo" or "collops lsm --ranks 2" in done.stdout
 
 
 def installs_what_there_is(command: str, folder: Path) -> None:
