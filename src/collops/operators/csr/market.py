@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import os
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,9 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = ["read_matrix", "read_triples"]
+
+_TEXT = b"0123456789+-.eEinfatyINFATY \t\r\n"
+_CHUNK = 1 << 24
 
 
 def read_matrix(path: str | Path) -> Any:
@@ -26,15 +32,34 @@ def read_matrix(path: str | Path) -> Any:
     from scipy import io, sparse
 
     try:
+        _check_text(Path(path))
         _check_size(Path(path), *io.mminfo(path)[:4])
         found = io.mmread(path)
     except InputError:
         raise
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
-    except (TypeError, ValueError, OverflowError) as problem:
+    except (EOFError, TypeError, ValueError, OverflowError, zlib.error) as problem:
         raise InputError(f"{path} is no Matrix Market file: {problem}") from None
     return sparse.coo_array(found)
+
+
+def _check_text(path: Path) -> None:
+    """Refuse what is no text: the parser that SciPy has reads beyond its memory where there are other characters."""
+    opened = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
+    in_header = True
+    with opened(path, "rb") as file:
+        rest = b""
+        while chunk := file.read(_CHUNK):
+            if in_header:  # comments may be in any language
+                lines = (rest + chunk).split(b"\n")
+                begin = next((number for number, line in enumerate(lines) if not line.startswith(b"%")), None)
+                rest = lines[-1] if begin is None else b""
+                if begin is None:
+                    continue
+                in_header, chunk = False, b"\n".join(lines[begin:])
+            if chunk.translate(None, _TEXT):
+                raise InputError(f"{path} is no Matrix Market file: it has other characters than numbers are made of")
 
 
 def _check_size(path: Path, rows: int, columns: int, entries: int, form: str) -> None:
