@@ -168,6 +168,19 @@ def test_dots_into_given_memory(comm):
     assert ca.dots() == ()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+def test_coefficients_that_count_if_finite(comm, dtype):
+    x = ca.full((5,), np.nan, comm=comm, dtype=dtype)
+    y = ca.ones((5,), comm=comm, dtype=dtype)
+    real = np.dtype(dtype).type(0).real.dtype.type
+    zero, one, two, inf, nan = (real(number) for number in (0, 1, 2, np.inf, np.nan))
+    for parts in [(1.0, one, nan), (1.0, inf, one), (-1.0, nan), (1.0, one, inf), (1.0, one, zero)]:
+        np.testing.assert_array_equal(ca.axpby(ca.Finite(parts), x, 1.0, y).local_array, y.local_array)
+    assert np.isnan(ca.axpby((1.0, one, inf), y, 1.0, y).local_array).all()  # nothing is known of what has overflowed
+    np.testing.assert_array_equal(ca.axpby(ca.Finite((3.0, one, two)), y, 1.0, y).local_array, 2.5 * y.local_array)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_go_and_turn(comm, dtype):
     layouts = [Layout.split((7, 2), comm.size), Layout.replicated(3, comm.size)]

@@ -45,19 +45,6 @@ def test_callbacks_can_stop(comm, solver):
     assert ignored.status is Status.ITERATION_LIMIT
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_values_that_are_not_finite_stop_it(comm, solver, value):
-    op, _, _, yd = problem("block_diag", comm, "f8")
-    if comm.rank == 0:
-        yd.local_array[1] = value
-    result = solver(op, yd, niter=10, tol=0) if solver is cgls else solver(op, yd, niter=10)
-    assert result.status is Status.NOT_FINITE and not result.status.successful
-    assert result.iterations <= 1
-    assert "dottest" in str(result.status)
-
-
 def test_no_iterations(comm):
     op, _, y, yd = problem("vstack", comm, "f8")
     result = cgls(op, yd, niter=0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from collops import profile
 from collops.apps.report import TimeSplit
+from collops.errors import InputError, NotFiniteError
 from collops.operators.base import LinearOperator
 
 if TYPE_CHECKING:
@@ -134,8 +136,13 @@ def solve_with_costs(
         Whether what is marked as modelling sends messages itself, whose time must be taken off.
     **run
         How the solver is run, see `collops.solvers.cgls`.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the numbers grew beyond what their type holds.
     """
-    with profile.record() as recording:
+    with profile.record() as recording, _advised():
         result = solve(niter=iterations, **run)
     messages, trial = _trial(solve)
     # What is replayed on a device as one graph cannot be looked into: there the trial tells how its time divides.
@@ -150,6 +157,20 @@ def solve_with_costs(
         comm, {_MODELLING: modelling, _COMMUNICATION: communication, "rest": seconds - modelling - communication}
     )
     return result, Costs(seconds, split, len(messages), result.execution, result.resumed_from)
+
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Say what a user of an application can do about numbers that are not finite."""
+    try:
+        yield
+    except NotFiniteError as problem:
+        error = InputError(
+            f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the data, or "
+            "use --dtype float64"
+        )
+        error.on_all_ranks = True
+        raise error from problem
 
 
 def _trial(solve: Solve) -> tuple[list[profile.Message], profile.Recording]:

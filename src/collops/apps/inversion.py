@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.solvers import Run, SolverResult
 
-__all__ = ["Stretch", "check_finite", "least_squares"]
+__all__ = ["Stretch", "least_squares"]
 
 
 @dataclass(frozen=True)
@@ -92,23 +92,6 @@ def least_squares(
     def solve(*, niter: int, **run: Unpack[Run]) -> SolverResult:
         return cgls(operator, data, niter=niter, damp=damp, tol=0.0, **run)
 
-    result, costs = solve_with_costs(
+    return solve_with_costs(
         solve, comm, compute, iterations=iterations, rehearse=rehearse, sends_inside=sends_inside, **run
     )
-    check_finite(result)
-    return result, costs
-
-
-def check_finite(result: SolverResult) -> None:
-    """Raise on every rank if a solution is useless.
-
-    Raises
-    ------
-    InputError
-        If the solver says that its numbers were not finite.
-    """
-    from collops.solvers import Status
-
-    with raised_together():
-        if result.status is Status.NOT_FINITE:
-            raise InputError("the solution grew without bounds: scale the data, or use --dtype float64")

@@ -1,5 +1,6 @@
 """Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
 
+from collops.array.coefficients import Finite
 from collops.array.creation import (
     empty,
     empty_like,
@@ -15,7 +16,7 @@ from collops.array.creation import (
     zeros_like,
 )
 from collops.array.distributed import DistributedArray
-from collops.array.fused import Scalars, axpby, divide, dots, go_and_turn
+from collops.array.fused import Scalars, axpby, divide, dots, go_and_turn, shared
 from collops.array.io import load, save
 from collops.array.layout import Layout
 from collops.array.pytree import register
@@ -25,6 +26,7 @@ from collops.backend import when_made
 
 __all__ = [
     "DistributedArray",
+    "Finite",
     "Layout",
     "Scalars",
     "StackedArray",
@@ -44,6 +46,7 @@ __all__ = [
     "ones_like",
     "random",
     "save",
+    "shared",
     "where",
     "zeros",
     "zeros_like",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Array = TypeVar("Array", DistributedArray, StackedArray)
 
-__all__ = ["Scalars", "axpby", "divide", "dot", "dots", "go_and_turn"]
+__all__ = ["Scalars", "axpby", "divide", "dot", "dots", "go_and_turn", "shared"]
 
 
 class Scalars:
@@ -109,6 +109,22 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
         return x._like(kernels.axpby(a, x_local, b, y.local_array, None))  # pyright: ignore[reportAttributeAccessIssue]
     kernels.axpby(a, x_local, b, y.local_array, out.local_array)  # pyright: ignore[reportAttributeAccessIssue]
     return out
+
+
+def shared(value: Any, comm: Communicator) -> Any:
+    """Return a plain array, equal on all ranks, as it may meet what only one of them has. No message.
+
+    For derivatives by JAX: the cotangent of `value` is then the sum of what all ranks found, so that all of them get the
+    whole derivative. On other engines it is `value` itself.
+
+    Parameters
+    ----------
+    value : array
+        The same on every rank of `comm`, such as the parameters of an operator.
+    comm : Communicator
+        The ranks. Collective where a derivative is taken: one allreduce.
+    """
+    return engine_of(value).shared(value, comm)
 
 
 def _shared(coefficient: Any, x: Any) -> Any:

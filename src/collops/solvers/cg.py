@@ -8,12 +8,19 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from collops.array import axpby, dots, go_and_turn
+from collops.array import Finite, axpby, dots, go_and_turn
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve
 from collops.solvers.method import Row, Test, first_passed, not_finite
-from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
+from collops.solvers.problem import (
+    agreed,
+    check_number,
+    check_problem,
+    starting_point,
+    takes_part,
+    working_dtype,
+)
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.run import Run
 
@@ -44,6 +51,8 @@ class CG:
         Multiple of the identity that is added to the operator.
     tol : float
         Bound on the squared norm of the residual.
+    cautious : bool
+        Whether a step that is not finite leaves the solution as it is.
 
     Examples
     --------
@@ -57,6 +66,7 @@ class CG:
 
     damp: float = 0.0
     tol: float = 1e-4
+    cautious: bool = True
     stops = frozenset({"tol"})
     name = "CG"
     width = 1
@@ -77,7 +87,8 @@ class CG:
         curvature, previous_square = abs(curvature), state.residual_square
         state.residual = axpby((-1.0, previous_square, curvature), image, 1.0, state.residual, out=state.residual)
         (residual_square,) = dots((state.residual_agreed, state.residual_agreed))
-        length, ratio = (1.0, previous_square, curvature), (1.0, residual_square, previous_square)
+        length: Any = (1.0, previous_square, curvature)
+        length, ratio = Finite(length) if self.cautious else length, (1.0, residual_square, previous_square)
         go_and_turn(state.x, length, direction, ratio, state.residual)
         state.residual_square = residual_square
         return state
@@ -102,6 +113,10 @@ class CG:
         """Return what :meth:`verdict` looks at."""
         return (not_finite(*row), Status.NOT_FINITE), (row[0] <= self.tol, Status.CONVERGED)
 
+    def suspect(self, row: Row, iteration: int) -> str:
+        """Return the array that was first not finite; of a finite one, the residual is made of the image."""
+        return "image" if iteration else "residual"
+
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual."""
         return np.sqrt(rows[:, 0])
@@ -110,9 +125,17 @@ class CG:
         """Return nothing more."""
         return {}
 
+    def optimality(self, operator: LinearOperator, data: Any, x: Any) -> Any:
+        """Return the residual, which is zero at the solution."""
+        return axpby(1.0, data, -1.0, self._image(operator, x, None))
+
+    def normal(self, operator: LinearOperator) -> tuple[LinearOperator, Any]:
+        """Return the operator of the equations, and the multiple of the identity beside it."""
+        return operator, self.damp
+
     def _image(self, operator: LinearOperator, x: Any, out: Any) -> Any:
         image = operator._forward(x, out)
-        return axpby(self.damp, x, 1.0, image, out=image) if self.damp else image
+        return axpby(self.damp, x, 1.0, image, out=image) if takes_part(self.damp) else image
 
 
 def cg(

@@ -7,12 +7,19 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from collops.array import Scalars, axpby, dots, go_and_turn
+from collops.array import Finite, Scalars, axpby, dots, go_and_turn
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.method import Row, Test, first_passed, not_finite
-from collops.solvers.problem import agreed, check_number, check_problem, starting_point, working_dtype
+from collops.solvers.problem import (
+    agreed,
+    check_number,
+    check_problem,
+    starting_point,
+    takes_part,
+    working_dtype,
+)
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.run import Run
 from collops.solvers.state import transient
@@ -49,6 +56,8 @@ class CGLS:
         Damping factor.
     tol : float
         Bound on the squared norm of the gradient.
+    cautious : bool
+        Whether a step that is not finite leaves the solution as it is.
 
     Examples
     --------
@@ -62,6 +71,7 @@ class CGLS:
 
     damp: float = 0.0
     tol: float = 1e-4
+    cautious: bool = True
     stops = frozenset({"tol"})
     name = "CGLS"
     width = 2
@@ -71,7 +81,7 @@ class CGLS:
         dtype = working_dtype(operator, data, x0)
         x, residual, image = starting_point(operator, data, x0, dtype, operator._forward)
         gradient = operator._adjoint(residual, new_array(operator.domain, data, dtype))
-        if self.damp and x0 is not None:
+        if takes_part(self.damp) and x0 is not None:
             gradient = axpby(-(self.damp**2), x, 1.0, gradient, out=gradient)
         gradient_agreed, residual_agreed = agreed(gradient), agreed(residual)
         gradient_square, residual_square = dots((gradient_agreed, gradient_agreed), (residual_agreed, residual_agreed))
@@ -96,7 +106,7 @@ class CGLS:
         operator, direction = state.operator, state.direction
         image = state.image = operator._forward(direction, state.image)
         pairs = [(image, image)]
-        if self.damp:
+        if takes_part(self.damp):
             pairs.append((direction, direction))
         if state.late:
             gradient, residual = state.gradient_agreed, state.residual_agreed
@@ -108,10 +118,11 @@ class CGLS:
             image_square, *others = dots(*pairs)
         curvature = image_square + self.damp**2 * others[0] if others else image_square
         gradient_square = state.gradient_square
-        length = (1.0, gradient_square, curvature)
+        length: Any = (1.0, gradient_square, curvature)
+        length = Finite(length) if self.cautious else length
         state.residual = axpby((-1.0, gradient_square, curvature), image, 1.0, state.residual, out=state.residual)
         state.gradient = operator._adjoint(state.residual, state.gradient)
-        if self.damp:
+        if takes_part(self.damp):
             state.x = axpby(length, direction, 1.0, state.x, out=state.x)
             state.gradient = axpby(-(self.damp**2), state.x, 1.0, state.gradient, out=state.gradient)
         if state.late:
@@ -119,7 +130,7 @@ class CGLS:
         else:
             gradient_square, _ = state.monitored = self._squares(state)
         ratio = (1.0, gradient_square, state.gradient_square)
-        if self.damp:
+        if takes_part(self.damp):
             state.direction = axpby(1.0, state.gradient, ratio, direction, out=direction)
         else:
             go_and_turn(state.x, length, direction, ratio, state.gradient)
@@ -148,6 +159,13 @@ class CGLS:
         """Return what :meth:`verdict` looks at."""
         return (not_finite(*row), Status.NOT_FINITE), (row[0] <= self.tol, Status.CONVERGED)
 
+    def suspect(self, row: Row, iteration: int) -> str:
+        """Return the array that was first not finite; of a finite one, the residual is made of the image."""
+        _, residual_square = row
+        if residual_square - residual_square == 0:
+            return "gradient"
+        return "image" if iteration else "residual"
+
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual, damping not included."""
         return np.sqrt(rows[:, 1])
@@ -155,6 +173,15 @@ class CGLS:
     def details(self, state: CGLSState, rows: np.ndarray) -> dict[str, Any]:
         """Return the norm of the gradient."""
         return {"gradient_norm": float(np.sqrt(rows[-1, 0]))}
+
+    def optimality(self, operator: LinearOperator, data: Any, x: Any) -> Any:
+        """Return half the negative gradient of the objective, which is zero at the solution."""
+        gradient = operator._adjoint(axpby(1.0, data, -1.0, operator._forward(x, None)), None)
+        return axpby(-(self.damp**2), x, 1.0, gradient) if takes_part(self.damp) else gradient
+
+    def normal(self, operator: LinearOperator) -> tuple[LinearOperator, Any]:
+        """Return the operator of the equations that the solution solves, and the multiple of the identity beside it."""
+        return operator.H @ operator, self.damp**2
 
     @staticmethod
     def _squares(state: CGLSState) -> tuple[Any, ...]:

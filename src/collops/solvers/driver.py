@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.errors import NotFiniteError
 from collops.profile import mark
 from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
 from collops.solvers.execution import Execution, open_execution
@@ -79,6 +80,7 @@ def solve(
     checkpoint: Path | None = None,
     every: int | str | None = None,
     resume: bool = False,
+    differentiate: str = "implicit",
 ) -> SolverResult:
     """Run a method until it says stop, the callback does, or `niter` iterations are done. Collective.
 
@@ -98,6 +100,11 @@ def solve(
     SolverResult
         Its `x` is ordered on the caller's current stream.
 
+    Raises
+    ------
+    NotFiniteError
+        On every rank, at the first iteration whose numbers are not finite.
+
     Examples
     --------
     >>> import collops
@@ -107,6 +114,11 @@ def solve(
     array([1., 1., 1.])
     """
     begin = time.perf_counter()
+    if not data.engine.keeps and callback is None and checkpoint is None:
+        from collops.solvers.compiled import can_be_compiled, solve_compiled
+
+        if can_be_compiled(method, data):
+            return solve_compiled(method, operator, data, x0, niter, differentiate)  # pyright: ignore[reportReturnType]
     comm = group_of(data)
     comm.agree("a solver's start", _start(method, operator, data, x0, niter, callback is not None, lag))
     # One row before the first iteration, one after each.
@@ -144,9 +156,9 @@ def solve(
             history.advance()
         rows = history.rows()
         end = time.perf_counter()
-    last = rows[-1].tolist()
+    _check_finite(method, rows, state.x, history.lag)
     if status is None:
-        status = method.verdict(last, rows[0].tolist()) or Status.ITERATION_LIMIT
+        status = method.verdict(rows[-1].tolist(), rows[0].tolist()) or Status.ITERATION_LIMIT
     return SolverResult(
         x=state.x,
         status=status,
@@ -174,6 +186,21 @@ def _start(
         "callback": callback,
         "lag": lag,
     }
+
+
+def _check_finite(method: Method, rows: np.ndarray, x: Any, lag: int) -> None:
+    """Raise if a number of the last iterations is not finite; those before have been looked at, or the solver stopped.
+
+    Raises
+    ------
+    NotFiniteError
+        For the first of them.
+    """
+    first = rows[0].tolist()
+    for iteration in range(max(0, len(rows) - lag - 2), len(rows)):
+        row = rows[iteration].tolist()
+        if method.verdict(row, first) is Status.NOT_FINITE:
+            raise NotFiniteError(method.name, iteration, method.suspect(row, iteration), x)
 
 
 def _iterate(

@@ -143,7 +143,7 @@ class IterativeThresholding:
         state.gradient = operator._adjoint(state.residual_ahead, state.gradient)
         step = self._gradient_step(state)
         ahead, residual_ahead = (state.ahead, state.residual_ahead) if self.accelerated else (None, None)
-        advance(sums, 0, state.x, **step, ahead=ahead, momentum=momentum, update=_UPDATE, absolute=_ABSOLUTE)
+        advance(sums, 0, state.x, **step, ahead=ahead, momentum=momentum, update=_UPDATE, absolute=_ABSOLUTE, keep=True)
         state.image = operator._forward(state.x, state.image)
         advance(
             sums,
@@ -192,6 +192,13 @@ class IterativeThresholding:
             low = ((cost < bound) & (bound < infinite)) | (cost < self.enough)
             tests.append((begun & low, Status.CONVERGED))
         return tests
+
+    def suspect(self, row: Row, iteration: int) -> str:
+        """Return the array that was first not finite."""
+        residual = row[_RESIDUAL]
+        if residual - residual == 0 or any(row[n] != row[n] for n in (_UPDATE, _ABSOLUTE)):
+            return "gradient" if iteration else "x"
+        return "image" if iteration else "residual"
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual."""

@@ -8,9 +8,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from collops.array import DistributedArray, axpby, dots, zeros
+from collops.array import DistributedArray, Finite, axpby, dots, zeros
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
+from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve
 from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u, after_v, begin
 from collops.solvers.method import Row, Test, first_passed, not_finite
@@ -109,7 +110,7 @@ class LSQR:
         after_v(engine, scalars, factors, v_square, w_square, self.damp)
         if state.variance is not None:
             _add_squares(factor["per_rho_square"], state.w, state.variance)
-        state.x = axpby(factor["x_step"], state.w, 1.0, state.x, out=state.x)
+        state.x = axpby(Finite((1.0, factor["x_step"])), state.w, 1.0, state.x, out=state.x)
         state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
         return state
 
@@ -147,6 +148,16 @@ class LSQR:
             (begun & (1 + gradient <= 1), Status.LEAST_SQUARES_TO_ROUNDING),
             (begun & (1 + inverse_condition <= 1), Status.SINGULAR_TO_ROUNDING),
         )
+
+    def suspect(self, row: Row, iteration: int) -> str:
+        """Return the array that was first not finite."""
+        rnorm = row[1]  # has nothing of the last v yet
+        if rnorm - rnorm == 0:
+            return "back" if iteration else "v"
+        return "image" if iteration else "u"
+
+    optimality = CGLS.optimality
+    normal = CGLS.normal
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual, damping not included."""

@@ -107,6 +107,10 @@ class Method(Protocol):
         """
         ...
 
+    def suspect(self, row: Row, iteration: int) -> str:
+        """Return the field of the state that was first not finite, from numbers whose verdict is ``NOT_FINITE``."""
+        ...
+
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norm of the residual from each row of numbers."""
         ...

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from collops.array import axpby, divide, dots, random
+from collops.array import Finite, axpby, divide, dots, random
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
@@ -68,7 +68,8 @@ class PowerIteration:
         numbers[1] = value.imag
         # |A x - value x|^2 for x of norm 1; rounding may take it below 0.
         numbers[4] = xp.maximum(square - abs(value) ** 2, 0)
-        state.x = axpby(_inverse_root(xp, square), image, 0.0, x, out=x)
+        scale = _inverse_root(xp, square)
+        state.x = axpby(Finite((1.0, scale)), image, _where_not_finite(xp, scale), x, out=x)
         return state
 
     def finalize(self, state: PowerState) -> PowerState:
@@ -94,6 +95,10 @@ class PowerIteration:
         if value == 0 or abs(value - before) < self.tol * abs(value):
             return Status.CONVERGED
         return None
+
+    def suspect(self, row: Row, iteration: int) -> str:
+        """Return the array that was first not finite."""
+        return "image"
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of ``A x - eigenvalue x``."""
@@ -181,3 +186,8 @@ def power_iteration(
 def _inverse_root(xp: Any, square: Any) -> Any:
     """Return ``1 / sqrt(square)``, and 0 of a vector that vanished."""
     return divide(1.0, xp.sqrt(square))
+
+
+def _where_not_finite(xp: Any, scale: Any) -> Any:
+    """Return what a vector is multiplied by that is kept if `scale` is not finite, and else replaced."""
+    return xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]

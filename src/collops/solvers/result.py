@@ -27,10 +27,7 @@ class Status(Enum):
         "The iteration limit was reached before the tolerance; raise niter, or loosen the tolerance, to go on."
     )
     STOPPED = "The callback asked to stop."
-    NOT_FINITE = (
-        "The residual became infinite or not a number, and the solution is useless; check the data for such values, "
-        "the operator with its dottest(), and scale both so that their squares fit the precision."
-    )
+    NOT_FINITE = "A number was infinite or NaN; solvers raise collops.errors.NotFiniteError then."
     EXACT_ZERO = (
         "The adjoint of the data is zero, so the starting model already is the solution; if that is a surprise, "
         "check the operator."

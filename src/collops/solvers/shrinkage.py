@@ -31,6 +31,7 @@ def advance(
     update: int = -1,
     absolute: int = -1,
     square: int = -1,
+    keep: bool = False,
 ) -> None:
     r"""Take a step from where an array is, shrunk by a rule, and measure it. No messages.
 
@@ -54,6 +55,8 @@ def advance(
         For `ahead`.
     update, absolute, square : int
         Which sums get :math:`\|v - \mathrm{current}\|_2^2`, :math:`\|v\|_1` and :math:`\|v\|_2^2`; -1 for none.
+    keep : bool
+        Whether elements of `current` stay where :math:`v` is not finite; the sums show that it was not.
     """
     none = [None] * len(current.leaves)
     columns = [none if array is None else array.leaves for array in (base, gradient, ahead)]
@@ -70,6 +73,7 @@ def advance(
             sums.values,
             (update, absolute, square) if counted else _NOWHERE,
             sums.scratch,
+            keep,
         )
 
 

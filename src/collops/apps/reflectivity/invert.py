@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from collops.apps.costs import Costs, solve_with_costs
-from collops.apps.inversion import Stretch, check_finite
+from collops.apps.inversion import Stretch
 from collops.apps.volume.problem import Problem
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ def invert(
         return fista(operator, data, niter=niter, eps=weight, alpha=step, tol=0.0, threshkind=threshold, **run)
 
     result, costs = solve_with_costs(solve, comm, compute, iterations=iterations, rehearse=rehearse, **run)
-    check_finite(result)
     return Inversion(
         problem.values(result.x),
         problem.values(stretch.gradient),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from collops.apps.costs import MarkedOperator, solve_with_costs
-from collops.apps.inversion import check_finite
 from collops.apps.job import Listener, begin, warn_of_idle_ranks
 from collops.apps.outputs import Field, write_result
 from collops.apps.report import Outcome, common_numbers, common_rows, relative_error
@@ -61,7 +60,6 @@ def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
         sends_inside=True,
         **options.run(listener.live),
     )
-    check_finite(result)
 
     listener.stage("writing")
     solution = _in_first_order(problem, compute.to_host(result.x.gather()))

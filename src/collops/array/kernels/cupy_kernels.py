@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import cupy
 import numpy as np
 
+from collops.array.coefficients import Finite
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
@@ -28,6 +29,8 @@ _PAIRS = 4  # of one launch of dots
 _PLACES = 16
 
 _BY_VALUE, _TIMES_NUMBER, _TIMES_REAL = np.int32(0), np.int32(1), np.int32(2)
+_IF_FINITE = np.int32(4)  # beside one of these
+_TIMES_FINITE_NUMBER = np.int32(_TIMES_NUMBER | _IF_FINITE)
 _NULL = np.uint64(0)
 _ONE_BLOCK = (_BLOCK,)
 _NO_PLACES, _FRESH = np.uint32(0), np.uint32(1)
@@ -98,7 +101,10 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     if not target.flags.c_contiguous:
         target = cupy.empty(x.shape, wanted)
     x, y = _operand(x, wanted, target), _operand(y, wanted, target)
-    first, second = _coefficient(a_factors, functions), _coefficient(b_factors, functions)
+    first, second = (
+        _coefficient(factors, functions, isinstance(given, Finite))
+        for factors, given in ((a_factors, a), (b_factors, b))
+    )
     _launch_axpby(functions, x, y, target, first, second)
     if out is not None and target is not out:
         out[...] = target
@@ -136,7 +142,7 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
         return functions.number(a), _NULL, _NULL, _BY_VALUE
     if kind is cupy.ndarray:
         return (functions.number(1), a, _NULL, _TIMES_NUMBER) if a.dtype == functions.number_dtype else None
-    if kind is not tuple:
+    if kind is not tuple and kind is not Finite:
         return None
     value, *scalars = a
     if value.__class__ is not float and value.__class__ is not int:
@@ -144,7 +150,8 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
     for scalar in scalars:
         if scalar.__class__ is not cupy.ndarray or scalar.dtype != functions.number_dtype:
             return None
-    return functions.number(value), scalars[0], scalars[1] if len(scalars) > 1 else _NULL, _TIMES_NUMBER
+    what = _TIMES_NUMBER if kind is tuple else _TIMES_FINITE_NUMBER
+    return functions.number(value), scalars[0], scalars[1] if len(scalars) > 1 else _NULL, what
 
 
 def _apart(x: Any, y: Any) -> bool:
@@ -178,8 +185,8 @@ def _result_dtype(x: Any, y: Any, *coefficients: _Factors) -> np.dtype:
 _LIKE: dict[str, Any] = {"b": 0, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
 
 
-def _coefficient(factors: _Factors, functions: _Functions) -> _Coefficient:
-    """Return the kernel's four arguments for a coefficient."""
+def _coefficient(factors: _Factors, functions: _Functions, if_finite: bool) -> _Coefficient:
+    """Return the kernel's four arguments for a coefficient, which may count only if it is finite."""
     value, *scalars = factors
     number = functions.number(value)
     if scalars[0] is None:
@@ -187,7 +194,8 @@ def _coefficient(factors: _Factors, functions: _Functions) -> _Coefficient:
     complex_ones = any(scalar is not None and scalar.dtype.kind == "c" for scalar in scalars)
     dtype = functions.number_dtype if complex_ones else functions.real_dtype
     scalar, divisor = (_NULL if scalar is None else scalar.astype(dtype, copy=False) for scalar in scalars)
-    return number, scalar, divisor, _TIMES_NUMBER if dtype == functions.number_dtype else _TIMES_REAL
+    what = _TIMES_NUMBER if dtype == functions.number_dtype else _TIMES_REAL
+    return number, scalar, divisor, np.int32(what | _IF_FINITE) if if_finite else what
 
 
 def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
@@ -374,7 +382,7 @@ def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
 
 
 def divide(a: Any, b: Any, out: Any) -> Any:
-    """Return ``a / b``, and 0 where `b` is 0."""
+    """Return ``a / b``, 0 where `b` is 0, and NaN where it is infinite."""
     dtype = np.result_type(*(v.dtype if isinstance(v, cupy.ndarray) else _host_number(v) for v in (a, b)))
     if dtype.kind not in "fc" and dtype.name != "bfloat16":
         dtype = np.dtype(np.float64)

@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from collops.array.coefficients import Finite
 from collops.array.dtypes import accumulator, combined, real_of
 from collops.errors import UnsupportedTypeError
 from collops.jax_engine import Variable, value_of
@@ -62,10 +63,11 @@ def dots(
 
 
 def divide(a: Any, b: Any, out: Any) -> Any:
-    """Return ``a / b``, and 0 where `b` is 0."""
+    """Return ``a / b``, 0 where `b` is 0, and NaN where it is infinite."""
     above, below = value_of(a), value_of(b)
     # A division by 0 that is thrown away would still make NaN of derivatives.
     quotient = jnp.where(below == 0, 0, above / jnp.where(below == 0, 1, below))
+    quotient = jnp.where(jnp.isinf(below), jnp.nan, quotient)
     if out is None:
         return quotient
     out[...] = quotient
@@ -92,7 +94,8 @@ def _coefficient(a: Any) -> Any:
     """Return a coefficient as a number or a 0-d array; a pair stands for its product, a triple for that divided."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
-        return factor * (divide(scalar, divisors[0], None) if divisors else value_of(scalar))
+        number = factor * (divide(scalar, divisors[0], None) if divisors else value_of(scalar))
+        return jnp.where(jnp.isfinite(number), number, 0) if isinstance(a, Finite) else number
     a = value_of(a)
     return a.item() if isinstance(a, np.ndarray | np.generic) else a
 

@@ -5,12 +5,15 @@ No kernel makes a temporary of the array's size.
 
 from __future__ import annotations
 
+import cmath
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.linalg import blas as _scipy_blas
 
+from collops.array.coefficients import Finite
 from collops.array.dtypes import accumulator, combined, is_half, real_of
 from collops.errors import UnsupportedTypeError
 
@@ -144,8 +147,10 @@ def dots(
 
 
 def divide(a: Any, b: Any, out: np.ndarray | None) -> Any:
-    """Return ``a / b``, and 0 where `b` is 0."""
+    """Return ``a / b``, 0 where `b` is 0, and NaN where it is infinite."""
     quotient = a / b if b != 0 else _alike(a, 0) / _alike(b, 1)
+    if quotient == 0 and cmath.isinf(b):
+        quotient = quotient + math.nan
     if out is None:
         return quotient
     out[...] = quotient
@@ -200,7 +205,8 @@ def _number(a: Any) -> Any:
     """Return a coefficient as a number; a pair stands for its product, a triple for that divided by its last."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
-        return factor * _number(divide(scalar, divisors[0], None) if divisors else scalar)
+        number = factor * _number(divide(scalar, divisors[0], None) if divisors else scalar)
+        return 0.0 if a.__class__ is Finite and not cmath.isfinite(number) else number
     return a.item() if hasattr(a, "item") else a
 
 

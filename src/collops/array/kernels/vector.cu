@@ -145,10 +145,18 @@ __device__ inline Number quotient(Number a, Number b)
 #endif
 __device__ inline Real quotient(Real a, Real b) { return a / b; }
 
+__device__ inline bool is_finite(Real a) { return a - a == Real(0); }
+__device__ inline Real not_finite(Real a) { return a - a; }
+#if ELEMENT == 4 || ELEMENT == 5
+__device__ inline bool is_finite(Number a) { return is_finite(a.re) && is_finite(a.im); }
+__device__ inline Number not_finite(Number a) { return {a.re - a.re + (a.im - a.im), a.re - a.re + (a.im - a.im)}; }
+#endif
+
+// 0 where b is 0, and NaN where it is infinite: nothing is known of what has overflowed.
 template <typename T>
 __device__ inline T quotient_or_zero(T a, T b)
 {
-    return is_zero(b) ? T() : quotient(a, b);
+    return is_zero(b) ? T() : is_finite(b) ? quotient(a, b) : not_finite(b);
 }
 
 extern "C" __global__ void divide(const Number* a, const Number* b, Number* out) { *out = quotient_or_zero(*a, *b); }
@@ -156,7 +164,7 @@ extern "C" __global__ void divide(const Number* a, const Number* b, Number* out)
 // ---- Coefficients
 
 // What a coefficient's pointers refer to. A quotient has a second one: of what the first is divided by.
-enum { BY_VALUE = 0, TIMES_NUMBER = 1, TIMES_REAL = 2 };
+enum { BY_VALUE = 0, TIMES_NUMBER = 1, TIMES_REAL = 2, KINDS = 3, IF_FINITE = 4 };
 
 #if ELEMENT == 4 || ELEMENT == 5
 __device__ inline Number one() { return {1, 0}; }
@@ -175,9 +183,9 @@ __device__ inline T scalar_at(const void* scalar, const void* divisor)
 
 __device__ inline Number coefficient(Number value, const void* scalar, const void* divisor, int kind)
 {
-    if (kind == TIMES_NUMBER) return value * scalar_at<Number>(scalar, divisor);
-    if (kind == TIMES_REAL) return times_real(value, scalar_at<Real>(scalar, divisor));
-    return value;
+    if ((kind & KINDS) == TIMES_NUMBER) value = value * scalar_at<Number>(scalar, divisor);
+    if ((kind & KINDS) == TIMES_REAL) value = times_real(value, scalar_at<Real>(scalar, divisor));
+    return kind & IF_FINITE && !is_finite(value) ? Number() : value;
 }
 
 // ---- a*x + b*y

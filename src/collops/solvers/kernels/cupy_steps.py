@@ -77,6 +77,7 @@ def advance(
     sums: Any,
     places: tuple[int, int, int],
     scratch: tuple[Any, Any, int],
+    keep: bool,
 ) -> None:
     """Take a step, remember where it led, look ahead, and add up how far it went; see :func:`shrinkage.advance`."""
     size, dtype = current.size, current.dtype
@@ -102,6 +103,7 @@ def advance(
             *(np.int32(place) for place in places),
             partial,
             ticket,
+            _YES if keep else _NO,
         ),
     )
     _put_back(now, current)

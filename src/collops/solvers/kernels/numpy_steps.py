@@ -41,6 +41,7 @@ def advance(
     sums: np.ndarray,
     places: tuple[int, int, int],
     scratch: None,
+    keep: bool,
 ) -> None:
     """Take a step, remember where it led, look ahead, and add up how far it went; see :func:`shrinkage.advance`."""
     threshold = _number(threshold)
@@ -55,6 +56,9 @@ def advance(
                 value += v_base
         if rule:
             _shrink(rule, value, threshold, threshold)
+        kept = value
+        if keep and not math.isfinite(_square(value)):
+            kept = np.where(np.isfinite(value), value, v_now)
         if update >= 0 or v_ahead is not None:
             np.subtract(value, v_now, out=v_now)
             if update >= 0:
@@ -62,11 +66,11 @@ def advance(
             if v_ahead is not None:
                 np.multiply(v_now, factor, out=v_ahead)
                 v_ahead += value
-        v_now[...] = value
         if absolute >= 0:
             sums[absolute] += _absolute_sum(value)
         if square >= 0:
             sums[square] += _square(value)
+        v_now[...] = kept
 
 
 def shrink(

@@ -52,6 +52,7 @@ struct Element {
 __device__ inline Element operator+(Element a, Element b) { return {a.re + b.re, a.im + b.im}; }
 __device__ inline Element operator-(Element a, Element b) { return {a.re - b.re, a.im - b.im}; }
 __device__ inline Element operator*(Real a, Element b) { return {a * b.re, a * b.im}; }
+__device__ inline bool is_finite(Element a) { return a.re - a.re == Real(0) && a.im - a.im == Real(0); }
 __device__ inline Real size_of(Element a) { return hypot(a.re, a.im); }
 __device__ inline double square_of(Element a)
 {
@@ -59,6 +60,7 @@ __device__ inline double square_of(Element a)
 }
 #else
 typedef Real Element;
+__device__ inline bool is_finite(Element a) { return a - a == Real(0); }
 __device__ inline Real size_of(Element a) { return a < 0 ? -a : a; }
 __device__ inline double square_of(Element a) { return static_cast<double>(a) * a; }
 #endif
@@ -127,7 +129,8 @@ __device__ inline double block_sum(double sum)
     return sum;
 }
 
-// v = T(base + alpha * gradient); ahead = v + momentum * (v - current); current = v. Either of base and gradient may be
+// v = T(base + alpha * gradient); ahead = v + momentum * (v - current); current = v, or where it is to be
+// kept and v is not finite, what it was. Either of base and gradient may be
 // missing, and ahead too, which may be base. The places are those elements of `sums` to which |v - current|^2, |v| and
 // |v|^2 are added, or -1. The block that finishes last adds up the blocks' sums, always in the same order; atomicInc
 // wraps, so that `ticket` is 0 again when the kernel ends.
@@ -135,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 advance(int rule, double threshold, const void* threshold_scalar, int threshold_doubles, const Element* base,
         double alpha, const Element* gradient, Element* current, Element* ahead, double momentum,
         const void* momentum_scalar, int momentum_doubles, Index n, double* sums, int update_place, int absolute_place,
-        int square_place, double* partial, unsigned* ticket)
+        int square_place, double* partial, unsigned* ticket, int keep)
 {
     const Real t = number(threshold, threshold_scalar, threshold_doubles);
     const Real m = number(momentum, momentum_scalar, momentum_doubles);
@@ -160,7 +163,7 @@ advance(int rule, double threshold, const void* threshold_scalar, int threshold_
                 Element value = !gradient ? v[k] : !base ? a * g[k] : v[k] + a * g[k];
                 value = shrunk(rule, value, t, t);
                 const Element difference = value - now[k];
-                current[i] = value;
+                current[i] = !keep || is_finite(value) ? value : now[k];
                 if (ahead) ahead[i] = value + m * difference;
                 if (update_place >= 0) measured[0] += square_of(difference);
                 if (absolute_place >= 0) measured[1] += size_of(value);

@@ -12,7 +12,7 @@ from collops.errors import LayoutError
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_tolerance
+from collops.solvers.proximal.splitting import FIRST, SECOND, Splitting, check_arguments, check_tolerance
 from collops.solvers.result import SolverResult
 from collops.solvers.run import Run
 from collops.solvers.shrinkage import advance
@@ -28,9 +28,10 @@ class ADMMState:
     x: Any
     z: Any
     u: Any  # the scaled multiplier
+    point: Any  # the next x
     difference: Any  # x - z
     sums: StepSums
-    rebuilt = frozenset({"difference"})
+    rebuilt = frozenset({"point", "difference"})
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class ADMM(Splitting):
 
     tau: float
     gfirst: bool
+    measured = (("x", SECOND), ("difference", FIRST))
     name = "ADMM"
 
     def init(self, operator: Any, data: Any, x0: Any, prompt: bool) -> ADMMState:
@@ -62,14 +64,16 @@ class ADMM(Splitting):
         x, z = data, x0
         sums = self.start(x)
         self.before(sums, self._objective(x) if self.objective else None)
-        return ADMMState(x, z, zeros_like(x), new_array(x.layout, x, x.dtype), sums)
+        point, difference = (new_array(x.layout, x, x.dtype) for _ in range(2))
+        return ADMMState(x, z, zeros_like(x), point, difference, sums)
 
     def step(self, state: ADMMState) -> ADMMState:
         """Find both proximal points, and move the multiplier by their difference."""
         self.begin(state.sums)
         if self.gfirst:
             state.z = self.g._prox_of_sum(1.0, state.x, 1.0, state.u, self.tau, state.z)
-        state.x = self.f._prox_of_sum(1.0, state.z, -1.0, state.u, self.tau, state.x)
+        state.point = self.f._prox_of_sum(1.0, state.z, -1.0, state.u, self.tau, state.point)
+        advance(state.sums, 0, state.x, base=state.point, update=SECOND, keep=True)
         if not self.gfirst:
             state.z = self.g._prox_of_sum(1.0, state.x, 1.0, state.u, self.tau, state.z)
         advance(state.sums, 0, state.difference, base=state.x, alpha=-1.0, gradient=state.z, square=FIRST)

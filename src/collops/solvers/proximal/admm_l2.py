@@ -16,7 +16,14 @@ from collops.solvers.driver import solve
 from collops.solvers.proximal.inner import least_squares
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.operators.l2 import L2
-from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_operator, check_tolerance
+from collops.solvers.proximal.splitting import (
+    FIRST,
+    SECOND,
+    Splitting,
+    check_arguments,
+    check_operator,
+    check_tolerance,
+)
 from collops.solvers.result import SolverResult
 from collops.solvers.run import Run
 from collops.solvers.shrinkage import advance
@@ -73,6 +80,7 @@ class ADMML2(Splitting):
     tau: float
     gfirst: bool
     inner: int
+    measured = (("x", SECOND), ("difference", FIRST))
     name = "ADMM"
 
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> ADMML2State:
@@ -110,7 +118,7 @@ class ADMML2(Splitting):
         per_root = 1 / math.sqrt(self.tau)
         state.right = axpby(per_root, state.z, -per_root, state.u, out=state.right)
         solution = least_squares(self.both, state.data, state.x, self.inner)
-        state.x = axpby(1.0, solution, 0.0, solution, out=state.x)
+        advance(state.sums, 1, state.x, base=solution, update=SECOND, keep=True)
 
     def _objective(self, x: Any, image: Any) -> Any:
         return self.f._value(x) + self.g._value(image)

@@ -20,7 +20,7 @@ _ROUNDING = 4
 
 def positive_definite(operator: LinearOperator, right: Any, start: Any, damp: float, niter: int) -> Any:
     """Return what `niter` iterations of CG make of ``(operator + damp) x = right``. Collective."""
-    method = CG(damp, 0.0)
+    method = CG(damp, 0.0, cautious=False)
     state = method.init(operator, right, start, True)
     floor = _floor(right)
     state.residual_square = _above(state.residual_square, floor)
@@ -32,7 +32,7 @@ def positive_definite(operator: LinearOperator, right: Any, start: Any, damp: fl
 
 def least_squares(operator: LinearOperator, data: Any, start: Any, niter: int) -> Any:
     """Return what `niter` iterations of CGLS make of ``operator x = data``. Collective."""
-    method = CGLS(0.0, 0.0)
+    method = CGLS(0.0, 0.0, cautious=False)
     state = method.init(operator, data, start, True)
     floor = _floor(operator.adjoint(data))
     state.gradient_square = _above(state.gradient_square, floor)

@@ -12,7 +12,14 @@ from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.splitting import FIRST, Splitting, check_arguments, check_operator, check_tolerance
+from collops.solvers.proximal.splitting import (
+    FIRST,
+    SECOND,
+    Splitting,
+    check_arguments,
+    check_operator,
+    check_tolerance,
+)
 from collops.solvers.result import SolverResult
 from collops.solvers.run import Run
 from collops.solvers.shrinkage import advance
@@ -32,8 +39,9 @@ class LinearizedADMMState:
     image: Any  # A x
     difference: Any  # A x - z
     gradient: Any  # A^H (A x - z + u)
+    point: Any  # the next x
     sums: StepSums
-    rebuilt = frozenset({"image", "gradient"})
+    rebuilt = frozenset({"image", "gradient", "point"})
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class LinearizedADMM(Splitting):
 
     tau: float
     mu: float
+    measured = (("x", SECOND), ("difference", FIRST))
     name = "Linearised ADMM"
 
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> LinearizedADMMState:
@@ -67,8 +76,8 @@ class LinearizedADMM(Splitting):
         difference = axpby(1.0, image, -1.0, z, out=new_array(operator.range, x, x.dtype))
         sums = self.start(difference, x)
         self.before(sums, self._objective(x, image) if self.objective else None)
-        gradient = new_array(operator.domain, x, x.dtype)
-        return LinearizedADMMState(operator, x, z, zeros_like(z), image, difference, gradient, sums)
+        gradient, point = (new_array(operator.domain, x, x.dtype) for _ in range(2))
+        return LinearizedADMMState(operator, x, z, zeros_like(z), image, difference, gradient, point, sums)
 
     def step(self, state: LinearizedADMMState) -> LinearizedADMMState:
         """Find both proximal points, and move the multiplier by their difference."""
@@ -76,7 +85,8 @@ class LinearizedADMM(Splitting):
         self.begin(state.sums)
         state.difference = axpby(1.0, state.u, 1.0, state.difference, out=state.difference)
         state.gradient = operator._adjoint(state.difference, state.gradient)
-        state.x = self.f._prox_of_sum(1.0, state.x, -self.mu / self.tau, state.gradient, self.mu, state.x)
+        state.point = self.f._prox_of_sum(1.0, state.x, -self.mu / self.tau, state.gradient, self.mu, state.point)
+        advance(state.sums, 1, state.x, base=state.point, update=SECOND, keep=True)
         state.image = operator._forward(state.x, state.image)
         state.z = self.g._prox_of_sum(1.0, state.image, 1.0, state.u, self.tau, state.z)
         advance(state.sums, 0, state.difference, base=state.image, alpha=-1.0, gradient=state.z, square=FIRST)

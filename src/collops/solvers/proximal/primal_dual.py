@@ -79,6 +79,7 @@ class PrimalDual(Splitting):
     theta: float
     gfirst: bool
     z: Any
+    measured = (("y", SECOND), ("x", FIRST))
     name = "Primal-dual"
 
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> PrimalDualState:
@@ -127,7 +128,9 @@ class PrimalDual(Splitting):
         if self.z is not None:
             state.gradient = axpby(1.0, self.z, 1.0, state.gradient, out=state.gradient)
         state.point = self.f._prox_of_sum(1.0, state.x, -tau, state.gradient, tau, state.point)
-        advance(state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=self.theta, update=FIRST)
+        advance(
+            state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=self.theta, update=FIRST, keep=True
+        )
 
     def _objective(self, operator: LinearOperator, x: Any, image: Any) -> Any:
         value = self.f._value(x) + self.g._value(operator._forward(x, image))

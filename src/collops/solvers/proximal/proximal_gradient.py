@@ -133,6 +133,7 @@ class ProximalGradient(Splitting):
             ahead=ahead if accelerated else None,
             momentum=momentum,
             update=FIRST,
+            keep=True,
         )
         self.finish(state.sums, self._objective(state.x, iteration) if self.objective else None)
         if self.epsg.varies:

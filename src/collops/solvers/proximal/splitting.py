@@ -46,6 +46,7 @@ class Splitting:
     objective: bool
     stops = frozenset({"tol", "rtol"})
     width = 4
+    measured = (("x", FIRST),)  # arrays in the order of an iteration, and the numbers that show if they are finite
 
     def start(self, *arrays: Any) -> StepSums:
         """Return the sums of an iteration over arrays."""
@@ -92,6 +93,10 @@ class Splitting:
         if self.rtol is not None and objective < self.rtol * first[_OBJECTIVE]:
             return Status.CONVERGED
         return None
+
+    def suspect(self, row: Row, iteration: int) -> str:
+        """Return the array that was first not finite."""
+        return next((name for name, place in self.measured if row[place] - row[place] != 0), "objective")
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual; NaN before the first iteration."""
