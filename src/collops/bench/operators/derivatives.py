@@ -107,7 +107,7 @@ def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
             theirs = module.MPIStackedVStack([peer.block_diag([local]), module.MPILaplacian(dims, dtype="float32")])
             start = peer.like(zeros(operator.domain, comm=comm, dtype="float32", engine=context.engine), False)
             solvers[PEER] = partial(peer.cgls, theirs, peer.like(data, False), start)
-        short, long = (5, 15) if context.options.quick else (20, 220)
+        short, long = (5, 15) if context.options.quick else (20, 120)
         programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}
         yield Measurement(
             "CGLS of [BlockDiag of first derivatives; Laplacian]",

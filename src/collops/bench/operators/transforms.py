@@ -13,6 +13,7 @@ from math import isqrt
 from typing import Any
 
 import numpy as np
+from scipy.fft import next_fast_len
 
 from collops.bench.operators.case import Case
 from collops.bench.operators.sizes import Size, sizes_of
@@ -38,8 +39,9 @@ def cases(context: Context) -> Iterator[Case]:
 
 def _fourier(context: Context, size: Size) -> Iterator[Case]:
     comm, dtype = context.comm, _COMPLEX[size.dtype]
-    side = isqrt(size.elements * comm.size)
-    edge = max(comm.size, round((size.elements * comm.size) ** (1 / 3)))
+    # Lengths with small factors only: FFTW plans others for minutes.
+    side = next_fast_len(isqrt(size.elements * comm.size))
+    edge = next_fast_len(max(comm.size, round((size.elements * comm.size) ** (1 / 3))))
     for name, kind, dims in (("FFT2D", FFT2D, (side, side)), ("FFTND", FFTND, (edge, edge, edge))):
         axes = tuple(range(len(dims)))
         peer: Callable[[Peer], Any] | None = partial(_fourier_of_peer, name=name, dims=dims, axes=axes, dtype=dtype)
