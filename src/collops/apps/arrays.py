@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from collops.errors import InputError
 
-__all__ = ["check_kind", "is_zarr", "open_array", "read_rows"]
+__all__ = ["check_kind", "is_zarr", "open_array", "open_npy", "read_rows"]
 
 
 def check_kind(path: Path, *others: str) -> None:
@@ -82,16 +83,23 @@ def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
     """
     if not path.exists():
         raise InputError(f"{path} does not exist: check the name")
-    array, group = _open_zarr(path, names) if is_zarr(path) else (_open_npy(path), None)
+    array, group = _open_zarr(path, names) if is_zarr(path) else (open_npy(path), None)
     if np.dtype(array.dtype).kind not in "fiu":
         raise InputError(f"{path} holds {array.dtype}: save real numbers")
     return array, group
 
 
-def _open_npy(path: Path) -> np.ndarray:
+def open_npy(path: Path) -> np.ndarray:
+    """Open a file of NumPy; what it promises beyond its own size is refused, and nothing in it is executed.
+
+    Raises
+    ------
+    InputError
+        If it is missing or damaged, or holds objects or several arrays.
+    """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as problem:
+    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as problem:
         raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.apps.arrays import open_npy
 from collops.apps.job import Listener
 from collops.apps.solve.mesh import poisson
 from collops.apps.solve.options import Options
@@ -145,10 +146,7 @@ def _with_noise(data: np.ndarray, options: Options) -> np.ndarray:
 
 def _read_rhs(path: str, rows: int) -> np.ndarray:
     if Path(path).suffix.lower() == ".npy":
-        try:
-            data = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as problem:
-            raise InputError(f"cannot read {path}: {problem}") from None
+        data = np.array(open_npy(Path(path)))
     else:
         data = read_matrix(path).toarray()
     if data.size != rows or data.dtype.kind not in "biufc":
