@@ -166,7 +166,8 @@ class DistributedArray(Arithmetic):
             if other is NotImplemented:
                 return NotImplemented
         if reflected:
-            return self._like(function(other, self.local_array))
+            # What stands first decides on the result's type.
+            return self._like(self.engine.adopt(function(other, self.local_array)))
         return self._like(function(self.local_array, other))
 
     def _unary(self, function: Callable[[Any], Any]) -> Self:

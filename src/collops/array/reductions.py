@@ -194,7 +194,9 @@ def _combined(x: AnyArray, axis: Axis, partial: _Partial, op: str) -> Any:
     result: Any = None
     for leaf, counted in zip(x.leaves, x._plan.counted, strict=True):
         part = xp.asarray(partial(leaf.local_array, tuple(range(leaf.ndim)) if axes is None else axes))
-        if op == "sum" and not counted:
+        if op == "sum" and len(x.leaves) > 1 and not x.engine.keeps and leaf.layout.is_replicated:
+            part = x.engine.shared(part, x._plan.communicator) * counted
+        elif op == "sum" and not counted:
             part = xp.zeros_like(part)
         result = part if result is None else getattr(xp, function)(result, part)
     communicator = x._plan.communicator
@@ -205,7 +207,7 @@ def _combined(x: AnyArray, axis: Axis, partial: _Partial, op: str) -> Any:
         return result
     if op in ("min", "max") and result.dtype.kind not in "biu":
         return _extreme_with_nan(xp, result, communicator, op)
-    return communicator.allreduce(result, op)
+    return communicator.allreduce(x.engine.adopt(result), op)
 
 
 _COMBINE = {"sum": "add", "min": "minimum", "max": "maximum", "land": "logical_and", "lor": "logical_or"}

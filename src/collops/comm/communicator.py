@@ -85,6 +85,7 @@ class Communicator:
         self._watch = watch
         self._derive = derive
         self.calls = calls
+        self._traced: Transport | None = None
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
@@ -558,6 +559,12 @@ class Communicator:
         return self._plans % FIRST_USER_TAG
 
     def _plane(self, engine: Engine) -> Transport:
+        if not engine.keeps and self.size > 1:
+            if self._traced is None:
+                from collops.comm.jax_wire import JaxTransport
+
+                self._traced = JaxTransport(self)
+            return self._traced
         if engine.memory == "host":
             return self._host
         if self._device is None:

@@ -120,9 +120,9 @@ class ExchangePlan:
         if messages.active:
             messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
         transport = self.comm.transport_of(target)
-        if transport.by_address:
-            return self._start_by_address(transport, sources, target, engine.xp, aside)
         xp = engine.xp
+        if transport.by_address:
+            return self._start_by_address(transport, sources, target, xp, aside)
         sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, *_ in self._sends]
         landings = []
         for peer, _, box, shape, _ in self._receives:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax
@@ -30,6 +31,18 @@ class JaxEngine(Engine):
     def adopt(self, array: Any) -> Any:
         """Return `array` in a variable."""
         return array if isinstance(array, Variable) else Variable(array)
+
+    def shared(self, number: Any, comm: Any) -> Any:
+        """Return what all ranks of `comm` hold, whose cotangent is the sum of theirs."""
+        if comm is None or comm.size == 1 or not isinstance(number, jax.Array | Variable):
+            return number
+        value = value_of(number)
+        if not jnp.issubdtype(value.dtype, jnp.inexact):
+            return number
+        calls = importlib.import_module("collops.jax")
+        # The adjoint of a sum over the ranks whose result counts once: nothing moves, and its own adjoint is the sum.
+        (value,) = jax.linear_transpose(lambda v: calls.allreduce(v, comm=comm, cotangents="replicated"), value)(value)
+        return Variable(value) if isinstance(number, Variable) else value
 
     def synchronize(self) -> None:
         """Wait until all work is done."""

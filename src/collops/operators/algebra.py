@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from collops.array import StackedArray, axpby
+from collops.backend import engine_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Buffers, LinearOperator, is_complex
 
@@ -45,7 +47,7 @@ def combination(terms: Sequence[tuple[Any, LinearOperator]]) -> LinearOperator:
             flat += [(value * inner, part) for inner, part in term.terms]
         else:
             flat.append((value, term))
-    if len(flat) == 1 and flat[0][0] == 1:
+    if len(flat) == 1 and isinstance(flat[0][0], Number) and flat[0][0] == 1:
         return flat[0][1]
     return Combination(flat)
 
@@ -160,11 +162,13 @@ class Combination(LinearOperator):
                 raise LayoutError(f"operators can be added when their layouts are the same, not {first!r} and {term!r}")
         dtype = np.result_type(*(term.dtype for _, term in self.terms))
         for coefficient, _ in self.terms:
-            dtype = np.result_type(dtype, coefficient)
+            dtype = np.result_type(
+                dtype, coefficient if isinstance(coefficient, Number) else coefficient.dtype.type(0).item()
+            )
         super().__init__(first.domain, first.range, dtype, first.comm)
         self.capturable = all(term.capturable for _, term in self.terms)
         self._forward_terms = [(coefficient, term._forward) for coefficient, term in self.terms]
-        self._adjoint_terms = [(np.conjugate(coefficient).item(), term._adjoint) for coefficient, term in self.terms]
+        self._adjoint_terms = [(coefficient.conjugate(), term._adjoint) for coefficient, term in self.terms]
         self._buffers = Buffers()
 
     def _forward(self, x: Any, out: Any) -> Any:
@@ -182,7 +186,7 @@ class Combination(LinearOperator):
             part = apply_next(x, self._buffers.get(layout, layout, x, total.dtype))
             total = axpby(coefficient, part, total_coefficient, total, out=total)
             total_coefficient = 1
-        if total_coefficient != 1:
+        if not (isinstance(total_coefficient, Number) and total_coefficient == 1):
             total *= total_coefficient
         return total
 
@@ -325,5 +329,8 @@ def _conjugate(x: Any, out: Any) -> Any:
 
 
 def _as_number(value: Any) -> Any:
-    """Return a coefficient as a Python number, which takes part in NumPy's promotion without widening the arrays."""
-    return value.item() if hasattr(value, "item") else value
+    """Return a coefficient as a Python number, which takes part in NumPy's promotion without widening the arrays.
+
+    One of JAX stays what it is, because it may be traced.
+    """
+    return value.item() if hasattr(value, "item") and engine_of(value).keeps else value

@@ -53,7 +53,8 @@ def applied_on_host(forward: Function, adjoint: Function, shape: tuple[int, int]
     def transposed(_: Any, cotangent: Any) -> Any:
         # JAX transposes without conjugation.
         result = call(adjoint, columns, cotangent.conj()).conj()
-        return (result.real if x.dtype.kind != "c" else result).astype(x.dtype)
+        return (result.real if given.kind != "c" else result).astype(given)
 
-    value = x.value.reshape(columns)
+    # Not asked for later: what a variable holds is then another trace's affair.
+    value, given = x.value.reshape(columns), x.dtype
     return Variable(jax.custom_derivatives.linear_call(lambda _, v: call(forward, rows, v), transposed, (), value))

@@ -140,18 +140,25 @@ class Spread:
         One per local operator: ``apply(x, out)``.
     extents : sequence of int
         Length of each piece.
+    layout : Layout
+        Of the vector.
+    comm : Communicator
+        The ranks that hold it; only those of one group of the layout's mask. Collective.
     """
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_comm", "_parts")
 
-    def __init__(self, applies: Sequence[Apply], extents: Sequence[int]) -> None:
+    def __init__(self, applies: Sequence[Apply], extents: Sequence[int], layout: Layout, comm: Communicator) -> None:
         self._parts = list(zip(applies, cut(extents), strict=True))
+        self._comm = comm if layout.mask is None else comm.subgroup(layout.mask)
 
     def __call__(self, copies: Any, split: Any) -> Any:
         """Fill the distributed array `split` from `copies`. No message."""
-        source, target = flat(copies.local_array), split.local_array
+        source, target = copies.engine.shared(flat(copies.local_array), self._comm), split.local_array
         for apply, piece in self._parts:
             apply(source, target[piece])
+        if not self._parts and not copies.engine.keeps:
+            target[...] = source[:0]  # a rank without operators takes part in sums of cotangents
         return split
 
 

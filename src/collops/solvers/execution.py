@@ -120,7 +120,7 @@ def open_execution(
         raise InputError(f"graph must be True, False or 'auto', not {graph!r}")
     if not graph:
         return EagerExecution(method, history)
-    if engine.memory == "host":
+    if engine.memory == "host" or not engine.keeps:
         reason = "" if graph == "auto" else "arrays on the host have no CUDA graphs"
     elif (obstacle := next((part for part in parts if not part.capturable), None)) is not None:
         reason = f"{type(obstacle).__name__} cannot be captured"

@@ -114,7 +114,7 @@ def open_history(engine: Engine, width: int, capacity: int, lag: int | None, com
     """
     if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int | np.integer) or lag < 0):
         raise InputError(f"lag must be an integer of at least 0, not {lag!r}")
-    if engine.memory == "host":
+    if engine.memory == "host" or not engine.keeps:
         return HostHistory()
     from collops.solvers.device_history import DeviceHistory
 

@@ -57,6 +57,10 @@ def _functions(engine: Engine) -> Any:
         from collops.solvers.kernels import lsqr
 
         return lsqr
+    if engine.name == "jax":
+        from collops.solvers.kernels import jax_lsqr
+
+        return jax_lsqr
     return _OnHost
 
 

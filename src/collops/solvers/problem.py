@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,17 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 
-__all__ = ["agreed", "check_number", "check_problem", "group_of", "real_dtype", "starting_point", "working_dtype"]
+__all__ = [
+    "agreed",
+    "check_number",
+    "check_problem",
+    "group_of",
+    "is_traced",
+    "real_dtype",
+    "starting_point",
+    "takes_part",
+    "working_dtype",
+]
 
 
 def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
@@ -55,15 +66,28 @@ def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
     Raises
     ------
     InputError
-        If it is no finite real number of at least `smallest`.
+        If it is no finite real number of at least `smallest`. What JAX is tracing has no value, and passes.
     """
     try:
         number = float(value)
     except (TypeError, ValueError):
+        if is_traced(value) and value.ndim == 0:
+            return value
         number = float("nan")
     if not smallest <= number < float("inf"):
         raise InputError(f"{name} must be a finite number of at least {smallest:g}, not {value!r}")
     return number
+
+
+def is_traced(value: Any) -> bool:
+    """Return whether `value` is an array without a value yet, in a program that JAX is tracing."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
+
+
+def takes_part(coefficient: Any) -> bool:
+    """Return whether a coefficient can be other than 0: as a number, or because JAX is tracing it."""
+    return is_traced(coefficient) or coefficient != 0
 
 
 def working_dtype(operator: LinearOperator, data: Any, x0: Any) -> np.dtype:

@@ -28,3 +28,4 @@ class Run(TypedDict, total=False):
     checkpoint: str | PathLike[str] | None
     every: int | str | None
     resume: bool
+    differentiate: str

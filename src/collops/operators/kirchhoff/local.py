@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, engine_of, repeatable
 from collops.backend import engine as engine_called
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.kirchhoff.fixed_point import FixedTables
@@ -178,6 +178,11 @@ class LocalKirchhoff:
         self, tables: FixedTables, taps: np.ndarray, center: int, kernels: str | None, threads: int | None
     ) -> _Kernels:
         if self.engine.name == "cupy":
+            if repeatable():
+                raise InputError(
+                    "Kirchhoff modelling on GPUs adds in an order that changes from run to run: use the numpy engine, or "
+                    "leave out COLLOPS_DETERMINISTIC"
+                )
             if kernels is not None or threads is not None:
                 raise InputError("kernels and threads are for the numpy engine only; leave them out on a GPU")
             from collops.operators.kirchhoff.gpu import CudaKernels

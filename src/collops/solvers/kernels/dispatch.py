@@ -13,6 +13,7 @@ __all__ = ["step_kernels_for"]
 _MODULES = {
     "numpy": "collops.solvers.kernels.numpy_steps",
     "cupy": "collops.solvers.kernels.cupy_steps",
+    "jax": "collops.solvers.kernels.jax_steps",
 }
 
 

@@ -1,0 +1,260 @@
+"""Solvers on JAX: the loop over all iterations as one compiled program, which can be differentiated.
+
+The program is traced from the method as it is: ``init``, then a ``while_loop`` of ``step`` whose condition evaluates
+the method's tests on the device. A program is kept with its operator, whose arrays are arguments of it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from collops.array import zeros
+from collops.errors import InputError, UnsupportedTypeError
+from collops.jax_engine import Variable, value_of
+from collops.solvers.carried import carried, put_back
+from collops.solvers.method import Method
+from collops.solvers.problem import working_dtype
+from collops.solvers.result import SolverResult, Status
+
+__all__ = ["TracedResult", "can_be_compiled", "solve_compiled", "traces"]
+
+_STATUSES = list(Status)
+_GOES_ON = -1
+
+_programs: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
+_traces = 0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class TracedResult:
+    """The outcome of a solver in a program of JAX that is being traced. A pytree.
+
+    Attributes
+    ----------
+    x : DistributedArray or StackedArray
+        The solution.
+    iterations : 0-d array
+        Iterations that `x` has had.
+    residual_norms : array
+        Norm of the residual before the first iteration and after each one; NaN for those that were not needed.
+    code : 0-d array
+        Which status the solver ended with, as its number.
+    """
+
+    x: Any
+    iterations: Any
+    residual_norms: Any
+    code: Any
+
+    @property
+    def status(self) -> Status:
+        """Why the solver stopped; known where the program has run."""
+        return _STATUSES[int(self.code)]
+
+
+def can_be_compiled(method: Any, data: Any) -> bool:
+    """Return whether the loop of a method can be one program; otherwise its steps run one by one.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it cannot and a program is being traced, in which no step knows its numbers.
+    """
+    if hasattr(method, "tests"):
+        return True
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(data)):
+        raise UnsupportedTypeError(
+            f"{method.name} has no tests that JAX can trace: call it outside of jit and grad, or use one of cg, cgls, "
+            "lsqr, ista and fista"
+        )
+    return False
+
+
+def traces() -> int:
+    """Return how many programs have been traced so far in this process."""
+    return _traces
+
+
+def solve_compiled(
+    method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
+) -> SolverResult | TracedResult:
+    """Run a method to its end in one program. Collective; parameters as for :func:`collops.solvers.driver.solve`.
+
+    Parameters
+    ----------
+    differentiate : {"implicit", "unroll"}
+        What a derivative of the solution is: that of the equations that it solves, by one more solution with the
+        adjoint, or that of all iterations.
+
+    Returns
+    -------
+    SolverResult or TracedResult
+        The latter while a program is being traced.
+
+    Raises
+    ------
+    InputError
+        If `differentiate` is none of these.
+    """
+    if differentiate not in ("implicit", "unroll"):
+        raise InputError(f"differentiate must be 'implicit' or 'unroll', not {differentiate!r}")
+    begin = time.perf_counter()
+    program = _program(method, operator, data, x0, niter, differentiate)
+    x, iterations, rows, code, details = program(data, x0)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, iterations, rows))):
+        return TracedResult(x, iterations, value_of(method.residual_norms(Variable(rows))), code)
+    done = int(iterations)
+    rows = np.asarray(rows, np.float64)[: done + 1]
+    seconds = time.perf_counter() - begin
+    return SolverResult(
+        x=x,
+        status=_STATUSES[int(code)],
+        iterations=done,
+        residual_norms=method.residual_norms(rows),
+        seconds=seconds,
+        seconds_per_iteration=seconds / max(1, done),
+        execution="compiled loop",
+        details=method.details(details, rows),
+    )
+
+
+def _program(
+    method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
+) -> Callable[[Any, Any], Any]:
+    """Return the compiled program of a problem: the one that there is, or a new one."""
+    try:
+        key = (method, data.layout, data.dtype, None if x0 is None else x0.dtype, niter, differentiate)
+        hash(key)
+    except TypeError:
+        key = None  # an option is being traced
+    known = _programs.setdefault(operator, {})
+    if key is not None and key in known:
+        return known[key]
+
+    def run(data: Any, x0: Any) -> Any:
+        return _run(method, operator, data, x0, niter, differentiate)
+
+    global _traces  # noqa: PLW0603 - a count
+    _traces += 1
+    closed, shapes = jax.make_jaxpr(run, return_shape=True)(data, x0)
+    structure = jax.tree.structure(shapes)
+    jit = _jit(data.comm)
+    compiled = jit(lambda constants, leaves: jax.core.eval_jaxpr(closed.jaxpr, constants, *leaves))
+
+    def program(data: Any, x0: Any) -> Any:
+        # What the operator holds would otherwise be copied into the program.
+        return jax.tree.unflatten(structure, compiled(closed.consts, jax.tree.leaves((data, x0))))
+
+    if key is not None and not any(isinstance(constant, jax.core.Tracer) for constant in closed.consts):
+        known[key] = program
+    return program
+
+
+def _jit(comm: Any) -> Callable[..., Any]:
+    """Return what compiles programs of these ranks: with messages, what keeps their order at the least cost."""
+    if comm.size == 1:
+        return jax.jit
+    import importlib
+
+    return importlib.import_module("collops.jax").jit
+
+
+def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str) -> Any:
+    """Return solution, number of iterations, rows, number of the status, and the state's numbers, all to be traced."""
+    if differentiate == "unroll" or not hasattr(method, "optimality"):
+        return _loop(method, operator, data, x0, niter, unroll=differentiate == "unroll")
+
+    def iterated(_: Any, guess: Any) -> Any:
+        # JAX takes no derivative in here: neither by these, nor by what the operator is made of.
+        x, *rest = _loop(method, operator, data, x0, niter, unroll=False)
+        return x, tuple(rest)
+
+    guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
+    x, rest = lax.custom_root(
+        lambda z: method.optimality(operator, data, z), guess, iterated, _tangent(method, operator, niter), has_aux=True
+    )
+    return x, *rest
+
+
+def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bool) -> Any:
+    state = method.init(operator, data, x0, True)
+    first = _row(method, state)
+    rows = jnp.full((niter + 1, method.width), jnp.nan, first.dtype).at[0].set(first)
+    begin = [lax.convert_element_type(value, value.dtype) for value in carried(state)]
+
+    def goes_on(loop: Any) -> Any:
+        _, rows, iteration = loop
+        return (iteration < niter) & (_code(method, rows[iteration], rows[0]) == _GOES_ON)
+
+    def advance(loop: Any) -> Any:
+        nonlocal state
+        values, rows, iteration = loop
+        put_back(state, values)
+        state = method.step(state)
+        after = [lax.convert_element_type(new, old.dtype) for new, old in zip(carried(state), values, strict=True)]
+        return after, rows.at[iteration + 1].set(_row(method, state).astype(rows.dtype)), iteration + 1
+
+    loop = (begin, rows, jnp.zeros((), np.int32))
+    if unroll:
+        loop, _ = lax.scan(
+            lambda loop, _: (lax.cond(goes_on(loop), advance, lambda same: same, loop), None), loop, length=niter
+        )
+    else:
+        loop = lax.while_loop(goes_on, advance, loop)
+    values, rows, iterations = loop
+    put_back(state, values)
+    state = method.finalize(state)
+    code = _code(method, rows[iterations], rows[0])
+    code = jnp.where(code == _GOES_ON, _STATUSES.index(Status.ITERATION_LIMIT), code)
+    return state.x, iterations, rows, code, _Details(getattr(state, "variance", None))
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class _Details:
+    """What methods tell besides the numbers of the iterations."""
+
+    variance: Any
+
+
+def _row(method: Any, state: Any) -> Any:
+    numbers = value_of(method.monitor(state))
+    return numbers if isinstance(numbers, jax.Array) else jnp.stack([jnp.asarray(value_of(n)) for n in numbers])
+
+
+def _code(method: Any, row: Any, first: Any) -> Any:
+    """Return the number of the first test that is passed."""
+    code = jnp.asarray(_GOES_ON, np.int32)
+    for passed, status in reversed(list(method.tests(tuple(row), tuple(first)))):
+        code = jnp.where(passed, _STATUSES.index(status), code)
+    return code
+
+
+def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any]:
+    """Return what solves the equations of a method for another right-hand side, in either direction."""
+    from collops.solvers.cg import CG
+
+    normal, shift = method.normal(operator)
+
+    def solved(_: Any, right: Any) -> Any:
+        # The equations are linear with the operator -(normal + shift).
+        tiny = (100 * float(jnp.finfo(right.dtype).eps)) ** 2
+        return -_loop(CG(shift, tiny * right.vdot(right).real), normal, right, None, 2 * niter, unroll=False)[0]
+
+    def transposed(matvec: Any, right: Any) -> Any:
+        return solved(matvec, right.conj()).conj()
+
+    def tangent(linear: Any, right: Any) -> Any:
+        return lax.custom_linear_solve(linear, right, solved, transposed)
+
+    return tangent
