@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -13,7 +14,7 @@ import typer
 
 from collops.apps.stages import raised_together
 from collops.cli.console import Progress, console, show
-from collops.cli.errors import guarded
+from collops.cli.errors import guarded, report
 from collops.cli.launch import launch, started
 from collops.errors import InputError
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = ["run_job", "with_world"]
+
+# Launchers end with the number of the signal, or with 128 more.
+_DEATHS = {
+    int(number): number.name
+    for number in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
+}
 
 
 def with_world(
@@ -65,7 +72,10 @@ def with_world(
                 check()
             launcher = started()
             if launcher is None and ranks is not None and ranks > 1:
-                return launch(ranks, sys.argv[1:])
+                code = launch(ranks, sys.argv[1:])
+                if (name := _DEATHS.get(code % 128)) is not None:
+                    report(command, f"a rank died of {name}, which ended the others")
+                return code
             from collops.comm import world
 
             # World of one by hand: MPI is not even loaded where nothing else asks for it.
