@@ -18,7 +18,7 @@ import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["Engine", "engine", "engine_of", "memory_of", "when_made"]
+__all__ = ["Engine", "engine", "engine_of", "memory_of", "repeatable", "when_made"]
 
 
 class Engine:
@@ -208,3 +208,17 @@ def _recognise(array: Any) -> Engine:
     if jax is not None and (isinstance(array, jax.Array) or type(array).__module__.startswith("collops.jax_engine")):
         return engine("jax")
     raise UnsupportedTypeError(f"{type(array).__module__}.{type(array).__qualname__} is no array of numpy, cupy or jax")
+
+
+def repeatable() -> bool:
+    """Return whether the environment's ``COLLOPS_DETERMINISTIC`` asks for the same bits in every run.
+
+    Raises
+    ------
+    InputError
+        If it is neither 0 nor 1.
+    """
+    text = os.environ.get("COLLOPS_DETERMINISTIC", "").strip()
+    if text not in ("", "0", "1"):
+        raise InputError(f"COLLOPS_DETERMINISTIC={text!r}: give 1 for the same bits in every run, or 0")
+    return text == "1"

@@ -13,9 +13,9 @@ import numpy as np
 from collops.backend import Engine, engine_of, repeatable
 from collops.backend import engine as engine_called
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.host_calls import applied_on_host
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.geometry import checked_wavelet
-from collops.operators.host_calls import applied_on_host
 from collops.operators.local import store
 
 __all__ = ["LocalKirchhoff"]
@@ -180,8 +180,8 @@ class LocalKirchhoff:
         if self.engine.name == "cupy":
             if repeatable():
                 raise InputError(
-                    "Kirchhoff modelling on GPUs adds in an order that changes from run to run: use the numpy engine, or "
-                    "leave out COLLOPS_DETERMINISTIC"
+                    "Kirchhoff modelling on GPUs adds in an order that changes from run to run: use the numpy engine, "
+                    "or leave out COLLOPS_DETERMINISTIC"
                 )
             if kernels is not None or threads is not None:
                 raise InputError("kernels and threads are for the numpy engine only; leave them out on a GPU")
