@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, engine_of, repeatable
 from collops.comm.given import checked_communicator
 from collops.errors import REFUSALS
 from collops.graph.derived import Derived
@@ -122,7 +122,7 @@ class StarForest(Derived):
         self.nleaves = len(self.leaves)
         self.leaf_space = int(self.leaves.max()) + 1 if self.nleaves else 0
         self.wire = wire
-        self.deterministic = deterministic
+        self.deterministic = deterministic or repeatable()
         self.plan: Plan = plan_of(comm, *edges.arrays)
         self._tag = comm.next_plan_tag()
         self._channels: dict[Any, Channel | None] = {}
