@@ -48,7 +48,8 @@ class Piece(NamedTuple):
 
 def pieces(recording: profile.Recording) -> list[tuple[str, int, int]]:
     """Return what this rank did, in nanoseconds of the time of day; the message is the rest of the adjoint."""
-    spans = {span.label: (span.begin + recording.epoch, span.end + recording.epoch) for span in recording.spans}
+    epoch = recording.epoch
+    spans = {s.label: (s.begin + epoch, s.end + epoch) for s in recording.spans if s.end is not None}
     inside = spans["local adjoint"]
     return [
         ("local forward", *spans["local forward"]),
@@ -83,7 +84,7 @@ def main() -> None:
     A = collops.VStack([Marked(np.random.default_rng(comm.rank).normal(size=(ROWS, COLUMNS)))], comm)
     x, y = collops.ones(A.domain, comm=comm), collops.empty(A.range, comm=comm)
     gradient = collops.empty(A.domain, comm=comm)
-    turns = []
+    turns, forward, adjoint = [], profile.MessageCounts(), profile.MessageCounts()
     for _ in range(TURNS):
         comm.barrier()
         with profile.record() as recording:

@@ -84,7 +84,7 @@ def is_not_run(command: str, folder: Path) -> None:
 
 # Each command matches one line: how it is looked at, and why not more.
 TABLE = [
-    (r"(COLLOPS_PROFILE=\S+ )?(mpiexec -n 4 )?python program\.py", runs_first_program, "two ranks instead of four"),
+    (r"(COLLOPS_(PROFILE|CHECK)=\S+ )?(mpiexec -n 4 )?python program\.py", runs_first_program, "two ranks, not four"),
     (r"COLLOPS_ENGINE=cupy mpiexec -n 4 python program\.py", is_not_run, "needs GPUs; tests/gpu has CuPy's arrays"),
     (rf"{LAUNCHER}collops( .*)?", is_understood, "tests/cli and tests/apps run the commands on small problems"),
     (r"make \w+", is_a_target, "needs a network, and takes minutes"),
