@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collops.bench.jacobi_plot import draw_scaling
+from collops.bench.prediction import scaling_of
 from collops.bench.reading import read_record
 from collops.bench.record import Measurement, Record
+from collops.bench.scaling_plot import draw_predictions
 from collops.bench.speed import bytes_in_words, place, speed_rows, three_digits
 from collops.bench.starforest_plot import draw_wires, panels_of
 from collops.errors import InputError
@@ -16,7 +18,16 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_bandwidth", "plot_jacobi", "plot_speedups", "plot_wires", "read_folder", "read_records", "write_plots"]
+__all__ = [
+    "plot_bandwidth",
+    "plot_jacobi",
+    "plot_scaling",
+    "plot_speedups",
+    "plot_wires",
+    "read_folder",
+    "read_records",
+    "write_plots",
+]
 
 
 def read_folder(folder: str | Path) -> dict[str, Record]:
@@ -69,6 +80,8 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
             machines.setdefault(record.machine_name, []).append(record)
     for machine, there in machines.items():
         written.append(plot_jacobi(there, folder / f"jacobi-{machine}.png"))
+    if _scales(records):
+        written.append(plot_scaling(records, folder / "scaling.png"))
     places: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         shown = any(m.headline is not None and m.speedup is not None for m in record.measurements)
@@ -139,6 +152,23 @@ def plot_wires(record: Record, path: str | Path) -> Path:
     figure = _figure(width=13, height=1.0 + 2.8 * (-(-len(panels_of(record)) // 4)))
     draw_wires(figure, record)
     figure.suptitle(f"Star forests, {place(record)}, float64: time of one call")
+    return _save(figure, path)
+
+
+def _scales(records: Sequence[Record]) -> bool:
+    """Whether there is a machine whose limits were measured, and work on several numbers of ranks."""
+    machines = {record.machine_name for record in records if record.benchmark == "limits"}
+    runs = {(record.machine_name, record.ranks) for record in records if record.benchmark == "scaling"}
+    return any(len([1 for machine, _ in runs if machine == name]) > 1 for name in machines)
+
+
+def plot_scaling(records: Sequence[Record], path: str | Path) -> Path:
+    """Plot how work scales, as it was measured and as a model of it says of more ranks."""
+    scaling = scaling_of(records)
+    figure = _figure(width=3.1 * len(scaling.models), height=6.4)
+    draw_predictions(figure, scaling)
+    machine = place(scaling.records[-1]).split(" x ")[-1]
+    figure.suptitle(f"{machine}: measured (dots) and predicted (lines; grey where the first node ends)")
     return _save(figure, path)
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "SpeedRow",
     "bytes_in_words",
     "place",
+    "replace_between",
     "seconds_in_words",
     "speed_rows",
     "speed_table",
@@ -97,7 +98,12 @@ def speed_table(records: Sequence[Record]) -> str:
 
 
 def update_readme(path: str | Path, records: Sequence[Record]) -> None:
-    """Replace what stands between the two markers in a Markdown file by the table of speed.
+    """Replace what stands between the two markers in a Markdown file by the table of speed."""
+    replace_between(path, BEGIN, END, speed_table(records))
+
+
+def replace_between(path: str | Path, begin: str, end: str, content: str) -> None:
+    """Replace what stands between two markers in a Markdown file.
 
     Raises
     ------
@@ -106,12 +112,12 @@ def update_readme(path: str | Path, records: Sequence[Record]) -> None:
     """
     path = Path(path)
     try:
-        text = path.read_text()
-        if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-            raise InputError(f"{path} needs the lines {BEGIN} and {END}, once and in this order")
-        before, _, rest = text.partition(BEGIN)
-        after = rest.partition(END)[2]
-        path.write_text(f"{before}{BEGIN}\n{speed_table(records)}\n{END}{after}")
+        text = path.read_text(encoding="utf-8")
+        if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+            raise InputError(f"{path} needs the lines {begin} and {end}, once and in this order")
+        before, _, rest = text.partition(begin)
+        after = rest.partition(end)[2]
+        path.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
     except OSError as problem:
         raise InputError(f"cannot rewrite {path}: {problem.strerror or problem}") from problem
 

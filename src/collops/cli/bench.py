@@ -116,13 +116,18 @@ def plot(
     readme: Annotated[
         Path | None, typer.Option(help="File whose table of speed is rewritten.", show_default="none")
     ] = None,
+    scaling: Annotated[
+        Path | None, typer.Option(help="File whose tables of scaling are rewritten.", show_default="none")
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Draw bandwidth against message size and speed against the peers, and write the README's table."""
+    """Draw bandwidth, speed against the peers and scaling, and write the tables of the README and of scaling."""
 
     def here() -> int:
+        from collops.bench.prediction import scaling_of
         from collops.bench.report import read_records, write_plots
-        from collops.bench.speed import update_readme
+        from collops.bench.scaling_tables import BEGIN, END, scaling_tables
+        from collops.bench.speed import replace_between, update_readme
 
         records = read_records(results)
         for path in write_plots(records, out):
@@ -130,6 +135,9 @@ def plot(
         if readme is not None:
             update_readme(readme, records)
             typer.echo(f"rewrote the table of speed in {readme}")
+        if scaling is not None:
+            replace_between(scaling, BEGIN, END, scaling_tables(scaling_of(records)))
+            typer.echo(f"rewrote the tables of scaling in {scaling}")
         return 0
 
     raise typer.Exit(guarded("collops bench plot", here, debug=debug))

@@ -14,8 +14,8 @@ bytes; :math:`c_m` is less than 1 where messages overlap with computation.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -149,7 +149,8 @@ class Machine:
         if network is None or ranks <= network.ranks:
             return self._within(kind, ranks).seconds(nbytes)
         if kind == "exchange":
-            return network.latency + nbytes / network.bandwidth
+            # What a message costs before it leaves the node it costs on its way to another as well.
+            return self._within(kind, network.ranks).latency + network.latency + nbytes / network.bandwidth
         nodes = -(-ranks // network.ranks)
         within = self._within(kind, network.ranks).seconds(nbytes)
         steps = 2 * math.log2(nodes) * network.latency
@@ -198,8 +199,18 @@ class Model:
     messages: float
 
     @classmethod
-    def fit(cls, machine: Machine, runs: Sequence[tuple[Work, float]]) -> Model:
+    def fit(cls, machine: Machine, runs: Sequence[tuple[Work, float]], *, without: Collection[str] = ()) -> Model:
         """Return the model whose relative errors at the runs, work and seconds, have the least squares.
+
+        Parameters
+        ----------
+        machine : Machine
+            Where the runs were.
+        runs : sequence of (Work, float)
+            What was done, and the seconds of an iteration.
+        without : collection of str
+            Coefficients that are zero, such as ``"operation"`` of what memory alone limits: runs in which operations
+            and bytes grow together cannot tell the two apart.
 
         Raises
         ------
@@ -208,7 +219,8 @@ class Model:
         """
         if not runs:
             raise InputError("a model needs runs: run collops bench scaling")
-        terms = np.array([_terms(machine, work) for work, _ in runs])
+        used = [each.name not in without for each in fields(cls)]
+        terms = np.array([_terms(machine, work) for work, _ in runs]) * used
         return cls(*_relative_fit(terms, np.array([seconds for _, seconds in runs])))
 
     def seconds(self, machine: Machine, work: Work) -> float:
