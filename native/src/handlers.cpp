@@ -161,29 +161,33 @@ ffi::Error barrier(Place at, std::int64_t wire, Arguments, Results out) {
 }  // namespace
 }  // namespace collops
 
-// Each handler twice: on hosts, and on devices, where the work goes onto XLA's own stream and may be recorded in a command buffer.
-#define COLLOPS_HANDLER(NAME, BINDING)                                                                    \
-  extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* collops_host_##NAME(                   \
-      XLA_FFI_CallFrame* frame) {                                                                         \
-    static auto* handler =                                                                                \
-        xla::ffi::Ffi::Bind()                                                                             \
-            BINDING.To([](auto... rest) { return collops::NAME(collops::Place{}, rest...); })             \
-            .release();                                                                                   \
-    return handler->Call(frame);                                                                          \
-  }                                                                                                       \
-  extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* collops_device_##NAME(                 \
-      XLA_FFI_CallFrame* frame) {                                                                         \
-    static auto* handler =                                                                                \
-        xla::ffi::Ffi::Bind()                                                                             \
-            .Ctx<xla::ffi::PlatformStream<void*>>()                                                       \
-            .Ctx<xla::ffi::DeviceOrdinal>()                                                               \
-            BINDING                                                                                       \
-            .To([](void* stream, std::int32_t device,                                                     \
-                   auto... rest) { return collops::NAME(collops::Place{stream, device}, rest...); },      \
-                {xla::ffi::Traits::kCmdBufferCompatible})                                                 \
-            .release();                                                                                   \
-    return handler->Call(frame);                                                                          \
-  }
+// Each handler three times: on hosts; on devices that all run one program, where it may be recorded in a command buffer; and on
+// devices whose ranks have programs of their own. Those may differ, and so would what is recorded ahead of its turn: NCCL
+// connects ranks at the first call of a kind, on the host, which has to come in one order on all of them.
+#define COLLOPS_EXPORT extern "C" __attribute__((visibility("default"))) XLA_FFI_Error*
+#define ON_DEVICE(NAME, BINDING, ...)                                                                  \
+  static auto* handler =                                                                               \
+      xla::ffi::Ffi::Bind()                                                                            \
+          .Ctx<xla::ffi::PlatformStream<void*>>()                                                      \
+          .Ctx<xla::ffi::DeviceOrdinal>()                                                              \
+          BINDING                                                                                      \
+          .To([](void* stream, std::int32_t device,                                                    \
+                 auto... rest) { return collops::NAME(collops::Place{stream, device}, rest...); },     \
+              {__VA_ARGS__})                                                                           \
+          .release();                                                                                  \
+  return handler->Call(frame);
+#define COLLOPS_HANDLER(NAME, BINDING)                                                                 \
+  COLLOPS_EXPORT collops_host_##NAME(XLA_FFI_CallFrame* frame) {                                       \
+    static auto* handler =                                                                             \
+        xla::ffi::Ffi::Bind()                                                                          \
+            BINDING.To([](auto... rest) { return collops::NAME(collops::Place{}, rest...); })          \
+            .release();                                                                                \
+    return handler->Call(frame);                                                                       \
+  }                                                                                                    \
+  COLLOPS_EXPORT collops_clique_##NAME(XLA_FFI_CallFrame* frame) {                                     \
+    ON_DEVICE(NAME, BINDING, xla::ffi::Traits::kCmdBufferCompatible)                                   \
+  }                                                                                                    \
+  COLLOPS_EXPORT collops_ranks_##NAME(XLA_FFI_CallFrame* frame) { ON_DEVICE(NAME, BINDING) }
 #define INTEGER(NAME) .Attr<std::int64_t>(NAME)
 #define INTEGERS(NAME) .Attr<xla::ffi::Span<const std::int64_t>>(NAME)
 #define ARRAYS .RemainingArgs().RemainingRets()

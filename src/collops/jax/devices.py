@@ -41,6 +41,13 @@ class Clique:
     ----------
     devices : tuple of jax.Device
         Rank *r* is ``devices[r]``.
+
+    Examples
+    --------
+    >>> import collops.jax
+    >>> joined = collops.jax.clique()  # all devices of this process
+    >>> isinstance(joined, collops.jax.Clique), joined.size >= 1
+    (True, True)
     """
 
     def __init__(self, devices: tuple[Any, ...]) -> None:
@@ -57,6 +64,11 @@ def use_local_device() -> None:
     ------
     InputError
         If JAX has begun to use its devices already.
+
+    Examples
+    --------
+    >>> import collops.jax
+    >>> collops.jax.use_local_device()  # before anything else of JAX  # doctest: +SKIP
     """
     from jax.extend import backend
 
@@ -83,6 +95,13 @@ def clique(devices: Sequence[Any] | None = None) -> Clique:
     ------
     TransportError
         If there is no NCCL, or it cannot join them.
+
+    Examples
+    --------
+    >>> import collops.jax
+    >>> import jax
+    >>> collops.jax.clique(jax.local_devices()[:1]).size
+    1
     """
     return _clique(tuple(jax.local_devices() if devices is None else devices))
 

@@ -51,11 +51,10 @@ def library() -> ctypes.CDLL:
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.collops_load_mpi.restype = ctypes.c_char_p
     for name in HANDLERS:
-        host = jax.ffi.pycapsule(getattr(loaded, f"collops_host_{name}"))
-        jax.ffi.register_ffi_target(f"collops_{name}", host, platform="cpu")
-        device = jax.ffi.pycapsule(getattr(loaded, f"collops_device_{name}"))
+        _register(loaded, f"host_{name}", "cpu")
         for platform in ("CUDA", "ROCM"):
-            jax.ffi.register_ffi_target(f"collops_{name}", device, platform=platform)
+            _register(loaded, f"ranks_{name}", platform)
+            _register(loaded, f"clique_{name}", platform)
     return loaded
 
 
@@ -87,6 +86,11 @@ def load_mpi() -> None:
     )
     if wrong is not None:
         raise TransportError(f"the native library cannot use this MPI: {wrong.decode()}")
+
+
+def _register(loaded: ctypes.CDLL, name: str, platform: str) -> None:
+    handler = jax.ffi.pycapsule(getattr(loaded, f"collops_{name}"))
+    jax.ffi.register_ffi_target(f"collops_{name}", handler, platform=platform)
 
 
 def _path() -> Path:

@@ -16,7 +16,9 @@ cannot do so here, from the inside out:
    an empty array, which is there when its program has run. On devices programs run in the order in which they were
    dispatched.
 4. *Transformations* keep effects in order and drop none of them, and what they add (derivatives) depends on the
-   program alone. What a rank computes besides has no influence on any of this.
+   program's collectives and on what their operands depend on. Two things must therefore be the same on all ranks where
+   a derivative is taken: whether an operand depends on what is differentiated with, and, inside a ``scan``, whether it
+   changes from turn to turn (JAX moves what does not before the loop). Else no other work of a rank matters.
 
 JAX pays for an ordered effect at every dispatch: a compiled program that has one is started by Python code instead of
 by JAX's C++ path. :func:`jit` therefore compiles a program whose tokens begin and end inside it, so that it has no

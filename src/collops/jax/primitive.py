@@ -52,7 +52,7 @@ def collective(
         return versions.custom_call(
             context,
             ORDER,
-            f"collops_{handler}",
+            f"collops_{wire.handlers(platform)}_{handler}",
             list(values[:count]),
             {"wire": wire.number(platform), **attributes(context.avals_in, wire=wire, **parameters)},
             {0: 0} if in_place and versions.is_intermediate(values[0]) else {},

@@ -36,6 +36,7 @@ def allow_everywhere(kind: type[Effect]) -> None:
         _effects.control_flow_allowed_effects,
         _effects.custom_derivatives_allowed_effects,
         _effects.remat_allowed_effects,
+        _effects.partial_eval_kept_effects,
     ):
         kinds.add_type(kind)
 

@@ -70,6 +70,12 @@ class Wire:
             )
         return self.numbers[platform]
 
+    def handlers(self, platform: str) -> str:
+        """Return which handlers of the native library are to be called on `platform`."""
+        if platform == "cpu":
+            return "host"
+        return "clique" if self._rank is None else "ranks"
+
     def __repr__(self) -> str:
         return f"<rank {self._rank} of {self.size}>"
 
