@@ -41,7 +41,7 @@ def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each forest, mover and size, then for the scatters, then for the product."""
     quick, device = context.options.quick, context.engine.memory == "device"
     # Batches on hosts are long enough for ranks that leave a barrier one after the other not to matter.
-    plan = Plan(rounds=9, seconds=0.03, most_calls=200 if device else 5000)
+    plan = Plan(rounds=5, seconds=0.01, most_calls=100) if device else Plan(rounds=9, seconds=0.03, most_calls=5000)
     plan = Plan(rounds=3, seconds=0.005) if quick else plan
     sizes = [1 << 10] if quick else [1 << 10, 1 << 13, 1 << 16, 1 << 19]
     for graph in ("shift", "random"):
