@@ -37,6 +37,7 @@ inline unsigned long long atomicAdd(unsigned long long* place, unsigned long lon
 }
 template <typename T> T __shfl_down(T value, int, int) { return value; }
 inline void __syncthreads() {}
+#define WAIT_WHILE(condition) while (condition) sched_yield() // who waits may have the core of whom it waits for
 inline void __threadfence_system() { __sync_synchronize(); }
 #include SOURCE
 template <typename... A, std::size_t... I>

@@ -50,6 +50,7 @@ def on_device(monkeypatch, tmp_path_factory):
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "int16", "bool"])
 def test_moves(on_device, dtype):
     moves = on_device("collops.graph.packing.cupy_moves")
+    moves.patience = str  # deadlines of devices
     rng = np.random.default_rng(0)
     kind = np.dtype(dtype)
     for op in operations(dtype)[:: 3 if kind.kind != "f" else 1]:

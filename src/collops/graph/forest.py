@@ -9,11 +9,12 @@ import numpy as np
 
 from collops.backend import Engine, engine_of, repeatable
 from collops.comm.given import checked_communicator
-from collops.errors import REFUSALS
+from collops.errors import REFUSALS, UnsupportedTypeError
 from collops.graph.derived import Derived
 from collops.graph.edges import Edges
 from collops.graph.moving import Fetching, Moving, UnderWay, UnderWayFetch, check_alike, flat_points
 from collops.graph.plan import Plan, plan_of
+from collops.graph.traced import TracedMoving
 from collops.graph.wires.agreed import agreed
 from collops.graph.wires.choice import check_name, wire_for
 from collops.graph.wires.own import OwnWire
@@ -32,9 +33,12 @@ class StarForest(Derived):
     """Stars between ranks: each has a root, which one rank owns, and any number of leaves, each on any rank.
 
     *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
-    ``nroots`` points, leaf arrays at least ``leaf_space``. Movers take plain local arrays of NumPy or CuPy, of one
+    ``nroots`` points, leaf arrays at least ``leaf_space``. Movers take plain local arrays of NumPy, CuPy or JAX, of one
     dtype and engine on all ranks, and send one message to each rank that needs any. All of them are collective. Source
-    and target may share memory, as points beside their ghosts do, unless a point is both read and written.
+    and target may share memory, as points beside their ghosts do, unless a point is both read and written. Arrays of
+    JAX stay as they are, and the result is a new one (its variables are written to); ``bcast``, ``reduce``, ``gather``
+    and ``scatter`` can be traced: in ``jit``, in derivatives (the transpose of ``bcast`` is ``reduce`` with ``"sum"``),
+    and under ``vmap``.
 
     Parameters
     ----------
@@ -127,7 +131,7 @@ class StarForest(Derived):
         self._tag = comm.next_plan_tag()
         self._channels: dict[Any, Channel | None] = {}
         self._movings: dict[Any, Any] = {}
-        self._checked: dict[Any, Moving] = {}
+        self._checked: dict[Any, Any] = {}
         self._multi: StarForest | None = None
 
     # Ways to make one
@@ -259,8 +263,7 @@ class StarForest(Derived):
             If dtypes or engines differ, or `op` has no meaning for the dtype.
         """
         moving, roots, leaves = self._down(roots, leaves, op)
-        moving.move(roots, leaves)
-        return leaves
+        return moving.move(roots, leaves)
 
     def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> UnderWay:
         """Start a :meth:`bcast`; the result is there after :meth:`UnderWay.finish`. Collective."""
@@ -291,8 +294,7 @@ class StarForest(Derived):
             As for :meth:`bcast`.
         """
         moving, leaves = self._up(leaves, roots, op)
-        moving.move(leaves, roots)
-        return roots
+        return moving.move(leaves, roots)
 
     def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> UnderWay:
         """Start a :meth:`reduce`; the result is there after :meth:`UnderWay.finish`. Collective."""
@@ -325,6 +327,8 @@ class StarForest(Derived):
     def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> UnderWayFetch:
         """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
         engine = engine_of(leaves)
+        if not engine.keeps:
+            raise UnsupportedTypeError(f"fetch_and_op writes to its arrays, which those of {engine.name} do not allow")
         check_alike(leaves, roots, engine, engine_of(roots))
         leaves = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
         flat_points(roots, engine, self.nroots, True, "roots", True)
@@ -407,7 +411,7 @@ class StarForest(Derived):
 
     # How it is done
 
-    def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Moving, Any, Any]:
+    def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Moving | TracedMoving, Any, Any]:
         """Return what moves these roots to these leaves, and both."""
         known = self._seen(True, op, roots, leaves)
         if known is not None:
@@ -421,7 +425,7 @@ class StarForest(Derived):
             flat_points(leaves, engine, self.leaf_space, False, "leaves", True)
         return self._moving(True, op, given, leaves, engine), given, leaves
 
-    def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Moving, Any]:
+    def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Moving | TracedMoving, Any]:
         """Return what moves these leaves to these roots, and the leaves."""
         known = self._seen(False, op, leaves, roots)
         if known is not None:
@@ -442,16 +446,20 @@ class StarForest(Derived):
             return None  # no arrays, which the checks say better
         return moving if moving and source.flags.c_contiguous and target.flags.c_contiguous else None
 
-    def _moving(self, down: bool, op: str, source: Any, target: Any, engine: Engine) -> Moving:
+    def _moving(self, down: bool, op: str, source: Any, target: Any, engine: Engine) -> Moving | TracedMoving:
         moving = self._moving_of(down, op, source, engine)
+        if not engine.keeps:
+            return moving  # nothing is gained by knowing arrays that a compiler has seen
         if len(self._checked) >= _MOST_CHECKED:
             self._checked.clear()
         self._checked[down, op, _signature(source), _signature(target)] = moving
         return moving
 
-    def _moving_of(self, down: bool, op: str, source: Any, engine: Engine) -> Moving:
+    def _moving_of(self, down: bool, op: str, source: Any, engine: Engine) -> Moving | TracedMoving:
         key = (down, op, source.dtype, source.shape[1:], engine)
         moving = self._movings.get(key)
+        if moving is None and not engine.keeps:
+            moving = self._movings[key] = TracedMoving(self.comm, self.plan, down, op)
         if moving is None:
             block, dtype = source.shape[1:], source.dtype
             channel = self._channel(down, block, dtype, engine)

@@ -25,7 +25,7 @@ class UnderWay:
 
     __slots__ = ("_moving", "_target", "_transfer")
 
-    def __init__(self, moving: Moving, transfer: Transfer | None, target: Any) -> None:
+    def __init__(self, moving: Moving | None, transfer: Transfer | None, target: Any) -> None:
         self._moving = moving
         self._transfer = transfer
         self._target = target
@@ -36,7 +36,7 @@ class UnderWay:
         Movers may be finished in any order, which need not be the same on all ranks.
         """
         transfer = self._transfer
-        if transfer is not None:
+        if transfer is not None and self._moving is not None:
             self._transfer = None
             self._moving.complete(transfer, self._target)
         return self._target
@@ -98,15 +98,15 @@ class Moving:
         self._elements = source.points.size * width
         self._nbytes = self._elements * dtype.itemsize
 
-    def move(self, source: Any, target: Any) -> None:
-        """Move from start to end; both arrays have been checked."""
+    def move(self, source: Any, target: Any) -> Any:
+        """Move from start to end, and return the target; both arrays have been checked."""
         if not self._sends:
-            self.start(source, target)
-            return
+            return self.start(source, target).finish()
         if messages.active:
             messages.record("exchange", self._elements, self._nbytes)
         shape = self._shape
         self._move(_points(source, shape), _points(target, shape))
+        return target
 
     def start(self, source: Any, target: Any) -> UnderWay:
         """Start moving; both arrays have been checked."""
@@ -249,7 +249,7 @@ def flat_points(array: Any, engine: Engine, points: int, exact: bool, name: str,
     if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
         wanted = f"{points}" if exact else f"at least {points}"
         raise LayoutError(f"{name} must have {wanted} points along the first axis, not shape {tuple(array.shape)}")
-    if array.flags.c_contiguous:
+    if not engine.keeps or array.flags.c_contiguous:
         return array
     if written:
         raise LayoutError(f"{name} must be contiguous, since they are written to")
@@ -262,14 +262,12 @@ def check_alike(source: Any, target: Any, engine: Engine, engine_of_target: Engi
     Raises
     ------
     UnsupportedTypeError
-        If engines or dtypes differ, or the engine's arrays cannot be written to.
+        If engines or dtypes differ.
     LayoutError
         If the shapes of their points differ.
     """
     if engine_of_target is not engine or source.dtype != target.dtype:
         raise UnsupportedTypeError("roots and leaves must share engine and dtype")
-    if not engine.keeps:
-        raise UnsupportedTypeError(f"arrays of {engine.name} cannot be written by a star forest")
     if source.shape[1:] != target.shape[1:]:
         raise LayoutError(
             f"a point has the shape {tuple(source.shape[1:])} among the source and {tuple(target.shape[1:])} "

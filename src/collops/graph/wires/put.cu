@@ -25,11 +25,16 @@ typedef unsigned long long Count;
 
 __device__ inline Count now(const Count* counter) { return *static_cast<const volatile Count*>(counter); }
 
+#ifndef WAIT_WHILE  // a loop that ends at a deadline comes before this text
+#define WAIT_WHILE(condition) \
+    while (condition) {       \
+    }
+#endif
+
 __device__ inline void wait_for_all(Long ranks, const Count* const* counters, Count least)
 {
     for (Long r = threadIdx.x; r < ranks; r += blockDim.x)
-        while (now(counters[r]) < least) {
-        }
+        WAIT_WHILE(now(counters[r]) < least);
     __threadfence_system();
     __syncthreads();
 }
@@ -87,10 +92,15 @@ __device__ inline void move_values(
 #define ARRIVING                                                                                                       \
     const Element *incoming, Long senders, const Count *const *filled_here, Count *const *read_there, Count *state
 
-__device__ inline void send(const Element* source, Long width, Long leaving, const Points& from, Long receivers,
-    const Long* stops, Element* const* places, const Count* const* read_here, Count* const* filled_there, Count* state)
+// Sends what leaves, and moves what stays while that travels.
+__device__ inline void send(const Element* source, Element* target, Long width, Long leaving, const Points& from,
+    Long receivers, const Long* stops, Element* const* places, const Count* const* read_here, Count* const* filled_there,
+    Long staying, const Points& here, const Points& there, Count* state)
 {
-    if (!receivers) return;
+    if (!receivers) {
+        move_values(source, target, staying, width, here, there);
+        return;
+    }
     const Count use = now(state + SENT);
     wait_for_all(receivers, read_here, use);
     const Long count = leaving * width, stride = static_cast<Long>(gridDim.x) * blockDim.x;
@@ -111,6 +121,7 @@ __device__ inline void send(const Element* source, Long width, Long leaving, con
             places[receiver][u - begin * width] = values[k];
         }
     }
+    move_values(source, target, staying, width, here, there);
     if (comes_last(state + SENDING)) {
         state[SENT] = use + 1;
         tell_all(receivers, filled_there, use + 1);
@@ -159,8 +170,8 @@ __device__ inline void take_in_turn(const Element* source, Element* target, Long
 
 extern "C" __global__ void put(const Element* source, Element* target, Long width, LEAVING, STAYING, Count* state)
 {
-    send(source, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, state);
-    move_values(source, target, staying, width, AS_POINTS(here), AS_POINTS(there));
+    send(source, target, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, staying,
+        AS_POINTS(here), AS_POINTS(there), state);
 }
 
 extern "C" __global__ void fill(Element* target, Long width, Long arriving, POINTS(to), ARRIVING)
@@ -178,15 +189,17 @@ extern "C" __global__ void fill_in_turn(
 extern "C" __global__ void exchange(
     const Element* source, Element* target, Long width, LEAVING, STAYING, Long arriving, POINTS(to), ARRIVING)
 {
-    send(source, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, state);
-    move_values(source, target, staying, width, AS_POINTS(here), AS_POINTS(there));
+    send(source, target, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, staying,
+        AS_POINTS(here), AS_POINTS(there), state);
     if (senders) take(target, width, arriving, AS_POINTS(to), incoming, senders, filled_here, read_there, state);
 }
 
 extern "C" __global__ void exchange_in_turn(const Element* source, Element* target, Long width, LEAVING, Long staying,
     POINTS(here), Long different, const int* to, const int* starts, const int* order, ARRIVING)
 {
-    send(source, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, state);
+    const Points nothing = {0, 0, 1, 1, 0, 0, 0};
+    send(source, target, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, 0, nothing,
+        nothing, state);
     take_in_turn(source, target, width, staying, AS_POINTS(here), different, to, starts, order, incoming, senders,
         filled_here, read_there, state);
 }

@@ -113,7 +113,7 @@ class _Channel(RingChannel):
 
     def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], None]:
         """Prepare the kernel that packs and puts, and moves what stays."""
-        together = motion.there.unique and self._kernels.takes_itself(motion)
+        together = motion.there.unique
         puts = [self._kernels.put(motion, ends, together) for ends in self._ends]
         stay = None if together else motion.move(motion.here, motion.there)
 

@@ -1,7 +1,8 @@
-"""Sparse blocks on the GPU, by a kernel of our own: a CUDA graph can record it, unlike CuPy's calls of cuSPARSE.
+"""Sparse blocks on the GPU, by a kernel of our own, which a CUDA graph can record, unlike CuPy's calls of cuSPARSE.
 
-The adjoint multiplies by a transposed copy, made when it is first used, so that its sums need no atomic operations and
-have the same bits in every run.
+On an H200 it multiplies a 27-point stencil at 3.3 TB/s; cuSPARSE's two algorithms, called directly, at 3.1 and 2.3. The
+adjoint multiplies by a transposed copy, made when it is first used, so that its sums need no atomic operations and have
+the same bits in every run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _ELEMENTS = ("float32", "float64", "complex64", "complex128")
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 32
 _MOST_LANES = 32
+_LONG = 16  # entries of a row
 
 
 class DeviceBlock:
@@ -73,8 +75,8 @@ class _Rows:
         lanes = 1
         while lanes < _MOST_LANES and 2 * lanes * count <= matrix.nnz:
             lanes *= 2
-        # A few elements for each thread: fewer lanes, less to add up across them.
-        lanes = max(1, lanes // 2)
+        # Several elements for each thread: fewer lanes, less to add up across them.
+        lanes = max(1, lanes // (4 if lanes >= _LONG else 2))
         device = cupy.cuda.Device()
         kernel = _kernel(device.id, _ELEMENTS.index(dtype.name), lanes, wide)
         blocks = -(-count * lanes // _THREADS)
