@@ -19,6 +19,7 @@ ON_HOSTS = {
         'engine("cupy")': 'engine("numpy")',
         'engine="cupy"': 'engine="numpy"',
     },
+    "checkpoints.md": {'"/scratch/line"': 'comm.allgather_metadata(__import__("tempfile").mkdtemp())[0]'},
 }
 HERE = [path for path in PAGES if path.name not in ELSEWHERE and blocks(path, "python")]
 
