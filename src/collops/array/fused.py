@@ -123,6 +123,14 @@ def shared(value: Any, comm: Communicator) -> Any:
         The same on every rank of `comm`, such as the parameters of an operator.
     comm : Communicator
         The ranks. Collective where a derivative is taken: one allreduce.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.array import shared
+    >>> shared(np.arange(3.0), collops.world())
+    array([0., 1., 2.])
     """
     return engine_of(value).shared(value, comm)
 
