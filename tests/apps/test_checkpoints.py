@@ -1,0 +1,76 @@
+"""Every application goes on from a checkpoint as if nothing had happened."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+
+from collops.apps.lsm.options import Options
+from collops.errors import CheckpointError, InputError
+
+from .jobs import group_of, job_numbers
+
+JOBS = {
+    "lsm": ({"shots": 3, "receivers": 7, "nx": 31, "nz": 21}, "image"),
+    "mdd": ({"sources": 4, "receivers": 5, "samples": 64}, "response"),
+    "poststack": ({"inlines": 6, "crosslines": 5, "samples": 32}, "impedance"),
+    "reflectivity": ({"inlines": 7, "samples": 32}, "reflectivity"),
+    "solve": ({"points": 60, "method": "cgls", "tol": 0.0}, "solution"),
+}
+DRAWN_BY = {
+    "lsm": "write_pictures",
+    "mdd": "draw",
+    "poststack": "draw",
+    "reflectivity": "draw",
+    "solve": "draw",
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_what_goes_on_ends_where_it_would_have(comm, folder, monkeypatch, name):
+    job = importlib.import_module(f"collops.apps.{name}.job")
+    kind = importlib.import_module(f"collops.apps.{name}.options").Options
+    monkeypatch.setattr(job, DRAWN_BY[name], lambda *_, **__: [])
+    chosen, array = JOBS[name]
+    safe = {"checkpoint": str(folder / "checkpoints"), "every": "2", "resume": True}
+
+    def run(out: str, iterations: int, **options):
+        numbers = job_numbers(job.run, kind(**chosen, iterations=iterations, out=str(folder / out), **options), comm)
+        return numbers, group_of(folder, out)[array][...]
+
+    whole, expected = run("whole", 5)
+    assert whole["resumed_from"] is None and whole["checkpoint"] is None
+    begun, _ = run("begun", 3, **safe)
+    assert begun["resumed_from"] is None and begun["checkpoint"] == safe["checkpoint"]
+    ended, found = run("ended", 5, **safe)
+    assert ended["resumed_from"] == 3 and ended["iterations"] == 5
+    assert ended["residual_final"] == whole["residual_final"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_another_job_does_not_go_on(comm, folder, monkeypatch):
+    from collops.apps.lsm import job
+
+    monkeypatch.setattr(job, "write_pictures", lambda *_, **__: [])
+    options = JOBS["lsm"][0] | {"checkpoint": str(folder / "checkpoints"), "out": str(folder / "out"), "iterations": 2}
+    job_numbers(job.run, Options(**options), comm)
+    with pytest.raises(CheckpointError, match="pass resume=True \\(--resume\\)"):
+        job_numbers(job.run, Options(**options), comm)
+    with pytest.raises(CheckpointError, match="its data are others"):
+        job_numbers(job.run, Options(**options, noise=0.3, resume=True), comm)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"every": "3"}, "--every is about checkpoints"),
+        ({"resume": True}, "--resume is about checkpoints"),
+        ({"checkpoint": ""}, "must name a folder"),
+        ({"checkpoint": "a", "every": "soon"}, "every must be"),
+    ],
+)
+def test_options_that_make_no_sense(options, reason):
+    with pytest.raises(InputError, match=reason):
+        Options(**options).check()
