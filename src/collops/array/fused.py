@@ -114,8 +114,8 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
 def shared(value: Any, comm: Communicator) -> Any:
     """Return a plain array, equal on all ranks, as it may meet what only one of them has. No message.
 
-    For derivatives by JAX: the cotangent of `value` is then the sum of what all ranks found, so that all of them get the
-    whole derivative. On other engines it is `value` itself.
+    For derivatives by JAX: the cotangent of `value` is then the sum of what all ranks found, so that all of them get
+    the whole derivative. On other engines it is `value` itself.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``jax.numpy`` for variables: the same functions, which also take variables and fill those that are given as ``out``."""
+"""``jax.numpy`` for variables: the same functions, which take variables and fill those that are given as ``out``."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def _converted(value: Any, dtype: np.dtype) -> Any:
 def _is_basic(index: Any) -> bool:
     parts = index if isinstance(index, tuple) else (index,)
     return all(
-        part is None or isinstance(part, slice | EllipsisType | int | np.integer) and not isinstance(part, bool)
+        part is None or (isinstance(part, slice | EllipsisType | int | np.integer) and not isinstance(part, bool))
         for part in parts
     )
 

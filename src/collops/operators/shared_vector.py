@@ -64,10 +64,12 @@ class SharedVectorStack(LinearOperator):
         adjoints = [op.adjoint_local for op in self.operators]
         if self.shares_domain:
             mine = [op.shape[0] for op in self.operators]
-            self._to_range, self._to_domain = Spread(forwards, mine, copies, comm), Collect(adjoints, mine, copies, comm)
+            self._to_range = Spread(forwards, mine, copies, comm)
+            self._to_domain = Collect(adjoints, mine, copies, comm)
         else:
             mine = [op.shape[1] for op in self.operators]
-            self._to_range, self._to_domain = Collect(forwards, mine, copies, comm), Spread(adjoints, mine, copies, comm)
+            self._to_range = Collect(forwards, mine, copies, comm)
+            self._to_domain = Spread(adjoints, mine, copies, comm)
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self._to_range(x, self._new(self.range, x) if out is None else out)

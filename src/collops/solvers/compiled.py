@@ -176,14 +176,16 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentia
 
     def iterated(_: Any, guess: Any) -> Any:
         # JAX takes no derivative in here: neither by these, nor by what the operator is made of.
-        x, *rest = _loop(method, operator, data, x0, niter, unroll=False)
-        return x, tuple(rest)
+        x, iterations, rows, code, details = _loop(method, operator, data, x0, niter, unroll=False)
+        # What comes along must have derivatives, if zero ones: integers have none.
+        return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), details)
 
     guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
     x, rest = lax.custom_root(
         lambda z: method.optimality(operator, data, z), guess, iterated, _tangent(method, operator, niter), has_aux=True
     )
-    return x, *rest
+    iterations, rows, code, details = rest
+    return x, iterations.astype(np.int32), rows, code.astype(np.int32), details
 
 
 def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bool) -> Any:

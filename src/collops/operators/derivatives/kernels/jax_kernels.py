@@ -1,4 +1,4 @@
-"""Products with bands on JAX arrays: sums of shifted slices of the block with its sides, which XLA fuses into one pass."""
+"""Products with bands on JAX arrays: sums of shifted slices of a block with its sides, which XLA fuses into a pass."""
 
 from __future__ import annotations
 

@@ -1,0 +1,86 @@
+"""Operators on the jax engine agree with themselves on NumPy arrays, eagerly and traced; derivatives are adjoints."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import collops
+from collops import operators as ops
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+jnp = jax.numpy
+MATRIX = np.random.default_rng(1).standard_normal((6, 4))
+
+
+@pytest.fixture(autouse=True)
+def double(comm):
+    if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
+        pytest.skip("messages of JAX arrays need the native library")
+    with jax.enable_x64(True):
+        yield
+
+
+CASES = {
+    "VStack": (lambda comm: ops.VStack([MATRIX, MATRIX[:2]], comm), float),
+    "HStack": (lambda comm: ops.HStack([MATRIX + 1j], comm), complex),
+    "BlockDiag": (lambda comm: ops.BlockDiag([MATRIX] * (comm.rank != 1), comm), float),
+    "sparse": (lambda comm: ops.BlockDiag([scipy.sparse.csr_array(MATRIX)], comm), float),
+    "FirstDerivative": (lambda comm: ops.FirstDerivative((9, 3), edge=True, order=5, comm=comm), float),
+    "Laplacian": (lambda comm: ops.Laplacian((9, 4), comm=comm), complex),
+    "Gradient": (lambda comm: ops.Gradient((7, 4), comm=comm), float),
+    "FFT": (lambda comm: ops.FFT((8, 5), axis=0, real=True, comm=comm), float),
+    "Restriction": (lambda comm: ops.Restriction((8, 3), [1, 4, 6], axis=0, comm=comm), float),
+    "algebra": (lambda comm: 2 * ops.Identity(9, comm=comm) - ops.SecondDerivative(9, comm=comm).H, float),
+}
+
+
+def gathered(x):
+    parts = x.gather()
+    return np.concatenate([np.asarray(part).ravel() for part in (parts if isinstance(parts, list) else [parts])])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_forward_adjoint_and_derivative(comm, name):
+    make, dtype = CASES[name]
+    A = make(comm)
+    given, traced = (
+        [
+            collops.random(layout, seed=2, dtype=kind, comm=comm, engine=engine)
+            for layout, kind in ((A.domain, dtype), (A.range, np.result_type(dtype, A.dtype)))
+        ]
+        for engine in ("numpy", "jax")
+    )
+    x, y = traced
+    np.testing.assert_allclose(gathered(A.forward(x)), gathered(A.forward(given[0])), atol=1e-12)
+    np.testing.assert_allclose(gathered(jax.jit(A.adjoint)(y)), gathered(A.adjoint(given[1])), atol=1e-12)
+    if dtype is float and A.dtype.kind == "f":
+        (slope,) = jax.vjp(A.forward, x)[1](y)
+        np.testing.assert_allclose(gathered(slope), gathered(A.adjoint(given[1])), atol=1e-12)
+
+
+def test_an_array_is_a_tree(comm):
+    x = collops.random((7, 3), seed=1, comm=comm, engine="jax")
+    (leaf,) = jax.tree.leaves(x)
+    assert isinstance(leaf, jax.Array) and leaf.shape == x.layout.local_shape(comm.rank)
+    doubled = jax.jit(lambda x: 2 * x)(x)
+    assert doubled.layout is x.layout and doubled.comm is comm
+    np.testing.assert_array_equal(gathered(doubled), 2 * gathered(x))
+    slope = jax.grad(lambda x: x.vdot(x) + (x * 3).sum())(x)
+    np.testing.assert_allclose(gathered(slope), 2 * gathered(x) + 3)
+
+
+def test_what_is_written_into_views_is_written(comm):
+    from collops.jax_engine import Variable
+
+    variable, array = Variable(jnp.arange(12.0).reshape(3, 4)), np.arange(12.0).reshape(3, 4)
+    for target in (variable, array):
+        target[1:, 1:3].T[0] = 7
+        target.reshape(-1)[:2] += 5
+        target[0, 3] = -1
+        target[[2, 0], 2] = 9
+    np.testing.assert_array_equal(np.asarray(variable), array)

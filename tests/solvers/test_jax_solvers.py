@@ -1,0 +1,137 @@
+"""Solvers on the jax engine: one compiled program, the same numbers as NumPy's, and derivatives through solutions."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import numpy as np
+import pytest
+
+import collops
+from collops.operators import FirstDerivative, Identity, Laplacian, StackedVStack, VStack
+from collops.solvers import cg, cgls, fista, ista, lsqr
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+jnp = jax.numpy
+
+
+@pytest.fixture(autouse=True)
+def double(comm):
+    if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
+        pytest.skip("messages of JAX arrays need the native library")
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def matrices(comm):
+    whole = np.random.default_rng(3).standard_normal((7 * comm.size, 5))
+    mine = whole[7 * comm.rank : 7 * comm.rank + 7]
+    return whole, mine, VStack([mine], comm), VStack([jnp.asarray(mine)], comm)
+
+
+SOLVERS = {
+    "cgls": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20),
+    "lsqr": lambda A, y: lsqr(A, y, niter=20),
+    "ista": lambda A, y: ista(A, y, niter=12, eps=0.1, alpha=0.01),
+    "fista": lambda A, y: fista(A, y, niter=12, eps=0.1, alpha=0.01),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_compiled_loop_is_the_loop(comm, matrices, name):
+    _, _, A, compiled = matrices
+    y, traced = (collops.random(A.range, seed=1, comm=comm, engine=engine) for engine in ("numpy", "jax"))
+    expected, result = SOLVERS[name](A, y), SOLVERS[name](compiled, traced)
+    assert (result.status, result.iterations) == (expected.status, expected.iterations)
+    assert result.execution == "compiled loop"
+    np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-11)
+    np.testing.assert_allclose(result.residual_norms, expected.residual_norms, rtol=1e-9)
+
+
+def test_one_program_serves_all_data(comm, matrices):
+    from collops.solvers.compiled import traces
+
+    compiled = matrices[3]
+    y = collops.random(compiled.range, seed=1, comm=comm, engine="jax")
+    first = cgls(compiled, y, niter=5, tol=0.0)
+    before = traces()
+    second = cgls(compiled, 2 * y, niter=5, tol=0.0)
+    assert traces() == before
+    np.testing.assert_allclose(second.x.gather(), 2 * np.asarray(first.x.gather()))
+
+
+def test_a_traced_result_is_a_tree(comm, matrices):
+    compiled = matrices[3]
+    y = collops.random(compiled.range, seed=1, comm=comm, engine="jax")
+    result = jax.jit(lambda y: cgls(compiled, y, niter=30, tol=1e-18))(y)
+    expected = cgls(compiled, y, niter=30, tol=1e-18)
+    assert result.status is expected.status and int(result.iterations) == expected.iterations
+    np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-12)
+    assert np.isnan(result.residual_norms[expected.iterations + 1 :]).all()
+
+
+def test_cg_of_what_exchanges_halos(comm):
+    A = Laplacian((11, 4), comm=comm)
+    A = A.H @ A + 2 * Identity((11, 4), comm=comm)
+    y, traced = (collops.random(A.range, seed=2, comm=comm, engine=engine) for engine in ("numpy", "jax"))
+    expected, result = (cg(A, data, niter=15, tol=1e-18) for data in (y, traced))
+    np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-10)
+
+
+@pytest.mark.parametrize("how", ["implicit", "unroll"])
+def test_derivatives_through_a_solution(comm, matrices, how):
+    whole, _, _, compiled = matrices
+    y = collops.random(compiled.range, seed=1, comm=comm, engine="jax")
+    data, damp = np.asarray(y.gather()), 0.5
+
+    def objective(y, damp):
+        x = cgls(compiled, y, niter=12, damp=damp, tol=1e-24, differentiate=how).x
+        return x.vdot(x)
+
+    by_data, by_damp = jax.grad(objective, (0, 1))(y, damp)
+    normal = whole.T @ whole + damp**2 * np.eye(5)
+    solution = np.linalg.solve(normal, whole.T @ data)
+    adjoint = np.linalg.solve(normal, 2 * solution)
+    np.testing.assert_allclose(by_data.gather(), whole @ adjoint, atol=1e-9)
+    np.testing.assert_allclose(by_damp, -2 * damp * adjoint @ solution, rtol=1e-8)
+
+
+def test_derivatives_by_what_an_operator_is_made_of(comm, matrices):
+    whole, mine, _, compiled = matrices
+    y = collops.random(compiled.range, seed=1, comm=comm, engine="jax")
+    data = np.asarray(y.gather())
+
+    def objective(scale):
+        A = VStack([jnp.asarray(mine) * collops.array.shared(scale, comm)], comm)
+        x = cgls(A, y, niter=12, damp=0.4, tol=1e-24).x
+        return x.sum()
+
+    def exact(scale):
+        return np.linalg.solve(scale**2 * whole.T @ whole + 0.16 * np.eye(5), scale * whole.T @ data).sum()
+
+    slope = (exact(1.3 + 1e-5) - exact(1.3 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(objective)(1.3), slope, rtol=1e-6)
+
+
+def test_derivatives_by_a_weight(comm):
+    y = collops.random((13, 3), seed=4, comm=comm, engine="jax")
+
+    def objective(weight):
+        A = StackedVStack([Identity((13, 3), comm=comm), weight * FirstDerivative((13, 3), comm=comm)])
+        zero = collops.zeros((13, 3), comm=comm, engine="jax")
+        x = cgls(A, collops.StackedArray([y, zero]), niter=40, tol=1e-26).x
+        return x.vdot(x)
+
+    slope = (objective(0.8 + 1e-4) - objective(0.8 - 1e-4)) / 2e-4
+    np.testing.assert_allclose(jax.grad(objective)(0.8), slope, rtol=1e-5)
+
+
+def test_what_cannot_be_compiled_is_refused(comm, matrices):
+    compiled = matrices[3]
+    y = collops.random(compiled.range, seed=1, comm=comm, engine="jax")
+    with pytest.raises(collops.errors.InputError, match="implicit"):
+        cgls(compiled, y, differentiate="somehow")
+    with pytest.raises(collops.errors.UnsupportedTypeError, match="percentile"):
+        ista(compiled, y, alpha=0.01, threshkind="soft-percentile", perc=50)
