@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import collops
+import collops.solvers.proximal
 from collops.bench.report import read_records
 from tests.docs.pages import PAGES, ROOT
 
