@@ -1,6 +1,7 @@
 # make demo     make .venv, install, migrate a made survey on two ranks, say where the pictures are
 # make test     make .venv, install, run linters and all tests on 1, 2, 3 and 4 ranks
 # make docs     make .venv, install, build the documentation: docs/_build/html/index.html
+# make test-jax-oldest    the tests of JAX with its oldest supported version
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
 # PYTHON=python3.12    the interpreter to make .venv with
@@ -28,8 +29,9 @@ endif
 DEMO := $(VENV)/.installed-for-demo-with-$(MPI)
 TEST := $(VENV)/.installed-for-test-with-$(MPI)
 DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
+OLDEST := $(VENV)/with-oldest-jax
 
-.PHONY: demo docs test lint format clean
+.PHONY: demo docs test test-jax-oldest lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result
@@ -79,7 +81,17 @@ $(DOCS): $(BIN)/python pyproject.toml
 	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)docs]" $(MPI_PACKAGES)
 	@touch $@
 
-$(TEST): $(BIN)/python pyproject.toml
+$(TEST): $(BIN)/python pyproject.toml $(wildcard native/*.* native/src/*)
 	@echo "Installing collops and what its tests need into $(VENV)"
 	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)test]" $(MPI_PACKAGES)
+	@$(PIP) install --quiet --no-build-isolation ./native
 	@touch $@
+
+# The tests of JAX with the oldest that is supported, in an environment of its own.
+test-jax-oldest: $(BIN)/python
+	@$(BIN)/python -m venv $(OLDEST)
+	@$(OLDEST)/bin/python -m pip install --quiet --editable ".[$(EXTRA_MPI)numba,segy]" $(MPI_PACKAGES) \
+	  "jax==0.7.0" "jaxlib==0.7.0" "setuptools>=77" hypothesis pytest pytest-timeout
+	@$(OLDEST)/bin/python -m pip install --quiet --no-build-isolation ./native
+	$(OLDEST)/bin/python -m pytest tests/jax
+	$(if $(EXTRA_MPI),$(OLDEST)/bin/mpiexec,$(MPIEXEC)) -n 2 $(OLDEST)/bin/python -m pytest tests/jax

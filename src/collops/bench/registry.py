@@ -107,6 +107,7 @@ BENCHMARKS = {
         Benchmark(
             "starforest", "Star forests and sparse products on every wire.", "collops.bench.starforest", 12 * _GIB, _GIB
         ),
+        Benchmark("jax", "Collectives inside compiled JAX programs.", "collops.bench.jax", 2 * _GIB, _GIB // 4),
         Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi", 24 * _GIB, _GIB),
         Benchmark(
             "scaling", "Migration, CGLS and a sparse product on more ranks.", "collops.bench.scaling", 6 * _GIB, _GIB
