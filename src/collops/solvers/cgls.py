@@ -237,6 +237,9 @@ def cgls(
     resume : bool
         Whether to go on from the checkpoint, if there is one. The result is that of a run without interruption: to the
         last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may differ.
+    differentiate : {"implicit", "unroll"}
+        For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
+        equations that it solves, by one more solution, or that of all iterations.
 
     Returns
     -------
