@@ -2,6 +2,7 @@
 # make test     make .venv, install, run linters and all tests on 1, 2, 3 and 4 ranks
 # make docs     make .venv, install, build the documentation: docs/_build/html/index.html
 # make test-jax-oldest    the tests of JAX with its oldest supported version
+# make fuzz     ten thousand calls with wrong arguments, and damaged files, on two ranks
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
 # PYTHON=python3.12    the interpreter to make .venv with
@@ -31,7 +32,7 @@ TEST := $(VENV)/.installed-for-test-with-$(MPI)
 DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
 OLDEST := $(VENV)/with-oldest-jax
 
-.PHONY: demo docs test test-jax-oldest lint format clean
+.PHONY: demo docs test test-jax-oldest fuzz lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result
@@ -49,6 +50,9 @@ test: lint
 	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \
 	done
 	@echo "All tests passed on $(RANKS) ranks."
+
+fuzz: $(TEST)
+	COLLOPS_FUZZ_CASES=$${COLLOPS_FUZZ_CASES:-10000} $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/fuzz
 
 lint: $(TEST)
 	$(BIN)/ruff check .

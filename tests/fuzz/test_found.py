@@ -1,0 +1,123 @@
+"""What fuzzing has found: each of these crashed, hung, was accepted, or was told to some ranks only."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+
+import collops
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.csr.market import read_matrix
+
+
+def test_sizes_are_checked_before_allocation(comm):
+    for extent in (2**55, 10**13):
+        with pytest.raises(InputError, match="GiB"):
+            collops.zeros((comm.size, extent), comm=comm)
+    with pytest.raises(LayoutError, match="64-bit"):
+        collops.Layout.split((2**40, 2**40), comm.size)
+    with pytest.raises(LayoutError, match="ranks"):
+        collops.Layout.split(7, 2**62)
+    with pytest.raises(InputError, match="more than this machine has"):
+        comm.symmetric((2**40, 2**20))
+
+
+def test_objects_never_travel(comm):
+    boxed = np.array([object()])
+    for call in (
+        lambda: comm.allgather(boxed),
+        lambda: comm.allreduce(np.ones(2, ">f8")),
+        lambda: comm.sendrecv(np.ones(1), comm.rank, boxed, comm.rank),
+        lambda: comm.bcast(np.array(["text"])),
+    ):
+        with pytest.raises(UnsupportedTypeError):
+            call()
+
+
+def test_what_is_no_communicator_is_refused(comm):
+    for wrong in ("world", 3, np.ones(comm.size)):
+        for call in (
+            lambda wrong=wrong: collops.zeros(5, comm=wrong),
+            lambda wrong=wrong: collops.Transpose((6, 4), (1, 0), comm=wrong),
+            lambda wrong=wrong: collops.VStack([np.eye(3)], wrong),
+            lambda wrong=wrong: collops.StarForest(wrong, 1, None, [0], [0]),
+        ):
+            with pytest.raises(UnsupportedTypeError, match="communicator"):
+                call()
+
+
+def test_a_mistake_of_one_rank_is_told_to_all_of_them(comm):
+    """Plain errors of Python, too, which left the others waiting in MPI, where another message met theirs."""
+    last = comm.rank == comm.size - 1
+    layout = collops.Layout.split(7, comm.size)
+    for call in (
+        lambda: collops.StarForest.from_layout(comm, layout, [[0, 1], [2]] if last else [0, 6], [0, 1]),
+        lambda: collops.StarForest(comm, 2, None, ["a"] if last else [0], [0]),
+        lambda: collops.from_local("nothing" if last else np.ones(3), comm=comm),
+        lambda: collops.Fredholm1(np.array([object()]) if last else np.ones((2, 3, 4)), comm=comm),
+        lambda: comm.symmetric(1j if last else 3),  # pyright: ignore[reportArgumentType]
+    ):
+        with pytest.raises((collops.CollopsError, TypeError, ValueError)):
+            call()
+        assert int(comm.allreduce(np.array(1))) == comm.size
+
+
+def test_keys_and_colors_are_integers_of_32_bits(comm):
+    for key in (2**62, -(2**40)):
+        with pytest.raises(InputError, match="32 bits"):
+            comm.split(0, key)
+    with pytest.raises(TypeError):
+        comm.split(0, float("nan"))
+
+
+@pytest.mark.serial
+def test_matrix_files_with_other_characters_do_not_reach_the_parser(tmp_path):
+    head = b"%%MatrixMarket matrix coordinate real general\n% caf\xc3\xa9\n3 3 2\n"
+    body = b"1 1 2.5\n3 2 -1e3\n"
+    path = tmp_path / "a.mtx"
+    path.write_bytes(head + body)
+    assert read_matrix(path).nnz == 2
+    for wrong in (body.replace(b"\n", b"\0"), body.replace(b"2", b"\xff"), b"x" + body):
+        path.write_bytes(head + wrong)
+        with pytest.raises(InputError, match="other characters"):
+            read_matrix(path)
+    for lie in (b"3 3 1000000000000", b"3 1000000000000000 2"):
+        path.write_bytes(head.replace(b"3 3 2", lie) + body)
+        with pytest.raises(InputError, match=r"promises|no room"):
+            read_matrix(path)
+    short = tmp_path / "a.mtx.gz"
+    short.write_bytes(gzip.compress(head + body)[:-12])
+    with pytest.raises(InputError):
+        read_matrix(short)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("COLLOPS_TIMEOUT", ("soon", "-1", "nan", "inf", "__import__('os')")),
+        ("COLLOPS_ENGINE", ("nonsense", "os", "numpy;")),
+        ("COLLOPS_TRANSPORT", ("nonsense", "carrier-pigeon")),
+        ("COLLOPS_GPU_AWARE_MPI", ("yes", "2")),
+        ("COLLOPS_PROFILE", ("nonsense", "json", "trace")),
+    ],
+)
+def test_variables_of_the_environment_are_parsed_strictly(monkeypatch, name, values):
+    from collops.backend import engine
+    from collops.comm.deadline import default_timeout
+    from collops.comm.gpu_aware import gpu_awareness
+    from collops.profile.settings import Settings
+
+    readers = {
+        "COLLOPS_TIMEOUT": default_timeout,
+        "COLLOPS_ENGINE": engine,
+        "COLLOPS_TRANSPORT": collops.world,
+        "COLLOPS_GPU_AWARE_MPI": lambda: gpu_awareness(None),
+        "COLLOPS_PROFILE": lambda: Settings.parse(value),
+    }
+    for value in values:
+        monkeypatch.setenv(name, value)
+        with pytest.raises(InputError):
+            readers[name]()

@@ -1,0 +1,127 @@
+"""Readers of damaged files: the documented error on every rank, or what is still there; never a hang or a crash."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import io, sparse
+
+import collops
+from collops import errors
+from collops.apps.lsm.survey import Geometry
+from tests.fuzz.cases import Case, parsed
+from tests.fuzz.damage import damaged, victim
+from tests.fuzz.runner import Wires
+
+CASES = int(os.environ.get("COLLOPS_FUZZ_CASES", "600")) // 60
+SEED = int(os.environ.get("COLLOPS_FUZZ_SEED", "0"))
+
+
+@pytest.fixture
+def folder(comm):
+    with tempfile.TemporaryDirectory(prefix="collops-fuzz-") as mine:
+        yield Path(mine if comm.control is None else comm.control.bcast(mine))
+        comm.barrier()
+
+
+def array_store(path):
+    x = collops.random((6, 4))
+    collops.save(path, {"x": x, "pair": collops.StackedArray([x, collops.ones(5)])})
+
+
+def checkpoint(path):
+    collops.cgls(collops.FirstDerivative(40), collops.random(40), niter=3, tol=0, checkpoint=path, every=1)
+
+
+def survey(path):
+    pytest.importorskip("segyio")
+    from collops.apps.lsm.segy import write_survey
+
+    if collops.world().rank == 0:
+        sources = np.stack([np.linspace(100, 300, 2), np.full(2, 6.0)])
+        receivers = np.stack([np.linspace(0, 400, 3), np.full(3, 2.5)])
+        write_survey(path, Geometry(sources, [receivers] * 2, 20, 0.004), [np.ones((3, 20), np.float32)] * 2, {})
+
+
+def section(path):
+    pytest.importorskip("segyio")
+    from collops.apps.segy import write_segy
+
+    if collops.world().rank == 0:
+        headers = {"INLINE_3D": np.ones(4, int), "CDP_X": 10 * np.arange(4), "CDP_Y": np.zeros(4, int)}
+        write_segy(path, np.full((4, 20), 2000, np.float32), headers, 4000, {1: "VELOCITY"})
+
+
+def market(path):
+    if collops.world().rank == 0:
+        io.mmwrite(path, sparse.random_array((30, 30), density=0.1, rng=np.random.default_rng(0)))
+
+
+def dense(path):
+    if collops.world().rank == 0:
+        np.save(path, np.arange(1.0, 31).reshape(5, 6))
+
+
+READERS = {
+    "store": (array_store, "store", "collops.load(path, comm=comm)"),
+    "checkpoint": (
+        checkpoint,
+        "state",
+        "collops.cgls(collops.FirstDerivative(40, comm=comm), collops.random(40, comm=comm), niter=5, tol=0, "
+        "checkpoint=path, every=1, resume=True)",
+    ),
+    "matrix": (market, "a.mtx", "collops.CSRMatrix.from_matrix_market(path, comm=comm, wire='auto')"),
+    "right-hand side": (dense, "b.npy", "read_rhs(path, 30)"),
+    "velocity": (dense, "v.npy", "velocity.read_npy(Path(path))"),
+    "survey": (survey, "s.segy", "segy.read_traces(path, headers := segy.read_headers(path), range(1))"),
+    "section": (section, "s.segy", "velocity.read_section(Path(path))"),
+}
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", READERS)
+def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
+    from collops.apps.lsm import segy, velocity
+    from collops.apps.solve.problem import _read_rhs
+
+    write, name, call = READERS[kind]
+    whole, hurt = folder / "whole" / name, folder / "hurt" / name
+    if comm.rank == 0:
+        whole.parent.mkdir()
+        hurt.parent.mkdir()
+    comm.barrier()
+    write(whole)
+    comm.barrier()
+    wires = Wires()
+    space = {"collops": collops, "path": str(hurt), "Path": Path, "segy": segy, "velocity": velocity}
+    space["read_rhs"] = _read_rhs
+    known = {each for each in errors.__all__ if each != "REFUSALS"}
+    failures = []
+    for number in range(CASES):
+        draw = random.Random(f"{SEED}/{kind}/{number}")
+        if comm.rank == 0:
+            shutil.rmtree(hurt, ignore_errors=True)
+            hurt.unlink(missing_ok=True)
+            (shutil.copytree if whole.is_dir() else shutil.copy)(whole, hurt)
+            if number:  # the first is whole
+                target = victim(hurt, draw)
+                target.write_bytes(damaged(target.read_bytes(), draw))
+        comm.barrier()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outcomes = wires.outcomes(
+                Case(parsed(call), ()),
+                lambda now: {key: (lambda value=value: value) for key, value in space.items()} | {"comm": lambda: now},
+            )
+        names = {outcome for outcome, *_ in outcomes}
+        allowed = {"returned"} if number == 0 else known | {"returned"}
+        if len(names) != 1 or not names <= allowed or any(way == "wire" for *_, way in outcomes):
+            failures.append(f"case {number} of seed {SEED}: {outcomes}")
+    assert not failures, "\n".join(["", *failures[:10], f"{len(failures)} of {CASES}"])

@@ -1,0 +1,76 @@
+"""The soak itself: its cases pass, a wrong answer is found and named, growth is seen, and the command tells it all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from collops.backend import engine
+from collops.soak import CASES, Draw, WrongAnswer, soak
+from collops.soak.memory import Sample, Watch
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "killed"])  # which starts programs: below
+def test_cases_pass(comm, name):
+    CASES[name](Draw(11, 0, comm, engine("numpy")))
+
+
+def test_a_wrong_answer_is_a_failure_that_can_be_run_again(comm, monkeypatch):
+    def wrong(draw):
+        draw.close("sum", draw.comm.allreduce(draw.local(np.ones(3))), np.full(3, draw.comm.size + 1.0))
+
+    monkeypatch.setitem(CASES, "reductions", wrong)
+    tally = soak(comm, engine("numpy"), minutes=0.01, seed=3, names=("reductions",))
+    assert not tally.passed
+    first = tally.failures[0]
+    assert first.case == "reductions" and "WrongAnswer: sum: the error is" in first.message
+    again = soak(comm, engine("numpy"), minutes=0.01, seed=3, names=("reductions",), only=first.number)
+    assert again.count == 1 and again.failures[0].message == first.message
+
+
+def test_a_mistake_on_one_rank_is_one_of_all(comm, monkeypatch):
+    def wrong(draw):
+        if draw.comm.rank == draw.comm.size - 1 and draw.comm.size == comm.size:
+            raise WrongAnswer("only here")
+
+    monkeypatch.setitem(CASES, "halo", wrong)
+    tally = soak(comm, engine("numpy"), minutes=0.005, names=("halo",))
+    assert tally.failures and all("only here" in failure.message for failure in tally.failures)
+
+
+@pytest.mark.serial
+def test_growth_after_the_warm_up_is_a_leak():
+    def watched(step):
+        watch = Watch(warm_up=10.0)
+        for number in range(13):
+            objects = {"Communicator": 4, "StarForest": 1 + (number if step else 0)}
+            watch.samples.append(Sample(5.0 * number, 10**8 + step * number, 0, objects))
+        return watch
+
+    assert watched(0).leaks() == []
+    grown = watched(200_000).leaks()
+    assert [leak.split(" grew")[0] for leak in grown] == ["host", "StarForest"]
+    early = Watch(warm_up=1000.0, samples=watched(10**7).samples)
+    assert early.leaks() == []  # before the warm-up nothing is a leak
+
+
+@pytest.mark.serial
+def test_the_command_prints_its_tally():
+    command = [sys.executable, "-m", "collops", "soak", "--minutes", "0.02", "--json", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    tally = json.loads(done.stdout)
+    assert tally["passed"] and sum(tally["cases"].values()) > 0
+    refused = subprocess.run(
+        [*command[:4], "--minutes", "-1"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert refused.returncode == 2 and "--minutes must be a positive number" in refused.stderr
+
+
+@pytest.mark.serial
+def test_a_program_that_is_killed_goes_on(comm):
+    CASES["killed"](Draw(1, 0, comm, engine("numpy")))
