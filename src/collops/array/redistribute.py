@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from collops.comm import Communicator, ExchangePlan
     from collops.comm.plan import Box
 
-__all__ = ["Move", "check_copies", "gathered", "moved", "on_root", "redistributed"]
+__all__ = ["PLANS_KEPT", "Move", "check_copies", "gathered", "moved", "on_root", "redistributed"]
 
-_PLANS_KEPT = 128
+PLANS_KEPT = 128
+"""By each communicator."""
 
 # Ordered by use, so that all ranks forget the same plans: making one again is a collective act.
 _plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[tuple[Layout, Layout], ExchangePlan | None]] = (
@@ -178,7 +179,7 @@ def _plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan | 
         sends, receives = _messages(source, target, comm.rank)
         plan = ExchangePlan(comm, sends, receives, kind="alltoallv")
     plans[key] = plan
-    if len(plans) > _PLANS_KEPT:
+    if len(plans) > PLANS_KEPT:
         plans.popitem(last=False)
     return plan
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Layout, zeros
+from collops.array.redistribute import PLANS_KEPT
 from collops.backend import Engine
 from collops.comm import Communicator, alone, world
 from collops.errors import CollopsError, CommunicationError, TransportError
@@ -123,6 +125,8 @@ def soak(
     """
     wires = _wires(comm, engine)
     tally = Tally(seed)
+    if only is None:
+        _fill_caches(wires, engine)
     begin = time.monotonic()
     watch = Watch(warm_up=minutes * 60 / 3)
     number, sampled = 0, 0.0
@@ -142,6 +146,15 @@ def soak(
             break
     _conclude(tally, watch, comm, engine)
     return tally
+
+
+def _fill_caches(wires: dict[str, Communicator], engine: Engine) -> None:
+    """Make as many plans of moves as are kept, so that later ones push others out. Collective."""
+    for comm in wires.values():
+        for extent in range(1, PLANS_KEPT + 1):
+            x = zeros(Layout.replicated(extent, comm.size), comm=comm, engine=engine)
+            split = x.redistribute(Layout.split(extent, comm.size))
+            split.redistribute(Layout.split(extent, comm.size, sizes=[0] * (comm.size - 1) + [extent]))
 
 
 def _conclude(tally: Tally, watch: Watch, comm: Communicator, engine: Engine) -> None:
