@@ -85,14 +85,14 @@ def place(record: Record) -> str:
 
 
 def speed_table(records: Sequence[Record]) -> str:
-    """Return the table of speed in Markdown; where the peer was not measured it says so."""
+    """Return the table of speed in Markdown, of the work that both programs have done."""
     lines = [
         "| work | machine | collops | peer | ratio |",
         "| --- | --- | ---: | ---: | ---: |",
     ]
     for row in speed_rows(records):
-        ratio = "" if row.ratio is None else f"{three_digits(row.ratio)}x"
-        lines.append(f"| {row.work} | {row.place} | {row.ours} | {row.peer} | {ratio} |")
+        if row.ratio is not None:
+            lines.append(f"| {row.work} | {row.place} | {row.ours} | {row.peer} | {three_digits(row.ratio)}x |")
     lines += ["", "Median wall times, both programs in turns in one run. Made by `collops bench plot`."]
     return "\n".join(lines)
 
