@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +72,11 @@ def _kill_and_resume(folder: Path, seconds: float, seed: int) -> None:
 
     keeping = ("--checkpoint", str(folder / "state"), "--every", "20")
     _finished(command("peace"))
-    victim = _started(command("war", *keeping))
-    try:
-        victim.wait(seconds)
-    except subprocess.TimeoutExpired:
-        victim.kill()
-        victim.wait()
-        time.sleep(0.1)
+    with _started(command("war", *keeping)) as victim:
+        try:
+            victim.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            victim.kill()
     _finished(command("war", *keeping, "--resume"))
     left, right = (
         collops.load(folder / name / "result.zarr", comm=alone(), engine="numpy")["solution"].local_array
