@@ -28,7 +28,12 @@ def test_without_files_it_shows_what_it_found(tmp_path):
     for word in ("residual", "image error", "modelling", "communication", "rest", "image.png"):
         assert word in result.stdout
     assert "\x1b" not in result.stdout + result.stderr
-    assert sorted(os.listdir(tmp_path / "collops-lsm")) == ["convergence.png", "image.png", "result.html", "result.zarr"]
+    assert sorted(os.listdir(tmp_path / "collops-lsm")) == [
+        "convergence.png",
+        "image.png",
+        "result.html",
+        "result.zarr",
+    ]
 
 
 @needs_mpi

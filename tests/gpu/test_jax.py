@@ -21,7 +21,7 @@ cases = pytest.importorskip("tests.jax.cases")
 checks = pytest.importorskip("tests.jax.checks")
 
 if collops.world().size > 1:
-    cj.use_local_device()
+    pytest.skip("JAX arrays on GPUs are not sent between ranks yet", allow_module_level=True)
 if jax.default_backend() != "gpu":
     pytest.skip("JAX has no GPU", allow_module_level=True)
 

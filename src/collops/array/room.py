@@ -1,4 +1,4 @@
-"""Whether an array can fit into memory at all: asked by arithmetic, on every rank alike, before any has made its part."""
+"""Whether an array can fit into memory at all: by arithmetic, on every rank alike, before any has made its part."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class Communicator:
 
     Made by :func:`collops.world`, :func:`collops.comm.from_mpi4py`, :meth:`split` and :meth:`subgroup`, not directly.
     Methods take NumPy and CuPy arrays (and Python numbers, as 0-d arrays), contiguous or not, and JAX's, traced ones
-    included (by :mod:`collops.jax`), and return arrays of the same engine. ``out=`` receives the result; ``out=x`` works
-    in place. Device work is ordered on the caller's current stream. Every method is collective unless it says
+    included (by :mod:`collops.jax`), and return arrays of the same engine. ``out=`` gets the result; ``out=x`` works in
+    place. Device work is ordered on the caller's current stream. Every method is collective unless it says
     otherwise: all ranks call it, in the same order.
 
     Attributes

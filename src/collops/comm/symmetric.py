@@ -278,9 +278,7 @@ def allocate(
     return made
 
 
-def _wanted(
-    shape: Any, dtype: Any, engine_name: str | None, signals: int
-) -> tuple[tuple[int, ...], np.dtype, Engine]:
+def _wanted(shape: Any, dtype: Any, engine_name: str | None, signals: int) -> tuple[tuple[int, ...], np.dtype, Engine]:
     """Return what is asked for in its normal form."""
     shape = (shape,) if isinstance(shape, int | np.integer) else shape
     shape = tuple(operator.index(extent) for extent in shape)

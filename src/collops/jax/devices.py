@@ -1,4 +1,4 @@
-"""GPUs: which one a rank uses, and communicators of NCCL (or RCCL) for ranks with a GPU each or a process with several.
+"""GPUs: which one a rank uses, and communicators of NCCL (or RCCL) for a process with several.
 
 The communicators are of collops.jax alone, since XLA's stream and a program's own streams must not meet on one of them.
 Made through ctypes from the library that JAX itself uses; neither a toolkit nor another package is needed. RCCL has the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import socket
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -27,11 +26,6 @@ _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
     *("ncclGroupStart", "ncclGroupEnd", "ncclGetErrorString", "ncclGetLastError"),
 )
-_UNIQUE_ID_BYTES = 128
-
-
-class _UniqueId(ctypes.Structure):
-    _fields_ = (("internal", ctypes.c_char * _UNIQUE_ID_BYTES),)
 
 
 class Clique:
@@ -117,25 +111,19 @@ def has_devices() -> bool:
 
 
 def device_wire(comm: Communicator) -> int:
-    """Connect the GPUs of all ranks; return the number of the wire. Collective."""
-    device = jax.local_devices()[0]
-    place = f"{socket.gethostname()} {device.local_hardware_id}"
-    places = comm.allgather_metadata(place)
-    if len(set(places)) < len(places):
+    """Return the number of the wire for a world of one and its first GPU.
+
+    Raises
+    ------
+    TransportError
+        If there are several ranks: XLA's programs on them did not come to an end when that was tried.
+    """
+    if comm.size > 1:
         raise TransportError(
-            "each rank needs a GPU of its own: call collops.jax.use_local_device() before JAX makes its first array"
+            "JAX arrays on GPUs cannot be sent between ranks yet: use one process with all GPUs of a host, "
+            "comm=collops.jax.clique() inside shard_map, or the cupy engine"
         )
-    nccl = _nccl()
-    identity = _UniqueId()
-    if comm.rank == 0:
-        _succeeded(nccl.ncclGetUniqueId(ctypes.byref(identity)), "ncclGetUniqueId")
-    known = comm.allgather_metadata(list(bytes(identity)) if comm.rank == 0 else None)[0]
-    identity = _UniqueId.from_buffer_copy(bytes(known))
-    joined = ctypes.c_void_p()
-    _make_current(device.local_hardware_id)
-    code = nccl.ncclCommInitRank(ctypes.byref(joined), ctypes.c_int(comm.size), identity, ctypes.c_int(comm.rank))
-    _succeeded(code, "ncclCommInitRank")
-    return _add([joined.value or 0], [device.local_hardware_id], [comm.rank], comm.size)
+    return clique_wire(clique(jax.local_devices()[:1]))
 
 
 def clique_wire(joined: Clique) -> int:
@@ -144,13 +132,12 @@ def clique_wire(joined: Clique) -> int:
     communicators = (ctypes.c_void_p * joined.size)()
     code = _nccl().ncclCommInitAll(communicators, ctypes.c_int(joined.size), (ctypes.c_int * joined.size)(*devices))
     _succeeded(code, "ncclCommInitAll")
-    return _add([value or 0 for value in communicators], devices, list(range(joined.size)), joined.size)
-
-
-def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int) -> int:
-    count = len(devices)
     return native.library().collops_add_nccl(
-        native.int64s(communicators), (ctypes.c_int * count)(*devices), (ctypes.c_int * count)(*ranks), count, size
+        native.int64s([value or 0 for value in communicators]),
+        (ctypes.c_int * joined.size)(*devices),
+        (ctypes.c_int * joined.size)(*range(joined.size)),
+        joined.size,
+        joined.size,
     )
 
 
@@ -189,21 +176,3 @@ def _succeeded(code: int, call: str) -> None:
 
 def _is_rocm() -> bool:
     return "rocm" in jax.local_devices()[0].client.platform_version.lower()
-
-
-def _make_current(device: int) -> None:
-    """Make the primary context of a GPU this thread's, as NCCL wants it."""
-    if _is_rocm():
-        if ctypes.CDLL("libamdhip64.so").hipSetDevice(ctypes.c_int(device)):
-            raise TransportError(f"hipSetDevice({device}) failed")
-        return
-    driver = ctypes.CDLL("libcuda.so.1")
-    handle, context = ctypes.c_int(), ctypes.c_void_p()
-    failed = (
-        driver.cuInit(0)
-        or driver.cuDeviceGet(ctypes.byref(handle), ctypes.c_int(device))
-        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
-        or driver.cuCtxSetCurrent(context)
-    )
-    if failed:
-        raise TransportError(f"GPU {device} cannot be used: CUDA error {failed}")

@@ -73,7 +73,9 @@ class LinearOperator:
         checked_communicator(comm)
         for layout in (domain, range):
             if not isinstance(layout, Layout | StackedLayout):
-                raise LayoutError(f"an operator needs layouts, not {type(layout).__module__}.{type(layout).__qualname__}")
+                raise LayoutError(
+                    f"an operator needs layouts, not {type(layout).__module__}.{type(layout).__qualname__}"
+                )
         if not domain.ranks == range.ranks == comm.size:
             raise LayoutError(
                 f"an operator on {comm.size} ranks cannot have a domain on {domain.ranks} "
