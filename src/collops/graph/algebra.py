@@ -117,9 +117,9 @@ def concatenate(forests: Sequence[StarForest], shared_roots: bool, leaf_offsets:
     """Return several forests as one."""
     if not forests:
         raise LayoutError("there is no forest to concatenate")
-    comm = forests[0].comm
     for forest in forests:
         _check_together(forests[0], forest)
+    comm = forests[0].comm
     counts = np.array([forest.nroots for forest in forests], np.int64)
     error = None
     if shared_roots and (counts != counts[0]).any():

@@ -8,6 +8,7 @@ import numpy as np
 
 from collops.array import dots, random
 from collops.errors import CollopsError
+from collops.operators.algebra import check_operators
 
 if TYPE_CHECKING:
     from collops.operators.base import LinearOperator
@@ -58,6 +59,7 @@ def dottest(
     >>> collops.dottest(collops.FirstDerivative(5))
     True
     """
+    check_operators(op)
     dtype = op.dtype if op.dtype.kind in "fcV" else np.dtype(np.float64)
     if complex_vectors and dtype.kind != "c":
         dtype = np.result_type(dtype, np.complex64)
