@@ -97,6 +97,7 @@ class IndexScatter:
     def to_all(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
         """Return the scatter of a whole distributed array to a replicated one. Collective."""
         comm = communicator_or_world(comm)
+        _check_layout(layout)
         mine = _indices(layout, None, comm.rank, "source_indices")
         return cls(layout, mine, Layout.replicated(layout.size, layout.ranks), mine, comm=comm, **options)
 
@@ -104,6 +105,7 @@ class IndexScatter:
     def to_zero(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
         """Return the scatter of a whole distributed array to a private one of rank 0. Collective."""
         comm = communicator_or_world(comm)
+        _check_layout(layout)
         everything = np.arange(layout.size if comm.rank == 0 else 0)
         return cls(layout, everything, len(everything), everything, comm=comm, **options)
 
@@ -242,6 +244,11 @@ def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
     if len(wrong):
         raise LayoutError(f"{name} name element {wrong[0]} of {size}")
     return found.astype(np.int64)
+
+
+def _check_layout(layout: Any) -> None:
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"expected the layout of the whole array, not {type(layout).__qualname__}")
 
 
 def _has_copies(layout: Layout) -> bool:
