@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from collops.array import DistributedArray, Layout
-from collops.backend import engine_of
+from collops.array.room import check_room
+from collops.backend import engine, engine_of
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.forest import StarForest
@@ -97,7 +98,7 @@ class IndexScatter:
     def to_all(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
         """Return the scatter of a whole distributed array to a replicated one. Collective."""
         comm = communicator_or_world(comm)
-        _check_layout(layout)
+        _check_layout(layout, comm)
         mine = _indices(layout, None, comm.rank, "source_indices")
         return cls(layout, mine, Layout.replicated(layout.size, layout.ranks), mine, comm=comm, **options)
 
@@ -105,7 +106,7 @@ class IndexScatter:
     def to_zero(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
         """Return the scatter of a whole distributed array to a private one of rank 0. Collective."""
         comm = communicator_or_world(comm)
-        _check_layout(layout)
+        _check_layout(layout, comm)
         everything = np.arange(layout.size if comm.rank == 0 else 0)
         return cls(layout, everything, len(everything), everything, comm=comm, **options)
 
@@ -246,9 +247,11 @@ def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def _check_layout(layout: Any) -> None:
-    if not isinstance(layout, Layout):
-        raise LayoutError(f"expected the layout of the whole array, not {type(layout).__qualname__}")
+def _check_layout(layout: Any, comm: Communicator) -> None:
+    if not isinstance(layout, Layout) or layout.ranks != comm.size:
+        raise LayoutError(f"expected the layout of the whole array on {comm.size} ranks, not {layout!r}")
+    # Its elements are listed, by rank 0 all of them.
+    check_room(Layout.replicated(layout.size, comm.size), np.dtype(np.int64), engine("numpy"))
 
 
 def _has_copies(layout: Layout) -> bool:
