@@ -112,7 +112,7 @@ def _drawn(call: Call, draw: random.Random, ranks: int) -> Case:
         return Case(call, tuple(values), frozenset({place}), draw.randrange(ranks))
     for place in draw.sample(range(len(values)), min(len(values), draw.choice((1, 1, 1, 2, 3)))):
         kind = KINDS[call.slots[place].kind]
-        if kind.wrong and draw.random() < 0.6:
+        if kind.wrong and (not kind.odd or draw.random() < 0.6):
             values[place] = draw.choice(kind.wrong)
             wrong.add(place)
         else:

@@ -214,6 +214,9 @@ KINDS: dict[str, Kind] = {
             "np.ones(3, 'm8[s]')",
         ),
     ),
+    "message": Kind(  # whose size the other side expects
+        ("JUNK", "'nonsense'", "np.array(['a'])", "np.array([JUNK])", "comm", "x", "object", "np.ones(3, '>f8')"), ()
+    ),
     "matrix": Kind(
         ("JUNK", "'nonsense'", "np.array(['a'])", "comm", "{}", "3"),
         (

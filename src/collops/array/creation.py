@@ -182,6 +182,7 @@ def full(
     >>> collops.full(3, 2.5).gather()
     array([2.5, 2.5, 2.5])
     """
+    _check_number(value)
     kind = np.asarray(value).dtype if dtype is None else as_dtype(dtype)
     return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, kind))
 
@@ -441,7 +442,14 @@ def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
     >>> full_like(collops.zeros(3), 2.5).gather()
     array([2.5, 2.5, 2.5])
     """
+    _check_number(value)
     return _like(x, dtype, lambda xp, local, kind: xp.full(local.shape, value, kind))
+
+
+def _check_number(value: Any) -> None:
+    """Refuse arrays, which would fit some ranks' parts, and what NumPy would take for true or false."""
+    if getattr(value, "ndim", 0) or np.asarray(value if not hasattr(value, "ndim") else 0).dtype.kind not in "biufc":
+        raise UnsupportedTypeError(f"an array is filled with a number, not {type(value).__qualname__}")
 
 
 def _like(x: Any, dtype: Any, make: Callable[[Any, Any, Any], Any]) -> Any:

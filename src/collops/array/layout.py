@@ -448,6 +448,7 @@ class Layout:
 
     def reduction_count(self, rank: int, axes: Iterable[int] | None = None) -> int:
         """Return how many elements a reduction over `axes` combines into each result on `rank`."""
+        self.coordinates(rank)
         reduced = range(self.ndim) if axes is None else tuple(axes)
         groups = self.reduction_groups(reduced)
         members = [rank] if groups is None else [r for r in range(self.ranks) if groups[r] == groups[rank]]

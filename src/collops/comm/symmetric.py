@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 
 from collops.backend import Engine, engine, memory_of
+from collops.comm.buffers import check_kind
 from collops.errors import (
     REFUSALS,
     CommunicationError,
@@ -285,8 +286,7 @@ def _wanted(shape: Any, dtype: Any, engine_name: str | None, signals: int) -> tu
     dtype = np.dtype(dtype)
     if any(extent < 0 for extent in shape) or operator.index(signals) < 0:
         raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
-    if dtype.hasobject:
-        raise UnsupportedTypeError(f"memory of dtype {dtype} cannot be shared between ranks")
+    check_kind(dtype)
     chosen = engine(engine_name)
     if nbytes_of(shape, dtype) + 8 * signals > memory_of(chosen):
         raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")

@@ -164,6 +164,7 @@ class StarForest(Derived):
         """
         from collops.graph.patterns import edges_of
 
+        checked_communicator(comm)
         return cls(comm, *edges_of(comm, pattern, count, root), **options)
 
     @classmethod

@@ -12,7 +12,7 @@ import numpy as np
 from collops.array import StackedArray, axpby
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import Buffers, LinearOperator, is_complex
+from collops.operators.base import Buffers, LinearOperator, is_complex, is_scalar
 
 __all__ = [
     "Adjoint",
@@ -156,6 +156,9 @@ class Combination(LinearOperator):
         if not self.terms:
             raise InputError("a sum of operators needs at least one")
         check_operators(*(term for _, term in self.terms))
+        for coefficient, _ in self.terms:
+            if not is_scalar(coefficient):
+                raise UnsupportedTypeError(f"operators have numbers for coefficients, not {type(coefficient).__qualname__}")
         first = self.terms[0][1]
         for _, term in self.terms[1:]:
             if term.domain is not first.domain or term.range is not first.range:

@@ -16,7 +16,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["AnyArray", "AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array"]
+__all__ = ["AnyArray", "AnyLayout", "Buffers", "LinearOperator", "is_complex", "is_scalar", "new_array"]
 
 AnyArray: TypeAlias = DistributedArray | StackedArray
 AnyLayout: TypeAlias = Layout | StackedLayout
@@ -205,19 +205,19 @@ class LinearOperator:
         return self.forward(other)
 
     def __mul__(self, other: Any) -> Any:
-        if _is_scalar(other):
+        if is_scalar(other):
             from collops.operators.algebra import combination
 
             return combination([(other, self)])
         return self @ other
 
     def __rmul__(self, other: Any) -> Any:
-        if _is_scalar(other):
+        if is_scalar(other):
             return self * other
         return NotImplemented
 
     def __truediv__(self, other: Any) -> Any:
-        if _is_scalar(other):
+        if is_scalar(other):
             return self * (1 / other)
         return NotImplemented
 
@@ -285,7 +285,8 @@ class Buffers:
         return array
 
 
-def _is_scalar(value: Any) -> bool:
+def is_scalar(value: Any) -> bool:
+    """Return whether `value` is a number, or an array without axes."""
     return isinstance(value, Number | np.generic) or (
         getattr(value, "ndim", None) == 0 and not isinstance(value, DistributedArray | StackedArray)
     )

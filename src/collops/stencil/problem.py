@@ -8,6 +8,7 @@ are computed. An iteration replaces every other point by the mean of its four ne
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +56,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name, least in (("nx", 3), ("ny", 3), ("iterations", 1), ("check", 1)):
-            if getattr(self, name) < least:
+            if operator.index(getattr(self, name)) < least:
                 raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if not (math.isfinite(self.tolerance) and self.tolerance >= 0):
             raise InputError(f"tolerance must be zero or a positive number, not {self.tolerance}")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array import DistributedArray, Layout
-from collops.backend import Engine
+from collops.array.layout_arguments import as_shape
+from collops.array.room import check_room
+from collops.backend import Engine, engine
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph import StarForest
 from collops.operators.base import LinearOperator
@@ -131,7 +133,9 @@ class CSRMatrix(LinearOperator):
         comm = communicator_or_world(comm)
         if not sparse.issparse(matrix):
             raise UnsupportedTypeError(f"expected a sparse matrix of SciPy, not {type(matrix).__name__}")
-        rows = options.pop("rows", None) or Layout.split(matrix.shape[0], comm.size)
+        rows = options.pop("rows", None)
+        _check_rows(rows)
+        rows = rows or Layout.split(matrix.shape[0], comm.size)
         (mine,) = rows.slices(comm.rank)
         return cls(sparse.csr_array(matrix)[mine], comm=comm, **options)
 
@@ -170,7 +174,12 @@ class CSRMatrix(LinearOperator):
         from collops.operators.csr.assembly import Assembly
 
         comm = communicator_or_world(comm)
+        shape = as_shape(shape)
+        if len(shape) != 2:
+            raise LayoutError(f"a matrix has two axes, not the shape {shape}")
+        _check_rows(rows)
         rows = rows or Layout.split(shape[0], comm.size)
+        check_room(rows, np.dtype(np.int64), engine("numpy"))
         return cls(Assembly(comm, rows, shape[1], i, j).local_rows(values), comm=comm, **options)
 
     @classmethod
@@ -263,6 +272,11 @@ class CSRMatrix(LinearOperator):
         if key not in self._buffers:
             self._buffers[key] = engine.xp.zeros(len(self.ghosts), dtype)
         return self._buffers[key]
+
+
+def _check_rows(rows: Any) -> None:
+    if rows is not None and not isinstance(rows, Layout):
+        raise LayoutError(f"the rows need a layout, not {type(rows).__qualname__}")
 
 
 def _check_columns(columns: Layout, count: int, comm: Communicator) -> None:

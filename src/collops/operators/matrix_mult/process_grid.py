@@ -43,6 +43,7 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     (2, 2)
     """
     ranks = as_ranks(ranks)
+    columns = None if columns is None else operator.index(columns)
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]
 
     def elongation(grid: tuple[int, int]) -> tuple[float, bool]:
