@@ -328,7 +328,8 @@ def _owned(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> An
     """Return a contiguous copy in the engine asked for."""
     current = engine_of(part)
     target = current if engine is None else engine if isinstance(engine, Engine) else find_engine(engine)
-    kind = as_dtype(part.dtype) if dtype is None else dtype
+    own = as_dtype(part.dtype)
+    kind = own if dtype is None else dtype
     if target is current:
         return target.xp.array(part, dtype=kind, copy=True, order="C")
     return target.from_host(np.ascontiguousarray(current.to_host(part), kind))

@@ -158,7 +158,7 @@ class Combination(LinearOperator):
         check_operators(*(term for _, term in self.terms))
         for coefficient, _ in self.terms:
             if not is_scalar(coefficient):
-                raise UnsupportedTypeError(f"operators have numbers for coefficients, not {type(coefficient).__qualname__}")
+                raise UnsupportedTypeError(f"a coefficient is a number, not {type(coefficient).__qualname__}")
         first = self.terms[0][1]
         for _, term in self.terms[1:]:
             if term.domain is not first.domain or term.range is not first.range:

@@ -218,6 +218,8 @@ class LinearOperator:
 
     def __truediv__(self, other: Any) -> Any:
         if is_scalar(other):
+            if isinstance(other, Number) and other == 0:
+                raise InputError("an operator cannot be divided by zero")
             return self * (1 / other)
         return NotImplemented
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import SupportsIndex
 
-from collops.array.layout_arguments import as_ranks
-from collops.errors import InputError
+from collops.array.layout_arguments import as_ranks, as_shape
+from collops.errors import InputError, LayoutError
 
 __all__ = ["best_process_grid", "checked_process_grid"]
 
@@ -44,6 +44,9 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     """
     ranks = as_ranks(ranks)
     columns = None if columns is None else operator.index(columns)
+    shape = None if shape is None else as_shape(shape)
+    if shape is not None and len(shape) != 2:
+        raise LayoutError(f"a matrix has two axes, not the shape {shape}")
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]
 
     def elongation(grid: tuple[int, int]) -> tuple[float, bool]:

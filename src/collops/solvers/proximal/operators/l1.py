@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collops.array import axpby
+from collops.errors import UnsupportedTypeError
 from collops.solvers.problem import check_number
 from collops.solvers.proximal.operator import ProxOperator
 from collops.solvers.proximal.values import absolute_sum
@@ -48,6 +49,8 @@ class L1(ProxOperator):
     def __init__(self, sigma: Any = 1.0, g: Any = None) -> None:
         self._weights = sigma if hasattr(sigma, "leaves") else None
         self._sigma = 1.0 if self._weights is not None else check_number("sigma", sigma)
+        if g is not None and not hasattr(g, "leaves"):
+            raise UnsupportedTypeError(f"g must be a distributed array, not {type(g).__qualname__}")
         self._g = g
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
