@@ -343,7 +343,7 @@ def from_local(
     axis: int = 0,
     mask: Sequence[SupportsIndex] | None = None,
 ) -> DistributedArray:
-    """Wrap arrays that the ranks have already. Collective: two metadata messages at most.
+    """Wrap arrays that the ranks have already. Collective: one metadata message.
 
     Parameters
     ----------
@@ -376,14 +376,7 @@ def from_local(
     """
     comm = _comm(comm)
     if layout is None:
-        error = None
-        try:
-            engine_of(local_array)
-            as_dtype(local_array.dtype)
-        except CollopsError as problem:
-            error = problem
-        comm.check(error)
-        return DistributedArray(Layout.from_local(local_array.shape, comm, axis, mask=mask), comm, local_array)
+        return DistributedArray(Layout._from_local(lambda: _shape_of(local_array), comm, axis, mask), comm, local_array)
     if mask is not None:
         raise LayoutError("give the mask to the layout, not both to from_local")
     array, error = None, None
@@ -393,6 +386,12 @@ def from_local(
         error = problem
     comm.check(error)
     return array  # pyright: ignore[reportReturnType] - check has raised where there is none
+
+
+def _shape_of(local_array: Any) -> tuple[int, ...]:
+    engine_of(local_array)
+    as_dtype(local_array.dtype)
+    return tuple(local_array.shape)
 
 
 def empty_like(x: Array, dtype: Any = None) -> Array:

@@ -11,7 +11,7 @@ import operator
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
@@ -314,7 +314,7 @@ class Layout:
         *,
         mask: Sequence[SupportsIndex] | None = None,
     ) -> Layout:
-        """Make the layout of arrays that already exist, split along `axis`. Collective: two metadata messages.
+        """Make the layout of arrays that already exist, split along `axis`. Collective: one metadata message.
 
         Parameters
         ----------
@@ -332,17 +332,27 @@ class Layout:
         LayoutError
             On every rank, if the parts do not fit together.
         """
+        return cls._from_local(lambda: as_shape(local_shape), comm, axis, mask)
+
+    @classmethod
+    def _from_local(
+        cls, own: Callable[[], tuple[int, ...]], comm: Communicator, axis: int, mask: Sequence[SupportsIndex] | None
+    ) -> Layout:
+        """Make the layout of :meth:`from_local`; what `own` raises instead of a shape travels in its place."""
+        from collops.comm.agreement import described, raise_together
         from collops.comm.given import checked_communicator
 
         checked_communicator(comm)
         shape: tuple[int, ...] = ()
         error = None
         try:
-            shape = as_shape(local_shape)
+            shape = own()
         except REFUSALS as problem:
             error = problem
-        comm.check(error)
-        shapes = [tuple(other) for other in comm.allgather_metadata(shape)]
+        known = comm.allgather_metadata([shape, described(error)])
+        if any(problem is not None for _, problem in known):
+            raise_together(error, [problem for _, problem in known])
+        shapes = [tuple(other) for other, _ in known]
         if len({len(other) for other in shapes}) != 1:
             raise LayoutError(f"local arrays must have one number of axes, not the shapes {few(shapes)}")
         axis = normal_axis(axis, len(shape))
