@@ -18,7 +18,7 @@ from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm.agreement import described, raise_together
-from collops.errors import REFUSALS, CollopsError, InputError, LayoutError, UnsupportedTypeError
+from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
