@@ -94,6 +94,7 @@ KINDS: dict[str, Kind] = {
         ("JUNK", "'nonsense'", "np.ones(7)", "[1.0, 2.0]", "comm", "layout", "object", "{}"),
         ("wide", "stacked", "copies", "foreign", "complex_x", "halves", "integers", "empty", "None", "3.0", "NAN", "x"),
     ),
+    "saved": Kind(("JUNK", "'nonsense'", "np.ones(7)", "3", "None", "comm", "{}"), ("stacked", "wide", "copies", "empty")),
     "operand": Kind(
         ("JUNK", "'nonsense'", "np.ones(7)", "[1.0, 2.0]", "comm", "{}", "wide", "stacked", "foreign"),
         (
@@ -135,7 +136,7 @@ KINDS: dict[str, Kind] = {
         ("JUNK", "[1] * (comm.size + 1)", "['a'] * comm.size", "[0.5] * comm.size", "3.5", "[None] * comm.size"),
         ("None", "[]", "[0] * comm.size", "range(comm.size)", "[-1] * comm.size", "[HUGE] * comm.size"),
     ),
-    "peer": Kind(("-1", "comm.size", "99", "1.5", "JUNK", "'0'", "NAN", "HUGE", "[0]", "None"), ("comm.rank",)),
+    "peer": Kind(("-1", "comm.size", "99", "1.5", "JUNK", "'0'", "NAN", "HUGE", "[0]", "None"), ()),
     "flag": Kind((), ("JUNK", "None", "1", "'yes'", "NAN", "[]")),
     "word": Kind(("'nonsense'", "JUNK", "3", "''", "[]", "b'sum'", "NAN"), ("None",)),
     "rank": Kind(("-1", "comm.size", "99", "1.5", "JUNK", "'0'", "NAN", "HUGE", "[0]"), ("0", "None", "True")),

@@ -61,6 +61,8 @@ def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> Reduct
     LayoutError
         If `layout` is for another number of ranks, or the masks of stacked parts contradict each other.
     """
+    if not isinstance(layout, Layout | StackedLayout):
+        raise LayoutError(f"an array needs a layout, not {type(layout).__qualname__}")
     plans = _plans.get(comm)
     if plans is None:
         plans = _plans[comm] = weakref.WeakKeyDictionary()

@@ -218,7 +218,7 @@ class LinearOperator:
 
     def __truediv__(self, other: Any) -> Any:
         if is_scalar(other):
-            if isinstance(other, Number) and other == 0:
+            if isinstance(other, int | float | complex) and other == 0:
                 raise InputError("an operator cannot be divided by zero")
             return self * (1 / other)
         return NotImplemented

@@ -174,13 +174,13 @@ class CSRMatrix(LinearOperator):
         from collops.operators.csr.assembly import Assembly
 
         comm = communicator_or_world(comm)
-        shape = as_shape(shape)
-        if len(shape) != 2:
-            raise LayoutError(f"a matrix has two axes, not the shape {shape}")
+        extents = as_shape(shape)
+        if len(extents) != 2:
+            raise LayoutError(f"a matrix has two axes, not the shape {extents}")
         _check_rows(rows)
-        rows = rows or Layout.split(shape[0], comm.size)
+        rows = rows or Layout.split(extents[0], comm.size)
         check_room(rows, np.dtype(np.int64), engine("numpy"))
-        return cls(Assembly(comm, rows, shape[1], i, j).local_rows(values), comm=comm, **options)
+        return cls(Assembly(comm, rows, extents[1], i, j).local_rows(values), comm=comm, **options)
 
     @classmethod
     def from_matrix_market(cls, path: str | Path, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:

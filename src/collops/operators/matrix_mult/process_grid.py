@@ -44,8 +44,7 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     """
     ranks = as_ranks(ranks)
     columns = None if columns is None else operator.index(columns)
-    shape = None if shape is None else as_shape(shape)
-    if shape is not None and len(shape) != 2:
+    if shape is not None and len(as_shape(shape)) != 2:
         raise LayoutError(f"a matrix has two axes, not the shape {shape}")
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]
 
