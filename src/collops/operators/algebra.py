@@ -165,9 +165,8 @@ class Combination(LinearOperator):
                 raise LayoutError(f"operators can be added when their layouts are the same, not {first!r} and {term!r}")
         dtype = np.result_type(*(term.dtype for _, term in self.terms))
         for coefficient, _ in self.terms:
-            dtype = np.result_type(
-                dtype, coefficient if isinstance(coefficient, Number) else coefficient.dtype.type(0).item()
-            )
+            number: Any = coefficient if isinstance(coefficient, Number) else coefficient.dtype.type(0).item()
+            dtype = np.result_type(dtype, number)
         super().__init__(first.domain, first.range, dtype, first.comm)
         self.capturable = all(term.capturable for _, term in self.terms)
         self._forward_terms = [(coefficient, term._forward) for coefficient, term in self.terms]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -91,8 +91,8 @@ class LinearOperator:
 
     # Where an operator can add to what an array holds in the pass that computes the product: functions of source and
     # target, an array that can be written.
-    _add_forward: Callable[[Any, Any], None] | None = None
-    _add_adjoint: Callable[[Any, Any], None] | None = None
+    _add_forward: Any = None
+    _add_adjoint: Any = None
 
     def _forward(self, x: Any, out: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
@@ -218,9 +218,10 @@ class LinearOperator:
 
     def __truediv__(self, other: Any) -> Any:
         if is_scalar(other):
-            if isinstance(other, int | float | complex) and other == 0:
+            divisor: Any = other
+            if isinstance(divisor, int | float | complex) and divisor == 0:
                 raise InputError("an operator cannot be divided by zero")
-            return self * (1 / other)
+            return self * (1 / divisor)
         return NotImplemented
 
     def __neg__(self) -> LinearOperator:

@@ -15,7 +15,7 @@ __all__ = ["applied_on_host"]
 Function = Callable[[np.ndarray], np.ndarray]
 
 
-def applied_on_host(forward: Function, adjoint: Function, shape: tuple[int, int], dtype: np.dtype, x: Any) -> Any:
+def applied_on_host(forward: Function, adjoint: Function, shape: tuple[int, ...], dtype: np.dtype, x: Any) -> Any:
     """Return ``forward(x)`` for a variable of JAX that may be traced.
 
     Parameters

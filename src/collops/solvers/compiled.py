@@ -10,12 +10,12 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import core, lax
 
 from collops.array import zeros
 from collops.errors import InputError, UnsupportedTypeError
@@ -72,7 +72,7 @@ def can_be_compiled(method: Any, data: Any) -> bool:
     """
     if hasattr(method, "tests"):
         return True
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(data)):
+    if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(data)):
         raise UnsupportedTypeError(
             f"{method.name} has no tests that JAX can trace: call it outside of jit and grad, or use one of cg, cgls, "
             "lsqr, ista and fista"
@@ -111,8 +111,8 @@ def solve_compiled(
     begin = time.perf_counter()
     program = _program(method, operator, data, x0, niter, differentiate)
     x, iterations, rows, code, details = program(data, x0)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, iterations, rows))):
-        return TracedResult(x, iterations, value_of(method.residual_norms(Variable(rows))), code)
+    if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves((x, iterations, rows))):
+        return TracedResult(x, iterations, value_of(method.residual_norms(cast(Any, Variable(rows)))), code)
     done = int(iterations)
     rows = np.asarray(rows, np.float64)[: done + 1]
     seconds = time.perf_counter() - begin
@@ -149,13 +149,13 @@ def _program(
     closed, shapes = jax.make_jaxpr(run, return_shape=True)(data, x0)
     structure = jax.tree.structure(shapes)
     jit = _jit(data.comm)
-    compiled = jit(lambda constants, leaves: jax.core.eval_jaxpr(closed.jaxpr, constants, *leaves))
+    compiled = jit(lambda constants, leaves: core.eval_jaxpr(closed.jaxpr, constants, *leaves))
 
     def program(data: Any, x0: Any) -> Any:
         # What the operator holds would otherwise be copied into the program.
         return jax.tree.unflatten(structure, compiled(closed.consts, jax.tree.leaves((data, x0))))
 
-    if key is not None and not any(isinstance(constant, jax.core.Tracer) for constant in closed.consts):
+    if key is not None and not any(isinstance(constant, core.Tracer) for constant in closed.consts):
         known[key] = program
     return program
 
