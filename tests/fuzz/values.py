@@ -94,7 +94,9 @@ KINDS: dict[str, Kind] = {
         ("JUNK", "'nonsense'", "np.ones(7)", "[1.0, 2.0]", "comm", "layout", "object", "{}"),
         ("wide", "stacked", "copies", "foreign", "complex_x", "halves", "integers", "empty", "None", "3.0", "NAN", "x"),
     ),
-    "saved": Kind(("JUNK", "'nonsense'", "np.ones(7)", "3", "None", "comm", "{}"), ("stacked", "wide", "copies", "empty")),
+    "saved": Kind(
+        ("JUNK", "'nonsense'", "np.ones(7)", "3", "None", "comm", "{}"), ("stacked", "wide", "copies", "empty")
+    ),
     "operand": Kind(
         ("JUNK", "'nonsense'", "np.ones(7)", "[1.0, 2.0]", "comm", "{}", "wide", "stacked", "foreign"),
         (

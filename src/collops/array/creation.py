@@ -448,7 +448,8 @@ def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
 
 def _check_number(value: Any) -> None:
     """Refuse arrays, which would fit some ranks' parts, and what NumPy would take for true or false."""
-    if getattr(value, "ndim", 0) or np.asarray(value if not hasattr(value, "ndim") else 0).dtype.kind not in "biufc":
+    plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a device's number stays where it is
+    if np.ndim(plain) or getattr(value, "ndim", 0) or np.asarray(plain).dtype.kind not in "biufc":
         raise UnsupportedTypeError(f"an array is filled with a number, not {type(value).__qualname__}")
 
 
