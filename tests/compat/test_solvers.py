@@ -195,5 +195,7 @@ def test_messages_of_an_iteration(comm) -> None:
         with profile.count_messages() as messages:
             pylops_mpi.cgls(op, y, y.zeros_like(), niter=niter, tol=0.0)
         counts.append(messages.counts().get("allreduce", 0))
-        assert set(messages.counts()) <= {"allreduce"}
+        # Before the first iteration the ranks agree that they start the same solver.
+        assert set(messages.counts()) <= {"allreduce", "agreement"}
+        assert messages.counts().get("agreement", 0) <= 1
     assert counts[1] - counts[0] <= 2 * 2
