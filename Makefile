@@ -44,7 +44,7 @@ docs: $(DOCS)
 	@echo "The documentation is in $(CURDIR)/docs/_build/html/index.html"
 
 test: lint
-	$(BIN)/python -m pytest -m serial
+	$(BIN)/python -m pytest -m serial --numprocesses 3
 	@set -e; for ranks in $(RANKS); do \
 	  echo "== tests on $$ranks rank(s)"; \
 	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \

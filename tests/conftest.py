@@ -30,6 +30,10 @@ hypothesis.settings.register_profile("ranks", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("ranks")
 
 
+# Compiling takes minutes where more ranks than cores do it.
+MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", "2"))
+
+
 class Agreement:
     """Keeps the ranks together: where only some of them fail, the session ends on all of them.
 
@@ -106,6 +110,11 @@ def pytest_collection_modifyitems(config, items) -> None:
     serial = [item for item in items if item.get_closest_marker("serial")]
     items[:] = [item for item in items if not item.get_closest_marker("serial")]
     config.hook.pytest_deselected(items=serial)
+    if collops.world().size > MOST_RANKS_WITH_JAX:
+        reason = f"each rank compiles for itself: {collops.world().size} ranks do so with COLLOPS_JAX_RANKS set"
+        for item in items:
+            if "jax" in item.nodeid:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
