@@ -95,7 +95,7 @@ def test_an_iteration_sends_two_halos_and_two_scalars(comm):
         with profile.count_messages() as messages:
             cgls(stack, stacked, niter=iterations, damp=0.1, tol=0, progress=False)
         counts.append(messages.counts())
-    sent = {name: count - counts[0][name] for name, count in counts[1].items()}
+    sent = {name: count - counts[0][name] for name, count in counts[1].items() if count != counts[0][name]}
     assert sent == ({} if comm.size == 1 else {"exchange": 2, "allreduce": 2})
 
 
