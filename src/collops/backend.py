@@ -217,6 +217,12 @@ def repeatable() -> bool:
     ------
     InputError
         If it is neither 0 nor 1.
+
+    Examples
+    --------
+    >>> from collops.backend import repeatable
+    >>> isinstance(repeatable(), bool)
+    True
     """
     text = os.environ.get("COLLOPS_DETERMINISTIC", "").strip()
     if text not in ("", "0", "1"):
