@@ -85,12 +85,13 @@ if comm.rank:
     assert result.stdout.count("DONE") == 2
 
 
+@pytest.mark.timeout(300)
 def test_a_killed_job_goes_on_from_its_checkpoint():
     result = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("kill_runs.py")), "--runs", "1", "--ranks", "2"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
