@@ -44,8 +44,8 @@ docs: $(DOCS)
 	@echo "The documentation is in $(CURDIR)/docs/_build/html/index.html"
 
 test: lint
-	$(BIN)/python -m pytest -m serial --numprocesses 3
-	@set -e; for ranks in $(RANKS); do \
+	$(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 3 --dist worksteal
+	@set -e; for ranks in $(filter-out 1,$(RANKS)); do \
 	  echo "== tests on $$ranks rank(s)"; \
 	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \
 	done

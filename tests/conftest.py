@@ -16,7 +16,7 @@ import tempfile
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
-os.environ.setdefault("COLLOPS_TIMEOUT", "60")
+os.environ.setdefault("COLLOPS_TIMEOUT", "120")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Tests start hundreds of processes: each would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
