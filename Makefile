@@ -3,6 +3,7 @@
 # make docs     make .venv, install, build the documentation: docs/_build/html/index.html
 # make test-jax-oldest    the tests of JAX with its oldest supported version
 # make fuzz     ten thousand calls with wrong arguments, and damaged files, on two ranks
+# make examples thousands of random graphs for the star forests, on 1, 2, 3 and 4 ranks
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
 # PYTHON=python3.12    the interpreter to make .venv with
@@ -32,7 +33,7 @@ TEST := $(VENV)/.installed-for-test-with-$(MPI)
 DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
 OLDEST := $(VENV)/with-oldest-jax
 
-.PHONY: demo docs test test-jax-oldest fuzz lint format clean
+.PHONY: demo docs test test-jax-oldest fuzz examples lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result
@@ -53,6 +54,11 @@ test: lint
 
 fuzz: $(TEST)
 	COLLOPS_FUZZ_CASES=$${COLLOPS_FUZZ_CASES:-10000} $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/fuzz
+
+examples: $(TEST)
+	@set -e; for ranks in $(RANKS); do \
+	  COLLOPS_EXAMPLES=$${COLLOPS_EXAMPLES:-1000} $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest tests/graph --timeout 3600; \
+	done
 
 lint: $(TEST)
 	$(BIN)/ruff check .

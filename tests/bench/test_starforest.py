@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,6 @@ def test_plot_of_the_wires(tmp_path):
     measured = [one for one in record.measurements if one.case == "scatter parallel to parallel"]
     np.testing.assert_allclose(line.get_ydata(), [1e6 * one.timings["collops"].wall.median for one in measured])
     assert len(panels_of(record)) == 7
-    assert f"starforest-{record.machine_name}-{record.ranks}.png" in {
-        path.name for path in write_plots([record], tmp_path)
-    }
+    small = replace(record, measurements=[one for one in measured if one.headline is None][:2])
+    written = [path.name for path in write_plots([small], tmp_path)]
+    assert written == [f"starforest-{record.machine_name}-{record.ranks}.png"]

@@ -21,6 +21,8 @@ def test_without_files_it_solves_a_mesh(tmp_path, here):
     assert one["status"] == two["status"] == "converged"
     assert two["residual_final"] == pytest.approx(one["residual_final"], rel=1e-3)
     assert two["cut"] > one["cut"] == 0
+    made = {path.name for path in (tmp_path / "collops-solve").iterdir()}
+    assert {"image.png", "convergence.png", "result.zarr"} <= made
 
 
 def test_an_error_is_one_line(here):

@@ -78,7 +78,7 @@ class RawModule:
         )
         kernels = re.findall(r"__global__ void (\w+)\(", chosen.stdout)
         driver.write_text(DRIVER + "".join(ENTRY.format(kernel) for kernel in kernels))
-        command = [COMPILER, "-O1", "-ffp-contract=off", "-w", "-fPIC", "-shared", "-std=c++20", *kept]
+        command = [COMPILER, "-O0", "-ffp-contract=off", "-w", "-fPIC", "-shared", "-std=c++20", *kept]
         command += [f'-DSOURCE="{source}"', "-o", str(library), str(driver)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ from collops.graph import StarForest
 from tests.graph.model import Graph
 from tests.graph.test_forest import EXAMPLES, forest_of
 
-SOME = settings(max_examples=EXAMPLES // 6)
+SOME = settings(max_examples=EXAMPLES // 4)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -25,10 +25,10 @@ def numbered(forest):
 @given(seed=SEEDS)
 def test_compose_is_one_bcast_after_the_other(comm, seed):
     rng = np.random.default_rng(seed)
-    first = forest_of(comm, graph := Graph.drawn(rng, comm.size))
+    first = forest_of(comm, graph := Graph.drawn(rng, comm.size), wire="own")
     spaces = [graph.space(rank) for rank in range(comm.size)]
     second_graph = _onto(rng, spaces)
-    second = forest_of(comm, second_graph)
+    second = forest_of(comm, second_graph, wire="own")
     both = first.compose(second)
     roots = numbered(first)
     through = second.bcast(first.bcast(roots))
@@ -68,7 +68,7 @@ def _permutation(rng, size):
 @SOME
 @given(seed=SEEDS)
 def test_inverse_leads_back(comm, seed):
-    forest = forest_of(comm, _permutation(np.random.default_rng(seed), comm.size))
+    forest = forest_of(comm, _permutation(np.random.default_rng(seed), comm.size), wire="own")
     back = forest.inverse()
     roots = numbered(forest)
     leaves = forest.bcast(roots, np.full(back.nroots, -1))
@@ -89,7 +89,8 @@ def test_inverse_leads_back(comm, seed):
 @given(seed=SEEDS)
 def test_compose_inverse_follows_shared_leaves(comm, seed):
     rng = np.random.default_rng(seed)
-    first, second = forest_of(comm, Graph.drawn(rng, comm.size)), forest_of(comm, _permutation(rng, comm.size))
+    graphs = Graph.drawn(rng, comm.size), _permutation(rng, comm.size)
+    first, second = (forest_of(comm, graph, wire="own") for graph in graphs)
     both = first.compose_inverse(second)
     space = max(first.leaf_space, second.leaf_space)
     leaves = first.bcast(numbered(first), np.zeros(space, int))
@@ -102,7 +103,7 @@ def test_compose_inverse_follows_shared_leaves(comm, seed):
 @given(seed=SEEDS)
 def test_parts(comm, seed):
     rng = np.random.default_rng(seed)
-    forest = forest_of(comm, Graph.drawn(rng, comm.size))
+    forest = forest_of(comm, Graph.drawn(rng, comm.size), wire="own")
     roots = numbered(forest)
     mine = np.random.default_rng([seed, comm.rank])
     chosen = np.flatnonzero(mine.integers(0, 2, forest.nroots))
@@ -122,7 +123,7 @@ def test_parts(comm, seed):
 @SOME
 @given(seed=SEEDS, block=st.integers(0, 3), apart=st.booleans())
 def test_strided_moves_all_values_of_a_point(comm, seed, block, apart):
-    forest = forest_of(comm, Graph.drawn(np.random.default_rng(seed), comm.size))
+    forest = forest_of(comm, Graph.drawn(np.random.default_rng(seed), comm.size), wire="own")
     roots = numbered(forest)[:, None] * 10 + np.arange(block)
     want = forest.bcast(roots, np.zeros((forest.leaf_space, block), int))
     if apart:
@@ -144,7 +145,7 @@ def test_concatenate(comm, seed, shared):
     rng = np.random.default_rng(seed)
     first_graph = Graph.drawn(rng, comm.size)
     second_graph = _onto(rng, first_graph.nroots) if shared else Graph.drawn(rng, comm.size)
-    forests = [forest_of(comm, graph) for graph in (first_graph, second_graph)]
+    forests = [forest_of(comm, graph, wire="own") for graph in (first_graph, second_graph)]
     both = StarForest.concatenate(forests, shared_roots=shared)
     offset = forests[0].leaf_space
     roots = [numbered(forests[0]), numbered(forests[0 if shared else 1]) * (1 if shared else 7)]
@@ -156,7 +157,7 @@ def test_concatenate(comm, seed, shared):
 @SOME
 @given(seed=SEEDS)
 def test_distribute(comm, seed):
-    forest = forest_of(comm, Graph.drawn(np.random.default_rng(seed), comm.size))
+    forest = forest_of(comm, Graph.drawn(np.random.default_rng(seed), comm.size), wire="own")
     counts = (numbered(forest) * 7 + 3) % 4
     values, sizes = forest.distribute(counts)
     np.testing.assert_array_equal(sizes, forest.bcast(counts))

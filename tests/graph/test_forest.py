@@ -14,7 +14,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.graph import StarForest
 from tests.graph.model import Graph, operations, values
 
-EXAMPLES = int(os.environ.get("COLLOPS_EXAMPLES", "160"))
+EXAMPLES = int(os.environ.get("COLLOPS_EXAMPLES", "40"))  # `make examples` draws thousands
 DTYPES = ("float64", "float32", "float16", "complex64", "complex128", "int64", "int32", "uint8", "bool")
 BLOCKS = ((), (3,), (1,), (2, 2), (0,))
 
@@ -37,7 +37,7 @@ def test_every_mover_does_what_the_model_does(comm, seed, dtype, block):
     rank = comm.rank
     roots = values(rng, graph.nroots, block, dtype)
     leaves = values(rng, [graph.space(r) + int(rng.integers(0, 2)) for r in range(comm.size)], block, dtype)
-    for op in operations(dtype):
+    for op in rng.permutation(operations(dtype))[:2].tolist():
         got = forest.bcast(roots[rank].copy(), leaves[rank].copy(), op)
         np.testing.assert_array_equal(got, graph.bcast(roots, leaves, op)[rank])
         got = forest.reduce(leaves[rank].copy(), roots[rank].copy(), op)

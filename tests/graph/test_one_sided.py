@@ -93,16 +93,15 @@ def channels_of(forest, device, block, dtype):
     ("dtype", "block", "op", "most"),
     [
         ("float32", (), "sum", 100),
-        ("float32", (), "replace", 100),
         ("float32", (), "sum", 12),
-        ("int16", (3,), "max", 100),
+        ("float32", (3,), "replace", 100),
     ],
 )
 def test_kernels(comm, device, monkeypatch, dtype, block, op, most):
     engine = device[1]
     # Some ranks take what arrives by the kernel that waits for it, and some by others, where `most` is small.
     monkeypatch.setattr(sys.modules["collops.graph.wires.one_sided"], "_MOST_AT_ONCE", most)
-    for seed in range(6):
+    for seed in range(4):
         rng = np.random.default_rng(seed)
         graph = Graph.drawn(rng, comm.size, most_roots=5, most_leaves=12)
         forest = forest_of(comm, graph, wire="own")
