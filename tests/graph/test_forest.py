@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from collops import profile
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.graph import StarForest
+from collops.graph import IndexScatter, StarForest
+from collops.operators.csr import CSRMatrix
 from tests.graph.model import Graph, operations, values
 
 EXAMPLES = int(os.environ.get("COLLOPS_EXAMPLES", "40"))  # `make examples` draws thousands
@@ -167,6 +168,11 @@ LAST = object()  # stands for the last rank
         (None, [0], [3], "names root 3 of rank 0, which has 3 roots"),
         (None, [0], [-1], "names root -1 of rank 0"),
         (None, [[0]], [[0]], "must have one axis"),
+        (None, [0], [2**63], "9223372036854775808, which is no 64-bit index"),
+        (None, [0], [2**70], "which is no 64-bit index"),
+        ([2**63], [0], [0], "leaves has 9223372036854775808"),
+        (None, [-(2**64)], [0], "remote_ranks has -18446744073709551616"),
+        (None, [[0], [0, 1]], [0], "must be a list of integers"),
     ],
 )
 def test_wrong_edges_are_one_error_on_all_ranks(comm, leaves, ranks, indices, text):
@@ -176,9 +182,32 @@ def test_wrong_edges_are_one_error_on_all_ranks(comm, leaves, ranks, indices, te
     assert ("rank" in str(caught.value)) or comm.size == 1
 
 
+def test_sizes_beyond_64_bits_are_one_error_on_all_ranks(comm):
+    large = 2**64 if comm.rank == comm.size - 1 else 1
+    with pytest.raises(LayoutError, match="cannot count 18446744073709551616 roots"):
+        StarForest(comm, large, None, [0], [0])
+    with pytest.raises(LayoutError, match="cannot count 18446744073709551616 roots"):
+        StarForest.from_pattern(comm, "allgather", large)
+    forest = StarForest(comm, 1, None, [0], [0])
+    with pytest.raises(LayoutError, match="cannot count 18446744073709551616 points in a root stride"):
+        forest.strided(2, root_stride=large)
+    with pytest.raises(LayoutError, match="root values"):
+        forest.strided(2**62, root_stride=2)
+    with pytest.raises(LayoutError, match="leaf_offsets has 18446744073709551616"):
+        StarForest.concatenate([forest], leaf_offsets=[large] if large > 1 else [0])
+    with pytest.raises(LayoutError, match="elements of the source"):
+        IndexScatter(large, [0], 1, [0], comm=comm)
+    with pytest.raises(LayoutError, match="source_indices has 18446744073709551616"):
+        IndexScatter(3, [large] if large > 1 else [0], 1, [0], comm=comm)
+    with pytest.raises(LayoutError, match="columns has 18446744073709551616"):
+        CSRMatrix.from_coo([0], [large] if large > 1 else [0], [1.0], (4, 4), comm=comm)
+
+
 def test_wrong_types_and_shapes(comm):
     with pytest.raises(UnsupportedTypeError, match="must be integers"):
         StarForest(comm, 3, None, [0.5], [0])
+    with pytest.raises(UnsupportedTypeError, match="columns must be integers, not float64"):
+        CSRMatrix.from_coo([0], [0.5], [1.0], (4, 4), comm=comm)
     with pytest.raises(LayoutError, match="negative"):
         StarForest(comm, -1, None, [], [])
     with pytest.raises(LayoutError, match="integer"):

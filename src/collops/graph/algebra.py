@@ -9,6 +9,7 @@ import numpy as np
 
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.forest import StarForest
+from collops.graph.indices import as_count, as_indices
 
 __all__ = [
     "compose",
@@ -91,9 +92,13 @@ def embed_leaves(forest: StarForest, selected: Any) -> StarForest:
 
 def strided(forest: StarForest, block: int, root_stride: int | None, leaf_stride: int | None) -> StarForest:
     """Return the forest of several values for each point."""
-    comm = forest.comm
+    comm, error = forest.comm, None
+    try:
+        _check_strides(forest, block, root_stride, leaf_stride)
+    except LayoutError as problem:
+        error = problem
+    comm.check(error)
     strides = comm.allgather(np.array(_NOBODY if root_stride is None else root_stride, np.int64))
-    comm.check(_wrong_strides(forest, block, root_stride, leaf_stride))
     values = np.arange(block)
 
     def spread(points: np.ndarray, stride: Any) -> np.ndarray:
@@ -124,9 +129,13 @@ def concatenate(forests: Sequence[StarForest], shared_roots: bool, leaf_offsets:
     error = None
     if shared_roots and (counts != counts[0]).any():
         error = LayoutError(f"forests with shared roots must have equally many, not {counts.tolist()}")
-    following = np.cumsum([0, *(forest.leaf_space for forest in forests[:-1])]).tolist()
-    offsets = following if leaf_offsets is None else leaf_offsets
-    if len(offsets) != len(forests):
+    offsets = np.cumsum([0, *(forest.leaf_space for forest in forests[:-1])])
+    if leaf_offsets is not None:
+        try:
+            offsets = as_indices(leaf_offsets, "leaf_offsets")
+        except REFUSALS as problem:
+            error = problem
+    if error is None and len(offsets) != len(forests):
         error = LayoutError(f"{len(forests)} forests need as many leaf_offsets, not {len(offsets)}")
     comm.check(error)
     # Where the roots of each forest begin on each rank.
@@ -147,10 +156,9 @@ def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]
     """Return the forest of values where every root has a number of its own, and the numbers of the leaves."""
     sizes, error = np.zeros(forest.nroots, np.int64), None
     try:
-        given = np.asarray(counts)
-        if given.shape != (forest.nroots,) or (given.size and (given.dtype.kind not in "iu" or given.min() < 0)):
+        sizes = as_indices(counts, "counts")
+        if len(sizes) != forest.nroots or sizes.min(initial=0) < 0:
             raise LayoutError(f"{forest.nroots} roots need as many non-negative counts, not {counts!r}")
-        sizes = given.astype(np.int64)
     except REFUSALS as problem:
         error = problem
     forest.comm.check(error)
@@ -210,15 +218,13 @@ def _chosen(forest: StarForest, selected: Any, points: int, what: str) -> np.nda
     """Return ones at the selected points. Collective."""
     chosen, error = np.zeros(points, np.int8), None
     try:
-        given = np.asarray(selected)
-    except ValueError:  # lists of different lengths
-        given = np.empty(())
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        error = LayoutError(f"select {what} numbers, a list of integers, not {selected!r}")
-    elif given.size and not 0 <= given.min() <= given.max() < points:
-        error = LayoutError(f"there is no {what} {given.max() if given.max() >= points else given.min()} of {points}")
-    else:
-        chosen[given.astype(np.int64)] = 1
+        given = as_indices(selected, f"the selected {what} numbers")
+        wrong = given[(given < 0) | (given >= points)]
+        if len(wrong):
+            raise LayoutError(f"there is no {what} {wrong[0]} of {points}")
+        chosen[given] = 1
+    except REFUSALS as problem:
+        error = problem
     forest.comm.check(error)
     return chosen
 
@@ -241,12 +247,9 @@ def _check_together(first: StarForest, second: StarForest) -> None:
         raise LayoutError("forests on different communicators do not go together")
 
 
-def _wrong_strides(
-    forest: StarForest, block: int, root_stride: int | None, leaf_stride: int | None
-) -> LayoutError | None:
-    if block < 0:
-        return LayoutError(f"a block must not be negative, as {block} is")
+def _check_strides(forest: StarForest, block: int, root_stride: int | None, leaf_stride: int | None) -> None:
+    values = as_count(block, "values of a point")
     for stride, points, what in ((root_stride, forest.nroots, "root"), (leaf_stride, forest.leaf_space, "leaf")):
-        if stride is not None and stride < points:
-            return LayoutError(f"a {what} stride of {stride} is shorter than the array of {points} points")
-    return None
+        if stride is not None and as_count(stride, f"points in a {what} stride") < points:
+            raise LayoutError(f"a {what} stride of {stride} is shorter than the array of {points} points")
+        as_count(values * (points if stride is None else stride), f"{what} values")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError
+from collops.graph.indices import as_count, as_indices
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -19,14 +20,9 @@ class Edges:
 
     def __init__(self, comm: Communicator, nroots: Any, leaves: Any, ranks: Any, indices: Any) -> None:
         self._comm = comm
-        try:
-            self.nroots = int(nroots.__index__())
-        except AttributeError:
-            raise LayoutError(f"the number of roots must be an integer, not {nroots!r}") from None
-        if self.nroots < 0:
-            raise LayoutError(f"the number of roots must not be negative, as {nroots} is")
-        ranks, indices = _integers(ranks, "remote_ranks"), _integers(indices, "remote_indices")
-        leaves = np.arange(len(ranks)) if leaves is None else _integers(leaves, "leaves")
+        self.nroots = as_count(nroots, "roots")
+        ranks, indices = as_indices(ranks, "remote_ranks"), as_indices(indices, "remote_indices")
+        leaves = np.arange(len(ranks), dtype=np.int64) if leaves is None else as_indices(leaves, "leaves")
         if not len(leaves) == len(ranks) == len(indices):
             raise LayoutError(
                 f"{len(leaves)} leaves need as many roots, but there are {len(ranks)} remote_ranks "
@@ -41,7 +37,7 @@ class Edges:
             wrong = ranks[(ranks < 0) | (ranks >= comm.size)]
             if len(wrong):
                 raise LayoutError(f"a leaf has its root on rank {wrong[0]}, but there are {comm.size} ranks")
-        self.arrays = leaves.astype(np.int64), ranks, indices
+        self.arrays = leaves, ranks, indices
 
     def wrong_root(self, counts: np.ndarray) -> LayoutError | None:
         """Return what is wrong with the numbers of roots, given how many each rank has."""
@@ -53,12 +49,3 @@ class Edges:
         return LayoutError(
             f"a leaf names root {indices[first]} of rank {ranks[first]}, which has {counts[ranks[first]]} roots"
         )
-
-
-def _integers(values: Any, name: str) -> np.ndarray:
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise LayoutError(f"{name} must have one axis, not shape {array.shape}")
-    if array.dtype.kind not in "iu" and array.size:
-        raise UnsupportedTypeError(f"{name} must be integers, not {array.dtype}")
-    return array.astype(np.int64)

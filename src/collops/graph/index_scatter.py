@@ -13,6 +13,7 @@ from collops.backend import engine, engine_of
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.forest import StarForest
+from collops.graph.indices import as_count, as_indices
 from collops.graph.packing import Index, check_operation, packing_for
 from collops.graph.patterns import owners
 
@@ -201,8 +202,10 @@ class _Pairs:
             if isinstance(end, Layout):
                 if end.ranks != comm.size:
                     raise LayoutError(f"a {what} on {end.ranks} ranks does not fit a communicator of {comm.size}")
-            elif isinstance(end, bool) or not isinstance(end, int | np.integer) or end < 0:
+            elif isinstance(end, bool) or not isinstance(end, int | np.integer):
                 raise LayoutError(f"a {what} is a layout or a number of elements, not {end!r}")
+            else:
+                as_count(end, f"elements of the {what}")
         if isinstance(target, Layout) and not target.is_replicated and _has_copies(target):
             raise LayoutError(f"the target must be split or replicated as a whole, unlike {target}")
         self._from = _indices(source, from_indices, comm.rank, "source_indices")
@@ -237,14 +240,12 @@ def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
         if end.is_replicated:
             return np.arange(end.size if rank == 0 else 0)
         return np.arange(end.size).reshape(end.shape)[end.slices(rank)].reshape(-1)
-    found = np.asarray(indices)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise LayoutError(f"{name} must be a list of integers, not {found.dtype} of shape {found.shape}")
+    found = as_indices(indices, name)
     size = end.size if isinstance(end, Layout) else int(end)
     wrong = found[(found < 0) | (found >= size)]
     if len(wrong):
         raise LayoutError(f"{name} name element {wrong[0]} of {size}")
-    return found.astype(np.int64)
+    return found
 
 
 def _check_layout(layout: Any, comm: Communicator) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError
+from collops.graph.indices import as_count, as_indices
 
 if TYPE_CHECKING:
     from collops.array import Layout
@@ -21,7 +22,12 @@ def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[i
         raise InputError(f"there is no pattern {pattern!r}; choose allgather, gather or alltoall")
     if not 0 <= root < comm.size:
         raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
-    comm.check(LayoutError(f"the count must not be negative, as {count} is") if count < 0 else None)
+    error = None
+    try:
+        count = as_count(count, "roots")
+    except LayoutError as problem:
+        error = problem
+    comm.check(error)
     counts = comm.allgather(np.array(count, np.int64))
     if pattern == "alltoall":
         if (counts != counts[0]).any():
@@ -50,12 +56,11 @@ def owners(layout: Layout, rank: int, indices: Any) -> tuple[np.ndarray, np.ndar
     Raises
     ------
     LayoutError
-        If there is no such element.
+        If there is no such element, or the indices are no list.
+    UnsupportedTypeError
+        If they are no integers.
     """
-    indices = np.asarray(indices)
-    if indices.dtype.kind not in "iu" and indices.size:
-        raise UnsupportedTypeError(f"global indices must be integers, not {indices.dtype}")
-    indices = indices.astype(np.int64).reshape(-1)
+    indices = as_indices(indices, "global indices")
     wrong = indices[(indices < 0) | (indices >= layout.size)]
     if len(wrong):
         raise LayoutError(f"there is no element {wrong[0]} in a layout of {layout.size}")

@@ -8,6 +8,7 @@ import numpy as np
 
 from collops.errors import REFUSALS, LayoutError
 from collops.graph import StarForest
+from collops.graph.indices import as_indices
 from collops.graph.patterns import owners
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Assembly:
         self._shape = rows.local_size(comm.rank), columns
         found, error = None, None
         try:
-            i, j = np.asarray(i).reshape(-1), np.asarray(j).reshape(-1)
+            i, j = as_indices(i, "rows"), as_indices(j, "columns")
             if len(i) != len(j):
                 raise LayoutError(f"{len(i)} rows need as many columns, not {len(j)}")
             wrong = j[(j < 0) | (j >= columns)]
@@ -56,7 +57,7 @@ class Assembly:
         order = np.argsort(ranks, kind="stable")
         leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
         arriving = comm.alltoall(leaving)
-        places = np.stack([local, j.astype(np.int64)], axis=1)[order]
+        places = np.stack([local, j], axis=1)[order]
         here = comm.alltoallv(places, leaving.tolist(), arriving.tolist())
         places, slots = np.unique(here, axis=0, return_inverse=True)
         self._places = places
