@@ -16,7 +16,6 @@ from collops.bench.registry import BENCHMARKS, Benchmark
 from collops.bench.work import parameters_of, sparse
 from collops.errors import InputError
 from tests.bench.records import record, timing
-from tests.cli.commands import collops
 
 pytestmark = pytest.mark.serial
 
@@ -47,26 +46,16 @@ def _bandwidth(nbytes: int, seconds: float) -> dict[str, dict[str, float]]:
     return {"called": {"bandwidth": nbytes / seconds}}
 
 
-def test_all_that_is_asked_for_and_one_page(tmp_path) -> None:
+def test_all_that_is_asked_for_and_one_page(tmp_path, monkeypatch, here) -> None:
     pytest.importorskip("mpi4py")
-    done = collops(
-        "bench",
-        "all",
-        "--quick",
-        "--ranks",
-        2,
-        "--engine",
-        "numpy",
-        "--no-peer",
-        "--only",
-        "arrays",
-        "--out",
-        "made",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # One that fails loses no other.
+    monkeypatch.setitem(BENCHMARKS, "absent", Benchmark("absent", "There is no command of this name.", "absent"))
+    arguments = ("--quick", "--ranks", 2, "--engine", "numpy", "--no-peer", "--only", "absent,arrays", "--out", "made")
+    done = here("bench", "all", *arguments)
+    assert done.returncode == 1, done
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:2]] == ["limits", "arrays"]
+    assert [line.split()[0] for line in lines[:3]] == ["limits", "absent", "arrays"]
+    assert "0 measurements, FAILED (exit code 2: " in lines[1] and "No such command" in lines[1]
     for words in (
         "What this machine can do",
         "How near the benchmarks come",
@@ -79,26 +68,13 @@ def test_all_that_is_asked_for_and_one_page(tmp_path) -> None:
         "limits-2.json",
         "report.html",
     ]
-    assert read_record(tmp_path / "made" / "limits-2.json").machine["memory"] > 0
+    made = read_record(tmp_path / "made" / "limits-2.json")
+    assert made.machine["memory"] > 0
+    assert lines[0].split()[1] == str(len(made.measurements))
 
 
 def plan(folder: Path, *names: str, most_seconds: float = 100.0) -> Plan:
     return Plan(names, folder, 1, ["--engine", "numpy", "--no-peer"], True, most_seconds)
-
-
-def test_one_that_fails_loses_no_other(tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(BENCHMARKS, "absent", Benchmark("absent", "There is no command of this name.", "absent"))
-    heard: list[str] = []
-    outcomes = {
-        each.name: each for each in run_all(plan(tmp_path, "absent", "limits"), lambda name, what: heard.append(name))
-    }
-    assert list(outcomes) == ["limits", "absent"]
-    assert outcomes["limits"].problem is None
-    assert outcomes["limits"].record is not None
-    assert outcomes["absent"].record is None
-    assert str(outcomes["absent"].problem).startswith("exit code 2: ")
-    assert "No such command" in str(outcomes["absent"].problem)
-    assert heard.count("limits") == len(outcomes["limits"].record.measurements)
 
 
 def test_one_that_does_not_end_is_ended(tmp_path, monkeypatch) -> None:
@@ -153,13 +129,9 @@ def test_the_time_of_copies_and_messages_within_an_iteration() -> None:
         (("--engine", "jax"), "engine 'jax' has no benchmarks"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, capfd, arguments: tuple[str, ...], words: str) -> None:
-    from collops.cli import main
-
-    with pytest.raises(SystemExit) as left:
-        main(["bench", "all", "--out", str(tmp_path / "made"), *arguments])
-    error = capfd.readouterr().err
-    assert left.value.code == 2
-    assert words in error
-    assert error.count("\n") == 1
+def test_bad_input_is_one_line(tmp_path, here, arguments: tuple[str, ...], words: str) -> None:
+    done = here("bench", "all", "--out", "made", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
     assert not (tmp_path / "made").exists()

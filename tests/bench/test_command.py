@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from collops.bench import BENCHMARKS, read_record, write_record
 from tests.bench.records import record
+from tests.cli.commands import collops
 
 pytestmark = pytest.mark.serial
-
-ROOT = Path(__file__).parents[2]
-
-
-def collops(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI"))}
-    environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{environment.get('PYTHONPATH', '')}"
-    return subprocess.run(
-        [sys.executable, "-m", "collops", "bench", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=folder,
-        env=environment,
-        check=False,
-    )
 
 
 def test_two_ranks_leave_a_record_and_say_what_is_missing(tmp_path) -> None:
     pytest.importorskip("mpi4py")
-    done = collops(tmp_path, "arrays", "--ranks", "2", "--engine", "numpy", "--quick", "--no-peer")
+    done = collops("bench", "arrays", "--ranks", 2, "--engine", "numpy", "--quick", "--no-peer", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     [path] = (tmp_path / "benchmarks" / "results").glob("arrays-cpu-*-cores-2.json")
     made = read_record(path)
@@ -45,11 +26,11 @@ def test_two_ranks_leave_a_record_and_say_what_is_missing(tmp_path) -> None:
     json.loads(path.read_text())
 
 
-def test_plots_and_the_table(tmp_path) -> None:
+def test_plots_and_the_table(tmp_path, here) -> None:
     write_record(record(), tmp_path / "benchmarks" / "results" / "one.json")
     readme = tmp_path / "README.md"
     readme.write_text("<!-- speed table: begin -->\n<!-- speed table: end -->\n")
-    done = collops(tmp_path, "plot", "--readme", "README.md")
+    done = here("bench", "plot", "--readme", "README.md")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "benchmarks" / "plots" / "speed-cpu-2-cores-1.png").exists()
     assert "| dot of 1000 |" in readme.read_text()
@@ -64,15 +45,15 @@ def test_plots_and_the_table(tmp_path) -> None:
         (("nonsense",), "No such command"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, arguments: tuple[str, ...], words: str) -> None:
-    done = collops(tmp_path, *arguments)
+def test_bad_input_is_one_line(here, arguments: tuple[str, ...], words: str) -> None:
+    done = here("bench", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_help_names_every_benchmark(tmp_path) -> None:
-    done = collops(tmp_path, "--help")
+def test_help_names_every_benchmark(here) -> None:
+    done = here("bench", "--help")
     assert done.returncode == 0
     assert all(name in done.stdout for name in (*BENCHMARKS, "plot"))

@@ -9,7 +9,7 @@ import pytest
 
 from collops.bench import Measurement, Record
 from collops.bench.machine import machine_of
-from collops.bench.prediction import scaling_of
+from collops.bench.prediction import Scaling, scaling_of
 from collops.bench.report import read_records, write_plots
 from collops.bench.scaling_tables import BEGIN, END, scaling_tables
 from collops.bench.work import cgls, jacobi, migration, parameters_of, sparse, work_of
@@ -82,16 +82,19 @@ def test_records_that_cannot_be_fitted_are_errors() -> None:
         scaling_of(made(1))
 
 
-def test_the_page_has_what_the_records_give() -> None:
+@pytest.fixture(scope="module")
+def recorded() -> Scaling:
+    return scaling_of(read_records(ROOT / "benchmarks" / "results"))
+
+
+def test_the_page_has_what_the_records_give(recorded) -> None:
     written = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
-    given = scaling_tables(scaling_of(read_records(ROOT / "benchmarks" / "results")))
-    assert written == given.strip(), "run: collops bench plot --scaling docs/scaling.md"
+    assert written == scaling_tables(recorded).strip(), "run: collops bench plot --scaling docs/scaling.md"
 
 
-def test_predictions_of_runs_that_were_held_out_are_near_them() -> None:
-    found = scaling_of(read_records(ROOT / "benchmarks" / "results"))
-    assert {"migration", "CGLS", "sparse product", "Jacobi, nccl_graphs"} <= found.models.keys()
-    errors = sorted(abs(b / a - 1) for fitted in found.models.values() for _, a, b in fitted.errors)
+def test_predictions_of_runs_that_were_held_out_are_near_them(recorded) -> None:
+    assert {"migration", "CGLS", "sparse product", "Jacobi, nccl_graphs"} <= recorded.models.keys()
+    errors = sorted(abs(b / a - 1) for fitted in recorded.models.values() for _, a, b in fitted.errors)
     assert errors[len(errors) // 2] < 0.1
     assert errors[-1] < 0.5
 

@@ -7,13 +7,43 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from collops.cli.launch import command_for
 
 SOURCE = Path(__file__).parents[2] / "src"
 SMALL = shlex.split("--nx 31 --nz 21 --shots 5 --receivers 9 --samples 101 --iterations 5")
+
+
+# Standard output and error of each command go to files, since a launcher mixes those of all.
+SEVERAL = """
+import json, os, sys
+from collops.cli import main
+from collops.cli.launch import started
+
+rank = started().rank
+for number, arguments in enumerate(json.loads(sys.argv[1])):
+    sys.stdout.flush()
+    for descriptor, kind in ((1, "out"), (2, "err")):
+        file = os.open(f"{number}.{rank}.{kind}", os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, descriptor)
+        os.close(file)
+    sys.argv = ["collops", *arguments]
+    try:
+        main(arguments)
+    except SystemExit as left:
+        sys.stdout.flush()
+        with open(f"{number}.{rank}.code", "w") as code:
+            code.write(str(left.code or 0))
+"""
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 def environment() -> dict[str, str]:
@@ -31,6 +61,23 @@ def collops(*arguments: object, cwd: Path, timeout: float = 100) -> subprocess.C
 def under_mpiexec(ranks: int, *arguments: object, cwd: Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
     """Run ``collops`` with `arguments` as a user does who starts the ranks."""
     return _run(command_for(ranks, [str(a) for a in arguments], environment()), cwd, timeout)
+
+
+def several_under_mpiexec(ranks: int, commands: Sequence[Sequence[object]], cwd: Path) -> list[Result]:
+    """Run one command after the other in one set of ranks: imports and launchers take longer than small jobs."""
+    program = [sys.executable, "-c", SEVERAL, json.dumps([[str(each) for each in command] for command in commands])]
+    done = _run([*command_for(ranks, [], environment())[:-3], *program], cwd, timeout=200)
+    assert done.returncode == 0, done
+
+    def of_all(number: int, kind: str) -> list[str]:
+        return [(cwd / f"{number}.{rank}.{kind}").read_text() for rank in range(ranks)]
+
+    results = []
+    for number, command in enumerate(commands):
+        codes = set(of_all(number, "code"))
+        assert len(codes) == 1, (command, codes)
+        results.append(Result(int(codes.pop()), "".join(of_all(number, "out")), "".join(of_all(number, "err"))))
+    return results
 
 
 def _run(command: list[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:

@@ -1,16 +1,9 @@
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 
 from collops.cli import main
-
-
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
+from tests.cli.commands import Result
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.cli.commands import collops
+from tests.cli.commands import assert_one_line, collops
 
 pytestmark = pytest.mark.serial
 needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
@@ -23,8 +23,8 @@ def test_csv_line_on_two_ranks(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_json_is_all_there_is(tmp_path):
-    result = collops("jacobi", *SMALL, "--json", "--quiet", cwd=tmp_path)
+def test_json_is_all_there_is(here):
+    result = here("jacobi", *SMALL, "--json", "--quiet")
     assert result.returncode == 0, result.stderr
     numbers = json.loads(result.stdout)
     assert numbers["variants"][0]["differing_points"] == 0
@@ -32,8 +32,8 @@ def test_json_is_all_there_is(tmp_path):
     assert result.stderr == ""
 
 
-def test_compare_prints_a_table(tmp_path):
-    result = collops("jacobi", *SMALL, "--compare", "--out", tmp_path / "out", cwd=tmp_path)
+def test_compare_prints_a_table(tmp_path, here):
+    result = here("jacobi", *SMALL, "--compare", "--out", "out")
     assert result.returncode == 0, result.stderr
     for word in ("mpi_overlap", "shared", "efficiency", "jacobi.png"):
         assert word in result.stdout
@@ -41,8 +41,5 @@ def test_compare_prints_a_table(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [("-nx", 1), ("--variant", "peer"), ("--process-grid", "2x2"), ("-nz", 3)])
-def test_bad_input_is_one_line(tmp_path, wrong):
-    result = collops("jacobi", *SMALL, *wrong, cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
+def test_bad_input_is_one_line(here, wrong):
+    assert_one_line(here("jacobi", *SMALL, *wrong), command="jacobi")

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
 
 import numpy as np
 import pytest
-import zarr
 
 from tests.apps.files import stacked_volume
-from tests.apps.jobs import COMMON_KEYS
-from tests.cli.commands import assert_one_line, collops, numbers_of, under_mpiexec
+from tests.cli.commands import assert_one_line
 
 pytestmark = pytest.mark.serial
-
-needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
 SMALL = {
     "mdd": shlex.split("--sources 7 --receivers 5 --samples 60 --iterations 4"),
     "poststack": shlex.split("--inlines 5 --crosslines 4 --samples 60 --iterations 4"),
     "reflectivity": shlex.split("--inlines 5 --samples 60 --iterations 4"),
 }
-RESULT = {"mdd": "response", "poststack": "impedance", "reflectivity": "reflectivity"}
 PICTURES = {
     "mdd": ["convergence.png", "image.png"],
     "poststack": ["convergence.png", "image.png", "map.png"],
     "reflectivity": ["convergence.png", "image.png"],
-}
-ONE_PART = {
-    "mdd": (["--fmax", "1"], "1 frequencies"),
-    "poststack": (["--inlines", "1"], "1 inlines"),
-    "reflectivity": (["--inlines", "1"], "1 traces"),
 }
 
 
@@ -62,32 +51,6 @@ def test_recorded_data_have_no_error_but_pictures(tmp_path, here, command):
     assert result.returncode == 0, result.stderr
     assert " error" not in result.stdout
     assert sorted(os.listdir(tmp_path / f"collops-{command}")) == [*PICTURES[command], "result.zarr"]
-
-
-@needs_mpi
-@pytest.mark.parametrize("command", SMALL)
-def test_three_ranks_find_the_same_as_one(tmp_path, here, command):
-    arguments = [command, *SMALL[command], "--dtype", "float64", "--json", "--quiet"]
-    one = numbers_of(here(*arguments, "--out", "one"))
-    three = numbers_of(collops(*arguments, "--out", "three", "--ranks", 3, cwd=tmp_path))
-    assert (one["ranks"], one["transport"], one["messages_per_iteration"]) == (1, "serial", 0)
-    assert (three["ranks"], three["transport"]) == (3, "mpi")
-    assert one.keys() == three.keys() >= COMMON_KEYS
-    assert three["relative_error"] == pytest.approx(one["relative_error"], rel=1e-6)
-    found, expected = (
-        zarr.open_group(str(tmp_path / name / "result.zarr"), mode="r")[RESULT[command]][...]
-        for name in ("three", "one")
-    )
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
-
-
-@needs_mpi
-@pytest.mark.parametrize("command", SMALL)
-def test_ranks_without_work_idle_and_say_so_once(tmp_path, command):
-    arguments, said = ONE_PART[command]
-    result = under_mpiexec(2, command, *SMALL[command], *arguments, "--json", "--quiet", cwd=tmp_path)
-    numbers_of(result)
-    assert result.stderr == f"collops {command}: warning: {said} for 2 ranks: 1 of them have nothing to do\n"
 
 
 COMMON = [
@@ -182,18 +145,6 @@ def test_a_bad_volume_on_one_rank(tmp_path, here, damage):
     make(tmp_path / "a.sgy")
     assert_one_line(here("poststack", "--volume", "a.sgy", "--wavelet", "ricker:30"), *parts, command="poststack")
     assert set(os.listdir(tmp_path)) <= {"a.sgy", "collops-poststack"}
-
-
-@needs_mpi
-@pytest.mark.parametrize("start", [collops, under_mpiexec])
-def test_a_bad_sample_that_only_the_last_rank_reads(tmp_path, start):
-    _nan(tmp_path / "a.sgy")
-    arguments = ["reflectivity", "--volume", "a.sgy"]
-    if start is collops:
-        result = collops(*arguments, "--ranks", 3, cwd=tmp_path)
-    else:
-        result = under_mpiexec(3, *arguments, cwd=tmp_path)
-    assert_one_line(result, "inline 106, crossline 22, sample 1", command="reflectivity")
 
 
 def test_fields_without_their_samplings(tmp_path, here):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.cli.commands import SMALL, collops, numbers_of, under_mpiexec
+from tests.cli.commands import SMALL, collops, numbers_of
 
 pytestmark = pytest.mark.serial
 
@@ -22,8 +22,8 @@ def image_of(folder) -> np.ndarray:
     return zarr.open_group(str(folder / "result.zarr"), mode="r")["image"][...]
 
 
-def test_without_files_it_shows_what_it_found(tmp_path):
-    result = collops("lsm", *SMALL, cwd=tmp_path)
+def test_without_files_it_shows_what_it_found(tmp_path, here):
+    result = here("lsm", *SMALL)
     assert result.returncode == 0, result.stderr
     for word in ("residual", "image error", "modelling", "communication", "rest", "image.png"):
         assert word in result.stdout
@@ -37,30 +37,23 @@ def test_without_files_it_shows_what_it_found(tmp_path):
 
 
 @needs_mpi
-def test_three_ranks_find_the_same_image_however_they_are_started(tmp_path):
-    arguments = ["lsm", *SMALL, "--dtype", "float64", "--json"]
-    one = numbers_of(collops(*arguments, "--out", "one", cwd=tmp_path))
-    own = numbers_of(collops(*arguments, "--out", "own", "--ranks", 3, cwd=tmp_path))
-    given = numbers_of(under_mpiexec(3, *arguments, "--out", "given", cwd=tmp_path))
-    assert (one["ranks"], one["transport"], one["messages_per_iteration"]) == (1, "serial", 0)
-    for numbers in (own, given):
-        assert (numbers["ranks"], numbers["transport"]) == (3, "mpi")
-        assert 2 <= numbers["messages_per_iteration"] <= 3
-    expected = image_of(tmp_path / "one")
-    for name in ("own", "given"):
-        np.testing.assert_allclose(image_of(tmp_path / name), expected, rtol=0, atol=1e-8 * np.abs(expected).max())
-
-
-@needs_mpi
-def test_ranks_without_shots_idle_and_say_so_once(tmp_path):
+def test_ranks_that_it_starts_find_the_same_image(tmp_path, here):
+    # Two shots for three ranks: one has nothing to do, and says so.
     arguments = shlex.split("lsm --nx 31 --nz 21 --shots 2 --receivers 9 --samples 101 --iterations 3")
-    result = collops(*arguments, "--ranks", 3, "--json", "--quiet", cwd=tmp_path)
-    numbers_of(result)
+    arguments += ["--dtype", "float64", "--json", "--quiet"]
+    one = numbers_of(here(*arguments, "--out", "one"))
+    result = collops(*arguments, "--out", "three", "--ranks", 3, cwd=tmp_path)
+    three = numbers_of(result)
     assert result.stderr == "collops lsm: warning: 2 shots for 3 ranks: 1 of them have nothing to do\n"
+    assert (one["ranks"], one["transport"], one["messages_per_iteration"]) == (1, "serial", 0)
+    assert (three["ranks"], three["transport"]) == (3, "mpi")
+    assert 2 <= three["messages_per_iteration"] <= 3
+    expected = image_of(tmp_path / "one")
+    np.testing.assert_allclose(image_of(tmp_path / "three"), expected, rtol=0, atol=1e-8 * np.abs(expected).max())
 
 
-def test_info_tells_what_there_is(tmp_path):
-    result = collops("info", cwd=tmp_path)
+def test_info_tells_what_there_is(here):
+    result = here("info")
     assert result.returncode == 0 and "numpy" in result.stdout
-    facts = json.loads(collops("info", "--json", cwd=tmp_path).stdout)
+    facts = json.loads(here("info", "--json").stdout)
     assert facts["choice"]["ranks"] == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -59,15 +57,12 @@ def test_growth_after_the_warm_up_is_a_leak():
 
 
 @pytest.mark.serial
-def test_the_command_prints_its_tally():
-    command = [sys.executable, "-m", "collops", "soak", "--minutes", "0.02", "--json", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def test_the_command_prints_its_tally(here):
+    done = here("soak", "--minutes", "0.005", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
     tally = json.loads(done.stdout)
     assert tally["passed"] and sum(tally["cases"].values()) > 0
-    refused = subprocess.run(
-        [*command[:4], "--minutes", "-1"], capture_output=True, text=True, timeout=100, check=False
-    )
+    refused = here("soak", "--minutes", "-1")
     assert refused.returncode == 2 and "--minutes must be a positive number" in refused.stderr
 
 
