@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
@@ -92,11 +93,17 @@ _WORDS = {Mapping: "an object", list: "a list", float: "a number", int: "a whole
 def _as_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f"{where} is {json.dumps(value)[:40]}, not an object")
-    hints, known = get_type_hints(kind), {each.name: each for each in fields(kind)}
-    if unknown := sorted(value.keys() - known.keys()):
+    hints, needed = _fields_of(kind)
+    if unknown := sorted(value.keys() - hints.keys()):
         raise ValueError(f"{where} has a field {unknown[0]!r} that records do not have")
-    needed = {name for name, each in known.items() if each.default is each.default_factory is MISSING}
     if absent := sorted(needed - value.keys()):
         raise ValueError(f"{where} has no field {absent[0]!r}")
     inside = "" if where == "it" else f"{where}."
     return kind(**{name: _as(hints[name], one, f"{inside}{name}") for name, one in value.items()})
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[dict[str, Any], set[str]]:
+    """Return the types of a dataclass's fields by their names, and the names of those without a default."""
+    needed = {each.name for each in fields(kind) if each.default is each.default_factory is MISSING}
+    return get_type_hints(kind), needed
