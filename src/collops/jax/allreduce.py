@@ -104,7 +104,7 @@ def _transpose(cotangents: Any, x: Any, *, op: str, wire: Wire, replicated: bool
 
 
 def _batch(values: Any, places: Any, **parameters: Any) -> Any:
-    return allreduce_p.bind(values[0], **parameters), places
+    return allreduce_p.bind(jnp.moveaxis(values[0], places[0], 0), **parameters), [0]
 
 
 ad.primitive_jvps[allreduce_p] = _jvp

@@ -77,7 +77,8 @@ def linear(
     transposed : callable
         Cotangent of the operand, from the cotangent of the result, the operand's abstract value and the parameters.
     batched : callable
-        Result and the place of its batch axis, from the operand, the place of its batch axis, and the parameters.
+        Result and the place of its batch axis, from the operand, the place of its batch axis, and the parameters. JAX
+        may put that axis elsewhere on other ranks, whose programs differ: what is sent has it in one place everywhere.
     """
 
     def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:

@@ -42,10 +42,9 @@ def _own_shape(aval: Any, *, forward: Primitive, parameters: tuple[tuple[str, An
 
 
 def _batch(values: Any, places: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
-    (value,), (place,) = values, places
-    if "counts" in dict(parameters):
-        value, place = jnp.moveaxis(value, place, 1), 1
-    return local_adjoint(value, forward, dict(parameters)), place
+    known = dict(parameters)
+    place = 1 if "counts" in known else 0  # rows stay in front; the same place on all ranks, for the transpose
+    return local_adjoint(jnp.moveaxis(values[0], places[0], place), forward, known), place
 
 
 def _transpose(cotangent: Any, _: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:

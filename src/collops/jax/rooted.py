@@ -132,11 +132,11 @@ def _reduce_transposed(cotangent: Any, _: Any, *, op: str, root: int, wire: Wire
 
 
 def _bcast_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return bcast_p.bind(x, **parameters)[0], place
+    return bcast_p.bind(jnp.moveaxis(x, place, 0), **parameters)[0], 0
 
 
 def _reduce_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return reduce_p.bind(x, **parameters)[0], place
+    return reduce_p.bind(jnp.moveaxis(x, place, 0), **parameters)[0], 0
 
 
 linear(bcast_p, _bcast_transposed, _bcast_batched)
