@@ -144,6 +144,16 @@ def test_wavelets_of_any_length(comm, taps, center):
     check_against(Kirchhoff(**s, mode="analytic", comm=comm), peer(s, "analytic", "float64"))
 
 
+@pytest.mark.parametrize(("dtype", "heard"), [("float32", 37), ("float64", 51)])
+def test_taps_that_rounding_swallows_are_left_out(dtype, heard):
+    square = (np.pi * 20.0 * DT * np.arange(-40, 41)) ** 2
+    ricker = (1 - 2 * square) * np.exp(-square)
+    times = FixedTables.from_seconds(np.full((1, 1, 1), 60 * DT), np.zeros((1, 1, 1)), DT, 120, dtype)
+    trace = LocalKirchhoff(times, (1, 1), ricker, 40).forward_local(np.ones(1, dtype))
+    np.testing.assert_allclose(trace[20:101], ricker, rtol=0, atol=np.finfo(dtype).eps / 4)
+    assert np.count_nonzero(trace) == heard
+
+
 def test_wavelet_longer_than_the_traces(comm):
     s = survey(shots=2, samples=20, taps=65)
     operator = Kirchhoff(**s, mode="analytic", comm=comm)

@@ -16,7 +16,7 @@ from collops.comm.calls import LEVELS, Calls, check_level
 from collops.comm.checked import CheckedTransport
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, share_of_cores
-from collops.comm.deadline import Watch, default_timeout
+from collops.comm.deadline import MISMATCH, Watch, default_timeout
 from collops.comm.ending import abort_on_uncaught_errors, end_together
 from collops.comm.gpu_aware import DeviceMpi, GpuAwareTransport, gpu_awareness
 from collops.comm.mpi import MpiTransport
@@ -24,6 +24,7 @@ from collops.comm.nccl import NcclTransport
 from collops.comm.nccl_binding import available_binding, load_binding
 from collops.comm.serial import SerialTransport
 from collops.comm.staged import StagedTransport
+from collops.comm.threads import limit_blas
 from collops.comm.transport import Transport
 from collops.errors import InputError, TransportError
 
@@ -47,6 +48,11 @@ def world(transport: str = "auto") -> Communicator:
         The wire for device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory) or
         ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
         arrays go by MPI whatever is chosen. One process without MPI is a world of one.
+
+    Notes
+    -----
+    Ranks that share the cores of their machine share them also among the threads of BLAS, where the environment does
+    not say how many there are (``OMP_NUM_THREADS``, ``OPENBLAS_NUM_THREADS``, ``MKL_NUM_THREADS``, …).
 
     Raises
     ------
@@ -166,7 +172,9 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     abort_on_uncaught_errors(mpi)
     control = _duplicate(mpi, comm)
     local_rank, local_size = _node(mpi, control)
-    crowded = _is_crowded(mpi, control)
+    share = _share_of_cores(mpi, control)
+    crowded = share < _ONE_CORE
+    limit_blas(share)
     watch = Watch(mpi, control, default_timeout(), crowded)
     host = MpiTransport(mpi, control, watch)
     reasons = [f"host arrays: {mpi_reason}"]
@@ -204,6 +212,9 @@ def _joined(place: _Place, control: Any, host: MpiTransport, watch: Watch) -> Co
         calls = Calls(place.mpi, control, watch, sites=place.check == "sites")
         wire = CheckedTransport(host, calls, "host")
         device = None if device is None else CheckedTransport(device, calls, "device")
+        watch.turns.kind = MISMATCH  # nothing moves before all ranks have agreed
+    elif place.choice in (None, "staged"):
+        watch.turns.renew = host.renew
     return Communicator(
         wire,
         device,
@@ -290,13 +301,13 @@ def _node(mpi: Any, comm: Any) -> tuple[int, int]:
     return place
 
 
-def _is_crowded(mpi: Any, comm: Any) -> bool:
-    """Whether this rank has less than a core for itself among the ranks of its node."""
+def _share_of_cores(mpi: Any, comm: Any) -> float:
+    """Return how many cores this rank has for itself among the ranks of its node."""
     shared = comm.Split_type(mpi.COMM_TYPE_SHARED)
     cores = shared.allgather(available_cores())
     del cores[shared.rank]
     shared.Free()
-    return share_of_cores(cores) < _ONE_CORE
+    return share_of_cores(cores)
 
 
 def _use_device(local_rank: int, devices: int) -> str:

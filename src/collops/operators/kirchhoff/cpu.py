@@ -31,6 +31,7 @@ _RECEIVERS_PER_TASK = 4
 _PIECE = 512  # image points whose sample numbers and weights are computed at a time
 _BLOCK = 1024  # image points of a task of the adjoint
 _TAPS = 8  # taps of the wavelet that are applied at a time
+_BEHIND = 2  # zeros behind a filtered trace
 
 # Products and sums may be contracted; nothing else that would change results or hide a NaN.
 _OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "cache": True}
@@ -100,21 +101,19 @@ def _forward(image, source_times, receiver_times, bits, scale, taps, lead, trace
 
 
 @njit(parallel=True, **_OPTIONS)
-def _adjoint(traces, source_times, receiver_times, bits, scale, taps, lead, pairs, image):
+def _adjoint(traces, source_times, receiver_times, bits, scale, taps, lead, filtered, image):
     sources, points = source_times.shape
     receivers, samples = receiver_times.shape[0], traces.shape[1]
     fixed = source_times.dtype.type
     real = image.dtype.type
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
-    last = np.uint32(samples - 1)
+    # What falls off the trace reads the zeros behind it. Half the bytes of values stored with their slopes: the traces
+    # of a rank are more than its second-level cache holds, and every block of the image reads all of them.
+    last, nothing = np.uint32(samples - 1), np.uint32(samples)
     for trace in prange(sources * receivers):
-        value, slope = pairs[trace, 0], pairs[trace, 1]
         padded = np.empty(samples + taps.size, image.dtype)
-        _convolve(traces[trace], taps, lead, padded, value)
-        for i in range(samples - 1):
-            slope[i] = value[i + 1] - value[i]
-        value[samples - 1] = 0
-        slope[samples - 1] = 0
+        _convolve(traces[trace], taps, lead, padded, filtered[trace, :samples])
+        filtered[trace, samples:] = 0
     for block in prange((points + _BLOCK - 1) // _BLOCK):
         begin = block * _BLOCK
         n = min(_BLOCK, points - begin)
@@ -125,14 +124,15 @@ def _adjoint(traces, source_times, receiver_times, bits, scale, taps, lead, pair
             outward = source_times[source, begin : begin + n]
             for receiver in range(receivers):
                 back = receiver_times[receiver, begin : begin + n]
-                value, slope = pairs[source * receivers + receiver, 0], pairs[source * receivers + receiver, 1]
+                value = filtered[source * receivers + receiver]
                 for i in range(n):
                     time = fixed(outward[i] + back[i])
-                    index[i] = min(np.uint32(time >> shift), last)
+                    k = np.uint32(time >> shift)
+                    index[i] = k if k < last else nothing
                     fraction[i] = real(fixed(time & mask)) * scale
                 for i in range(n):
                     k = index[i]
-                    total[i] += value[k] + slope[k] * fraction[i]
+                    total[i] += value[k] + (value[k + 1] - value[k]) * fraction[i]
         image[begin : begin + n] = total[:n]
 
 
@@ -169,8 +169,7 @@ class NumbaKernels:
         # Convolution with the wavelet is correlation with its reverse.
         self._forward_filter = (reversed_taps, np.int64(wavelet.size - 1 - center))
         self._adjoint_filter = (taps, np.int64(center))
-        # The filtered traces and their slopes.
-        self._pairs = np.empty((self._size[0], 2, scale.samples), dtype)
+        self._filtered = np.empty((self._size[0], scale.samples + _BEHIND), dtype)
         _compiled(dtype.name, scale.fixed_type.name)
 
     def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
@@ -196,7 +195,7 @@ class NumbaKernels:
                 self._tables.receivers,
                 *self._scaling,
                 *self._adjoint_filter,
-                self._pairs,
+                self._filtered,
                 image,
             )
 
@@ -241,7 +240,7 @@ def _compiled(dtype: str, fixed_type: str) -> None:
     scaling = (np.int64(1), taps.dtype.type(1))
     with _alone(), _threads(1):
         _forward(one, table, table, *scaling, taps, np.int64(0), trace.reshape(1, 2))
-        _adjoint(trace.reshape(1, 2), table, table, *scaling, taps, np.int64(0), np.zeros((1, 2, 2), dtype), one)
+        _adjoint(trace.reshape(1, 2), table, table, *scaling, taps, np.int64(0), np.zeros((1, 2 + _BEHIND), dtype), one)
 
 
 @contextmanager
