@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,7 +22,7 @@ from collops.errors import (
 )
 from collops.profile import messages
 
-__all__ = ["agree", "any_failed", "described", "gather_values", "raise_together"]
+__all__ = ["agree", "any_failed", "described", "gather_texts", "raise_together", "shared_error"]
 
 _RAISED_BY_NAME: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -37,19 +36,20 @@ _RAISED_BY_NAME: dict[str, type[Exception]] = {
         LayoutError,
         TransportError,
         UnsupportedTypeError,
+        AttributeError,
+        IndexError,
+        KeyError,
         MemoryError,
         OSError,
+        OverflowError,
         TypeError,
         ValueError,
     )
 }
 
 
-def gather_values(value: Any, wire: Transport, size: int) -> list[Any]:
-    """Return every rank's `value`, anything that JSON can carry. Collective."""
-    text = json.dumps(value)
-    if size == 1:
-        return [json.loads(text)]
+def gather_texts(text: str, wire: Transport, size: int) -> list[str]:
+    """Return every rank's `text`. Collective."""
     mine = np.frombuffer(text.encode(), np.uint8)
     if messages.active:
         messages.record("metadata", mine.size, mine.nbytes)
@@ -58,14 +58,11 @@ def gather_values(value: Any, wire: Transport, size: int) -> list[Any]:
     texts = np.empty(int(lengths.sum()), np.uint8)
     wire.allgatherv(mine, texts, lengths.tolist())
     ends = np.cumsum(lengths)
-    return [json.loads(texts[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)]
+    return [texts[end - length : end].tobytes().decode() for end, length in zip(ends, lengths, strict=True)]
 
 
-def agree(what: str, value: Any, wire: Transport, size: int) -> None:
-    """Raise on every rank unless all pass the same `value`, anything that JSON can carry. Collective."""
-    if size == 1:
-        return
-    text = json.dumps(value, sort_keys=True, default=str)
+def agree(what: str, text: str, wire: Transport, size: int) -> None:
+    """Raise on every rank unless all pass the same `text`. Collective."""
     digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
     extremes = np.array([digest, -digest], np.int64)
     if messages.active:
@@ -73,7 +70,7 @@ def agree(what: str, value: Any, wire: Transport, size: int) -> None:
     wire.allreduce(extremes, extremes, "max")
     if extremes[0] == -extremes[1]:
         return
-    lines = dict(enumerate(gather_values(text, wire, size)))
+    lines = dict(enumerate(gather_texts(text, wire, size)))
     error = InputError(f"{what} differs between ranks:\n{table(lines, size, '')}")
     error.on_all_ranks = True
     raise error
@@ -100,7 +97,11 @@ def raise_together(error: Exception | None, reports: list[Any]) -> NoReturn:
     kind, text = reports[ranks[0]]
     if len(ranks) < len(reports):
         text = f"rank {', '.join(map(str, ranks))}: {text}"
-    shared = _RAISED_BY_NAME.get(kind, CollopsError)(text)
-    if isinstance(shared, CollopsError):
-        shared.on_all_ranks = True  # no rank waits for another that is ending
-    raise shared from error
+    raise shared_error(kind, text) from error
+
+
+def shared_error(kind: str, text: str) -> Exception:
+    """Return the error that all ranks raise where some have one of the class called `kind`."""
+    shared: Any = _RAISED_BY_NAME.get(kind, CollopsError)(text)
+    shared.on_all_ranks = True  # no rank waits for another that is ending
+    return shared

@@ -48,6 +48,8 @@ def target_of(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> 
         raise UnsupportedTypeError(f"out must be a {engine.name} array of dtype {source.dtype}")
     if tuple(out.shape) != tuple(shape):
         raise LayoutError(f"out must have shape {tuple(shape)}, not {tuple(out.shape)}")
+    if not getattr(out.flags, "writeable", True):
+        raise UnsupportedTypeError("out must be an array that can be written")
     if out.flags.c_contiguous:
         return out, _as_it_is
 

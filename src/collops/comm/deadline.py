@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from collops.comm.notes import Notes, ranks_text, table
 from collops.comm.sites import call_site
+from collops.comm.turns import REFUSED, Turns
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError
 
 __all__ = ["Watch", "at_giving_up", "default_timeout"]
@@ -68,9 +70,11 @@ class Watch:
         self._mpi = mpi
         self.notes = Notes(mpi, control)
         self.timeout = timeout
+        self.turns = Turns(self.notes, self)
         self._spins = _SPINS_OF_MANY if crowded else _SPINS
-        self.broken = False
-        """Whether ranks no longer agree on what comes next, so that nothing collective can be done any more."""
+        self._abandoned: list[Any] = []  # requests that were given up: MPI may still use their memory
+        self.failure = ""
+        """Why ranks no longer agree on what comes next, so that nothing can be sent any more; empty while they do."""
 
     def wait(self, request: Any, operation: object, needs: Collection[int] | None = None) -> None:
         """Return when an MPI `request` is done.
@@ -98,9 +102,22 @@ class Watch:
         try:
             self.until(request.Test, operation, needs)
         except self._mpi.Exception as error:
+            self._abandoned.append(request)
             raise CommunicationError(
                 f"{operation} at {call_site()}: MPI reports: {error.Get_error_string()}"
             ) from error
+        except BaseException:
+            self._abandoned.append(request)
+            raise
+
+    def wait_all(self, requests: Sequence[Any], operation: object, needs: Collection[int]) -> None:
+        """Return when all `requests` are done; see :meth:`wait`."""
+        try:
+            for request in requests:
+                self.wait(request, operation, needs)
+        except BaseException:
+            self._abandoned += requests
+            raise
 
     def until(
         self,
@@ -127,7 +144,7 @@ class Watch:
             time.sleep(0)
             if done():
                 return
-        self._until_slowly(done, operation, range(self.notes.size) if needs is None else needs, inspect)
+        self._until_slowly(done, operation, needs, inspect)
 
     def look(self, operation: object) -> None:
         """Raise if another rank has given up."""
@@ -138,10 +155,12 @@ class Watch:
         self,
         done: Callable[[], bool],
         operation: object,
-        needs: Collection[int],
+        needs: Collection[int] | None,
         inspect: Callable[[], None] | None,
     ) -> None:
         """Poll with short sleeps, watching the clock and the notes of others."""
+        collective = needs is None
+        needs = range(self.notes.size) if needs is None else needs
         start = time.monotonic()
         next_look = start + _LOOK_SECONDS
         hopeless = float("inf")
@@ -156,6 +175,7 @@ class Watch:
             waited = f"waited {now - start:.1f} s; "
             if self.notes.waiting():
                 self.give_up(TIMEOUT, operation, f"{waited}another rank gave up waiting")
+            self.turns.hear(operation, inside=collective)
             if hopeless == float("inf") and not self.notes.hear_ends().isdisjoint(needs):
                 hopeless = now + _LAST_SECONDS
             if now > hopeless:
@@ -163,30 +183,46 @@ class Watch:
             if self.timeout is not None and now - start > self.timeout:
                 self.give_up(TIMEOUT, operation, f"{waited}the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)")
 
-    def give_up(self, kind: str, operation: object, reason: str) -> NoReturn:
+    def give_up(
+        self, kind: str, operation: object, reason: str, told: Mapping[int, str] = MappingProxyType({})
+    ) -> NoReturn:
         """Tell the others, and raise what all of them raise.
+
+        Parameters
+        ----------
+        kind : str
+            Of the incident.
+        operation : object
+            Its text is what errors call that which this rank waits in.
+        reason : str
+            Why this rank does not go on.
+        told : mapping
+            What is known of other ranks, should they not answer.
 
         Raises
         ------
         CallMismatch
             If a rank found that calls do not belong together.
         CommunicationError
-            If the program of some rank has ended.
+            If the program of some rank has ended, or has refused a call that others made.
         CommunicationTimeout
             Otherwise.
         """
         notes, site = self.notes, call_site()
-        known = notes.swap({"kind": kind, "call": str(operation), "place": str(site)})
+        why = reason if kind == REFUSED else ""
+        known = notes.swap({"kind": kind, "call": str(operation), "place": str(site), "why": why})
         lines = {rank: " at ".join(filter(None, (note["call"], note["place"]))) for rank, note in known.items()}
-        missing = [rank for rank in range(notes.size) if rank not in known]
-        found = any(note["kind"] == MISMATCH for note in known.values())
-        self.broken = bool(missing) or not found
+        lines = {**told, **lines}
+        missing = [rank for rank in range(notes.size) if rank not in lines]
+        kinds = {note["kind"] for note in known.values()}
+        found = MISMATCH in kinds
         everyone = table(lines, notes.size, "in no call of collops, or gone")
         if found:
             error: CommunicationError = CallMismatch(
                 f"the ranks' calls do not belong together (COLLOPS_CHECK):\n{everyone}"
             )
             error.on_all_ranks = not missing
+            self._settle(error if missing else None)
             raise error
         for release in _release:
             release()
@@ -195,5 +231,14 @@ class Watch:
         if ended or missing:
             gone = [f"rank(s) {ranks_text(ended)} ended"] if ended else []
             who = " and ".join([*gone, f"rank(s) {ranks_text(missing)} never arrived"] if missing else gone)
+        reason = next((note["why"] for note in known.values() if note["why"]), reason)
         text = f"{operation} at {site}: rank {notes.rank} {reason}; {who} of {notes.size}:\n{everyone}"
-        raise (CommunicationError if ended else CommunicationTimeout)(text)
+        error = (CommunicationError if ended or REFUSED in kinds else CommunicationTimeout)(text)
+        self._settle(error)
+        raise error
+
+    def _settle(self, failure: Exception | None) -> None:
+        """Go on after an incident, or not."""
+        if failure is not None:
+            self.failure = f"{type(failure).__name__}: {str(failure).splitlines()[0]}"
+        self.turns.forget()

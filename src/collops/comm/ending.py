@@ -39,7 +39,7 @@ def end_together(mpi: Any, control: Any, watch: Watch, calls: Calls | None) -> N
         if mpi.Is_finalized():
             return
         try:
-            if calls is not None and not watch.broken:
+            if calls is not None and not watch.failure:
                 calls.collective(_END, {"call": "end"})
         except CommunicationError as error:
             _say(f"collops: {type(error).__name__}: {error}")
@@ -57,14 +57,17 @@ def _wait_for_others(mpi: Any, control: Any, watch: Watch) -> None:
         nap = min(2 * nap, _LONGEST_NAP_SECONDS)
         waited = time.monotonic() - begin
         if notes.waiting():
-            notes.swap({"kind": ENDED, "call": _END, "place": ""})
+            notes.swap({"kind": ENDED, "call": _END, "place": "", "why": ""})
         if waited > _UNNOTICED_SECONDS and not told:
             notes.say_end()
             told = True
-        if waited > _MISSED_SECONDS and watch.broken:
+        if waited > _MISSED_SECONDS and watch.failure:
             _say(f"collops: rank {control.rank} has ended and ends all ranks, since some no longer answer")
             mpi.COMM_WORLD.Abort(1)
-    notes.hear_ends()  # a message that nobody took would be an error of the program for MPI
+    # Messages that nobody took would be an error of the program for MPI.
+    notes.hear_ends()
+    for _ in notes.hear_words():
+        pass
 
 
 def abort_on_uncaught_errors(mpi: Any) -> None:

@@ -111,12 +111,19 @@ class MpiTransport(Transport):
 
     def __init__(self, mpi: Any, comm: Any, watch: Watch) -> None:
         self._mpi = mpi
+        self._origin = comm
         self._comm = comm.Dup()
         self._messages = comm.Dup()
         self._watch = watch
         self._wire = Wire(mpi)
         self._size = comm.size
         self._rank = comm.rank
+
+    def renew(self) -> None:
+        """Go on with another duplicate for collectives, whatever is under way on the one before. Collective."""
+        comm, request = self._origin.Idup()
+        self._watch.wait(request, "making wires anew", range(self._size))
+        self._comm = comm
 
     def allreduce(self, source: Any, target: Any, op: str) -> None:
         datatype, operation = self._wire.reduced(source.dtype, op)
@@ -217,10 +224,8 @@ class _Requests(Pending):
         return "messages " + " and ".join(f"{way} rank(s) {ranks_text(sorted({*of}))}" for way, of in ends if of)
 
     def wait(self) -> None:
-        watch, needs = self._watch, [*self._sources, *self._targets]
-        for request in self._requests:
-            watch.wait(request, self, needs)
-        self._requests = []
+        requests, self._requests = self._requests, []
+        self._watch.wait_all(requests, self, [*self._sources, *self._targets])
 
 
 def _pieces(buffer: Any, counts: Sequence[int], datatype: Any) -> list[Any]:

@@ -2,15 +2,16 @@
 
 A note goes to every other rank on the control communicator, which carries nothing else. Whoever finds one gives up too
 and answers with its own, so that all of them raise one error, whose table has a line for each rank. In steady state no
-note is sent. A rank whose program has ended before the others' says so as well. Once all ranks have answered they can
-go on: notes are numbered, and late ones of an earlier incident are not taken for new ones.
+note is sent. A rank whose program has ended before the others' says so as well, and so does one that refuses its part
+in a call (:mod:`collops.comm.turns`). Once all ranks have answered they can go on: notes are numbered, and late ones of
+an earlier incident are not taken for new ones.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,11 +19,13 @@ import numpy as np
 __all__ = ["Note", "Notes", "ranks_text", "table"]
 
 Note: TypeAlias = dict[str, str]
-"""``kind`` of the incident, ``call`` that the rank was in, and the ``place`` in the user's program."""
+"""``kind`` of the incident, ``call`` that the rank was in, ``place`` in the user's program, and ``why`` it gave up,
+where that is the same for all ranks."""
 
 _FIRST_TAG = 32000  # every MPI has tags up to 32767; nobody else on a communicator that users have, too, is likely here
 _TAGS = 700
 _END_TAG = _FIRST_TAG + _TAGS
+_WORD_TAG = _END_TAG + 1
 _GRACE_SECONDS = 1.0
 _NOTHING = np.empty(0, np.uint8)
 
@@ -43,6 +46,8 @@ class Notes:
         self._control = control
         self.incident = 0
         """How many incidents there were."""
+        self._leaving: list[Any] = []  # what has not been taken yet; MPI reads its memory
+        self._early: list[tuple[int, int, int, Sequence[Any]]] = []
         self.ended: set[int] = set()
         """Ranks that have said that their program has ended, as far as they were heard."""
 
@@ -65,27 +70,20 @@ class Notes:
         control, tag = self._control, self._tag
         text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
         known = {control.rank: mine}
-        others = [rank for rank in range(control.size) if rank != control.rank]
-        leaving = [control.Isend(text, dest=rank, tag=tag) for rank in others]
+        self._send(text, tag)
         status = self._mpi.Status()
         until = time.monotonic() + _GRACE_SECONDS
         while len(known) < control.size and time.monotonic() < until:
             if control.Iprobe(source=self._mpi.ANY_SOURCE, tag=tag, status=status):
-                inbox = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
-                control.Recv(inbox, source=status.Get_source(), tag=tag)
-                known[status.Get_source()] = json.loads(inbox.tobytes())
+                known[status.Get_source()] = self._receive(status, tag)
             else:
                 time.sleep(1e-3)
-        for request in leaving:
-            request.Test()  # what a dead rank never takes stays with MPI; it must not block this one
         self.incident += 1
         return dict(sorted(known.items()))
 
     def say_end(self) -> None:
         """Tell the others that this rank's program has ended."""
-        for rank in range(self.size):
-            if rank != self.rank:
-                self._control.Isend(_NOTHING, dest=rank, tag=_END_TAG).Test()
+        self._send(_NOTHING, _END_TAG)
 
     def hear_ends(self) -> set[int]:
         """Return the ranks whose program has ended."""
@@ -95,9 +93,36 @@ class Notes:
             self.ended.add(status.Get_source())
         return self.ended
 
+    def say_word(self, turn: int, word: Sequence[Any]) -> None:
+        """Tell the others what this rank does at its turn."""
+        self._send(np.frombuffer(json.dumps([self.incident, turn, word]).encode(), np.uint8), _WORD_TAG)
+
+    def hear_words(self) -> Iterator[tuple[int, int, Sequence[Any]]]:
+        """Give ranks, turns and words that have come, without those that an incident has overtaken."""
+        status = self._mpi.Status()
+        while self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_WORD_TAG, status=status):
+            self._early.append((status.Get_source(), *self._receive(status, _WORD_TAG)))
+        early, self._early = self._early, []
+        for rank, incident, turn, word in early:
+            if incident == self.incident:
+                yield rank, turn, word
+            elif incident > self.incident:
+                self._early.append((rank, incident, turn, word))
+
     @property
     def _tag(self) -> int:
         return _FIRST_TAG + self.incident % _TAGS
+
+    def _send(self, text: np.ndarray, tag: int) -> None:
+        # Nobody waits for these: what a dead rank never takes stays with MPI.
+        self._leaving = [request for request in self._leaving if not request.Test()]
+        others = (rank for rank in range(self.size) if rank != self.rank)
+        self._leaving += [self._control.Isend(text, dest=rank, tag=tag) for rank in others]
+
+    def _receive(self, status: Any, tag: int) -> Any:
+        inbox = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
+        self._control.Recv(inbox, source=status.Get_source(), tag=tag)
+        return json.loads(inbox.tobytes())
 
 
 def table(lines: Mapping[int, str], size: int, otherwise: str) -> str:

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from collops.backend import engine_of
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.profile import messages
 
 if TYPE_CHECKING:
@@ -109,17 +109,21 @@ class ExchangePlan:
             If engines or dtypes differ.
         """
         sources = source if self._several else (source,)
-        engine = engine_of(target)
-        for given in sources:
-            if engine_of(given) is not engine or given.dtype != target.dtype:
-                raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
-        for given, taken in self._local:
-            target[taken] = source[given]
+        try:
+            engine = engine_of(target)
+            for given in sources:
+                if engine_of(given) is not engine or given.dtype != target.dtype:
+                    raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
+            for given, taken in self._local:
+                target[taken] = source[given]
+        except REFUSALS as error:
+            self.comm.refuse("exchange", error)
+            raise
         if self.comm.size == 1:
             return Exchange(target, [], None)
         if messages.active:
             messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
-        transport = self.comm.transport_of(target)
+        transport = self.comm.begin(target)
         xp = engine.xp
         if transport.by_address:
             return self._start_by_address(transport, sources, target, xp, aside)
