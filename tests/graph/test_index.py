@@ -80,14 +80,26 @@ def test_many_points(dtype, op):
             assert got.tobytes() == want.tobytes()
 
 
-def test_few_points_are_compiled_when_they_come_often(monkeypatch):
-    pytest.importorskip("numba")
+@pytest.mark.parametrize("op", ["replace", "sum"])
+def test_few_points_are_compiled_when_they_come_often(monkeypatch, op):
+    loops = pytest.importorskip("collops.graph.packing.numba_moves")
+    made = []
+    for name in ("replacer", "adder"):
+        loop = getattr(loops, name)
+        monkeypatch.setattr(loops, name, lambda *given, loop=loop: made.append(loop(*given)) or made[-1])
     monkeypatch.setattr(numpy_moves, "_OFTEN", 3)
     rng = np.random.default_rng(0)
-    source, target = Index(rng.permutation(20)), Index(rng.integers(0, 6, 20))
-    given, got, want = rng.standard_normal(20), np.zeros(6), np.zeros(6)
-    move = numpy_moves.mover(source, target, "sum", np.dtype("f8"), 1, True)
-    for _ in range(5):
-        move(given, got)
-        np.add.at(want, target.points, given[source.points])
-        assert got.tobytes() == want.tobytes()
+    irregular, run = Index(rng.permutation(20)), Index.run(20)
+    repeated = Index(rng.integers(0, 6, 20))
+    for source, target in ((irregular, run), (run, irregular), (irregular, repeated), (run, repeated)):
+        given, got, want = rng.standard_normal(20), np.zeros(20), np.zeros(20)
+        move = numpy_moves.mover(source, target, op, np.dtype("f8"), 1, True)
+        for turn in range(5):
+            given[...] = rng.standard_normal(20)
+            move(given, got)
+            if op == "sum":
+                np.add.at(want, target.points, given[source.points])
+            else:
+                want[target.points] = given[source.points]
+            assert got.tobytes() == want.tobytes(), turn
+    assert len(made) == 4 and None not in made

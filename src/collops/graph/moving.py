@@ -232,8 +232,8 @@ class UnderWayFetch:
 
 
 def _points(array: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array with one axis of points and at most one of values."""
-    return array if array.shape[1:] == shape else array.reshape(array.shape[0], *shape)
+    """Return an array of as many values of a point as the shape has with one axis of points and at most one of them."""
+    return array if array.ndim == len(shape) + 1 else array.reshape(array.shape[0], *shape)
 
 
 def flat_points(array: Any, engine: Engine, points: int, exact: bool, name: str, written: bool) -> Any:

@@ -1,8 +1,8 @@
 """Moves on the host: views where an index is a pattern, NumPy's take and assignment where it is not.
 
 Many irregular points are moved by compiled loops where Numba is installed, which are several times as fast; a few are
-when they have been added a thousand times.
-Where points repeat, values are combined one after the other in the order of the index, so that sums have one result.
+when they have been moved a thousand times. Where points repeat, values are combined one after the other in the order of
+the index, so that sums have one result.
 """
 
 from __future__ import annotations
@@ -61,14 +61,11 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
         if not target.unique:
             positions, target = target.last()
             source = Index(source.points[positions.points])
-        return _compiled("replacer", source, target, dtype, width) or _replacing(source, target, dtype, width)
-    if op == "sum" and (compiled := _compiled("adder", source, target, dtype, width)) is not None:
-        return compiled
+        return _compiled("replacer", _replacing, source, target, op, dtype, width)
     combining = _combining if target.unique else _accumulating
-    plain = combining(source, target, op, dtype, width)
-    if op == "sum" and _could_be_compiled(source, target, width):
-        return _compiled_later(plain, source, target, dtype)
-    return plain
+    if op == "sum":
+        return _compiled("adder", combining, source, target, op, dtype, width)
+    return combining(source, target, op, dtype, width)
 
 
 def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
@@ -92,28 +89,31 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     return fetch
 
 
-def _could_be_compiled(source: Index, target: Index, width: int) -> bool:
+def _compiled(
+    name: str, plain: Callable[..., Move], source: Index, target: Index, op: str, dtype: np.dtype, width: int
+) -> Move:
+    """Return a loop of the module of compiled ones, at once or later, where it has one that is worth while."""
     regular = source.affine is not None and target.affine is not None
-    return width == 1 and not regular and importlib.util.find_spec("numba") is not None
+    if width != 1 or regular or importlib.util.find_spec("numba") is None:
+        return plain(source, target, op, dtype, width)
+    if target.size < _MANY:
+        return _compiled_later(plain(source, target, op, dtype, width), name, source, target, dtype)
+    return _loop(name, source, target, dtype) or plain(source, target, op, dtype, width)
 
 
-def _compiled(name: str, source: Index, target: Index, dtype: np.dtype, width: int) -> Move | None:
-    """Return a compiled move; ``None`` where it is not worth while, or Numba is not installed."""
-    if target.size < _MANY or not _could_be_compiled(source, target, width):
-        return None
+def _loop(name: str, source: Index, target: Index, dtype: np.dtype) -> Move | None:
     return getattr(importlib.import_module("collops.graph.packing.numba_moves"), name)(source, target, dtype)
 
 
-def _compiled_later(plain: Move, source: Index, target: Index, dtype: np.dtype) -> Move:
-    """Return a sum that is compiled when it has been made often enough; it has the same bits before and after."""
+def _compiled_later(plain: Move, name: str, source: Index, target: Index, dtype: np.dtype) -> Move:
+    """Return a move that is compiled when it has been made often enough; it has the same bits before and after."""
     move, made = plain, 0
 
     def patient(given: np.ndarray, taken: np.ndarray) -> None:
         nonlocal move, made
         made += 1
         if made == _OFTEN:
-            compiled = importlib.import_module("collops.graph.packing.numba_moves")
-            move = compiled.adder(source, target, dtype) or plain
+            move = _loop(name, source, target, dtype) or plain
         move(given, taken)
 
     return patient
@@ -123,7 +123,7 @@ def _nothing(given: np.ndarray, taken: np.ndarray) -> None:
     pass
 
 
-def _replacing(source: Index, target: Index, dtype: np.dtype, width: int) -> Move:
+def _replacing(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Move:
     read, write = _reader(source, dtype, width), _slices(target)
     points = target.points
     if write is not None and source.affine is None:

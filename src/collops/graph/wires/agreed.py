@@ -34,7 +34,10 @@ def agreed(channel: Channel, comm: Communicator, **facts: Any) -> Channel:
         return begin()
 
     def mover_together(motion: Motion) -> Callable[[Any, Any], None]:
+        # One announcement, whether or not this rank's mover is made of a start and an end.
+        channel.begin = begin  # pyright: ignore[reportAttributeAccessIssue]
         move = mover(motion)
+        channel.begin = begin_together  # pyright: ignore[reportAttributeAccessIssue]
 
         def move_together(source: Any, target: Any) -> None:
             comm.announce("star forest", **facts)
@@ -43,6 +46,5 @@ def agreed(channel: Channel, comm: Communicator, **facts: Any) -> Channel:
         return move_together
 
     channel.begin = begin_together  # pyright: ignore[reportAttributeAccessIssue]
-    if type(channel).mover is not Channel.mover:  # which begins, and so agrees
-        channel.mover = mover_together  # pyright: ignore[reportAttributeAccessIssue]
+    channel.mover = mover_together  # pyright: ignore[reportAttributeAccessIssue]
     return channel

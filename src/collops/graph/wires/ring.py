@@ -7,9 +7,10 @@ another to finish.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
-from collops.graph.wires.wire import Channel, Transfer
+from collops.graph.wires.wire import Channel, Motion, Transfer, unpacker
 
 __all__ = ["PLACES", "RingChannel", "RingTransfer"]
 
@@ -102,6 +103,26 @@ class RingChannel(Channel):
         if earlier is not None:
             earlier.set_aside()
         return place, use + 1
+
+    def mover(self, motion: Motion) -> Callable[[Any, Any], None]:
+        """Prepare a mover whose start and end follow each other at once: nobody else sees its transfer."""
+        packers, stay, unpack = self.packers(motion), motion.move(motion.here, motion.there), unpacker(motion)
+        places = [list(zip(packers, outgoing, strict=True)) for outgoing in self.outgoing]
+
+        def move(source: Any, target: Any) -> None:
+            place, use = self.turn()
+            self.prepare(place, use)
+            for pack, outgoing in places[place]:
+                pack(source, outgoing)
+            self.send(place, use)
+            if stay is not None:
+                stay(source, target)
+            self.receive(place, use)
+            if unpack is not None:
+                unpack(self.incoming[place], target)
+            self.consume(place, use)
+
+        return move
 
     def prepare(self, place: int, use: int) -> None:
         """Make sure that the outgoing buffers of a place may be written."""

@@ -149,7 +149,7 @@ class _Channel(RingChannel):
     def mover(self, motion: Motion) -> Callable[[Any, Any], None]:
         """Prepare the kernel that does all of a mover; where much is moved, those of its start and its end."""
         if not self._kernels.takes_itself(motion):
-            return super().mover(motion)
+            return Channel.mover(self, motion)
         exchanges = [self._kernels.exchange(motion, ends) for ends in self._ends]
 
         def move(source: Any, target: Any) -> None:

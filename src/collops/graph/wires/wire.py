@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Channel", "Motion", "Routes", "Transfer", "Wire", "wait_for"]
+__all__ = ["Channel", "Motion", "Routes", "Transfer", "Wire", "unpacker", "wait_for"]
 
 
 class Routes(NamedTuple):
@@ -127,6 +127,14 @@ class Channel(ABC):
     def begin(self) -> Transfer:
         """Return a transfer whose outgoing buffers may be written. All ranks begin theirs in the same order."""
 
+    def packers(self, motion: Motion) -> list[Callable[[Any, Any], None]]:
+        """Prepare to fill the outgoing buffers, one call for each of the pieces."""
+        kind = "replace", motion.dtype, motion.width, True
+        return [
+            motion.moves.mover(motion.leaving.piece(start, stop), Index.run(stop - start), *kind)
+            for start, stop in self.pieces
+        ]
+
     def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], None]:
         """Prepare the start of a mover.
 
@@ -135,17 +143,7 @@ class Channel(ABC):
         callable
             Takes source, target and transfer: fills the outgoing buffers, sends them, and moves what stays.
         """
-        packers = [
-            motion.moves.mover(
-                motion.leaving.piece(start, stop),
-                Index.run(stop - start),
-                "replace",
-                motion.dtype,
-                motion.width,
-                True,
-            )
-            for start, stop in self.pieces
-        ]
+        packers = self.packers(motion)
         stay = motion.move(motion.here, motion.there)
 
         def start(source: Any, target: Any, transfer: Transfer) -> None:
@@ -165,7 +163,7 @@ class Channel(ABC):
         callable
             Takes transfer and target: waits for what arrives, combines it with the target, and ends the transfer.
         """
-        unpack = motion.move(Index.run(motion.arriving.size), motion.arriving)
+        unpack = unpacker(motion)
 
         def finish(transfer: Transfer, target: Any) -> None:
             transfer.wait()
@@ -194,6 +192,11 @@ class Channel(ABC):
 
     def free(self) -> None:
         """Give back what MPI keeps for the channel. Collective."""
+
+
+def unpacker(motion: Motion) -> Callable[[Any, Any], None] | None:
+    """Prepare to combine what has arrived with the target; ``None`` where nothing does."""
+    return motion.move(Index.run(motion.arriving.size), motion.arriving)
 
 
 class Wire(ABC):
