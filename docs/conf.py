@@ -29,6 +29,7 @@ extensions = [
     "links_to_source",
     "mathml",
     "measured",
+    "messages",
     "optional_pages",
     "reference",
 ]

@@ -20,6 +20,7 @@ DOCS = ROOT / "docs"
 sys.path.extend([str(DOCS / "_extensions"), str(DOCS / "drawings"), str(DOCS)])
 check_site, layouts = importlib.import_module("check_site"), importlib.import_module("layouts")
 links_to_source, measured = importlib.import_module("links_to_source"), importlib.import_module("measured")
+messages = importlib.import_module("messages")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Made when the site is built.
 MADE = {"gallery", "reference", "_measured"}
@@ -43,6 +44,28 @@ def test_every_error_is_explained():
     text = (DOCS / "errors.md").read_text("utf-8")
     errors = [name for name in collops.errors.__all__ if inspect.isclass(getattr(collops.errors, name))]
     assert [name for name in errors if f"| `{name}` |" not in text and name != "CollopsError"] == []
+
+
+def test_every_message_is_on_the_page_of_messages():
+    text = messages.page()
+    for one in (
+        "- `a layout for … ranks does not fit a communicator of …` (LayoutError)",
+        "- `COLLOPS_NATIVE=… is no file` (InputError)",
+    ):
+        assert one in text
+    assert text.count("\n- ") > 500
+    assert [title for title in messages.SUBJECTS if f"## {title}\n" not in text] == []
+    with pytest.raises(LookupError, match="new_room/a"):
+        messages.subject(messages.Message("no", "InputError", "new_room/a.py"))
+
+
+def test_every_error_of_communication_is_explained():
+    text = (DOCS / "when-it-goes-wrong.md").read_text("utf-8")
+    kinds = "CommunicationError", "CommunicationTimeout", "CallMismatch"
+    explained = [row.split("…") for row in re.findall(rf"^\| `(?:{'|'.join(kinds)}): ([^`]*)`", text, re.M)]
+    said = [message.text for message in messages.messages() if message.error in kinds]
+    assert len(said) > 5
+    assert [one for one in said if not any(all(part.strip() in one for part in row) for row in explained)] == []
 
 
 def test_every_operator_is_in_the_table():

@@ -1,0 +1,132 @@
+"""The page of all messages: what collops says when it refuses something, read from where it is raised."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from collops import errors
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+SOURCE = Path(errors.__file__).parent
+# Subjects in the order of the page: a title, the parts of the source that speak of it (the first that fits counts), and
+# what its messages have in common.
+SUBJECTS = {
+    "Star forests, scatters and sparse matrices": (
+        ("graph", "operators/csr"),
+        "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each rank gives.",
+    ),
+    "Arrays and layouts": (
+        ("array", "backend.py"),
+        "Shapes, layouts, dtypes or engines do not go together, or a function of NumPy would need messages. "
+        "[Arrays and layouts](arrays.md) has what brings one to the other.",
+    ),
+    "Operators": (
+        ("operators",),
+        "An operator cannot be made of what it was given, or was given an array of another layout, dtype or engine. "
+        "What each takes is in the [reference](reference/index.rst).",
+    ),
+    "Solvers and checkpoints": (
+        ("solvers",),
+        "A method cannot start, or its checkpoint cannot be used: see [solvers](solvers.md) and [checkpoints](checkpoints.md).",
+    ),
+    "Stencils": (("stencil",), "The sizes or the variant do not go with the ranks: see [`collops jacobi`](jacobi.md)."),
+    "Communicators, transports and messages": (
+        ("comm",),
+        "A `TransportError` names what is missing: `collops info` on the same ranks shows what each has, and [choosing a "
+        "transport](transports.md) what needs what. The others are about the arguments of one call; "
+        "[when ranks lose each other](when-it-goes-wrong.md) has the errors of waits and of the network.",
+    ),
+    "JAX": (
+        ("jax", "jax_engine"),
+        "Something is missing for messages of JAX arrays, or a program that JAX compiles cannot do this: see "
+        "[JAX](jax.md) and [from mpi4jax](from-mpi4jax.md).",
+    ),
+    "The command line": (
+        ("apps", "cli", "soak"),
+        "An option or a file: one line on standard error, exit code 2, and nothing has been computed. `--help` of the "
+        "command, and its page, say what it takes.",
+    ),
+    "Benchmarks and profiles": (
+        ("bench", "profile"),
+        "A record or an option of `collops bench`, `collops report` or [`COLLOPS_PROFILE`](profiling.md).",
+    ),
+    "The interface of PyLops-MPI": (
+        ("compat",),
+        "What PyLops-MPI refuses is refused here, too; [from PyLops-MPI](from-pylops-mpi.md) has what differs.",
+    ),
+}
+
+
+class Message(NamedTuple):
+    """What is said, with … for what depends on the call, the class of the error, and the file that raises it."""
+
+    text: str
+    error: str
+    path: str
+
+
+def _text(node: ast.expr) -> str:
+    """Return what is known of a message before the program runs."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(node.left) + _text(node.right)
+    return "…"
+
+
+def messages() -> Iterator[Message]:
+    """Go through all errors of this package that are made with a message, each message once a file."""
+    seen = set()
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not (isinstance(node, ast.Call) and node.args):
+                continue
+            kind = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            found = Message(" ".join(_text(node.args[0]).split()), kind, name)
+            if kind in errors.__all__ and found not in seen and any(map(str.isalpha, found.text)):
+                seen.add(found)
+                yield found
+
+
+def subject(message: Message) -> str:
+    """Return the title under which a message stands."""
+    for title, (parts, _) in SUBJECTS.items():
+        if any(message.path == part or message.path.startswith(f"{part}/") for part in parts):
+            return title
+    raise LookupError(f"no subject of the page of messages has {message.path}")
+
+
+def page() -> str:
+    """Return all messages by subject, the same text once a subject."""
+    listed: dict[str, dict[tuple[str, str], None]] = {title: {} for title in SUBJECTS}
+    for message in messages():
+        listed[subject(message)].setdefault((message.text, message.error))
+    parts = []
+    for title, (_, words) in SUBJECTS.items():
+        lines = [
+            f"- ``{text} `` ({error})" if "`" in text else f"- `{text}` ({error})" for text, error in listed[title]
+        ]
+        parts.append("\n".join([f"## {title}", "", words, "", *sorted(lines, key=str.casefold)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_page(app: Sphinx) -> None:
+    """Write `_measured/messages.md`, which a page includes."""
+    path = Path(app.srcdir) / "_measured" / "messages.md"
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists() or path.read_text("utf-8") != page():
+        path.write_text(page(), "utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Write the list before the pages are read."""
+    app.connect("config-inited", lambda app, _: write_page(app))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
