@@ -1,6 +1,7 @@
-"""Run scripts one after the other on these ranks, and keep what each leaves in its namespace.
+"""Run scripts one after the other on these ranks, by PyLops-MPI and by this package, and keep what each leaves behind.
 
-``mpiexec -n 3 python replay.py collops|pylops_mpi FOLDER SCRIPT...`` writes ``FOLDER/NAME.RANK`` for each.
+``mpiexec -n 3 python replay.py FOLDER pylops_mpi SCRIPT... collops SCRIPT...`` writes ``FOLDER/PACKAGE/NAME.RANK``.
+One start serves both packages, since the imports of a rank take longer than most scripts.
 """
 
 from __future__ import annotations
@@ -39,24 +40,37 @@ def replay(script: Path) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
     os.chdir(script.parent)
     np.random.seed(7)  # noqa: NPY002 - the generator of those scripts that do not seed it
-    begin = time.perf_counter()
+    begin = time.process_time()
     with contextlib.suppress(SystemExit):  # some ranks have nothing to do in some scripts
         exec(compile(script.read_text(), str(script), "exec"), namespace)
     plt.close("all")
     found = {name: kept(value) for name, value in namespace.items() if not name.startswith("_")}
-    return {"seconds": time.perf_counter() - begin} | {n: v for n, v in found.items() if v is not None}
+    return {"seconds": time.process_time() - begin} | {n: v for n, v in found.items() if v is not None}
 
 
-def main(package: str, folder: str, *scripts: str) -> None:
+def take(package: str) -> None:
+    """Let ``pylops_mpi`` mean this package from here on."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pylops_mpi"]:
+        del sys.modules[name]
     if package == "collops":
         from collops.compat.pylops_mpi.__main__ import replace
 
         replace()
+
+
+def main(folder: str, *words: str) -> None:
     from mpi4py import MPI
 
     rank = MPI.COMM_WORLD.Get_rank()
+    results = Path(folder).resolve()
     time.sleep = lambda _: None  # some scripts pause, so that ranks print in turn
-    for script in map(Path, scripts):
+    package = ""
+    for word in words:
+        if word in ("collops", "pylops_mpi"):
+            package = word
+            take(package)
+            continue
+        script = Path(word)
         try:
             left = replay(script)
         except Exception:
@@ -64,7 +78,7 @@ def main(package: str, folder: str, *scripts: str) -> None:
             sys.stderr.flush()
             MPI.COMM_WORLD.Abort(1)
             raise
-        with open(Path(folder) / f"{script.stem}.{rank}", "wb") as file:
+        with open(results / package / f"{script.stem}.{rank}", "wb") as file:
             pickle.dump(left, file)
         del left
         gc.collect()

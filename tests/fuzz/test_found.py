@@ -72,6 +72,43 @@ def test_keys_and_colors_are_integers_of_32_bits(comm):
         comm.split(0, float("nan"))
 
 
+def test_coefficients_are_numbers_on_all_ranks(comm):
+    """A list of two fits the part of a rank that holds two elements, and not another's."""
+    x = collops.ones(2 * comm.size + 1, comm=comm)
+    for wrong in ([1, 2], np.ones(2), "2", None):
+        for call in (
+            lambda wrong=wrong: collops.axpby(2.0, x, wrong, x),
+            lambda wrong=wrong: collops.axpby(wrong, x, 1, x),
+        ):
+            with pytest.raises(UnsupportedTypeError, match="coefficient"):
+                call()
+    assert float(collops.axpby(np.array(2.0), x, np.float32(1), x).sum()) == 3 * x.size
+
+
+def test_the_other_interface_says_what_is_no_array_or_operator(comm):
+    from collops.compat import pylops_mpi
+
+    d = pylops_mpi.DistributedArray(global_shape=6)
+    d[:] = 1.0
+    slope = pylops_mpi.MPIFirstDerivative(6)
+    both = pylops_mpi.StackedDistributedArray([d, d])
+    for call in (
+        lambda: slope.matvec(np.ones(6)),
+        lambda: slope.rmatvec("nonsense"),
+        lambda: d.dot(both),
+        lambda: both.dot(3.0),
+        lambda: pylops_mpi.StackedDistributedArray([d, 3]),
+        lambda: pylops_mpi.cg(np.eye(6), d, d),
+        lambda: pylops_mpi.cgls(slope, d, None),
+        lambda: pylops_mpi.cgls(slope, "data", d),
+        lambda: pylops_mpi.ista(slope, d, {}),
+        lambda: pylops_mpi.MPIProxOperator(3.0),
+        lambda: pylops_mpi.MPIMatrixMult("matrix", 3, base_comm=None) if comm.size == 1 else slope.matvec(1),
+    ):
+        with pytest.raises(UnsupportedTypeError):
+            call()
+
+
 @pytest.mark.serial
 def test_matrix_files_with_other_characters_do_not_reach_the_parser(tmp_path):
     head = b"%%MatrixMarket matrix coordinate real general\n% caf\xc3\xa9\n3 3 2\n"

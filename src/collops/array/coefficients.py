@@ -1,8 +1,16 @@
-"""Coefficients of vectors that leave their vector out where they are not finite."""
+"""Coefficients of vectors: what may be one, and those that leave their vector out where they are not finite."""
 
 from __future__ import annotations
 
-__all__ = ["Finite"]
+from typing import Any
+
+import numpy as np
+
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["Finite", "as_number"]
+
+_NUMBERS = (float, complex, int, np.number, np.bool_)
 
 
 class Finite(tuple):
@@ -21,3 +29,19 @@ class Finite(tuple):
     """
 
     __slots__ = ()
+
+
+def as_number(coefficient: Any) -> Any:
+    """Return a coefficient of the host as a number.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it is none: a list or an array with axes would fit some ranks' parts and not others'.
+    """
+    if isinstance(coefficient, _NUMBERS) or getattr(coefficient, "shape", None) == ():
+        item = getattr(coefficient, "item", None)
+        return coefficient if item is None else item()
+    raise UnsupportedTypeError(
+        f"a coefficient of a distributed array is a number or an array without axes, not {coefficient!r:.60}"
+    )

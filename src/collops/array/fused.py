@@ -81,7 +81,7 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     LayoutError
         If layouts differ.
     UnsupportedTypeError
-        If engines differ, or `out` cannot hold the result.
+        If engines differ, a coefficient is no number, or `out` cannot hold the result.
 
     Examples
     --------
@@ -189,8 +189,9 @@ def go_and_turn(x: Array, length: Any, direction: Array, ratio: Any, gradient: A
         axpby(length, direction, 1.0, x, out=x)
         axpby(1.0, gradient, ratio, direction, out=direction)
         return
-    check_alike(x, direction)
-    check_alike(x, gradient)
+    for other in (direction, gradient):
+        if x.layout is not other.layout or x.comm is not other.comm or x.engine is not other.engine:
+            check_alike(x, other)
     for place, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
         together(place.local_array, length, old.local_array, ratio, new.local_array)
 

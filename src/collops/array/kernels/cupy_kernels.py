@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import cupy
 import numpy as np
 
-from collops.array.coefficients import Finite
+from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
@@ -165,12 +165,12 @@ def _factors(a: Any) -> _Factors:
     if isinstance(a, cupy.ndarray):
         return 1, a, None
     if not isinstance(a, tuple):
-        return _host_number(a), None, None
+        return as_number(a), None, None
     value, scalar, divisor = (*a, None) if len(a) == 2 else a
     if isinstance(scalar, cupy.ndarray):
         return value, scalar, divisor
     if divisor is None:
-        return value * _host_number(scalar), None, None
+        return value * as_number(scalar), None, None
     raise UnsupportedTypeError("both scalars of a quotient must be on the device")
 
 
@@ -383,7 +383,7 @@ def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
 
 def divide(a: Any, b: Any, out: Any) -> Any:
     """Return ``a / b``, 0 where `b` is 0, and NaN where it is infinite."""
-    dtype = np.result_type(*(v.dtype if isinstance(v, cupy.ndarray) else _host_number(v) for v in (a, b)))
+    dtype = np.result_type(*(v.dtype if isinstance(v, cupy.ndarray) else as_number(v) for v in (a, b)))
     if dtype.kind not in "fc" and dtype.name != "bfloat16":
         dtype = np.dtype(np.float64)
     dtype = accumulator(dtype)
@@ -397,10 +397,6 @@ def divide(a: Any, b: Any, out: Any) -> Any:
     if target is not out:
         out[...] = target
     return out
-
-
-def _host_number(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
 
 
 def _scalar(value: Any, dtype: np.dtype) -> Any:

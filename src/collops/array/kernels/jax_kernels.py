@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from collops.array.coefficients import Finite
+from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, real_of
 from collops.errors import UnsupportedTypeError
 from collops.jax_engine import Variable, value_of
@@ -97,7 +97,7 @@ def _coefficient(a: Any) -> Any:
         number = factor * (divide(scalar, divisors[0], None) if divisors else value_of(scalar))
         return jnp.where(jnp.isfinite(number), number, 0) if isinstance(a, Finite) else number
     a = value_of(a)
-    return a.item() if isinstance(a, np.ndarray | np.generic) else a
+    return a if isinstance(a, jnp.ndarray) and a.ndim == 0 else as_number(a)
 
 
 def _kind_of(factor: Any) -> type:

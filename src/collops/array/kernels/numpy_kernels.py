@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas as _scipy_blas
 
-from collops.array.coefficients import Finite
+from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "dots", "go_and_turn", "norm_part"]
 
 _PIECE = 1 << 15  # elements; a piece and its temporary fit into a second-level cache
 _BLAS_LIMIT = 1 << 30  # SciPy's BLAS counts with 32 bits
@@ -68,6 +68,12 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         else:
             _combined(a, x_piece, b, y_piece, out_piece)
     return out
+
+
+def go_and_turn(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: np.ndarray) -> None:
+    """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
+    axpby(length, direction, 1.0, x, x)
+    axpby(1.0, gradient, ratio, direction, direction)
 
 
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
@@ -207,7 +213,10 @@ def _number(a: Any) -> Any:
         factor, scalar, *divisors = a
         number = factor * _number(divide(scalar, divisors[0], None) if divisors else scalar)
         return 0.0 if a.__class__ is Finite and not cmath.isfinite(number) else number
-    return a.item() if hasattr(a, "item") else a
+    kind = a.__class__
+    if kind is np.float64 or kind is np.float32 or (kind is np.ndarray and a.ndim == 0):
+        return a.item()  # what the coefficients of most iterations are
+    return as_number(a)
 
 
 def _alike(a: Any, value: int) -> Any:

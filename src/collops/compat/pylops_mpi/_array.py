@@ -15,7 +15,7 @@ from collops.array import Layout
 from collops.array.halo import extended_array
 from collops.backend import engine_of
 from collops.compat.pylops_mpi._native import communicator, relabelled
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 __all__ = ["DistributedArray", "Partition", "local_split", "subcomm_split"]
 
@@ -330,7 +330,17 @@ class DistributedArray:
     # Reductions
 
     def dot(self, dist_array: Self, vdot: bool = False) -> Any:
-        """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce."""
+        """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce.
+
+        Raises
+        ------
+        TypeError
+            If `dist_array` is no DistributedArray.
+        ValueError
+            If its layout is another.
+        """
+        if not isinstance(dist_array, DistributedArray):
+            raise UnsupportedTypeError(f"a DistributedArray has no inner product with {type(dist_array).__name__}")
         x, y = self.native, dist_array.native
         return (x.vdot(y) if vdot else x.dot(y)).item()
 

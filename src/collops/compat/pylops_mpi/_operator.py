@@ -11,11 +11,11 @@ import numpy as np
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._array import DistributedArray, Partition
 from collops.compat.pylops_mpi._native import Translated, between, brought
-from collops.compat.pylops_mpi._stacked_array import StackedDistributedArray, wrapped
-from collops.errors import InputError, LayoutError
+from collops.compat.pylops_mpi._stacked_array import StackedDistributedArray, checked_array, wrapped
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
-__all__ = ["Operator", "native_of"]
+__all__ = ["Operator", "checked_operator", "native_of"]
 
 _ARRAYS = (DistributedArray, StackedDistributedArray)
 
@@ -107,10 +107,12 @@ class Operator:
 
         Raises
         ------
+        TypeError
+            If `x` is no array of PyLops-MPI's.
         ValueError
             If `x` has not as many elements as the operator columns.
         """
-        self._settle(x.native.comm)
+        self._settle(checked_array(x).native.comm)
         return self._matvec(self._checked(x, self.shape[1]))
 
     def rmatvec(self, x: Any) -> Any:
@@ -118,10 +120,12 @@ class Operator:
 
         Raises
         ------
+        TypeError
+            If `x` is no array of PyLops-MPI's.
         ValueError
             If `x` has not as many elements as the operator rows.
         """
-        self._settle(x.native.comm)
+        self._settle(checked_array(x).native.comm)
         return self._rmatvec(self._checked(x, self.shape[0]))
 
     def _checked(self, x: Any, size: int) -> Any:
@@ -307,6 +311,19 @@ def _dtype(op: Operator) -> np.dtype:
     return np.dtype(np.float64 if op.dtype is None else op.dtype)
 
 
+def checked_operator(op: Any) -> Operator:
+    """Return `op`, an operator of PyLops-MPI's.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it is anything else.
+    """
+    if isinstance(op, Operator):
+        return op
+    raise UnsupportedTypeError(f"expected an MPILinearOperator or an MPIStackedLinearOperator, not {type(op).__name__}")
+
+
 def native_of(op: Operator, model: Any, data: Any) -> LinearOperator:
     """Return the native operator that takes arrays such as `model` to arrays such as `data`.
 
@@ -316,11 +333,16 @@ def native_of(op: Operator, model: Any, data: Any) -> LinearOperator:
         Its own native one, if it has one, in its own layouts.
     model, data : DistributedArray or StackedDistributedArray
         Whose layouts count where `op` is a user's class.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `op` is no operator of PyLops-MPI's, or one of the arrays none of its arrays.
     """
-    op._settle(model.native.comm)
+    checked_operator(op)._settle(checked_array(model).native.comm)
+    x, y = model.native, checked_array(data).native
     if op.native is not None:
         return op.native
-    x, y = model.native, data.native
     return Translated(
         lambda v: op._matvec(wrapped(v, model, op.partitions[0])).native,
         lambda v: op._rmatvec(wrapped(v, data, op.partitions[1])).native,

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from collops import array as native
 from collops.compat.pylops_mpi._array import DistributedArray, Partition
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
-__all__ = ["StackedDistributedArray", "wrapped"]
+__all__ = ["StackedDistributedArray", "checked_array", "wrapped"]
 
 
 class StackedDistributedArray:
@@ -25,6 +25,8 @@ class StackedDistributedArray:
 
     Raises
     ------
+    TypeError
+        If a part is no array of PyLops-MPI's.
     ValueError
         If there is no part, or they are of different engines.
 
@@ -41,7 +43,7 @@ class StackedDistributedArray:
     __array_ufunc__ = None
 
     def __init__(self, distarrays: Sequence[Any], base_comm: Any = None) -> None:
-        self.distarrays = list(distarrays)
+        self.distarrays = [checked_array(part) for part in distarrays]
         self.narrays = len(self.distarrays)
         if not self.distarrays:
             raise InputError("a stacked array needs at least one part")
@@ -153,7 +155,7 @@ class StackedDistributedArray:
 
     def dot(self, stacked_array: Self, vdot: bool = False) -> Any:
         """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce."""
-        x, y = self.native, stacked_array.native
+        x, y = self.native, checked_array(stacked_array).native
         return (x.vdot(y) if vdot else x.dot(y)).item()
 
     def norm(self, ord: float | None = None) -> Any:
@@ -163,6 +165,19 @@ class StackedDistributedArray:
     def __repr__(self) -> str:
         parts = "".join(f"\n{part!r}" for part in self.distarrays)
         return f"<StackedDistributedArray with {self.narrays} distributed arrays: {parts}>"
+
+
+def checked_array(x: Any) -> Any:
+    """Return `x`, an array of PyLops-MPI's, stacked or not.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it is anything else.
+    """
+    if isinstance(x, DistributedArray | StackedDistributedArray):
+        return x
+    raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {type(x).__name__}")
 
 
 def wrapped(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:

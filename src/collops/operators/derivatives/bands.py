@@ -175,17 +175,17 @@ def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: i
     Raises
     ------
     InputError
-        If `kind` or `order` is none of these, or `sampling` is no number other than 0.
+        If `kind` or `order` is none of these, or `sampling` is no number other than 0 with a finite inverse.
     LayoutError
         If `edge` is asked for with one point.
     """
-    _check(sampling, kind)
+    scale = _scale(sampling, 1, kind)
     if order not in (3, 5):
         raise InputError(f"order={order!r}: a centered first derivative has 3 or 5 points")
     if kind == "forward":
-        return _band(size, 1 / sampling, lambda row, n: {0: -1.0, 1: 1.0} if row < n - 1 else {})
+        return _band(size, scale, lambda row, n: {0: -1.0, 1: 1.0} if row < n - 1 else {})
     if kind == "backward":
-        return _band(size, 1 / sampling, lambda row, _: {-1: -1.0, 0: 1.0} if row > 0 else {})
+        return _band(size, scale, lambda row, _: {-1: -1.0, 0: 1.0} if row > 0 else {})
     if edge and size == 1:
         raise LayoutError("a first derivative at the edges needs an axis of two points at least, not of one")
 
@@ -199,7 +199,7 @@ def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: i
             return {}
         return {0: -1.0, 1: 1.0} if row == 0 else {-1: -1.0, 0: 1.0}
 
-    return _band(size, 1 / sampling, centered)
+    return _band(size, scale, centered)
 
 
 def second_derivative(size: int, sampling: float, kind: str, edge: bool) -> Band:
@@ -210,11 +210,11 @@ def second_derivative(size: int, sampling: float, kind: str, edge: bool) -> Band
     Raises
     ------
     InputError
-        If `kind` is none of its values, or `sampling` is no number other than 0.
+        If `kind` is none of its values, or `sampling` is no number other than 0 whose square has a finite inverse.
     LayoutError
         If `edge` is asked for with fewer than three points.
     """
-    _check(sampling, kind)
+    scale = _scale(sampling, 2, kind)
     if kind == "centered" and edge and 0 < size < 3:
         raise LayoutError(f"a second derivative at the edges needs an axis of three points at least, not of {size}")
 
@@ -226,7 +226,7 @@ def second_derivative(size: int, sampling: float, kind: str, edge: bool) -> Band
             return {}
         return {center - row + offset: value for offset, value in ((-1, 1.0), (0, -2.0), (1, 1.0))}
 
-    return _band(size, 1 / sampling**2, formula)
+    return _band(size, scale, formula)
 
 
 def _band(size: int, scale: float, formula: Callable[[int, int], _Formula]) -> Band:
@@ -238,8 +238,14 @@ def _band(size: int, scale: float, formula: Callable[[int, int], _Formula]) -> B
     return Band(size, rows)
 
 
-def _check(sampling: float, kind: str) -> None:
+def _scale(sampling: float, order: int, kind: str) -> float:
+    """Return what divided differences of this order are multiplied by, having checked the arguments of a derivative."""
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: choose forward, centered or backward")
     if not (np.isreal(sampling) and np.isfinite(sampling) and sampling != 0):
         raise InputError(f"sampling={sampling!r}: points must have a real distance other than 0")
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):
+        scale = float(1 / np.float64(np.real(sampling)) ** order)
+    if scale == 0 or not np.isfinite(scale):
+        raise InputError(f"sampling={sampling!r}: 1 / sampling**{order} is beyond the range of float64")
+    return scale

@@ -12,7 +12,7 @@ from collops.compat.pylops_mpi._native import Relabelled, brought, communicator,
 from collops.compat.pylops_mpi._stacked_array import wrapped
 from collops.compat.pylops_mpi.basicoperators.Halo import blocks
 from collops.compat.pylops_mpi.LinearOperator import MPILinearOperator
-from collops.errors import InputError
+from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.matrix_mult import MatrixMult
 
 __all__ = ["MPIMatrixMult", "active_grid_comm", "block_gather", "local_block_split"]
@@ -103,6 +103,8 @@ class _Multiplication(MPILinearOperator):
         side = _side(comm.size)
         widths = blocks(int(M), side)
         self.kind, self.saveAt, self.M = kind, saveAt, int(M)
+        whole = getattr(A, "ndim", None) == 2
+        comm.check(None if whole else UnsupportedTypeError(f"a matrix has two axes; this is a {type(A).__name__}"))
         if kind == "summa":
             tiles = comm.allgather_metadata([int(n) for n in A.shape])
             heights = [tiles[column][1] for column in range(side)]

@@ -10,7 +10,7 @@ import numpy as np
 from pylops.optimization.basesolver import Solver
 
 from collops.compat.pylops_mpi._native import brought
-from collops.compat.pylops_mpi._operator import native_of
+from collops.compat.pylops_mpi._operator import checked_operator, native_of
 from collops.compat.pylops_mpi._stacked_array import wrapped
 from collops.solvers import Method, SolverResult
 
@@ -28,6 +28,9 @@ class NativeSolver(Solver):
 
     _method: Method
     _state: Any
+
+    def __init__(self, Op: Any, callbacks: Any = None) -> None:
+        super().__init__(checked_operator(Op), callbacks)
 
     def memory_usage(self, show: bool = False, unit: str = "B") -> Any:
         """Return nothing: the vectors of a distributed solver are not accounted for."""

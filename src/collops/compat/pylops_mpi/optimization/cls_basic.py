@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from collops import solvers
 from collops.compat.pylops_mpi.optimization._solver import NativeSolver, Show
+from collops.solvers.problem import check_number, check_problem
 
 __all__ = ["CG", "CGLS"]
 
@@ -39,7 +41,7 @@ class CG(NativeSolver):
     def setup(self, y: Any, x0: Any, niter: int | None = None, tol: float = 1e-4, show: bool = False) -> Any:
         """Prepare for steps; return the first model. Collective."""
         self.tol = tol
-        x = self._begin(solvers.CG(tol=tol), y, x0, niter, show, f"tol = {tol:e}\tniter = {niter}")
+        x = self._begin(_method(solvers.CG, tol=tol), y, x0, niter, show, f"tol = {tol:e}\tniter = {niter}")
         self._note()
         return x
 
@@ -73,7 +75,7 @@ class CG(NativeSolver):
             self.finalize(show=show)
             return x, self.iiter, self.cost
         facts = f"tol = {tol:e}\tniter = {niter}"
-        result, x = self._solved(solvers.cg, y, x0, niter, show, facts, tol=tol)
+        result, x = self._solved(_solver(_method(solvers.CG, tol=tol)), y, x0, niter, show, facts)
         self.cost, self.kold = result.residual_norms, float(result.residual_norms[-1] ** 2)
         self._print_end(show, itershow)
         return x, self.iiter, self.cost
@@ -113,7 +115,7 @@ class CGLS(NativeSolver):
         """Prepare for steps; return the first model. Collective."""
         self.tol, self.damp = tol, damp**2
         facts = f"damp = {damp:e}\ttol = {tol:e}\tniter = {niter}"
-        x = self._begin(solvers.CGLS(damp, tol), y, x0, niter, show, facts)
+        x = self._begin(_method(solvers.CGLS, damp=damp, tol=tol), y, x0, niter, show, facts)
         self._note(x)
         return x
 
@@ -168,7 +170,8 @@ class CGLS(NativeSolver):
         else:
             self.tol, self.damp = tol, damp**2
             facts = f"damp = {damp:e}\ttol = {tol:e}\tniter = {niter}"
-            result, x = self._solved(solvers.cgls, y, x0, niter, show, facts, damp=damp, tol=tol)
+            solver = _solver(_method(solvers.CGLS, damp=damp, tol=tol))
+            result, x = self._solved(solver, y, x0, niter, show, facts)
             self.cost, self.kold = result.residual_norms, result.details["gradient_norm"] ** 2
             self._conclude(x)
             self._print_end(show, itershow)
@@ -179,3 +182,18 @@ def _count(niter: int | None) -> int:
     if niter is None:
         raise ValueError("give niter to setup or to run")
     return niter
+
+
+def _method(kind: type[Any], **numbers: float) -> solvers.Method:
+    """Return a method that goes on where only rounding is left, as PyLops-MPI's do."""
+    return kind(**{name: check_number(name, value) for name, value in numbers.items()}, precision=0.0)
+
+
+def _solver(method: solvers.Method) -> Callable[..., solvers.SolverResult]:
+    """Return what runs a method, as the function of its name does."""
+
+    def solve(A: Any, y: Any, x0: Any, niter: int, **run: Any) -> solvers.SolverResult:
+        check_problem(A, y, x0, niter)
+        return solvers.solve(method, A, y, x0, niter=niter, **run)
+
+    return solve

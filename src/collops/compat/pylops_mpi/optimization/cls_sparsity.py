@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from collops import solvers
+from collops.compat.pylops_mpi._operator import checked_operator, native_of
+from collops.compat.pylops_mpi._stacked_array import checked_array
 from collops.compat.pylops_mpi.optimization._solver import NativeSolver, Show
 from collops.compat.pylops_mpi.optimization.eigs import power_iteration
 from collops.solvers.iterative_thresholding import prepare
@@ -58,7 +60,7 @@ class ISTA(NativeSolver):
         """Prepare for steps; return the first model. Collective."""
         options = self._options(x0, SOp, eps, alpha, eigsdict, tol, threshkind, decay, monitorres)
         count = _LONGEST if niter is None else niter
-        native = self.Op.settled()
+        native = native_of(self.Op, x0, y)
         method = prepare(
             native,
             y.native,
@@ -80,11 +82,11 @@ class ISTA(NativeSolver):
             raise NotImplementedError(f"threshkind must be 'hard', 'soft' or 'half', not {kind!r}")
         if alpha is None:
             options = {"dtype": self.Op.dtype, **(eigsdict or {})}
-            alpha = 1.0 / abs(power_iteration(self.Op.H @ self.Op, x0.empty_like(), **options)[0])
+            alpha = 1.0 / abs(power_iteration(self.Op.H @ self.Op, checked_array(x0).empty_like(), **options)[0])
         self.alpha, self.eps, self.tol, self.threshkind, self.monitorres = alpha, eps, tol, kind, monitor
         self.thresh = eps * alpha * 0.5
         return {
-            "SOp": None if SOp is None else SOp.settled(),
+            "SOp": None if SOp is None else checked_operator(SOp).settled(),
             "eps": eps,
             "alpha": alpha,
             "tol": tol,

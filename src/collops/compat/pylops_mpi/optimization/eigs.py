@@ -40,11 +40,11 @@ def power_iteration(
     iiter : int
         Number of iterations.
     """
+    operator = native_of(Op, b_k, b_k)
     for leaf in _leaves(b_k):
         rand = leaf.native.engine.xp.random.rand
         real, imaginary = rand(*leaf.local_shape), rand(*leaf.local_shape)  # PyLops-MPI always takes both
         leaf[:] = real + 1j * imaginary if np.dtype(dtype).kind == "c" else real
-    operator = native_of(Op, b_k, b_k)
     start = brought(b_k.native, operator.domain)
     result = solvers.power_iteration(operator, start, niter=niter, tol=tol)
     for leaf, found in zip(_leaves(b_k), brought(result.x, b_k.native.layout).leaves, strict=True):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from collops.compat.pylops_mpi._native import brought
-from collops.compat.pylops_mpi._stacked_array import wrapped
+from collops.compat.pylops_mpi._stacked_array import checked_array, wrapped
+from collops.errors import UnsupportedTypeError
 from collops.solvers import proximal
 
 __all__ = ["MPIProxOperator", "native_prox"]
@@ -38,6 +39,11 @@ class MPIProxOperator:
     prox : pyproximal.ProxOperator
         Equal on all ranks; it acts on each element by itself.
 
+    Raises
+    ------
+    TypeError
+        If it is no proximal operator.
+
     Notes
     -----
     Derived classes implement ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and perhaps ``grad(x)``.
@@ -59,6 +65,8 @@ class MPIProxOperator:
     def __init__(self, prox: Any = None) -> None:
         self.proxop = prox
         if prox is not None:
+            if not callable(getattr(prox, "prox", None)):
+                raise UnsupportedTypeError(f"expected a proximal operator of PyProximal, not {type(prox).__name__}")
             self._noted = _Noted(prox)
             self.native = proximal.LiftedProximal(self._noted)
 
@@ -122,7 +130,8 @@ class MPIProxOperator:
         return self.native
 
     def _given(self, x: Any) -> Any:
-        return x.native if self.layout is None else brought(x.native, self.layout)
+        array = checked_array(x).native
+        return array if self.layout is None else brought(array, self.layout)
 
 
 class _Translated(proximal.ProxOperator):

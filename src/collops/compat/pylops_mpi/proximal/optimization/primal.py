@@ -7,7 +7,7 @@ from typing import Any
 
 from collops.compat.pylops_mpi._native import between, brought
 from collops.compat.pylops_mpi._operator import native_of
-from collops.compat.pylops_mpi._stacked_array import wrapped
+from collops.compat.pylops_mpi._stacked_array import checked_array, wrapped
 from collops.compat.pylops_mpi.optimization._solver import told
 from collops.compat.pylops_mpi.proximal.ProxOperator import native_prox
 from collops.errors import InputError
@@ -52,11 +52,11 @@ def ProximalGradient(
     DistributedArray
         The model.
     """
-    start = x0.native if proxf.layout is None else brought(x0.native, proxf.layout)
+    layout, start = getattr(proxf, "layout", None), checked_array(x0).native
     result = proximal.proximal_gradient(
         native_prox(proxf, x0),
         native_prox(proxg, x0),
-        start,
+        start if layout is None else brought(start, layout),
         epsg=epsg,
         tau=tau,
         eta=eta,

@@ -7,7 +7,7 @@ from typing import Any
 
 from collops.compat.pylops_mpi._native import brought
 from collops.compat.pylops_mpi._operator import native_of
-from collops.compat.pylops_mpi._stacked_array import wrapped
+from collops.compat.pylops_mpi._stacked_array import checked_array, wrapped
 from collops.compat.pylops_mpi.proximal.ProxOperator import native_prox
 from collops.solvers import proximal
 
@@ -77,7 +77,7 @@ def PrimalDual(
         tau,
         mu,
         y0=brought(y0.native, operator.range),
-        z=None if z is None else brought(z.native, operator.domain),
+        z=None if z is None else brought(checked_array(z).native, operator.domain),
         theta=theta,
         niter=niter,
         gfirst=gfirst,

@@ -7,6 +7,7 @@ from typing import Any
 
 from collops.compat.pylops_mpi._native import brought
 from collops.compat.pylops_mpi._operator import native_of
+from collops.compat.pylops_mpi._stacked_array import checked_array
 from collops.compat.pylops_mpi.proximal.ProxOperator import MPIProxOperator
 from collops.errors import InputError
 from collops.solvers import proximal
@@ -62,14 +63,12 @@ class MPIL2(MPIProxOperator):
         if solver not in ("cg", "cgls", None):
             raise InputError(f"solver must be 'cg' or 'cgls', not {solver!r}")
         self.Op, self.b, self.q, self.sigma, self.alpha = Op, b, q, sigma, alpha
-        operator, arrays = None, [b, q, x0]
+        operator, given = None, [None if a is None else checked_array(a).native for a in (b, q, x0)]
         if Op is not None:
             if x0 is None:
                 raise InputError("with an operator, the norm needs x0")
             operator = native_of(Op, x0, x0 if b is None else b)
             self.layout = operator.domain
             sides = [operator.range, operator.domain, operator.domain]
-            given = [None if a is None else brought(a.native, side) for a, side in zip(arrays, sides, strict=True)]
-        else:
-            given = [None if a is None else a.native for a in arrays]
+            given = [None if a is None else brought(a, side) for a, side in zip(given, sides, strict=True)]
         self.native = proximal.L2(operator, given[0], given[1], sigma, alpha, qgrad, niter, given[2], warm)
