@@ -16,15 +16,22 @@ from collops.bench.starforest import stencil_rows
 PEER_INSTALLED = importlib.util.find_spec("pylops_mpi") is not None
 
 
+def options_for(comm) -> Options:
+    """With more ranks than cores the peer's messages and compilations take far longer than all else."""
+    return Options(quick=True, peer=comm.size <= 2)
+
+
 def measured(name: str, comm) -> list[Measurement]:
-    found = list(BENCHMARKS[name].measure(Context(comm, engine("numpy"), Options(quick=True))))
+    options = options_for(comm)
+    there = options.peer and PEER_INSTALLED
+    found = list(BENCHMARKS[name].measure(Context(comm, engine("numpy"), options)))
     for measurement in found:
         assert measurement.ours in measurement.timings
         if measurement.peer is not None:
-            assert (PEER in measurement.timings) is PEER_INSTALLED
-            assert (PEER in measurement.missing) is not PEER_INSTALLED
+            assert (PEER in measurement.timings) is there
+            assert (PEER in measurement.missing) is not there
         assert all(one.error <= one.tolerance for one in measurement.checks)
-        assert len(measurement.checks) >= PEER_INSTALLED * (measurement.peer is not None)
+        assert len(measurement.checks) >= there * (measurement.peer is not None)
     return found
 
 
@@ -60,9 +67,7 @@ def test_dot_of_integers(size: int) -> None:
 
 
 def test_operators(comm) -> None:
-    # The peer's convolution takes a tenth of a second a call, which is too long for more ranks than cores.
-    options = Options(quick=True, peer=comm.size <= 2)
-    found = list(BENCHMARKS["operators"].measure(Context(comm, engine("numpy"), options)))
+    found = list(BENCHMARKS["operators"].measure(Context(comm, engine("numpy"), options_for(comm))))
     cases = {one.case for one in found}
     for name in ("FirstDerivative", "Laplacian", "Halo", "BlockDiag of diagonals", "MatrixMult, summa", "FFTND", "MDC"):
         assert {f"{name}, forward", f"{name}, adjoint"} <= cases

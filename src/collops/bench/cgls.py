@@ -142,7 +142,7 @@ def _measure(context: Context, peer: Peer | str, case: _Case) -> Measurement:
     if comm.size == 1:
         solvers[SERIAL] = _serial_solver(engine.xp, case, local, data)
 
-    short, long = (5, 25) if context.options.quick else (20, 220)
+    short, long = (5, 15) if context.options.quick else (20, 220)
     rounds = 3 if context.options.quick else 9
     checks = agreement(
         context,

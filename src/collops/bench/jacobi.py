@@ -52,10 +52,10 @@ def measure(context: Context) -> Iterator[Measurement]:
 def _cases(context: Context) -> list[_Case]:
     ranks = context.comm.size
     if context.engine.memory == "host":
-        size, columns = (192, 256) if context.options.quick else (1024, 2048)
+        size, columns, short, long = (192, 256, 5, 25) if context.options.quick else (1024, 2048, 20, 220)
         return [
-            _Case("strong scaling", size, size, 20, 220),
-            _Case("weak scaling", columns, columns // 2 * ranks, 20, 220),
+            _Case("strong scaling", size, size, short, long),
+            _Case("weak scaling", columns, columns // 2 * ranks, short, long),
         ]
     if context.options.quick:
         return [_Case("strong scaling", 4096, 4096, 10, 50)]
