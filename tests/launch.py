@@ -6,9 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+# Launchers lose output of ranks that are ended. What each rank writes goes to files, and the program keeps its lines.
+_TO_FILES = """
+import os, sys
+for number, name in ((1, "out"), (2, "err")):
+    opened = os.open(os.path.join(sys.argv[1], f"{os.getpid()}.{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(opened, number)
+exec(sys.argv[2])
+"""
 
 
 def mpiexec() -> str:
@@ -21,14 +31,27 @@ def mpiexec() -> str:
 
 
 def run_ranks(
-    ranks: int, program: str, environment: dict[str, str], seconds: float
+    ranks: int, program: str, environment: dict[str, str], seconds: float = 100.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python program on `ranks` ranks; fail if it takes longer than `seconds`."""
-    return subprocess.run(
-        [mpiexec(), "-n", str(ranks), sys.executable, "-c", program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    """Run a Python program on `ranks` ranks; fail if it takes longer than `seconds`.
+
+    Returns
+    -------
+    subprocess.CompletedProcess
+        With what the ranks have written, one after the other, and not what the launcher says.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [mpiexec(), "-n", str(ranks), sys.executable, "-c", _TO_FILES, folder, program],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        written = {
+            kind: "".join(path.read_text() for path in sorted(Path(folder).glob(f"*.{kind}")))
+            for kind in ("out", "err")
+        }
+    return subprocess.CompletedProcess(done.args, done.returncode, written["out"], written["err"])

@@ -67,24 +67,11 @@ other = comm.symmetric(10, "float32", engine="numpy")
 other.peer(0)[...] = 1
 print("DONE", flush=True)
 """
-AGREED = """
-import collops
-comm = collops.world()
-with comm.symmetric(1000, engine="numpy") as memory:
-    comm.check(collops.errors.InputError("bad file") if comm.rank == 1 else None)
-"""
 
 
 @pytest.mark.serial
 def test_what_is_left_is_freed_at_the_end():
-    result = run_ranks(3, LEFT_OVER, {"COLLOPS_TIMEOUT": "20"}, seconds=60)
+    result = run_ranks(2, LEFT_OVER, {})
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("DONE") == 3
+    assert result.stdout.count("DONE") == 2
     assert not result.stderr
-
-
-@pytest.mark.serial
-def test_errors_of_all_ranks_end_all():
-    result = run_ranks(2, AGREED, {"COLLOPS_TIMEOUT": "20"}, seconds=60)
-    assert result.returncode != 0
-    assert "rank 1: bad file" in result.stderr

@@ -340,15 +340,14 @@ BUSY = """
 import time, collops
 comm = collops.world()
 if comm.rank == 1:
-    time.sleep(30)
+    time.sleep(90)
 comm.allreduce(1.0)
 """
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_the_end_of_the_program_is_a_call(ranks):
-    result = run_ranks(ranks, ENDS, {"COLLOPS_CHECK": "1"}, seconds=30)
+def test_the_end_of_the_program_is_a_call():
+    result = run_ranks(3, ENDS, {"COLLOPS_CHECK": "1"})
     assert result.returncode != 0
     assert "rank 1: the end of the program" in result.stderr
     assert "allreduce(sum) of 1 float64 at <string>:7" in result.stderr
@@ -356,8 +355,8 @@ def test_the_end_of_the_program_is_a_call(ranks):
 
 @pytest.mark.serial
 def test_a_rank_that_makes_no_call_is_missing():
-    result = run_ranks(3, BUSY, {"COLLOPS_CHECK": "1", "COLLOPS_TIMEOUT": "1"}, seconds=25)
+    result = run_ranks(2, BUSY, {"COLLOPS_CHECK": "1", "COLLOPS_TIMEOUT": "4"})
     assert result.returncode != 0
     assert "CommunicationTimeout" in result.stderr
-    assert "rank(s) 1 never arrived of 3" in result.stderr
-    assert "ranks 0, 2: allreduce(sum) of 1 float64 at <string>:6" in result.stderr
+    assert "rank(s) 1 never arrived of 2" in result.stderr
+    assert "rank 0: allreduce(sum) of 1 float64 at <string>:6" in result.stderr
