@@ -84,6 +84,20 @@ def test_triples_of_any_rank_are_added(comm):
     np.testing.assert_array_equal(op.forward(x).gather(), A @ np.arange(8.0))
 
 
+def test_triples_of_different_types(comm):
+    """Rank 0 has whole numbers, the last complex ones, those between none; all for one place, of the last row."""
+    values = np.full(1, 2, "i4") if comm.rank == 0 else np.full(int(comm.rank == comm.size - 1), 3j, "c8")
+    places = [comm.size - 1] * len(values), [0] * len(values)
+    op = CSRMatrix.from_coo(*places, values, (comm.size, 1), comm=comm, wire="own")
+    assert op.dtype == ("c16" if comm.size > 1 else "i4")
+    x = collops.ones(op.domain, comm=comm, dtype=op.dtype)
+    want = np.zeros(comm.size, op.dtype)
+    want[-1] = 2 + 3j if comm.size > 1 else 2
+    np.testing.assert_array_equal(op.forward(x).gather(), want)
+    with pytest.raises(UnsupportedTypeError, match="must be numbers"):
+        CSRMatrix.from_coo(*places, ["a"] * len(values), (comm.size, 1), comm=comm)
+
+
 def test_matrix_market(comm, tmp_path):
     A = matrix(10, 10, "float64")
     A = sp.coo_array(A + A.T)

@@ -1,4 +1,4 @@
-"""The star forest: which leaf on which rank belongs to which root, and the movers that follow from it."""
+"""The star forest: which leaf on which rank belongs to which root."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from collops.backend import Engine, engine_of, repeatable
+from collops.backend import repeatable
 from collops.comm.given import checked_communicator
-from collops.errors import REFUSALS, UnsupportedTypeError
+from collops.errors import REFUSALS
 from collops.graph.derived import Derived
 from collops.graph.edges import Edges
-from collops.graph.moving import Fetching, Moving, UnderWay, UnderWayFetch, check_alike, flat_points
+from collops.graph.movers import Movers
 from collops.graph.plan import Plan, plan_of
-from collops.graph.traced import TracedMoving
-from collops.graph.wires.agreed import agreed
-from collops.graph.wires.choice import check_name, wire_for
-from collops.graph.wires.own import OwnWire
-from collops.graph.wires.wire import Channel, Routes
+from collops.graph.wires.choice import check_name
 
 if TYPE_CHECKING:
     from collops.array import Layout
@@ -26,10 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StarForest"]
 
-_MOST_CHECKED = 64  # kinds of arrays
 
-
-class StarForest(Derived):
+class StarForest(Movers, Derived):
     """Stars between ranks: each has a root, which one rank owns, and any number of leaves, each on any rank.
 
     *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
@@ -129,10 +123,7 @@ class StarForest(Derived):
         self.deterministic = deterministic or repeatable()
         self.plan: Plan = plan_of(comm, *edges.arrays)
         self._tag = comm.next_plan_tag()
-        self._channels: dict[Any, Channel | None] = {}
-        self._movings: dict[Any, Any] = {}
-        self._checked: dict[Any, Any] = {}
-        self._multi: StarForest | None = None
+        self._prepare_nothing()
 
     # Ways to make one
 
@@ -216,19 +207,8 @@ class StarForest(Derived):
         other.__dict__.update(self.__dict__)
         other.wire = wire
         other._tag = self.comm.next_plan_tag()
-        other._channels, other._movings, other._checked, other._multi = {}, {}, {}, None
+        other._prepare_nothing()
         return other
-
-    def free(self) -> None:
-        """Give back what wires keep in MPI; the forest can still be used, and takes it again. Collective."""
-        if self._multi is not None:
-            self._multi.free()
-        for channel in self._channels.values():
-            if channel is not None:
-                channel.free()
-        self._channels.clear()
-        self._movings.clear()
-        self._checked.clear()
 
     def __enter__(self) -> StarForest:
         return self
@@ -237,165 +217,12 @@ class StarForest(Derived):
         if kind is None:
             self.free()
 
-    # Movers
-
-    def bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> Any:
-        """Give every leaf the value of its root. Collective: one neighbour exchange.
-
-        Parameters
-        ----------
-        roots : array
-            Shape ``(nroots, *block)``.
-        leaves : array, optional
-            Shape ``(at least leaf_space, *block)``, contiguous; gets the result. By default zeros.
-        op : str
-            How the value is combined with the leaf's own: ``replace, sum, prod, min, max, land, lor, lxor``.
-
-        Returns
-        -------
-        array
-            The leaves.
-
-        Raises
-        ------
-        LayoutError
-            If shapes do not fit.
-        UnsupportedTypeError
-            If dtypes or engines differ, or `op` has no meaning for the dtype.
-        """
-        moving, roots, leaves = self._down(roots, leaves, op)
-        return moving.move(roots, leaves)
-
-    def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> UnderWay:
-        """Start a :meth:`bcast`; the result is there after :meth:`UnderWay.finish`. Collective."""
-        moving, roots, leaves = self._down(roots, leaves, op)
-        return moving.start(roots, leaves)
-
-    def reduce(self, leaves: Any, roots: Any, op: str = "sum") -> Any:
-        """Combine every root with the values of its leaves. Collective: one neighbour exchange.
-
-        Parameters
-        ----------
-        leaves : array
-            Shape ``(at least leaf_space, *block)``.
-        roots : array
-            Shape ``(nroots, *block)``, contiguous; values are combined with what is there. With ``"replace"`` a root
-            gets the last of its leaves in the order that the class describes.
-        op : str
-            As for :meth:`bcast`.
-
-        Returns
-        -------
-        array
-            The roots.
-
-        Raises
-        ------
-        LayoutError, UnsupportedTypeError
-            As for :meth:`bcast`.
-        """
-        moving, leaves = self._up(leaves, roots, op)
-        return moving.move(leaves, roots)
-
-    def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> UnderWay:
-        """Start a :meth:`reduce`; the result is there after :meth:`UnderWay.finish`. Collective."""
-        moving, leaves = self._up(leaves, roots, op)
-        return moving.start(leaves, roots)
-
-    def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
-        """Combine roots with their leaves one after the other; each leaf gets what its root had just before.
-
-        Collective: two neighbour exchanges. The order is that of sums, see the class.
-
-        Parameters
-        ----------
-        roots : array
-            Shape ``(nroots, *block)``, contiguous; changed as by :meth:`reduce`.
-        leaves : array
-            Shape ``(at least leaf_space, *block)``.
-        fetched : array, optional
-            Like `leaves`, contiguous; gets the result. By default zeros.
-        op : str
-            As for :meth:`bcast`; ``"replace"`` hands values on from leaf to leaf.
-
-        Returns
-        -------
-        array
-            What was fetched.
-        """
-        return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
-
-    def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> UnderWayFetch:
-        """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
-        engine = engine_of(leaves)
-        if not engine.keeps:
-            raise UnsupportedTypeError(f"fetch_and_op writes to its arrays, which those of {engine.name} do not allow")
-        check_alike(leaves, roots, engine, engine_of(roots))
-        leaves = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
-        flat_points(roots, engine, self.nroots, True, "roots", True)
-        if fetched is None:
-            fetched = engine.xp.zeros(leaves.shape, leaves.dtype)
-        else:
-            check_alike(leaves, fetched, engine, engine_of(fetched))
-            flat_points(fetched, engine, self.leaf_space, False, "fetched", True)
-        key = ("fetch", op, leaves.dtype, leaves.shape[1:], engine)
-        fetching = self._movings.get(key)
-        if fetching is None:
-            block, dtype = leaves.shape[1:], leaves.dtype
-            up = self._channel(False, block, dtype, engine)
-            down = self._channel(True, block, dtype, engine)
-            fetching = self._movings[key] = Fetching(self.plan, op, block, dtype, engine, up, down)
-        return fetching.start(roots, leaves, fetched)
-
-    def gather(self, leaves: Any, multi_roots: Any = None) -> Any:
-        """Collect the leaves of every root, side by side, in the order of ranks and then of leaves. Collective.
-
-        Parameters
-        ----------
-        leaves : array
-            Shape ``(at least leaf_space, *block)``.
-        multi_roots : array, optional
-            Shape ``(sum of degrees, *block)``, contiguous; gets the result: the leaves of root 0, those of root 1, ...
-
-        Returns
-        -------
-        array
-            The collected values.
-        """
-        return self.start_gather(leaves, multi_roots).finish()
-
-    def start_gather(self, leaves: Any, multi_roots: Any = None) -> UnderWay:
-        """Start a :meth:`gather`. Collective."""
-        multi = self.multi
-        if multi_roots is None:
-            multi_roots = engine_of(leaves).xp.empty((multi.nroots, *leaves.shape[1:]), leaves.dtype)
-        return multi.start_reduce(leaves, multi_roots, "replace")
-
-    def scatter(self, multi_roots: Any, leaves: Any = None) -> Any:
-        """Give every leaf its own value of what :meth:`gather` collects. Collective."""
-        return self.multi.bcast(multi_roots, leaves)
-
-    def start_scatter(self, multi_roots: Any, leaves: Any = None) -> UnderWay:
-        """Start a :meth:`scatter`. Collective."""
-        return self.multi.start_bcast(multi_roots, leaves)
-
-    # What follows from the graph
-
     def degrees(self) -> np.ndarray:
         """Return the number of leaves of each of this rank's roots, 64-bit. Sends nothing."""
         plan = self.plan
         return np.bincount(plan.roots.points.points, minlength=self.nroots) + np.bincount(
             plan.local_roots.points, minlength=self.nroots
         )
-
-    @property
-    def multi(self) -> StarForest:
-        """The forest in which every leaf has a root of its own, see :meth:`gather`. Collective at its first use."""
-        if self._multi is None:
-            from collops.graph.algebra import multi_forest
-
-            self._multi = multi_forest(self)
-        return self._multi
 
     @property
     def on_stream(self) -> bool:
@@ -409,97 +236,3 @@ class StarForest(Derived):
             f"<StarForest rank {self.comm.rank} of {self.comm.size}: {self.nroots} roots, {self.nleaves} leaves, "
             f"wire {self.wire}>"
         )
-
-    # How it is done
-
-    def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Moving | TracedMoving, Any, Any]:
-        """Return what moves these roots to these leaves, and both."""
-        known = self._seen(True, op, roots, leaves)
-        if known is not None:
-            return known, roots, leaves
-        engine = engine_of(roots)
-        given = flat_points(roots, engine, self.nroots, True, "roots", False)
-        if leaves is None:
-            leaves = engine.xp.zeros((self.leaf_space, *given.shape[1:]), given.dtype)
-        else:
-            check_alike(given, leaves, engine, engine_of(leaves))
-            flat_points(leaves, engine, self.leaf_space, False, "leaves", True)
-        return self._moving(True, op, given, leaves, engine), given, leaves
-
-    def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Moving | TracedMoving, Any]:
-        """Return what moves these leaves to these roots, and the leaves."""
-        known = self._seen(False, op, leaves, roots)
-        if known is not None:
-            return known, leaves
-        engine = engine_of(leaves)
-        check_alike(leaves, roots, engine, engine_of(roots))
-        given = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
-        flat_points(roots, engine, self.nroots, True, "roots", True)
-        return self._moving(False, op, given, roots, engine), given
-
-    def _seen(self, down: bool, op: str, source: Any, target: Any) -> Moving | None:
-        """Return the mover of arrays such as have passed all checks before; small messages cannot wait for more."""
-        if target is None:
-            return None
-        try:
-            moving = self._checked.get((down, op, _signature(source), _signature(target)))
-        except AttributeError:
-            return None  # no arrays, which the checks say better
-        return moving if moving and source.flags.c_contiguous and target.flags.c_contiguous else None
-
-    def _moving(self, down: bool, op: str, source: Any, target: Any, engine: Engine) -> Moving | TracedMoving:
-        moving = self._moving_of(down, op, source, engine)
-        if not engine.keeps:
-            return moving  # nothing is gained by knowing arrays that a compiler has seen
-        if len(self._checked) >= _MOST_CHECKED:
-            self._checked.clear()
-        self._checked[down, op, _signature(source), _signature(target)] = moving
-        return moving
-
-    def _moving_of(self, down: bool, op: str, source: Any, engine: Engine) -> Moving | TracedMoving:
-        key = (down, op, source.dtype, source.shape[1:], engine)
-        moving = self._movings.get(key)
-        if moving is None and not engine.keeps:
-            moving = self._movings[key] = TracedMoving(self.comm, self.plan, down, op)
-        if moving is None:
-            block, dtype = source.shape[1:], source.dtype
-            channel = self._channel(down, block, dtype, engine)
-            moving = self._movings[key] = Moving(self.plan, down, op, block, dtype, engine, channel, self.deterministic)
-        return moving
-
-    def _channel(self, down: bool, block: tuple[int, ...], dtype: Any, engine: Engine) -> Channel | None:
-        """Return the channel for one direction and kind of values. Collective where it is new."""
-        width = int(np.prod(block, dtype=np.int64))
-        if not self.plan.most_points or not width:
-            return None
-        key = (down, width, dtype, engine)
-        if key not in self._channels:
-            nbytes = self.plan.most_points * width * dtype.itemsize
-            wire = wire_for(self.comm, self.wire, engine, nbytes)
-            channel = wire.channel(self._routes(down), _flat(width), dtype, engine, self._tag)
-            way = "roots to leaves" if down else "leaves to roots"
-            self._channels[key] = agreed(channel, self.comm, way=way, forest=self._tag, values=width, dtype=str(dtype))
-        return self._channels[key]
-
-    def _routes(self, down: bool) -> Routes:
-        roots, leaves = self.plan.roots, self.plan.leaves
-        return Routes.between(roots, leaves) if down else Routes.between(leaves, roots)
-
-    def move_once(self, down: bool, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Move host arrays without keeping anything for a next time: for making forests of forests. Collective."""
-        dtype, block = source.dtype, source.shape[1:]
-        width = int(np.prod(block, dtype=np.int64))
-        channel = None
-        engine = engine_of(source)
-        if self.plan.most_points:
-            channel = OwnWire(self.comm).channel(self._routes(down), _flat(width), dtype, engine, self._tag)
-        moving = Moving(self.plan, down, "replace", block, dtype, engine, channel, True)
-        return moving.start(source, target).finish()
-
-
-def _signature(array: Any) -> tuple[Any, ...]:
-    return type(array), array.dtype, array.shape
-
-
-def _flat(width: int) -> tuple[int, ...]:
-    return () if width == 1 else (width,)

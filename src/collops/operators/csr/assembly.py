@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.errors import REFUSALS, LayoutError
+from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph import StarForest
 from collops.graph.indices import as_indices
 from collops.graph.patterns import owners
@@ -69,15 +69,31 @@ class Assembly:
     def local_rows(self, values: Any) -> Any:
         """Return this rank's rows of triples with these values, with global columns; equal places add up. Collective.
 
+        Ranks may give numbers of different dtypes, which are promoted as by NumPy; those of ranks without triples do
+        not count.
+
         Raises
         ------
         LayoutError
             On every rank, if there is not one value for each triple.
+        UnsupportedTypeError
+            On every rank, if values are no numbers.
         """
         from scipy import sparse
 
-        values = np.ascontiguousarray(values).reshape(-1)
-        wrong = LayoutError(f"{self.triples} triples need as many values, not {len(values)}")
-        self._forest.comm.check(None if len(values) == self.triples else wrong)
-        data = self._forest.reduce(values, np.zeros(len(self._places), values.dtype), "sum")
+        comm = self._forest.comm
+        given, error = None, None
+        try:
+            given = np.asarray(values)
+            if given.shape != (self.triples,):
+                raise LayoutError(f"{self.triples} triples need as many values, not an array of shape {given.shape}")
+            if given.dtype.kind not in "biufc":
+                raise UnsupportedTypeError(f"the values of triples must be numbers, not {given.dtype}")
+        except REFUSALS as problem:
+            error = problem
+        comm.check(error)
+        assert given is not None
+        kinds = comm.allgather_metadata(str(given.dtype) if given.size else None)
+        dtype = np.result_type(*([kind for kind in kinds if kind] or [given.dtype]))
+        data = self._forest.reduce(given.astype(dtype), np.zeros(len(self._places), dtype), "sum")
         return sparse.csr_array((data, (self._places[:, 0], self._places[:, 1])), shape=self._shape)
