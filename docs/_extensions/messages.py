@@ -18,7 +18,8 @@ SOURCE = Path(errors.__file__).parent
 SUBJECTS = {
     "Star forests, scatters and sparse matrices": (
         ("graph", "operators/csr"),
-        "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each rank gives.",
+        "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each "
+        "rank gives.",
     ),
     "Arrays and layouts": (
         ("array", "backend.py"),
@@ -32,13 +33,14 @@ SUBJECTS = {
     ),
     "Solvers and checkpoints": (
         ("solvers",),
-        "A method cannot start, or its checkpoint cannot be used: see [solvers](solvers.md) and [checkpoints](checkpoints.md).",
+        "A method cannot start, or its checkpoint cannot be used: see [solvers](solvers.md) and "
+        "[checkpoints](checkpoints.md).",
     ),
     "Stencils": (("stencil",), "The sizes or the variant do not go with the ranks: see [`collops jacobi`](jacobi.md)."),
     "Communicators, transports and messages": (
         ("comm",),
-        "A `TransportError` names what is missing: `collops info` on the same ranks shows what each has, and [choosing a "
-        "transport](transports.md) what needs what. The others are about the arguments of one call; "
+        "A `TransportError` names what is missing: `collops info` on the same ranks shows what each has, and [choosing "
+        "a transport](transports.md) what needs what. The others are about the arguments of one call; "
         "[when ranks lose each other](when-it-goes-wrong.md) has the errors of waits and of the network.",
     ),
     "JAX": (
@@ -111,9 +113,7 @@ def page() -> str:
         listed[subject(message)].setdefault((message.text, message.error))
     parts = []
     for title, (_, words) in SUBJECTS.items():
-        lines = [
-            f"- ``{text} `` ({error})" if "`" in text else f"- `{text}` ({error})" for text, error in listed[title]
-        ]
+        lines = [f"- `{text}` ({error})" for text, error in listed[title]]
         parts.append("\n".join([f"## {title}", "", words, "", *sorted(lines, key=str.casefold)]))
     return "\n\n".join(parts) + "\n"
 
