@@ -55,7 +55,7 @@ def axis_arguments(
     ]
     return [
         AxisArguments(
-            axis, domain.shape[axis] if length is None else _length(length), float(step), bool(before), bool(after)
+            axis, domain.shape[axis] if length is None else _length(length), _step(step), bool(before), bool(after)
         )
         for axis, length, step, before, after in zip(numbers, *columns, strict=True)
     ]
@@ -82,6 +82,13 @@ def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
     if len(values) != count:
         raise InputError(f"{name} must be one value, or one for each of {count} axes, not {value!r}")
     return values
+
+
+def _step(value: Any) -> float:
+    step = float(value)
+    if step == 0 or not np.isfinite(step):
+        raise InputError(f"a sampling is a finite number other than 0, not {value!r}")
+    return step
 
 
 def _length(value: Any) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from collops.operators.fourier.dense import DenseTransform, pays
 from collops.operators.fourier.placement import Placement
 from collops.operators.fourier.workspace import Workspace
 
@@ -71,6 +74,7 @@ class AxisTransform:
         self._turned = shift_after
         self.in_place = not real and self._before.identity and self._after.identity
         self._weights = _Weights(axis, length, self.taken if not shift_after else self._bins, scale) if real else None
+        self._dense: dict[np.dtype, DenseTransform] = {}
 
     def elements(self, shape: tuple[int, ...]) -> int:
         """Return how many complex numbers are needed beside a model of `shape` and its data."""
@@ -80,7 +84,10 @@ class AxisTransform:
     def forward(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> None:
         """Fill `target` from `source`, which may be overwritten if it is `owned`."""
         if self._weights is not None:
-            self._forward_real(source, target, workspace, self._weights)
+            if self._by_matrix(source, target, workspace):
+                self._matrix(workspace).forward(source, target)
+            else:
+                self._forward_real(source, target, workspace, self._weights)
             return
         work = target if self._after.identity else workspace.take("work", _with(target, self.axis, self._length), False)
         if work is not source:
@@ -92,7 +99,10 @@ class AxisTransform:
     def adjoint(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> None:
         """Fill `target` from `source`, which may be overwritten if it is `owned`."""
         if self._weights is not None:
-            self._adjoint_real(source, target, workspace, self._weights, owned)
+            if self._by_matrix(target, source, workspace):
+                self._matrix(workspace).adjoint(source, target)
+            else:
+                self._adjoint_real(source, target, workspace, self._weights, owned)
             return
         work = (
             target if self._before.identity else workspace.take("work", _with(target, self.axis, self._length), False)
@@ -102,6 +112,29 @@ class AxisTransform:
         workspace.transforms.fft(work, self.axis, self._norm, True)
         if work is not target:
             self._before.place_back(work, target)
+
+    def _by_matrix(self, model: Any, data: Any, workspace: Workspace) -> bool:
+        """Whether a product with a matrix is the faster way, and the arrays are as it needs them."""
+        return (
+            workspace.transforms.multiplies
+            and self.axis == 0
+            and pays(self.given, self.taken, math.prod(model.shape[1:]))
+            and model.dtype == workspace.real
+            and data.dtype == workspace.complex
+            and model.flags.c_contiguous
+            and data.flags.c_contiguous
+        )
+
+    def _matrix(self, workspace: Workspace) -> DenseTransform:
+        """Return the transform as a matrix: what it makes of unit vectors."""
+        dense = self._dense.get(workspace.complex)
+        if dense is None:
+            assert self._weights is not None
+            columns = np.zeros((self.taken, self.given), np.complex128)
+            double = workspace.like(np.dtype(np.complex128), self.elements((self.given, self.given)))
+            self._forward_real(np.eye(self.given), columns, double, self._weights)
+            dense = self._dense[workspace.complex] = DenseTransform(columns.astype(workspace.complex))
+        return dense
 
     def _forward_real(self, source: Any, target: Any, workspace: Workspace, weights: _Weights) -> None:
         given = source

@@ -38,7 +38,7 @@ class Workspace:
         Of the engine.
     """
 
-    __slots__ = ("_engine", "_scratch", "_size", "_views", "complex", "real", "transforms", "xp")
+    __slots__ = ("_engine", "_scratch", "_size", "_threads", "_views", "complex", "real", "transforms", "xp")
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
         self.complex = dtype
@@ -46,9 +46,14 @@ class Workspace:
         self.xp = engine.xp
         self.transforms = transforms_for(engine, threads)
         self._engine = engine
+        self._threads = threads
         self._size = size
         self._scratch = Scratch()
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
+
+    def like(self, dtype: np.dtype, size: int) -> Workspace:
+        """Return another one of the same engine, for another precision and size."""
+        return Workspace(self._engine, dtype, size, self._threads)
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool) -> Any:
         """Return a scratch array; all of one slot share their memory."""

@@ -30,6 +30,8 @@ class Transforms:
 
     __slots__ = ("_plans",)
 
+    multiplies = False  # whether a product with a matrix may take the place of a short transform
+
     def __init__(self, threads: int) -> None:
         self._plans: dict[tuple[int, ...], Any] = {}
 

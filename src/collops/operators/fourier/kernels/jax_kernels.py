@@ -18,6 +18,8 @@ class Transforms:
 
     __slots__ = ()
 
+    multiplies = False  # whether a product with a matrix may take the place of a short transform
+
     def __init__(self, threads: int) -> None:
         pass
 

@@ -26,6 +26,8 @@ class Transforms:
 
     __slots__ = ("_threads",)
 
+    multiplies = True  # whether a product with a matrix may take the place of a short transform
+
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
