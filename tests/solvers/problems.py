@@ -12,6 +12,16 @@ from collops.operators import BlockDiag, HStack, VStack
 ROWS = ([4, 5], [], [7], [3])
 """Rows of each rank's operators: two on the first rank, none on the second."""
 
+VARIETY = [
+    ("vstack", "f4"),
+    ("hstack", "f8"),
+    ("block_diag", "c8"),
+    ("vstack", "c16"),
+    ("hstack", "c8"),
+    ("block_diag", "f8"),
+]
+"""Kinds of problems and dtypes, not each with each other. Every second one: all kinds, of real and complex numbers."""
+
 
 def joined(every: list[list[np.ndarray]]) -> list[np.ndarray]:
     """Return the matrices of all ranks in one list."""

@@ -12,14 +12,13 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack
 from collops.solvers import Status, cgls
 
-from .problems import assert_close, problem, random_matrix, start
+from .problems import VARIETY, assert_close, problem, random_matrix, start
 
 KINDS = ["vstack", "hstack", "block_diag"]
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("damp", [0.0, 0.7])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "dtype"), VARIETY)
 def test_iterates_are_those_of_pylops(comm, kind, damp, dtype):
     op, serial, y, yd = problem(kind, comm, dtype)
     result = cgls(op, yd, niter=4, damp=damp, tol=0)
@@ -71,6 +70,25 @@ def test_exact_data_and_no_data(comm):
     nothing = cgls(op, 0 * exact, niter=3, tol=0)
     assert nothing.status is Status.CONVERGED and nothing.iterations == 0
     assert_close(nothing.x.gather(), np.zeros(6))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+@pytest.mark.parametrize("damp", [0.0, 0.3])
+@pytest.mark.parametrize("compatible", [False, True])
+def test_ends_where_only_rounding_is_left(comm, compatible, damp, dtype):
+    """Beyond that, squares of rounding errors would grow until they are infinite."""
+    op, serial, y, yd = problem("hstack", comm, dtype)
+    if compatible:
+        y = serial.A @ start(op, comm, dtype)[0]
+        yd = from_global(y, op.range, comm=comm)
+    result = cgls(op, yd, niter=20000, damp=damp, tol=0)
+    wanted = Status.COMPATIBLE_TO_ROUNDING if compatible and not damp else Status.LEAST_SQUARES_TO_ROUNDING
+    assert result.status is wanted and result.status.successful
+    assert result.iterations < 10 * y.size
+    matrix = serial.A.astype("c16")
+    normal = matrix.conj().T @ matrix + damp**2 * np.eye(op.domain.size)
+    assert_close(result.x.gather(), np.linalg.solve(normal, matrix.conj().T @ y), dtype)
+    assert cgls(op, yd, result.x, niter=20000, damp=damp, tol=0).iterations < 10 * y.size
 
 
 def test_real_data_of_a_complex_operator(comm):

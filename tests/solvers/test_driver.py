@@ -126,7 +126,7 @@ def test_states_show_their_arrays(comm):
     state = CGLS().init(op, yd, None, True)
     arrays, others = dict(array_fields(state)), dict(other_fields(state))
     assert {"x", "residual", "gradient", "direction", "image", "gradient_square"} <= set(arrays)
-    assert set(others) == {"operator", "late", "together"}
+    assert set(others) == {"operator", "damped", "late", "together"}
     assert local_arrays(arrays["x"]) == [state.x.local_array]
     assert len(local_arrays(StackedArray([yd, state.x]))) == 2
     assert local_arrays(arrays["gradient_square"]) == [state.gradient_square]

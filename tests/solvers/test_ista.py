@@ -16,12 +16,18 @@ from collops.solvers.percentile import Percentile
 from collops.solvers.shrinkage import shrink
 from collops.solvers.thresholds import find_threshold
 
-from .problems import assert_close, problem, random_matrix, start
+from .problems import VARIETY, assert_close, problem, random_matrix, start
 from .test_cgls import messages_of_one_iteration
 
 SOLVERS = [pytest.param(ista, sparsity.ista, id="ista"), pytest.param(fista, sparsity.fista, id="fista")]
-THRESHOLDS = [("soft", None), ("hard", None), ("half", None)]
-PERCENTILES = [("soft-percentile", 40), ("hard-percentile", 30.5), ("half-percentile", 30)]
+THRESHOLDS = [
+    ("soft", None),
+    ("hard", None),
+    ("half", None),
+    ("half-percentile", 30),
+    ("soft-percentile", 40),
+    ("hard-percentile", 30.5),
+]
 
 
 def step_size(serial) -> float:
@@ -37,11 +43,9 @@ def penalty(serial, y, threshkind: str = "soft") -> float:
 
 
 @pytest.mark.parametrize(
-    ("threshkind", "perc", "dtype"),
-    [(*threshold, dtype) for threshold in THRESHOLDS for dtype in ("f4", "f8", "c8", "c16")]
-    + [(*threshold, dtype) for threshold in PERCENTILES for dtype in ("f4", "c16")],
+    ("threshkind", "perc", "kind", "dtype"),
+    [(*threshold, *pair) for number, threshold in enumerate(THRESHOLDS) for pair in VARIETY[number % 2 :: 2]],
 )
-@pytest.mark.parametrize("kind", ["vstack", "hstack", "block_diag"])
 @pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
 def test_iterates_are_those_of_pylops(comm, mine, theirs, kind, threshkind, perc, dtype):
     op, serial, y, yd = problem(kind, comm, dtype)
@@ -201,8 +205,9 @@ def test_messages(comm, solver):
     assert sorted(message.elements for message in sent) == expected
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
-@pytest.mark.parametrize("percent", [0, 12.5, 70, 99.9, 100])
+@pytest.mark.parametrize(
+    ("percent", "dtype"), [(0, "f4"), (12.5, "c16"), (12.5, "f4"), (70, "f8"), (99.9, "c8"), (99.9, "f8"), (100, "c16")]
+)
 def test_percentiles(comm, percent, dtype):
     values = random_matrix(203, 1, dtype, 1)[:, 0]
     values[::7] = values[3]  # ties

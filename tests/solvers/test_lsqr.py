@@ -11,14 +11,12 @@ from collops.array import from_global
 from collops.operators import BlockDiag, VStack
 from collops.solvers import Status, lsqr
 
-from .problems import assert_close, problem, random_matrix, start
+from .problems import VARIETY, assert_close, problem, random_matrix, start
 from .test_cgls import messages_of_one_iteration
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
-@pytest.mark.parametrize("damp", [0.0, 0.7])
-@pytest.mark.parametrize("kind", ["vstack", "hstack", "block_diag"])
-@pytest.mark.parametrize("with_start", [False, True])
+@pytest.mark.parametrize(("damp", "with_start"), [(0.0, True), (0.7, False), (0.7, True)])
+@pytest.mark.parametrize(("kind", "dtype"), VARIETY[:4])
 def test_iterates_are_those_of_pylops(comm, kind, damp, dtype, with_start):
     op, serial, y, yd = problem(kind, comm, dtype)
     x0, x0d = start(op, comm, dtype) if with_start else (None, None)

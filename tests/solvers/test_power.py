@@ -10,7 +10,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag
 from collops.solvers import Status, power_iteration
 
-from .problems import assert_close, problem, start
+from .problems import VARIETY, assert_close, problem, start
 from .test_cgls import messages_of_one_iteration
 
 
@@ -26,8 +26,7 @@ def reference(matrix, x, niter, tol):
     return value, x, done
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
-@pytest.mark.parametrize("kind", ["vstack", "hstack", "block_diag"])
+@pytest.mark.parametrize(("kind", "dtype"), VARIETY)
 def test_iterates(comm, kind, dtype):
     op, serial, *_ = problem(kind, comm, dtype)
     x0, x0d = start(op, comm, dtype)

@@ -22,12 +22,11 @@ from collops.solvers.proximal import (
 )
 
 from . import references
-from .problems import assert_close, problem, random_matrix, start
+from .problems import VARIETY, assert_close, problem, random_matrix, start
 from .test_cgls import messages_of_one_iteration
 from .test_proximal_operators import Halves
 
-DTYPES = ["f4", "f8", "c8", "c16"]
-KINDS = ["vstack", "hstack", "block_diag"]
+TURNS = [(number % 2 == 0, *pair) for number, pair in enumerate(VARIETY)]
 
 
 class Case:
@@ -68,9 +67,10 @@ def assert_iterates(expected, solve, dtype, second: str | None = None, factor: f
     assert result.x.dtype == np.dtype(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("acceleration", [None, "vandenberghe", "fista"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("acceleration", "kind", "dtype"),
+    [(name, *pair) for number, name in enumerate([None, "vandenberghe", "fista"]) for pair in VARIETY[number % 2 :: 2]],
+)
 def test_proximal_gradient(comm, kind, acceleration, dtype):
     case = Case(kind, comm, dtype)
     tau = 0.9 / case.norm**2
@@ -107,9 +107,7 @@ def test_backtracking(comm, dtype, acceleration):
     assert 0.1 / case.norm**2 < result.details["tau"] < 2 / case.norm**2
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("gfirst", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("gfirst", "kind", "dtype"), TURNS)
 def test_admm(comm, kind, gfirst, dtype):
     case = Case(kind, comm, dtype)
     z0, z0d = case.vector(case.op.domain, 11)
@@ -125,8 +123,7 @@ def test_admm(comm, kind, gfirst, dtype):
             )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "dtype"), VARIETY)
 def test_linearized_admm(comm, kind, dtype):
     case = Case(kind, comm, dtype)
     tau = 0.8
@@ -165,9 +162,7 @@ def test_admm_with_a_misfit(comm, dtype, gfirst):
         )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("gfirst", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("gfirst", "kind", "dtype"), TURNS)
 def test_primal_dual(comm, kind, gfirst, dtype):
     case = Case(kind, comm, dtype)
     tau, mu = 0.8 / case.norm, 1.1 / case.norm

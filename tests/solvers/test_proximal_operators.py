@@ -11,7 +11,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag
 from collops.solvers.proximal import L0, L1, L2, L21, Box, Euclidean, LiftedProximal, Nuclear, lift_proximal
 
-from .problems import assert_close, problem, random_matrix
+from .problems import VARIETY, assert_close, problem, random_matrix
 from .references import lengths, soft
 
 DTYPES = ["f4", "f8", "c8", "c16"]
@@ -171,8 +171,7 @@ def test_compositions(comm, dtype):
     assert_close(smooth.grad(xd).gather(), 6 * (2 * x + 0.5 - v) + v, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["vstack", "hstack", "block_diag"])
+@pytest.mark.parametrize(("kind", "dtype"), VARIETY)
 def test_misfits(comm, kind, dtype):
     op, serial, y, yd = problem(kind, comm, dtype)
     q = vector(dtype, 6, op.domain.size)

@@ -33,22 +33,24 @@ def seconds_of_cgls(
     from collops.array import random
     from collops.backend import engine as find_engine
     from collops.operators import VStack
-    from collops.solvers import cgls
+    from collops.solvers import CGLS, solve
 
     chosen = find_engine(engine)
     values = np.random.default_rng(comm.rank).standard_normal((rows, columns), np.float32)
     operator = VStack([chosen.from_host(values)], comm)
     data = random(operator.range, seed=1, dtype=np.float32, comm=comm, engine=engine)
 
-    def solve() -> Any:
-        return cgls(operator, data, niter=niter, tol=0.0, progress=False).x
+    method = CGLS(tol=0.0, precision=0.0)
 
-    solve()
+    def solution() -> Any:
+        return solve(method, operator, data, niter=niter, progress=False).x
+
+    solution()
     times = []
     for _ in range(repeats):
         comm.barrier()
         begin = time.perf_counter()
-        x = solve()
+        x = solution()
         float(x.norm())
         times.append(time.perf_counter() - begin)
     return min(times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
@@ -12,11 +13,12 @@ from collops.array import Finite, axpby, dots, go_and_turn
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve
-from collops.solvers.method import Row, Test, first_passed, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Row, Test, first_passed, not_finite
 from collops.solvers.problem import (
     agreed,
     check_number,
     check_problem,
+    precision_of,
     starting_point,
     takes_part,
     working_dtype,
@@ -38,6 +40,7 @@ class CGState:
     image: Any  # (A + damp) direction
     residual_agreed: Any  # the residual in the form whose square all ranks agree on
     residual_square: Any
+    damped: bool
     rebuilt = frozenset({"image", "residual_agreed"})
 
 
@@ -51,6 +54,9 @@ class CG:
         Multiple of the identity that is added to the operator.
     tol : float
         Bound on the squared norm of the residual.
+    precision : float
+        Relative size of rounding errors: a residual that is smaller, relative to the first, cannot be told from 0. 0 to
+        go on all the same.
     cautious : bool
         Whether a step that is not finite leaves the solution as it is.
 
@@ -66,23 +72,24 @@ class CG:
 
     damp: float = 0.0
     tol: float = 1e-4
+    precision: float = DOUBLE_PRECISION
     cautious: bool = True
-    stops = frozenset({"tol"})
+    stops = frozenset({"tol", "precision"})
     name = "CG"
     width = 1
 
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> CGState:
         """Return the state before the first iteration: the residual, also as first direction."""
-        dtype = working_dtype(operator, data, x0)
-        x, residual, image = starting_point(operator, data, x0, dtype, partial(self._image, operator))
+        dtype, damped = working_dtype(operator, data, x0), takes_part(self.damp)
+        x, residual, image = starting_point(operator, data, x0, dtype, partial(self._image, operator, damped))
         residual_agreed = agreed(residual)
         (residual_square,) = dots((residual_agreed, residual_agreed))
-        return CGState(operator, x, residual, residual.copy(), image, residual_agreed, residual_square)
+        return CGState(operator, x, residual, residual.copy(), image, residual_agreed, residual_square, damped)
 
     def step(self, state: CGState) -> CGState:
         """Minimise along the direction, and find the next one."""
         direction = state.direction
-        image = state.image = self._image(state.operator, direction, state.image)
+        image = state.image = self._image(state.operator, state.damped, direction, state.image)
         (curvature,) = dots((direction, image))
         curvature, previous_square = abs(curvature), state.residual_square
         state.residual = axpby((-1.0, previous_square, curvature), image, 1.0, state.residual, out=state.residual)
@@ -106,12 +113,18 @@ class CG:
         return (state.residual_square,)
 
     def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the squared norm of the residual is at most ``tol``."""
+        """Stop where the squared norm of the residual is at most ``tol``, or rounding."""
+        if self.tol < row[0] < math.inf and self.precision**2 * first[0] < row[0]:
+            return None
         return first_passed(self.tests(row, first))
 
     def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
         """Return what :meth:`verdict` looks at."""
-        return (not_finite(*row), Status.NOT_FINITE), (row[0] <= self.tol, Status.CONVERGED)
+        return (
+            (not_finite(*row), Status.NOT_FINITE),
+            (row[0] <= self.tol, Status.CONVERGED),
+            (row[0] <= self.precision**2 * first[0], Status.COMPATIBLE_TO_ROUNDING),
+        )
 
     def suspect(self, row: Row, iteration: int) -> str:
         """Return the array that was first not finite; of a finite one, the residual is made of the image."""
@@ -127,15 +140,15 @@ class CG:
 
     def optimality(self, operator: LinearOperator, data: Any, x: Any) -> Any:
         """Return the residual, which is zero at the solution."""
-        return axpby(1.0, data, -1.0, self._image(operator, x, None))
+        return axpby(1.0, data, -1.0, self._image(operator, takes_part(self.damp), x, None))
 
     def normal(self, operator: LinearOperator) -> tuple[LinearOperator, Any]:
         """Return the operator of the equations, and the multiple of the identity beside it."""
         return operator, self.damp
 
-    def _image(self, operator: LinearOperator, x: Any, out: Any) -> Any:
+    def _image(self, operator: LinearOperator, damped: bool, x: Any, out: Any) -> Any:
         image = operator._forward(x, out)
-        return axpby(self.damp, x, 1.0, image, out=image) if takes_part(self.damp) else image
+        return axpby(self.damp, x, 1.0, image, out=image) if damped else image
 
 
 def cg(
@@ -163,7 +176,8 @@ def cg(
     damp : float
         The multiple :math:`\epsilon` of the identity that is added to `A`.
     tol : float
-        Stop when the squared norm of the residual is at most this.
+        Stop when the squared norm of the residual is at most this; whatever it is, also where the residual is but
+        rounding of the first, with the status ``COMPATIBLE_TO_ROUNDING``.
     **run
         How it is run, as for :func:`collops.solvers.cgls`.
 
@@ -199,5 +213,5 @@ def cg(
     check_problem(A, y, x0, niter)
     if A.domain is not A.range:
         raise LayoutError(f"cg needs an operator with one layout on both sides, not {A!r}; cgls takes any")
-    method = CG(check_number("damp", damp), check_number("tol", tol))
+    method = CG(check_number("damp", damp), check_number("tol", tol), precision_of(A, y, x0))
     return solve(method, A, y, x0, niter=niter, **run)

@@ -219,9 +219,9 @@ def _iterate(
     iteration, checked = first, 0
     while True:
         # Every rank looks at the same rows at the same iteration, so that all of them stop together.
-        while checked < history.count - lag:
-            status = verdict(history.row(checked), history.row(0))
-            checked += 1
+        for number in range(checked, history.count - lag):
+            status = verdict(history.row(number), history.row(0))
+            checked = number + 1
             if status is not None:
                 return state, iteration, status
         if iteration == niter:

@@ -72,7 +72,7 @@ class HostHistory:
 
     def store(self, values: Any) -> None:
         """Append a row."""
-        self._rows.append(values.tolist() if hasattr(values, "tolist") else [float(value) for value in values])
+        self._rows.append(values.tolist() if hasattr(values, "tolist") else list(map(float, values)))
 
     def advance(self) -> None:
         """Do nothing: a stored row is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,20 +177,23 @@ class IterativeThresholding:
 
     def verdict(self, row: Row, first: Row) -> Status | None:
         """Stop where the update is at most ``tol``, or the cost below a bound, or where the residual increases."""
+        residual, update, absolute, *_ = row
+        more = self.monitorres or self.rtol or self.enough
+        if residual < math.inf and absolute < math.inf and self.tol**2 < update and not more:
+            return None
         return first_passed(self.tests(row, first))
 
     def tests(self, row: Row, first: Row) -> list[Test]:
         """Return what :meth:`verdict` looks at."""
         residual, update, absolute, before, first_cost = row
-        infinite = float("inf")
-        begun = update != infinite
+        begun = update != math.inf
         tests = [(not_finite(residual, absolute), Status.NOT_FINITE)]
         if self.monitorres:
             tests.append((begun & (residual > before), Status.RESIDUAL_INCREASED))
         tests.append((begun & (update <= self.tol**2), Status.CONVERGED))
         if self.rtol or self.enough:
             cost, bound = self._cost(row), self.rtol * first_cost
-            low = ((cost < bound) & (bound < infinite)) | (cost < self.enough)
+            low = ((cost < bound) & (bound < math.inf)) | (cost < self.enough)
             tests.append((begun & low, Status.CONVERGED))
         return tests
 

@@ -133,20 +133,19 @@ class LSQR:
     def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
         """Return what :meth:`verdict` looks at."""
         r1norm, rnorm, arnorm, anorm, acond, xnorm = row
-        _, data_norm, arnorm0, *_ = first
-        begun = acond != 0
-        solution = _over(anorm * xnorm, data_norm)
-        residual, gradient, inverse_condition = _over(rnorm, data_norm), _over(arnorm, arnorm0), _over(1, acond)
-        ill_conditioned = inverse_condition <= 1 / self.conlim if self.conlim > 0 else False
+        data_norm, arnorm0 = first[1], first[2]
+        begun, image = acond != 0, anorm * xnorm
+        scale = data_norm + image
         return (
             (not_finite(r1norm, arnorm), Status.NOT_FINITE),
             (arnorm0 == 0, Status.EXACT_ZERO),
-            (begun & (residual <= self.btol + self.atol * solution), Status.COMPATIBLE),
-            (begun & (gradient <= self.atol), Status.LEAST_SQUARES),
-            (begun & ill_conditioned, Status.ILL_CONDITIONED),
-            (begun & (1 + residual / (1 + solution) <= 1), Status.COMPATIBLE_TO_ROUNDING),
-            (begun & (1 + gradient <= 1), Status.LEAST_SQUARES_TO_ROUNDING),
-            (begun & (1 + inverse_condition <= 1), Status.SINGULAR_TO_ROUNDING),
+            (begun & (rnorm <= self.btol * data_norm + self.atol * image), Status.COMPATIBLE),
+            (begun & (arnorm <= self.atol * arnorm0), Status.LEAST_SQUARES),
+            (begun & (acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
+            # What addition does not see is rounding.
+            (begun & (scale + rnorm <= scale), Status.COMPATIBLE_TO_ROUNDING),
+            (begun & (arnorm0 + arnorm <= arnorm0), Status.LEAST_SQUARES_TO_ROUNDING),
+            (begun & (acond + 1 <= acond), Status.SINGULAR_TO_ROUNDING),
         )
 
     def suspect(self, row: Row, iteration: int) -> str:
@@ -243,11 +242,6 @@ def lsqr(
     options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
     method = LSQR(**{name: check_number(name, value) for name, value in options.items()}, calc_var=bool(calc_var))
     return solve(method, A, y, x0, niter=niter, **run)
-
-
-def _over(a: Any, b: Any) -> Any:
-    """Return ``a / b``; infinite where Python refuses to divide by 0 and arrays do not."""
-    return math.inf if isinstance(b, float) and b == 0 else a / b
 
 
 def _add_squares(factor: Any, w: Any, variance: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ import numpy as np
 from collops.operators import LinearOperator
 from collops.solvers.result import Status
 
-__all__ = ["Method", "Row", "Test", "first_passed", "not_finite"]
+__all__ = ["DOUBLE_PRECISION", "Method", "Row", "Test", "first_passed", "not_finite", "over"]
 
 Row = Sequence[float]
 """The numbers that a method reports of one iteration."""
@@ -19,9 +20,16 @@ Test = tuple[Any, Status]
 """Whether a solver stops, as a truth value of Python or of an engine, and why."""
 
 
+DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
+"""What methods take for the relative size of rounding errors unless they are told another."""
+
+
 def first_passed(tests: Sequence[Test]) -> Status | None:
     """Return the status of the first test that is passed."""
-    return next((status for passed, status in tests if passed), None)
+    for passed, status in tests:
+        if passed:
+            return status
+    return None
 
 
 def not_finite(*numbers: Any) -> Any:
@@ -30,6 +38,11 @@ def not_finite(*numbers: Any) -> Any:
     for number in numbers:
         wrong = wrong | (number - number != 0)
     return wrong
+
+
+def over(a: Any, b: Any) -> Any:
+    """Return ``a / b``; infinite where Python refuses to divide by 0 and arrays do not."""
+    return math.inf if isinstance(b, float) and b == 0 else a / b
 
 
 class Method(Protocol):
@@ -53,7 +66,7 @@ class Method(Protocol):
     >>> from collops.solvers import CGLS
     >>> method = CGLS(damp=0.1)  # one of them
     >>> method.name, method.width, method.damp
-    ('CGLS', 2, 0.1)
+    ('CGLS', 4, 0.1)
     """
 
     @property
@@ -103,7 +116,8 @@ class Method(Protocol):
         """Return whether an iteration was the last, and why, from its numbers and those before the first iteration.
 
         A method that can be compiled also has ``tests(row, first)``, of which the first that is passed is the verdict,
-        and which takes 0-d arrays as well.
+        and which takes 0-d arrays as well. The verdict is asked for in every iteration, so it should find out by plain
+        comparisons that the solver goes on.
         """
         ...
 

@@ -20,6 +20,7 @@ __all__ = [
     "check_problem",
     "group_of",
     "is_traced",
+    "precision_of",
     "real_dtype",
     "starting_point",
     "takes_part",
@@ -108,6 +109,11 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
     if dtype.kind == "c":
         return np.dtype(f"f{dtype.itemsize // 2}")
     return np.result_type(dtype, np.float32)
+
+
+def precision_of(operator: LinearOperator, data: Any, x0: Any) -> float:
+    """Return the relative size of rounding errors of a solver's squared norms."""
+    return float(np.finfo(real_dtype(working_dtype(operator, data, x0))).eps)
 
 
 def agreed(array: Any) -> Any:

@@ -35,8 +35,8 @@ class Status(Enum):
     COMPATIBLE = "The equations are satisfied as well as atol and btol ask for."
     LEAST_SQUARES = "The least-squares solution is as good as atol asks for."
     ILL_CONDITIONED = "The operator's condition number exceeds conlim; damp the problem, or raise conlim to go on."
-    COMPATIBLE_TO_ROUNDING = "The equations are satisfied as well as the precision allows; loosen atol and btol."
-    LEAST_SQUARES_TO_ROUNDING = "The least-squares solution is as good as the precision allows; loosen atol."
+    COMPATIBLE_TO_ROUNDING = "The equations are satisfied as precisely as can be; a looser tolerance ends sooner."
+    LEAST_SQUARES_TO_ROUNDING = "The solution is as precise as can be; a looser tolerance ends sooner."
     RESIDUAL_INCREASED = "The residual increased; take a smaller step alpha, or another eps."
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
 

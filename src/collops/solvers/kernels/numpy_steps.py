@@ -57,7 +57,8 @@ def advance(
         if rule:
             _shrink(rule, value, threshold, threshold)
         kept = value
-        if keep and not math.isfinite(_square(value)):
+        size = _absolute_sum(value) if absolute >= 0 else _square(value) if keep else 0.0
+        if keep and not math.isfinite(size):
             kept = np.where(np.isfinite(value), value, v_now)
         if update >= 0 or v_ahead is not None:
             np.subtract(value, v_now, out=v_now)
@@ -67,7 +68,7 @@ def advance(
                 np.multiply(v_now, factor, out=v_ahead)
                 v_ahead += value
         if absolute >= 0:
-            sums[absolute] += _absolute_sum(value)
+            sums[absolute] += size
         if square >= 0:
             sums[square] += _square(value)
         v_now[...] = kept
@@ -239,15 +240,13 @@ def _number(value: Any) -> float:
 def _pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
     """Cut arrays of one shape, or None in place of some, into the same pieces, as views."""
     first = arrays[0]
+    if first.size <= _PIECE:
+        if first.size:
+            yield arrays
+        return
     if all(array is None or array.flags.c_contiguous for array in arrays):
-        if first.size <= _PIECE:
-            if first.size:
-                yield arrays
-            return
         arrays = tuple(None if array is None else array.reshape(-1) for array in arrays)
         first = arrays[0]
-    if first.size == 0:
-        return
     rows = max(1, _PIECE * first.shape[0] // first.size)
     for start in range(0, first.shape[0], rows):
         yield tuple(None if array is None else array[start : start + rows] for array in arrays)

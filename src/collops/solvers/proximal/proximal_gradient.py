@@ -13,7 +13,7 @@ from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.problem import check_number
-from collops.solvers.proximal.operator import ProxOperator
+from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import FIRST, Splitting, StepSizes, check_arguments, check_tolerance
 from collops.solvers.result import SolverResult
 from collops.solvers.run import Run
@@ -280,7 +280,7 @@ def proximal_gradient(
         check_tolerance("tol", tol),
         check_tolerance("rtol", rtol),
         bool(objective) or tol is not None or rtol is not None,
-        StepSizes("tau", 1.0 if tau is None else tau, niter)[0],
+        check_step(1.0 if tau is None else tau),
         weights,
         float(eta),
         _MOMENTA[acceleration](niter),
