@@ -92,6 +92,19 @@ def test_tables_of_measurements_are_the_records():
         assert text.count("not measured") < text.count(" | ") / 8
 
 
+def test_the_table_of_jacobi_is_the_record():
+    records = read_records(measured.RESULTS)
+    measurements = measured._largest(records, "jacobi", devices=True).measurements
+    sizes = (16384, 32768), (4096, 8192), (2048, 8192)
+    columns = [next(m for m in measurements if (m.parameters["nx"], m.parameters["ny"]) == size) for size in sizes]
+    rows = re.findall(r"^\| `(\w+)`(?:, on one)? \| (\d.*) \|$", (DOCS / "jacobi.md").read_text("utf-8"), re.M)
+    assert {name for name, _ in rows} - {"single"} == columns[0].timings.keys() - {"one rank"}
+    for name, cells in rows:
+        for column, cell in zip(columns, cells.split(" | "), strict=True):
+            seconds = column.timings["one rank" if name == "single" else name].wall.median
+            assert float(cell.split()[0]) == pytest.approx(1e6 * seconds, rel=5e-3, abs=0.05)
+
+
 def test_the_drawing_has_every_element_once():
     for layout in layouts.LAYOUTS.values():
         blocks = layouts.holders(layout)
