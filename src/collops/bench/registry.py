@@ -109,6 +109,7 @@ BENCHMARKS = {
         ),
         Benchmark("jax", "Collectives inside compiled JAX programs.", "collops.bench.jax", 2 * _GIB, _GIB // 4),
         Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi", 24 * _GIB, _GIB),
+        Benchmark("halos", "A halo exchange by messages and by every wire.", "collops.bench.halos"),
         Benchmark(
             "scaling", "Migration, CGLS and a sparse product on more ranks.", "collops.bench.scaling", 6 * _GIB, _GIB
         ),

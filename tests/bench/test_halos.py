@@ -1,0 +1,19 @@
+"""The benchmark of halos, small."""
+
+from __future__ import annotations
+
+from collops.backend import engine
+from collops.bench import BENCHMARKS, Options
+from collops.bench.halos import MESSAGES
+from collops.bench.registry import Context
+from collops.graph.wires.choice import possible_wires
+
+
+def test_every_way_is_checked_and_timed(comm) -> None:
+    found = list(BENCHMARKS["halos"].measure(Context(comm, engine("numpy"), Options(quick=True))))
+    assert len(found) == (comm.size > 1)
+    for one in found:
+        assert set(one.timings) == {MESSAGES, *possible_wires(comm, engine("numpy"))}
+        assert [each.error for each in one.checks] == [0.0] * len(one.timings)
+        assert one.ours == min(one.timings, key=lambda name: one.timings[name].wall.median)
+        assert one.messages == {"exchange": 1}
