@@ -84,6 +84,13 @@ class Engine:
         """
         return number
 
+    def linear(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], array: Any, shape: Any) -> Any:
+        """Return ``forward(array)``, of `shape`: a linear map whose adjoint is `adjoint`.
+
+        For engines that differentiate, where the program of one rank alone does not show the adjoint.
+        """
+        return forward(array)
+
 
 class _CupyEngine(Engine):
     __slots__ = ()

@@ -31,6 +31,7 @@ CASES = {
     "BlockDiag": (lambda comm: ops.BlockDiag([MATRIX] * (comm.rank != 1), comm), float),
     "sparse": (lambda comm: ops.BlockDiag([scipy.sparse.csr_array(MATRIX)], comm), float),
     "FirstDerivative": (lambda comm: ops.FirstDerivative((9, 3), edge=True, order=5, comm=comm), float),
+    "one-sided": (lambda comm: ops.FirstDerivative((7, 2), kind="forward", comm=comm), float),
     "Laplacian": (lambda comm: ops.Laplacian((9, 4), comm=comm), complex),
     "Gradient": (lambda comm: ops.Gradient((7, 4), comm=comm), float),
     "FFT": (lambda comm: ops.FFT((8, 5), axis=0, real=True, comm=comm), float),

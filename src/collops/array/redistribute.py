@@ -10,9 +10,11 @@ import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
+from collops.backend import engine_of
 from collops.errors import InputError, LayoutError
 from collops.profile import messages
 
@@ -47,6 +49,15 @@ def redistributed(x: DistributedArray, layout: Layout) -> Any:
 
 def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: Any) -> Any:
     """Return this rank's part in `target` of the array whose part in `source` is `local`, as a copy. Collective."""
+    if comm.size == 1:
+        return _moved(source, target, comm, xp, local)
+    # The adjoint is the way back: what several ranks hold is one value, and so is its cotangent. Told so, since ranks
+    # that send nothing would take no part in a derivative of messages.
+    there, back = (partial(_moved, *layouts, comm, xp) for layouts in ((source, target), (target, source)))
+    return engine_of(local).linear(there, back, local, target.local_shape(comm.rank))
+
+
+def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
     plan = _plan(source, target, comm)
     need = target.block(comm.rank)
     if plan is not None:
@@ -71,7 +82,7 @@ class Move:
         Whether any rank needs something from another.
     """
 
-    __slots__ = ("_box", "_comm", "_counts", "_plan", "sends")
+    __slots__ = ("_box", "_comm", "_counts", "_layouts", "_plan", "sends")
 
     def __init__(self, source: Layout, target: Layout, comm: Communicator) -> None:
         self._comm = comm
@@ -81,11 +92,15 @@ class Move:
         # Parts that follow each other in memory are gathered by one collective, without packing.
         in_rows = source.split_axes == (0,) and len(source.sizes[0]) == comm.size and target.is_replicated
         self._counts = source.sizes[0] if self.sends and in_rows else None
+        self._layouts = source, target
 
     def __call__(self, local: Any, out: Any) -> Any:
         """Fill `out`, this rank's part in the target layout, from its part in the source, and return it. Collective."""
         if self._counts is not None:
             return self._gathered(local, out, self._counts)
+        if not engine_of(out).keeps:
+            out[...] = self._moved(local)
+            return out
         if self._plan is not None:
             return self._plan(local, out)
         if self._box is not None:
@@ -108,7 +123,13 @@ class Move:
 
     def view(self, local: Any) -> Any:
         """Return this rank's part in the target layout without moving anything, or ``None`` where that cannot be."""
-        return None if self._box is None else local[self._box]
+        if self._box is None:
+            return None
+        return local[self._box] if engine_of(local).keeps else self._moved(local)
+
+    def _moved(self, local: Any) -> Any:
+        """Return this rank's part in the target layout, as a copy whose derivative is known."""
+        return moved(local, *self._layouts, self._comm, engine_of(local).xp)
 
 
 def gathered(x: DistributedArray, root: int | None) -> Any:

@@ -8,6 +8,7 @@ the :class:`Exchange` that :meth:`ExchangePlan.start` returns, so that several m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -132,6 +133,8 @@ class ExchangePlan:
         for peer, _, box, shape, _ in self._receives:
             view = target[box]
             landing = view if view.flags.c_contiguous else xp.empty(shape, target.dtype)
+            if not sends and not engine.keeps:
+                landing = _depending_on(sources[0], shape, engine)
             landings.append((peer, view, landing))
         pending = transport.start_exchange(sends, [(peer, landing) for peer, _, landing in landings], self._tag)
         return Exchange(target, [(view, landing) for _, view, landing in landings], pending, sends)
@@ -219,6 +222,16 @@ class Exchange:
             self._landings = []
             self._sends = ()
         return self._target
+
+
+def _depending_on(source: Any, shape: tuple[int, ...], engine: Any) -> Any:
+    """Return zeros whose derivative by `source` is zero: with it a rank that sends nothing is part of a derivative."""
+    zeros = [partial(_zeros, engine.xp, extents) for extents in (shape, source.shape)]
+    return engine.linear(*zeros, source, shape)
+
+
+def _zeros(xp: Any, shape: tuple[int, ...], like: Any) -> Any:
+    return xp.zeros(shape, like.dtype)
 
 
 class _Side(NamedTuple):

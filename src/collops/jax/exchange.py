@@ -239,7 +239,7 @@ exchange_p = collective("exchange", _shapes, _attributes, operands=lambda destin
 
 def _jvp(primals: Any, tangents: Any, *, destinations: Messages, sources: Messages, wire: Wire) -> Any:
     results = exchange_p.bind(*primals, destinations=destinations, sources=sources, wire=wire)
-    moving = [jnp.issubdtype(np.result_type(primal), np.inexact) for primal in primals]
+    moving = [jnp.issubdtype(primal.dtype, np.inexact) for primal in primals]
     count = len(destinations)
     kept = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
     leaving = tuple(message for message, moves in zip(destinations, moving[:count], strict=True) if moves)

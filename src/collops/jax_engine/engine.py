@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -44,6 +45,15 @@ class JaxEngine(Engine):
         (value,) = jax.linear_transpose(lambda v: calls.allreduce(v, comm=comm, cotangents="replicated"), value)(value)
         return Variable(value) if isinstance(number, Variable) else value
 
+    def linear(self, forward: Any, adjoint: Any, array: Any, shape: Any) -> Any:
+        """Return ``forward(array)``; while a program is traced, as a map whose transpose is `adjoint`."""
+        value = value_of(array)
+        if not isinstance(value, jax.core.Tracer):
+            return forward(array)
+        maps = [functools.partial(_of_values, function) for function in (forward, adjoint)]
+        linear_map = importlib.import_module("collops.jax.linear_map").linear_map
+        return Variable(linear_map(*maps, value, (value.shape, tuple(shape))))
+
     def synchronize(self) -> None:
         """Wait until all work is done."""
         jax.effects_barrier()
@@ -56,3 +66,7 @@ class JaxEngine(Engine):
         """Return a NumPy array in a variable: a constant also where a program is being traced."""
         with jax.ensure_compile_time_eval():
             return Variable(jnp.asarray(array))
+
+
+def _of_values(function: Any, value: Any) -> Any:
+    return value_of(function(Variable(value)))
