@@ -47,3 +47,16 @@ def test_an_iteration_costs_the_slope_and_set_up_does_not_count(comm) -> None:
 @pytest.mark.serial
 def test_spread_of_samples() -> None:
     assert Spread.of([3.0, 1.0, 2.0, 10.0]) == Spread(2.5, 1.0, 10.0, 4)
+
+
+def test_a_slow_program_gets_fewer_turns(comm) -> None:
+    called: list[str] = []
+
+    def slow() -> None:
+        called.append("slow")
+        time.sleep(6e-3)
+
+    plan = Plan(rounds=5, seconds=5e-3, most_calls=1, bound=4e-3)
+    timings = interleave({"slow": slow, "quick": lambda: called.append("quick")}, comm, HOST, plan)
+    assert timings["slow"].wall.rounds == 1 and called.count("slow") == 3
+    assert timings["quick"].wall.rounds == 5

@@ -100,11 +100,14 @@ class Plan:
     most_calls : int
         In a batch. Bounded, so that the launch queue of a device does not fill up and hold back the host,
         which would spoil the clock ``"host"``.
+    bound : float
+        Seconds after which a slow program gets no more turns. It has one at least, and is called three times in all.
     """
 
     rounds: int = 9
     seconds: float = 0.1
     most_calls: int = 200
+    bound: float = 20.0
 
 
 def synchronize(engine: Engine) -> None:
@@ -141,9 +144,14 @@ def interleave(
     """
     calls = {name: _batch(program, comm, engine, plan) for name, program in programs.items()}
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
+    spent = dict.fromkeys(programs, 0.0)
     for _ in range(plan.rounds):
         for name, program in programs.items():
-            samples[name].append(_time(program, calls[name], comm, engine))
+            if spent[name] > plan.bound:
+                continue
+            sample = _time(program, calls[name], comm, engine)
+            samples[name].append(sample)
+            spent[name] += sample["wall"] * calls[name]
     return {name: _timing(calls[name], rounds) for name, rounds in samples.items()}
 
 
@@ -192,7 +200,9 @@ def _timing(calls: int, rounds: Sequence[Mapping[str, float]]) -> Timing:
 def _batch(program: Callable[[], object], comm: Communicator, engine: Engine, plan: Plan) -> int:
     """Warm up, and return how many calls fill a batch; the same on all ranks."""
     program()
-    program()
+    once = _time(program, 1, comm, engine)["wall"]
+    if once > plan.seconds:
+        return 1
     once = _time(program, 1, comm, engine)["wall"]
     if once > plan.seconds / 4:
         return max(1, min(plan.most_calls, round(plan.seconds / once)))

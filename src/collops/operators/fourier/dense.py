@@ -33,20 +33,20 @@ class DenseTransform:
 
     __slots__ = ("_adjoint", "_matrix", "_taken", "_work")
 
-    def __init__(self, matrix: np.ndarray) -> None:
+    def __init__(self, matrix: Any) -> None:
         self._matrix = np.concatenate([matrix.real, matrix.imag])
         self._adjoint = self._matrix.T
         self._taken = len(matrix)
         self._work: dict[int, np.ndarray] = {}
 
-    def forward(self, source: np.ndarray, target: np.ndarray) -> None:
+    def forward(self, source: Any, target: Any) -> None:
         """Fill complex columns from real ones; both in C order, the columns along the first axis."""
         parts = self._parts(source.size // self._matrix.shape[1])
         np.matmul(self._matrix, source.reshape(self._matrix.shape[1], -1), out=parts)
         columns: Any = target.reshape(self._taken, -1)
         columns.real, columns.imag = parts[: self._taken], parts[self._taken :]
 
-    def adjoint(self, source: np.ndarray, target: np.ndarray) -> None:
+    def adjoint(self, source: Any, target: Any) -> None:
         """Fill real columns from complex ones; both in C order, the columns along the first axis."""
         columns: Any = source.reshape(self._taken, -1)
         parts = self._parts(columns.shape[1])
