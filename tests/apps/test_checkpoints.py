@@ -34,18 +34,18 @@ def test_what_goes_on_ends_where_it_would_have(comm, folder, monkeypatch, name):
     kind = importlib.import_module(f"collops.apps.{name}.options").Options
     monkeypatch.setattr(job, DRAWN_BY[name], lambda *_, **__: [])
     chosen, array = JOBS[name]
-    safe = {"checkpoint": str(folder / "checkpoints"), "every": "2", "resume": True}
+    safe = {"checkpoint": str(folder / "checkpoints"), "every": "1h", "resume": True}
 
     def run(out: str, iterations: int, **options):
         numbers = job_numbers(job.run, kind(**chosen, iterations=iterations, out=str(folder / out), **options), comm)
         return numbers, group_of(folder, out)[array][...]
 
-    whole, expected = run("whole", 5)
+    whole, expected = run("whole", 3)
     assert whole["resumed_from"] is None and whole["checkpoint"] is None
-    begun, _ = run("begun", 3, **safe)
+    begun, _ = run("begun", 2, **safe)
     assert begun["resumed_from"] is None and begun["checkpoint"] == safe["checkpoint"]
-    ended, found = run("ended", 5, **safe)
-    assert ended["resumed_from"] == 3 and ended["iterations"] == 5
+    ended, found = run("ended", 3, **safe)
+    assert ended["resumed_from"] == 2 and ended["iterations"] == 3
     assert ended["residual_final"] == whole["residual_final"]
     np.testing.assert_array_equal(found, expected)
 

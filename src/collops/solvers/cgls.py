@@ -94,7 +94,7 @@ class CGLS:
         gradient = operator._adjoint(residual, new_array(operator.domain, data, dtype))
         damped = takes_part(self.damp)
         if damped and x0 is not None:
-            gradient = axpby(-(self.damp**2), x, 1.0, gradient, out=gradient)
+            gradient = axpby(-(self.damp * self.damp), x, 1.0, gradient, out=gradient)
         gradient_agreed, residual_agreed = agreed(gradient), agreed(residual)
         gradient_square, residual_square = dots((gradient_agreed, gradient_agreed), (residual_agreed, residual_agreed))
         return CGLSState(
@@ -121,14 +121,16 @@ class CGLS:
         pairs = [(image, image)]
         if state.damped:
             pairs.append((direction, direction))
+        monitored = None
         if state.late:
             gradient, residual = state.gradient_agreed, state.residual_agreed
-            image_square, *others, agreed_square, residual_square = dots(
+            image_square, *others, gradient_square, residual_square = dots(
                 *pairs, (gradient, gradient), (residual, residual), out=state.together
             )
+            monitored = gradient_square, residual_square
         else:
             image_square, *others = dots(*pairs)
-        curvature = image_square + self.damp**2 * others[0] if others else image_square
+        curvature = image_square + self.damp * self.damp * others[0] if others else image_square
         length: Any = (1.0, state.gradient_square, curvature)
         length = Finite(length) if self.cautious else length
         minus_length = (-1.0, state.gradient_square, curvature)
@@ -136,13 +138,12 @@ class CGLS:
         state.gradient = operator._adjoint(state.residual, state.gradient)
         if state.damped:
             state.x = axpby(length, direction, 1.0, state.x, out=state.x)
-            state.gradient = axpby(-(self.damp**2), state.x, 1.0, state.gradient, out=state.gradient)
-        if state.late:
-            state.monitored = (agreed_square, residual_square, curvature, state.gradient_square)  # so far
-            (gradient_square,) = dots((state.gradient, state.gradient))
+            state.gradient = axpby(-(self.damp * self.damp), state.x, 1.0, state.gradient, out=state.gradient)
+        if monitored is None:
+            gradient_square, _ = monitored = self._squares(state)
         else:
-            gradient_square, residual_square = self._squares(state)
-            state.monitored = (gradient_square, residual_square, curvature, state.gradient_square)
+            (gradient_square,) = dots((state.gradient, state.gradient))
+        state.monitored = (*monitored, curvature, state.gradient_square)
         ratio = (1.0, gradient_square, state.gradient_square)
         if state.damped:
             state.direction = axpby(1.0, state.gradient, ratio, direction, out=direction)
@@ -215,11 +216,11 @@ class CGLS:
     def optimality(self, operator: LinearOperator, data: Any, x: Any) -> Any:
         """Return half the negative gradient of the objective, which is zero at the solution."""
         gradient = operator._adjoint(axpby(1.0, data, -1.0, operator._forward(x, None)), None)
-        return axpby(-(self.damp**2), x, 1.0, gradient) if takes_part(self.damp) else gradient
+        return axpby(-(self.damp * self.damp), x, 1.0, gradient) if takes_part(self.damp) else gradient
 
     def normal(self, operator: LinearOperator) -> tuple[LinearOperator, Any]:
         """Return the operator of the equations that the solution solves, and the multiple of the identity beside it."""
-        return operator.H @ operator, self.damp**2
+        return operator.H @ operator, self.damp * self.damp
 
     @staticmethod
     def _squares(state: CGLSState) -> tuple[Any, ...]:
