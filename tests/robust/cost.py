@@ -1,67 +1,135 @@
-"""What deadlines and agreements cost when nothing goes wrong: CGLS iterations with and without them, in turns.
+"""What deadlines, refusals and agreements cost when nothing goes wrong: CGLS iterations with and without them.
 
-    mpiexec -n 2 python tests/robust/cost.py
+    mpiexec -n 2 python tests/robust/cost.py [--out RECORD.json]
 
-"Without" has no deadline, no look at notes, and no agreement on the solver's start: a wait only tests the request.
+"Without" is what a plain build would do: MPI's blocking calls, no count of calls, no agreement on a solver's start.
+Both kinds take turns in short blocks, of which the fastest and the median count: other work on the machine makes blocks
+longer, never shorter. On one rank all calls go through MPI as well, to this rank itself: that shows what is added to a
+call without the time that ranks wait for each other, which differs from block to block. Problems are those of
+`collops bench cgls`.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+from pylops import Diagonal, FirstDerivative
 
 import collops
-from collops.comm.communicator import Communicator
+from collops.backend import engine
+from collops.bench.record import Measurement, new_record, write_record
+from collops.bench.timing import Spread, Timing
+from collops.comm import Communicator
 from collops.comm.deadline import Watch
+from collops.comm.mpi import MpiTransport
+from collops.solvers import CGLS, solve
 
-ROUNDS, ITERATIONS = 12, 100
+ROWS, COLUMNS = 2000, 100
+SHORT, LONG = 10, 60
+OURS, PLAIN = "collops", "without deadlines"
 
 
-def bare_wait(watch, request, operation, needs=None):
-    """Wait without a deadline, as patiently as the other."""
-    test, naps = request.Test, 0
-    for _ in range(watch._spins):
-        if test():
-            return
-    while not test():
-        naps += 1
-        time.sleep(0 if naps < 2000 else 20e-6)
+class PlainTransport(MpiTransport):
+    """Blocking calls."""
+
+    def allreduce(self, source, target, op):
+        datatype, operation = self._wire.reduced(source.dtype, op)
+        self._comm.Allreduce(self._input(source, target, datatype), [self._buffer(target), datatype], operation)
+
+
+class Plain(Communicator):
+    """No agreement, and no count of calls."""
+
+    def agree(self, what, value):
+        pass
+
+    def _begin(self, engine=None):
+        return self._host
+
+
+def communicators():
+    """Return the two kinds of communicator, of all ranks."""
+    from mpi4py import MPI
+
+    made = {}
+    for name, kind, transport in ((OURS, Communicator, MpiTransport), (PLAIN, Plain, PlainTransport)):
+        control = MPI.COMM_WORLD.Dup()
+        watch = Watch(MPI, control, 600.0, crowded=False)
+        made[name] = kind(transport(MPI, control, watch), None, control=control, watch=watch)
+    return made
+
+
+def problems(rank):
+    """Give names and this rank's operators, so badly scaled that no solver ends early."""
+    rng = np.random.default_rng(rank)
+    yield "VStack of diagonals", Diagonal(rng.permutation(np.logspace(0, -3, ROWS)))
+    yield "VStack of first derivatives", FirstDerivative(ROWS)
+    yield "VStack of matrices", rng.normal(size=(ROWS, COLUMNS)) * np.logspace(0, -3, COLUMNS)
+
+
+def measured(local, comms, seconds):
+    """Return seconds that an iteration takes, many times, of both kinds in turns."""
+    solvers = {}
+    for name, comm in comms.items():
+        operator = collops.VStack([local], comm)
+        data = collops.from_local(np.random.default_rng(comm.rank).normal(size=ROWS), comm=comm)
+        solvers[name] = partial(solve, CGLS(tol=0.0, precision=0.0), operator, data)
+    times = {name: {SHORT: [], LONG: []} for name in comms}
+    world = comms[PLAIN]
+    begin, turn = time.perf_counter(), 0
+    while float(world.allreduce(time.perf_counter() - begin, "max")) < seconds:
+        for name in (OURS, PLAIN) if turn % 2 else (PLAIN, OURS):
+            for iterations in (SHORT, LONG):
+                world.barrier()
+                start = time.perf_counter()
+                result = solvers[name](niter=iterations)
+                times[name][iterations].append(time.perf_counter() - start)
+                assert result.iterations == iterations
+        turn += 1
+    return times
+
+
+def of_an_iteration(times, value):
+    """Return what an iteration takes, without the start of the solver, in microseconds."""
+    return (value(times[LONG]) - value(times[SHORT])) / (LONG - SHORT) * 1e6
 
 
 def main():
-    """Print the medians and the least times, and their differences."""
-    comm = collops.world()
-    rng = np.random.default_rng(comm.rank)
-    full = Watch.wait, Communicator.agree
-    bare = bare_wait, lambda self, what, value: None
-    for name, block in (("2000 x 2000 diagonal", None), ("500 x 1000 matrix", rng.normal(size=(500, 1000)))):
-        if block is None:
-            from pylops import Diagonal
-
-            operator = collops.VStack([Diagonal(rng.normal(size=2000))], comm)
-        else:
-            operator = collops.VStack([block], comm)
-        data = operator @ collops.ones(operator.domain, comm=comm)
-        times = {"with": [], "without": []}
-        for turn in range(2 * ROUNDS):
-            kind = ("with", "without")[(turn + turn // 2) % 2]
-            Watch.wait, Communicator.agree = full if kind == "with" else bare
-            comm.barrier()
-            begin = time.perf_counter()
-            collops.cgls(operator, data, niter=ITERATIONS, tol=0)
-            times[kind].append((time.perf_counter() - begin) / ITERATIONS * 1e6)
-        Watch.wait, Communicator.agree = full
-        if comm.rank == 0:
-            for value in (statistics.median, min):
-                ours, others = value(times["with"]), value(times["without"])
-                print(
-                    f"{name}, {comm.size} ranks, {value.__name__}: {ours:.2f} us with, {others:.2f} us without, "
-                    f"{100 * (ours - others) / others:+.2f} %",
-                    file=sys.stdout,
+    """Print the least and the median times, and keep them."""
+    parser = argparse.ArgumentParser(description="Measure what robustness costs when nothing goes wrong.")
+    parser.add_argument("--out", type=Path, help="record to write")
+    parser.add_argument("--seconds", type=float, default=25.0, help="for each problem")
+    given = parser.parse_args()
+    comms = communicators()
+    comm = comms[OURS]
+    measurements = []
+    for name, local in problems(comm.rank):
+        times = measured(local, comms, given.seconds)
+        added = {}
+        for value in (min, statistics.median):
+            ours, plain = (of_an_iteration(times[kind], value) for kind in (OURS, PLAIN))
+            added[f"added, {value.__name__}, percent"] = 100 * (ours - plain) / plain
+            if comm.rank == 0:
+                sys.stdout.write(
+                    f"{name}, {comm.size} ranks, {value.__name__} of {len(times[OURS][LONG])}: {ours:.2f} us, "
+                    f"{plain:.2f} us without, {100 * (ours - plain) / plain:+.2f} %\n"
                 )
+        samples = {
+            kind: [(long - short) / (LONG - SHORT) for short, long in zip(own[SHORT], own[LONG], strict=True)]
+            for kind, own in times.items()
+        }
+        timings = {kind: Timing(LONG, {"wall": Spread.of(samples[kind])}) for kind in samples}
+        measurements.append(Measurement(f"CGLS iteration, {name}", {"rows": ROWS}, timings, figures={OURS: added}))
+    if given.out is not None and comm.rank == 0:
+        record = new_record("robustness", comm, engine("numpy"), {"seconds": given.seconds})
+        record.measurements.extend(measurements)
+        write_record(record, given.out)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,13 @@ from collops.errors import LayoutError, UnsupportedTypeError
 
 __all__ = ["check_kind", "in_elements", "prepared", "row_size", "target_of"]
 
+_HOST = engine_of(np.empty(0))
+
 
 def prepared(x: Any) -> tuple[Any, Engine]:
     """Make `x` a C-contiguous array, and find its engine."""
+    if type(x) is np.ndarray and x.dtype.kind in "biufc" and x.flags.c_contiguous and x.dtype.isnative:
+        return x, _HOST  # what comes most often, without a detour
     if isinstance(x, (bool, int, float, complex, list, np.generic)):
         x = np.asarray(x)
     engine = engine_of(x)
@@ -46,11 +50,12 @@ def target_of(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> 
         return engine.xp.empty(shape, source.dtype), _as_it_is
     if engine_of(out) is not engine or out.dtype != source.dtype:
         raise UnsupportedTypeError(f"out must be a {engine.name} array of dtype {source.dtype}")
-    if tuple(out.shape) != tuple(shape):
-        raise LayoutError(f"out must have shape {tuple(shape)}, not {tuple(out.shape)}")
-    if not getattr(out.flags, "writeable", True):
+    if out.shape != shape:
+        raise LayoutError(f"out must have shape {shape}, not {out.shape}")
+    flags = out.flags
+    if not getattr(flags, "writeable", True):
         raise UnsupportedTypeError("out must be an array that can be written")
-    if out.flags.c_contiguous:
+    if flags.c_contiguous:
         return out, _as_it_is
 
     def copied(result: Any) -> Any:

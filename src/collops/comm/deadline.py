@@ -103,12 +103,14 @@ class Watch:
             self.until(request.Test, operation, needs)
         except self._mpi.Exception as error:
             self._abandoned.append(request)
-            raise CommunicationError(
-                f"{operation} at {call_site()}: MPI reports: {error.Get_error_string()}"
-            ) from error
+            self.failed(error, operation)
         except BaseException:
             self._abandoned.append(request)
             raise
+
+    def failed(self, error: Any, operation: object) -> NoReturn:
+        """Raise what MPI reports of an operation."""
+        raise CommunicationError(f"{operation} at {call_site()}: MPI reports: {error.Get_error_string()}") from error
 
     def wait_all(self, requests: Sequence[Any], operation: object, needs: Collection[int]) -> None:
         """Return when all `requests` are done; see :meth:`wait`."""

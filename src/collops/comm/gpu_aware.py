@@ -129,7 +129,7 @@ class GpuAwareTransport(StagedTransport):
 
     def _takes(self, array: Any) -> bool:
         """Whether MPI may be given the device pointer; half types are reduced by host code, which cannot read it."""
-        if not self._collectives or array.dtype.name in ("float16", "bfloat16"):
+        if not self._collectives or (array.dtype.itemsize == 2 and array.dtype.kind in "fV"):
             return False
         self._cupy.cuda.get_current_stream().synchronize()
         return True

@@ -115,6 +115,7 @@ class MpiTransport(Transport):
         self._comm = comm.Dup()
         self._messages = comm.Dup()
         self._watch = watch
+        self._wait = watch.wait
         self._wire = Wire(mpi)
         self._size = comm.size
         self._rank = comm.rank
@@ -128,7 +129,13 @@ class MpiTransport(Transport):
     def allreduce(self, source: Any, target: Any, op: str) -> None:
         datatype, operation = self._wire.reduced(source.dtype, op)
         given = self._input(source, target, datatype)
-        self._wait(self._comm.Iallreduce(given, [self._buffer(target), datatype], operation), "allreduce")
+        request = self._comm.Iallreduce(given, [self._buffer(target), datatype], operation)
+        try:  # what most often is next to nothing need not be waited for
+            done = request.Test()
+        except self._mpi.Exception as error:
+            self._watch.failed(error, "allreduce")
+        if not done:
+            self._wait(request, "allreduce")
         if op == "avg":
             _divide(target, self._size)
 
@@ -197,11 +204,8 @@ class MpiTransport(Transport):
         self._wait(self._comm.Ibarrier(), "barrier")
 
     def _buffer(self, array: Any) -> Any:
-        """Show MPI the memory of `array` (NumPy exports no buffer of a bfloat16 array)."""
-        return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
-
-    def _wait(self, request: Any, operation: str) -> None:
-        self._watch.wait(request, operation)
+        """Show MPI the memory of `array`. NumPy exports no buffer of a bfloat16 array, whose kind is V."""
+        return array.view(np.uint16) if array.dtype.kind == "V" else array
 
     def _input(self, source: Any, target: Any, datatype: Any) -> Any:
         return self._mpi.IN_PLACE if source is target else [self._buffer(source), datatype]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collops.backend import Engine
+from collops.backend import engine as engine_called
 from collops.comm.transport import Pending, Transport
 from collops.errors import InputError, TransportError
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collops.comm.deadline import Watch
 
 __all__ = ["Ranks"]
+
+_HOST = engine_called("numpy")
 
 
 class Ranks:
@@ -110,7 +113,7 @@ class Ranks:
 
         Everything that can be refused must have been.
         """
-        wire = self._host if engine is None else self._wire(engine)
+        wire = self._host if engine is None or engine is _HOST else self._wire(engine)
         turns = self._turns
         if turns is not None:
             if turns.attention:
