@@ -21,7 +21,9 @@ cases = pytest.importorskip("tests.jax.cases")
 checks = pytest.importorskip("tests.jax.checks")
 
 if collops.world().size > 1:
-    pytest.skip("JAX arrays on GPUs are not sent between ranks yet", allow_module_level=True)
+    if os.environ.get("COLLOPS_JAX_RANKS_ON_GPUS") != "1":
+        pytest.skip("JAX arrays on GPUs are not sent between ranks yet", allow_module_level=True)
+    cj.use_local_device()
 if jax.default_backend() != "gpu":
     pytest.skip("JAX has no GPU", allow_module_level=True)
 

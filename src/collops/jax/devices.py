@@ -1,4 +1,4 @@
-"""GPUs: which one a rank uses, and communicators of NCCL (or RCCL) for a process with several.
+"""GPUs: which one a rank uses, and communicators of NCCL (or RCCL) for ranks with a GPU each or a process with several.
 
 The communicators are of collops.jax alone, since XLA's stream and a program's own streams must not meet on one of them.
 Made through ctypes from the library that JAX itself uses; neither a toolkit nor another package is needed. RCCL has the
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Sequence
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from collops.comm import Communicator, world
 from collops.errors import InputError, TransportError
@@ -26,6 +30,12 @@ _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
     *("ncclGroupStart", "ncclGroupEnd", "ncclGetErrorString", "ncclGetLastError"),
 )
+_UNIQUE_ID_BYTES = 128
+_UINT8, _SUM = 1, 0  # as NCCL numbers them
+
+
+class _UniqueId(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_char * _UNIQUE_ID_BYTES),)
 
 
 class Clique:
@@ -111,19 +121,41 @@ def has_devices() -> bool:
 
 
 def device_wire(comm: Communicator) -> int:
-    """Return the number of the wire for a world of one and its first GPU.
+    """Connect the GPUs of all ranks; return the number of the wire. Collective.
 
     Raises
     ------
     TransportError
-        If there are several ranks: XLA's programs on them did not come to an end when that was tried.
+        If two ranks have the same GPU, or NCCL cannot join them. Several ranks are refused unless
+        ``COLLOPS_JAX_RANKS_ON_GPUS=1``: XLA's programs on them did not come to an end when that was tried.
     """
-    if comm.size > 1:
+    if comm.size == 1:
+        return clique_wire(clique(jax.local_devices()[:1]))
+    if os.environ.get("COLLOPS_JAX_RANKS_ON_GPUS") != "1":
         raise TransportError(
             "JAX arrays on GPUs cannot be sent between ranks yet: use one process with all GPUs of a host, "
             "comm=collops.jax.clique() inside shard_map, or the cupy engine"
         )
-    return clique_wire(clique(jax.local_devices()[:1]))
+    device = jax.local_devices()[0]
+    places = comm.allgather_metadata(f"{socket.gethostname()} {device.local_hardware_id}")
+    if len(set(places)) < len(places):
+        raise TransportError(
+            "each rank needs a GPU of its own: call collops.jax.use_local_device() before JAX makes its first array"
+        )
+    nccl = _nccl()
+    identity = _UniqueId()
+    if comm.rank == 0:
+        _succeeded(nccl.ncclGetUniqueId(ctypes.byref(identity)), "ncclGetUniqueId")
+    known = comm.allgather_metadata(list(bytes(identity)) if comm.rank == 0 else None)[0]
+    joined = ctypes.c_void_p()
+    # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program.
+    os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
+    with _current(device.local_hardware_id):
+        identity = _UniqueId.from_buffer_copy(bytes(known))
+        code = nccl.ncclCommInitRank(ctypes.byref(joined), ctypes.c_int(comm.size), identity, ctypes.c_int(comm.rank))
+        _succeeded(code, "ncclCommInitRank")
+        _connect_pairs(nccl, joined, comm.rank, comm.size)
+    return _add([joined.value or 0], [device.local_hardware_id], [comm.rank], comm.size)
 
 
 def clique_wire(joined: Clique) -> int:
@@ -132,13 +164,40 @@ def clique_wire(joined: Clique) -> int:
     communicators = (ctypes.c_void_p * joined.size)()
     code = _nccl().ncclCommInitAll(communicators, ctypes.c_int(joined.size), (ctypes.c_int * joined.size)(*devices))
     _succeeded(code, "ncclCommInitAll")
+    return _add([value or 0 for value in communicators], devices, list(range(joined.size)), joined.size)
+
+
+def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int) -> int:
+    count = len(devices)
     return native.library().collops_add_nccl(
-        native.int64s([value or 0 for value in communicators]),
-        (ctypes.c_int * joined.size)(*devices),
-        (ctypes.c_int * joined.size)(*range(joined.size)),
-        joined.size,
-        joined.size,
+        native.int64s(communicators), (ctypes.c_int * count)(*devices), (ctypes.c_int * count)(*ranks), count, size
     )
+
+
+def _connect_pairs(nccl: ctypes.CDLL, joined: ctypes.c_void_p, rank: int, size: int) -> None:
+    """Send a byte between any two ranks and add one up, and wait for it.
+
+    NCCL connects two ranks at their first message. That takes the hosts of both, which must not wait for each other
+    while one of them holds back what the other's device waits for; here nothing else is under way.
+    """
+    scratch = jnp.zeros(2 * size, jnp.uint8).block_until_ready()
+    begin, stream, one = scratch.unsafe_buffer_pointer(), ctypes.c_void_p(), ctypes.c_size_t(1)
+
+    def at(place: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(begin + place)
+
+    _succeeded(nccl.ncclGroupStart(), "ncclGroupStart")
+    codes = []
+    for peer in (peer for peer in range(size) if peer != rank):
+        codes.append(nccl.ncclSend(at(peer), one, _UINT8, peer, joined, stream))
+        codes.append(nccl.ncclRecv(at(size + peer), one, _UINT8, peer, joined, stream))
+    codes.append(nccl.ncclGroupEnd())
+    codes.append(nccl.ncclAllReduce(at(0), at(0), one, _UINT8, _SUM, joined, stream))
+    for code in codes:
+        _succeeded(code, "connecting all ranks")
+    waited = ctypes.CDLL("libamdhip64.so").hipDeviceSynchronize if _is_rocm() else _driver().cuCtxSynchronize
+    if code := waited():
+        raise TransportError(f"connecting all ranks by NCCL ended in error {code} of the device")
 
 
 @cache
@@ -176,3 +235,37 @@ def _succeeded(code: int, call: str) -> None:
 
 def _is_rocm() -> bool:
     return "rocm" in jax.local_devices()[0].client.platform_version.lower()
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@contextmanager
+def _current(device: int) -> Iterator[None]:
+    """Make the primary context of a GPU this thread's, as NCCL wants it, and the one before it afterwards."""
+    if _is_rocm():
+        hip, before = ctypes.CDLL("libamdhip64.so"), ctypes.c_int()
+        if hip.hipGetDevice(ctypes.byref(before)) or hip.hipSetDevice(ctypes.c_int(device)):
+            raise TransportError(f"hipSetDevice({device}) failed")
+        try:
+            yield
+        finally:
+            hip.hipSetDevice(before)
+        return
+    driver, handle = _driver(), ctypes.c_int()
+    before, context = ctypes.c_void_p(), ctypes.c_void_p()
+    failed = (
+        driver.cuInit(0)
+        or driver.cuCtxGetCurrent(ctypes.byref(before))
+        or driver.cuDeviceGet(ctypes.byref(handle), ctypes.c_int(device))
+        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
+        or driver.cuCtxSetCurrent(context)
+    )
+    if failed:
+        raise TransportError(f"GPU {device} cannot be used: CUDA error {failed}")
+    try:
+        yield
+    finally:
+        driver.cuCtxSetCurrent(before)
