@@ -72,8 +72,14 @@ def _makers(comm: Any, folder: Path) -> dict[str, Callable[[], Any]]:
     def mpi_arrays() -> Any:
         return pylops_mpi.DistributedArray.to_dist(np.arange(3.0 * size))
 
+    def self_comm() -> Any:
+        from mpi4py import MPI
+
+        return MPI.COMM_SELF
+
     return {
         "comm": lambda: comm,
+        "self_comm": self_comm,
         "alone": comm_room.alone,
         "other_comm": lambda: comm.split(comm.rank),
         "layout": lambda: Layout.split(7, size),

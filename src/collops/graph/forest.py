@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.backend import repeatable
 from collops.comm.given import checked_communicator
-from collops.errors import REFUSALS
+from collops.errors import REFUSALS, LayoutError
 from collops.graph.derived import Derived
 from collops.graph.edges import Edges
 from collops.graph.movers import Movers
@@ -186,13 +186,15 @@ class StarForest(Movers, Derived):
         Raises
         ------
         LayoutError
-            On every rank, if there is no such element.
+            On every rank, if there is no such element, or the layout is one of other ranks.
         """
         from collops.graph.patterns import owners
 
         checked_communicator(comm)
         places, error = None, None
         try:
+            if getattr(layout, "ranks", None) != comm.size:
+                raise LayoutError(f"roots are in a layout of {comm.size} ranks, not in {layout!r}")
             places = owners(layout, comm.rank, indices)
         except REFUSALS as problem:
             error = problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[i
     """Return the number of roots and the edges of a pattern; see :meth:`StarForest.from_pattern`. Collective."""
     if pattern not in ("allgather", "gather", "alltoall"):
         raise InputError(f"there is no pattern {pattern!r}; choose allgather, gather or alltoall")
-    if not 0 <= root < comm.size:
+    if not 0 <= operator.index(root) < comm.size:
         raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
     error = None
     try:

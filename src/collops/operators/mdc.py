@@ -89,7 +89,7 @@ class MDC(LinearOperator):
     ------
     InputError
         On every rank, if `nt` is even and `twosided`, `nfmax` is not the number of frequencies that the ranks bring, or
-        there are more of them than `nt` samples have.
+        there are more of them than `nt` samples have; or `dt` or `dr` is not finite.
     LayoutError
         On every rank, if the ranks' kernels or a given layout do not fit.
     UnsupportedTypeError
@@ -150,7 +150,7 @@ class MDC(LinearOperator):
         self.kernel = fredholm.conj() if conj else fredholm
         self._spectral = np.result_type(fredholm.dtype, np.complex64)
         # The scaling goes with that of the frequencies, so that neither `G` nor the arrays are scaled for it.
-        scale = 1.0 if prescaled else dt * dr * math.sqrt(samples)
+        scale = 1.0 if prescaled else _interval("dt", dt) * _interval("dr", dr) * math.sqrt(samples)
         self._to_spectra = self._band(domain, fredholm.domain, shift_before=twosided, scale=scale)
         self._to_data = self._band(range, fredholm.range)
         self._buffers = Buffers()
@@ -181,6 +181,12 @@ class MDC(LinearOperator):
 
     def _result(self, layout: Any, x: Any, out: Any) -> Any:
         return self._new(layout, x) if out is None else out
+
+
+def _interval(name: str, value: Any) -> float:
+    if not (np.isrealobj(value) and np.isfinite(value)):
+        raise InputError(f"{name} must be a finite number, not {value!r}")
+    return value
 
 
 def _samples(nt: Any, twosided: bool, frequencies: int, nfmax: Any) -> int:

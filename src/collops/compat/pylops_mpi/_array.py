@@ -13,6 +13,7 @@ import numpy as np
 from collops import array as native
 from collops.array import Layout
 from collops.array.halo import extended_array
+from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
 from collops.compat.pylops_mpi._native import communicator, relabelled
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -41,7 +42,7 @@ _COPIES = (Partition.BROADCAST, Partition.UNSAFE_BROADCAST)
 def local_split(global_shape: Sequence[int], base_comm: Any, partition: Partition, axis: int) -> tuple[int, ...]:
     """Return the shape of this rank's part."""
     comm = communicator(base_comm)
-    return _layout(_extents(global_shape), comm.size, partition, axis).local_shape(comm.rank)
+    return _layout(as_shape(global_shape), comm.size, partition, axis).local_shape(comm.rank)
 
 
 def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
@@ -117,7 +118,7 @@ class DistributedArray:
         engine: str | None = "numpy",
         dtype: Any = np.float64,
     ) -> None:
-        shape = _extents(global_shape)
+        shape = as_shape(global_shape)
         if not isinstance(partition, Partition):
             raise InputError(f"partition must be one of {', '.join(map(str, Partition))}, not {partition!r}")
         if not -len(shape) <= axis < len(shape):
@@ -398,7 +399,7 @@ class DistributedArray:
         ValueError
             On every rank, if the parts do not fit together.
         """
-        comm, shape = self.native.comm, _extents(local_shape)
+        comm, shape = self.native.comm, as_shape(local_shape)
         axis = (axis or 0) % len(shape)
         wrong = math.prod(shape) != self.local_array.size
         comm.check(LayoutError(f"{self.local_shape} cannot become {shape}") if wrong else None)
@@ -437,11 +438,6 @@ class DistributedArray:
         )
 
 
-def _extents(shape: Any) -> tuple[int, ...]:
-    """Return a shape as integers, from anything that PyLops-MPI takes for one."""
-    return tuple(int(n) for n in np.atleast_1d(np.asarray(shape, dtype=np.int64)))
-
-
 def _layout(
     shape: tuple[int, ...],
     ranks: int,
@@ -452,7 +448,7 @@ def _layout(
 ) -> Layout:
     sizes = None
     if local_shapes is not None:
-        parts = [_extents(part) for part in local_shapes]
+        parts = [as_shape(part) for part in local_shapes]
         expected = [n for a, n in enumerate(shape) if a != axis]
         if partition in _COPIES:
             fits = len(parts) == ranks and all(part == shape for part in parts)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._array import DistributedArray, Partition
 from collops.compat.pylops_mpi._native import Translated, between, brought
@@ -60,7 +61,7 @@ class Operator:
         if self._shape is None and self._dims is not None and self._dimsd is not None:
             self._shape = (int(np.prod(self._dimsd)), int(np.prod(self._dims)))
         if self._shape is None:
-            raise AttributeError(f"{type(self).__name__} has no shape: give it shape, or dims and dimsd")
+            raise InputError(f"{type(self).__name__} has no shape: give it shape, or dims and dimsd")
         return self._shape
 
     @shape.setter
@@ -75,7 +76,7 @@ class Operator:
 
     @dims.setter
     def dims(self, value: Any) -> None:
-        self._dims = tuple(int(n) for n in np.atleast_1d(value))
+        self._dims = as_shape(value)
 
     @property
     def dimsd(self) -> tuple[int, ...]:
@@ -84,7 +85,7 @@ class Operator:
 
     @dimsd.setter
     def dimsd(self, value: Any) -> None:
-        self._dimsd = tuple(int(n) for n in np.atleast_1d(value))
+        self._dimsd = as_shape(value)
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Protocol, SupportsIndex
 
@@ -122,7 +123,7 @@ class MatrixMult(LinearOperator):
         if isinstance(A, DistributedArray):
             if A.ndim != 2:
                 raise LayoutError(f"a matrix has two axes, not the shape {A.shape}")
-            columns = M.shape[-1] if isinstance(M, Layout) else int(M)
+            columns = M.shape[-1] if isinstance(M, Layout) else operator.index(M)
             grid = grid or _grid_of(A.layout, kind) or _best_grid(A.layout, columns, kind)
             layout = _layout_of_matrix(A.layout, grid, kind)
             block = (A if layout is A.layout else A.redistribute(layout)).local_array

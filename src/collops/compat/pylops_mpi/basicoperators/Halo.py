@@ -10,6 +10,7 @@ import numpy as np
 
 from collops.array import Layout
 from collops.array.halo import HaloPlan, halo_widths
+from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._native import communicator
 from collops.compat.pylops_mpi.LinearOperator import MPILinearOperator
@@ -41,7 +42,7 @@ def halo_block_split(
         If the grid has not one place for each rank.
     """
     ranks = communicator(comm)
-    layout = _grid(tuple(int(n) for n in global_shape), grid_shape, ranks.size)
+    layout = _grid(as_shape(global_shape), grid_shape, ranks.size)
     block, place = layout.block(ranks.rank), _place(layout, ranks.rank, grid_shape)
     last = [len(sizes) - 1 for sizes in layout.sizes]
     return tuple(
@@ -93,7 +94,7 @@ class MPIHalo(MPILinearOperator):
     ) -> None:
         super().__init__(dtype=np.dtype(dtype), base_comm=comm)
         ranks = communicator(comm)
-        self.global_dims = tuple(int(n) for n in np.atleast_1d(dims))
+        self.global_dims = as_shape(dims)
         layout = _grid(self.global_dims, proc_grid_shape, ranks.size)
         self.proc_grid_shape = tuple(len(sizes) for sizes in layout.sizes)
         widths = halo_widths(halo, layout.ndim)
@@ -163,7 +164,7 @@ def _ravelled(sizes: Sequence[int]) -> Layout:
 
 def _grid(shape: tuple[int, ...], grid: Sequence[int] | None, ranks: int) -> Layout:
     """Return the layout of PyLops-MPI's blocks: all as large as the first, as far as the elements go."""
-    grid = (*(1 for _ in shape[1:]), ranks) if grid is None else tuple(int(n) for n in grid)
+    grid = (*(1 for _ in shape[1:]), ranks) if grid is None else as_shape(grid)
     if len(grid) != len(shape) or math.prod(grid) != ranks:
         raise InputError(f"a process grid {grid} of an array of shape {shape} must have {ranks} places")
     return Layout.grid(shape, grid, sizes=[blocks(extent, parts) for extent, parts in zip(shape, grid, strict=True)])

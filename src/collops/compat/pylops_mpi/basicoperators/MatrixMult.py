@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,8 +102,8 @@ class _Multiplication(MPILinearOperator):
         super().__init__(base_comm=base_comm, dtype=dtype)
         comm = communicator(base_comm)
         side = _side(comm.size)
-        widths = blocks(int(M), side)
-        self.kind, self.saveAt, self.M = kind, saveAt, int(M)
+        self.kind, self.saveAt, self.M = kind, saveAt, operator.index(M)
+        widths = blocks(self.M, side)
         whole = getattr(A, "ndim", None) == 2
         comm.check(None if whole else UnsupportedTypeError(f"a matrix has two axes; this is a {type(A).__name__}"))
         if kind == "summa":

@@ -113,7 +113,7 @@ class CGLS(NativeSolver):
         show: bool = False,
     ) -> Any:
         """Prepare for steps; return the first model. Collective."""
-        self.tol, self.damp = tol, damp**2
+        self.tol, self.damp = tol, damp * damp
         facts = f"damp = {damp:e}\ttol = {tol:e}\tniter = {niter}"
         x = self._begin(_method(solvers.CGLS, damp=damp, tol=tol), y, x0, niter, show, facts)
         self._note(x)
@@ -168,7 +168,7 @@ class CGLS(NativeSolver):
             x = self.run(x, niter, show=show, itershow=itershow)
             self.finalize(show=show)
         else:
-            self.tol, self.damp = tol, damp**2
+            self.tol, self.damp = tol, damp * damp
             facts = f"damp = {damp:e}\ttol = {tol:e}\tniter = {niter}"
             solver = _solver(_method(solvers.CGLS, damp=damp, tol=tol))
             result, x = self._solved(solver, y, x0, niter, show, facts)
