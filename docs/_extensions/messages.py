@@ -13,14 +13,9 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 SOURCE = Path(errors.__file__).parent
-# Subjects in the order of the page: a title, the parts of the source that speak of it (the first that fits counts), and
-# what its messages have in common.
+# Subjects in the order of the page: a title, the parts of the source that speak of it (the longest that fits counts),
+# and what its messages have in common.
 SUBJECTS = {
-    "Star forests, scatters and sparse matrices": (
-        ("graph", "operators/csr"),
-        "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each "
-        "rank gives.",
-    ),
     "Arrays and layouts": (
         ("array", "backend.py"),
         "Shapes, layouts, dtypes or engines do not go together, or a function of NumPy would need messages. "
@@ -35,6 +30,11 @@ SUBJECTS = {
         ("solvers",),
         "A method cannot start, or its checkpoint cannot be used: see [solvers](solvers.md) and "
         "[checkpoints](checkpoints.md).",
+    ),
+    "Star forests, scatters and sparse matrices": (
+        ("graph", "operators/csr"),
+        "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each "
+        "rank gives.",
     ),
     "Stencils": (("stencil",), "The sizes or the variant do not go with the ranks: see [`collops jacobi`](jacobi.md)."),
     "Communicators, transports and messages": (
@@ -100,10 +100,11 @@ def messages() -> Iterator[Message]:
 
 def subject(message: Message) -> str:
     """Return the title under which a message stands."""
-    for title, (parts, _) in SUBJECTS.items():
-        if any(message.path == part or message.path.startswith(f"{part}/") for part in parts):
-            return title
-    raise LookupError(f"no subject of the page of messages has {message.path}")
+    titles = {part: title for title, (parts, _) in SUBJECTS.items() for part in parts}
+    fitting = [part for part in titles if message.path == part or message.path.startswith(f"{part}/")]
+    if not fitting:
+        raise LookupError(f"no subject of the page of messages has {message.path}")
+    return titles[max(fitting, key=len)]
 
 
 def page() -> str:

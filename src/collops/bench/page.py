@@ -23,6 +23,7 @@ _SUBJECTS = {
     "jacobi": "Jacobi's method",
     "starforest": "Star forests",
     "scaling": "Scaling",
+    "kill-runs": "Ranks that were killed",
 }
 
 

@@ -37,7 +37,13 @@ def measurement_table(record: Record) -> Markup:
     for measurement in record.measurements:
         rows += _rows(measurement)
     head = ["work", "program", "median", "least to greatest", "device", "ratio to peer", "figures"]
-    return table(head, rows, numbers=(2, 3, 4, 5), caption=f"{record.benchmark} on {place(record)}")
+    filled = [column for column in range(len(head)) if any(row[column] != "" for row in rows)]
+    return table(
+        [head[column] for column in filled],
+        [[row[column] for column in filled] for row in rows],
+        numbers=[number for number, column in enumerate(filled) if 2 <= column <= 5],
+        caption=f"{record.benchmark} on {place(record)}",
+    )
 
 
 def _rows(measurement: Measurement) -> list[list[object]]:

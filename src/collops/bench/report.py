@@ -165,7 +165,7 @@ def _scales(records: Sequence[Record]) -> bool:
 def plot_scaling(records: Sequence[Record], path: str | Path) -> Path:
     """Plot how work scales, as it was measured and as a model of it says of more ranks."""
     scaling = scaling_of(records)
-    figure = _figure(width=3.1 * len(scaling.models), height=6.4)
+    figure = _figure(width=9.5, height=0.6 + 2.8 * len(scaling.models))
     draw_predictions(figure, scaling)
     machine = place(scaling.records[-1]).split(" x ")[-1]
     figure.suptitle(f"{machine}: measured (dots) and predicted (lines; grey where the first node ends)")

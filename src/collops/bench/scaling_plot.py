@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from collops.bench.prediction import STRONG, WEAK, Family, Scaling
@@ -12,7 +13,7 @@ _MOST = 1024
 
 
 def draw_predictions(figure: Any, scaling: Scaling) -> None:
-    """Draw a column of panels for each kind of work, strong scaling above weak.
+    """Draw a row of panels for each kind of work, strong scaling beside weak.
 
     Parameters
     ----------
@@ -22,14 +23,14 @@ def draw_predictions(figure: Any, scaling: Scaling) -> None:
         What was measured and fitted.
     """
     kinds = list(scaling.models)
-    panels = figure.subplots(2, len(kinds), squeeze=False)
-    for column, kind in enumerate(kinds):
-        for row, sort in enumerate((STRONG, WEAK)):
+    panels = figure.subplots(len(kinds), 2, squeeze=False)
+    for row, kind in enumerate(kinds):
+        for column, sort in enumerate((STRONG, WEAK)):
             families = [
                 each for each in (*scaling.families, *scaling.larger) if (each.kind, each.scaling) == (kind, sort)
             ]
             _draw(panels[row][column], scaling, families)
-            panels[row][column].set_title(f"{kind}, {sort} scaling", fontsize=9)
+            panels[row][column].set_title(f"{kind}, {sort} scaling", fontsize=10)
     for panel in panels[-1]:
         panel.set_xlabel("GPUs")
     for row in panels:
@@ -50,5 +51,18 @@ def _draw(panel: Any, scaling: Scaling, families: list[Family]) -> None:
     panel.set_xscale("log", base=2)
     panel.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
     panel.set_yscale("log")
+    panel.yaxis.set_major_formatter(_microseconds)
+    panel.yaxis.set_minor_formatter(_microseconds if _decades(panel) < 1.5 else "")
     panel.grid(alpha=0.3)
-    panel.legend(fontsize=6, frameon=False)
+    panel.legend(fontsize=8, frameon=False)
+
+
+def _decades(panel: Any) -> float:
+    """Return how many powers of ten an axis spans: ticks between them need numbers where there are hardly any."""
+    least, most = panel.get_ylim()
+    return math.log10(most / least)
+
+
+def _microseconds(value: float, position: int | None) -> str:
+    """Return a tick's number, at the first digits 1, 2 and 5 only."""
+    return f"{value:,.0f}" if f"{value:e}"[0] in "125" else ""
