@@ -15,6 +15,7 @@ from collops.array.halo import extended_array
 from collops.array.layout import Layout
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import check_copies, gathered, redistributed
+from collops.array.room import check_room
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
@@ -107,6 +108,17 @@ class DistributedArray(Arithmetic):
         array.engine = self.engine
         array._plan = self._plan
         array.local_array = local_array
+        return array
+
+    def _empty(self, layout: Layout, dtype: np.dtype) -> DistributedArray:
+        """Make an array of another layout for its ranks, on the same engine, from what is known to fit together."""
+        check_room(layout, dtype, self.engine)
+        array = _new(DistributedArray)
+        array.layout = layout
+        array.comm = self.comm
+        array.engine = self.engine
+        array._plan = reduction_plan(layout, self.comm)
+        array.local_array = self.engine.adopt(self.engine.xp.empty(layout.local_shape(self.comm.rank), dtype))
         return array
 
     @property

@@ -258,6 +258,8 @@ class LinearOperator:
 
 def new_array(layout: AnyLayout, like: Any, dtype: Any) -> Any:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
+    if isinstance(layout, Layout) and isinstance(like, DistributedArray):
+        return like._empty(layout, as_dtype(dtype))  # in steady state: nothing to be checked
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 
 
