@@ -196,6 +196,27 @@ def test_damage_is_noticed_on_every_rank(comm, folder, harm):
     assert os.listdir(folder) == ["iteration-000000003"]
 
 
+@pytest.mark.filterwarnings("ignore:.*going on from iteration 2:RuntimeWarning")
+def test_the_one_before_serves_where_the_newest_is_damaged(comm, folder):
+    """Both are there where a machine broke down after the newest was named, perhaps before all of it was on the disk."""
+    op, _, _, y = problem("vstack", comm, "f8")
+    run = partial(cgls, op, y, tol=0, checkpoint=folder, resume=True)
+    run(niter=2)
+    if comm.rank == 0:
+        shutil.copytree(folder, folder.with_name("saved"))
+    comm.barrier()
+    run(niter=3)
+    if comm.rank == 0:
+        shutil.copytree(folder.with_name("saved"), folder, dirs_exist_ok=True)
+        for path in (folder / "iteration-000000003").rglob("*"):
+            if path.is_file():
+                os.truncate(path, path.stat().st_size // 2)
+    comm.barrier()
+    result = run(niter=3)
+    assert result.resumed_from == 2 and os.listdir(folder) == ["iteration-000000003"]
+    assert_same(result, cgls(op, y, niter=3, tol=0))
+
+
 def test_other_folders_are_left_alone(comm, folder):
     op, _, _, y = problem("vstack", comm, "f8")
     if comm.rank == 0:

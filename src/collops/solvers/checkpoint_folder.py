@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,9 @@ class CheckpointFolder:
 
     def begin(self, resume: bool) -> dict[str, Any] | None:
         """Find out whether checkpoints can be written here, and return what is known of the one to go on from, if any.
+
+        That is the newest one, or, with a warning on rank 0, the one before it, if that is still there and the newest
+        is damaged.
 
         Raises
         ------
@@ -140,13 +144,21 @@ class CheckpointFolder:
             raise CheckpointError(f"{self.path} holds other things than checkpoints ({strange[0]}): name a new folder")
         if not iterations:
             return None
-        newest = max(iterations)
+        newest, *others = sorted(iterations, reverse=True)
         if not resume:
             raise CheckpointError(
                 f"{self.path} holds a checkpoint of iteration {newest}: pass resume=True (--resume) to go on from it, "
                 "or remove it"
             )
-        return _examined(self._place(newest))
+        try:
+            return _examined(self._place(newest))
+        except CheckpointError as damage:
+            # There are two where a machine broke down before the older one was removed.
+            if not others:
+                raise
+            record = _examined(self._place(others[0]))
+            warnings.warn(f"{damage}; going on from iteration {others[0]}", RuntimeWarning, stacklevel=2)
+            return record
 
     def _finish(self, unfinished: Path, iteration: int) -> None:
         """Seal what all ranks have written, give it its name, and remove what came before."""
@@ -157,6 +169,8 @@ class CheckpointFolder:
             sync(path)
         sync(unfinished)
         place = self._place(iteration)
+        if place.exists():  # damaged, as was seen at the start
+            shutil.rmtree(place)
         os.replace(unfinished, place)
         sync(self._folder)
         for other in self._folder.iterdir():
