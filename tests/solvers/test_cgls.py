@@ -52,9 +52,11 @@ def test_starting_model_with_damping_reaches_the_minimum(comm):
 
 def test_stops_where_pylops_stops(comm):
     op, serial, y, yd = problem("vstack", comm, "f8")
-    for tol in (1e30, 1.0, 1e-3, 1e-20):
-        result = cgls(op, yd, niter=50, tol=tol)
-        x, _, iterations, *_ = basic.cgls(serial, y, niter=50, tol=tol)
+    stops = [{"tol": tol} for tol in (1e30, 1.0, 1e-3, 1e-20)]
+    stops += [{"rtol": 0.8, "tol": 0}, {"rtol1": 0.8, "tol": 0}, {"rtol1": 0.999, "tol": 0}]
+    for stop in stops:
+        result = cgls(op, yd, niter=50, **stop)
+        x, _, iterations, *_ = basic.cgls(serial, y, niter=50, **stop)
         assert result.iterations == iterations
         assert result.status is Status.CONVERGED and result.status.successful
         assert len(result.residual_norms) == iterations + 1

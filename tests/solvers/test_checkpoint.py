@@ -198,7 +198,7 @@ def test_damage_is_noticed_on_every_rank(comm, folder, harm):
 
 @pytest.mark.filterwarnings("ignore:.*going on from iteration 2:RuntimeWarning")
 def test_the_one_before_serves_where_the_newest_is_damaged(comm, folder):
-    """Both are there where a machine broke down after the newest was named, perhaps before all of it was on the disk."""
+    """Both are there where a machine broke down after the newest was named."""
     op, _, _, y = problem("vstack", comm, "f8")
     run = partial(cgls, op, y, tol=0, checkpoint=folder, resume=True)
     run(niter=2)

@@ -57,6 +57,8 @@ class CG:
     precision : float
         Relative size of rounding errors: a residual that is smaller, relative to the first, cannot be told from 0. 0 to
         go on all the same.
+    rtol, enough : float
+        Bounds on the norm of the residual, the former relative to the first.
     cautious : bool
         Whether a step that is not finite leaves the solution as it is.
 
@@ -73,8 +75,10 @@ class CG:
     damp: float = 0.0
     tol: float = 1e-4
     precision: float = DOUBLE_PRECISION
+    rtol: float = 0.0
+    enough: float = 0.0
     cautious: bool = True
-    stops = frozenset({"tol", "precision"})
+    stops = frozenset({"tol", "precision", "rtol", "enough"})
     name = "CG"
     width = 1
 
@@ -113,8 +117,9 @@ class CG:
         return (state.residual_square,)
 
     def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the squared norm of the residual is at most ``tol``, or rounding."""
-        if self.tol < row[0] < math.inf and self.precision**2 * first[0] < row[0]:
+        """Stop where the residual is as small as was asked for, or rounding."""
+        relative = row[0] / first[0] if first[0] else 0.0
+        if self.tol < row[0] < math.inf and self.precision**2 < relative >= self.rtol**2 and row[0] >= self.enough**2:
             return None
         return first_passed(self.tests(row, first))
 
@@ -123,6 +128,7 @@ class CG:
         return (
             (not_finite(*row), Status.NOT_FINITE),
             (row[0] <= self.tol, Status.CONVERGED),
+            ((row[0] < self.rtol**2 * first[0]) | (row[0] < self.enough**2), Status.CONVERGED),
             (row[0] <= self.precision**2 * first[0], Status.COMPATIBLE_TO_ROUNDING),
         )
 
@@ -159,6 +165,8 @@ def cg(
     niter: int = 10,
     damp: float = 0.0,
     tol: float = 1e-4,
+    rtol: float = 0.0,
+    rtol1: float = 0.0,
     **run: Unpack[Run],
 ) -> SolverResult:
     r"""Solve :math:`(A + \epsilon I) x = y` by conjugate gradients. Collective.
@@ -178,6 +186,10 @@ def cg(
     tol : float
         Stop when the squared norm of the residual is at most this; whatever it is, also where the residual is but
         rounding of the first, with the status ``COMPATIBLE_TO_ROUNDING``.
+    rtol : float
+        Stop when the norm of the residual is below this multiple of the first; 0 for never.
+    rtol1 : float
+        Stop when it is below this multiple of the norm of `y`; 0 for never.
     **run
         How it is run, as for :func:`collops.solvers.cgls`.
 
@@ -213,5 +225,11 @@ def cg(
     check_problem(A, y, x0, niter)
     if A.domain is not A.range:
         raise LayoutError(f"cg needs an operator with one layout on both sides, not {A!r}; cgls takes any")
-    method = CG(check_number("damp", damp), check_number("tol", tol), precision_of(A, y, x0))
+    method = CG(
+        damp=check_number("damp", damp),
+        tol=check_number("tol", tol),
+        precision=precision_of(A, y, x0),
+        rtol=check_number("rtol", rtol),
+        enough=check_number("rtol1", rtol1) and rtol1 * float(y.norm()),
+    )
     return solve(method, A, y, x0, niter=niter, **run)

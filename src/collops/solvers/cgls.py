@@ -66,6 +66,8 @@ class CGLS:
     precision : float
         Relative size of rounding errors: what no iteration can make better by more than that is a solution. 0 to go on
         all the same.
+    rtol, enough : float
+        Bounds on the norm of the residual, the former relative to the first.
     cautious : bool
         Whether a step that is not finite leaves the solution as it is.
 
@@ -82,8 +84,10 @@ class CGLS:
     damp: float = 0.0
     tol: float = 1e-4
     precision: float = DOUBLE_PRECISION
+    rtol: float = 0.0
+    enough: float = 0.0
     cautious: bool = True
-    stops = frozenset({"tol", "precision"})
+    stops = frozenset({"tol", "precision", "rtol", "enough"})
     name = "CGLS"
     width = 4
 
@@ -171,12 +175,13 @@ class CGLS:
         return state.monitored
 
     def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the squared norm of the gradient is at most ``tol``, or where all that is left is rounding."""
+        """Stop where gradient or residual are as small as was asked for, or where all that is left is rounding."""
         gradient, residual, curvature, before = row
         rounding = self.precision**2
         if (
             self.tol < gradient < math.inf
             and rounding * first[1] < residual < math.inf
+            and self.rtol**2 * first[1] <= residual >= self.enough**2
             and _OF_GRADIENTS * rounding * residual * curvature / before < gradient
         ):
             return None
@@ -194,6 +199,7 @@ class CGLS:
         return (
             (not_finite(gradient, residual), Status.NOT_FINITE),
             (gradient <= self.tol, Status.CONVERGED),
+            ((residual < self.rtol**2 * first[1]) | (residual < self.enough**2), Status.CONVERGED),
             (residual <= rounding * first[1], Status.COMPATIBLE_TO_ROUNDING),
             (gradient <= least, Status.LEAST_SQUARES_TO_ROUNDING),
         )
@@ -236,6 +242,8 @@ def cgls(
     niter: int = 10,
     damp: float = 0.0,
     tol: float = 1e-4,
+    rtol: float = 0.0,
+    rtol1: float = 0.0,
     **run: Unpack[Run],
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS. Collective.
@@ -256,6 +264,10 @@ def cgls(
         Stop when the squared norm of :math:`A^H (y - A x) - \epsilon^2 x` is at most this. Whatever it is, the solver
         also stops where further iterations would only amplify rounding, with the status ``LEAST_SQUARES_TO_ROUNDING``
         or, if the residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
+    rtol : float
+        Stop when the norm of the residual is below this multiple of the first; 0 for never.
+    rtol1 : float
+        Stop when it is below this multiple of the norm of `y`; 0 for never.
     callback : callable, optional
         Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
         done, and a view of the state with ``x`` (this iteration's, to be copied if it is to be kept) and
@@ -325,5 +337,11 @@ def cgls(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter)
-    method = CGLS(check_number("damp", damp), check_number("tol", tol), precision_of(A, y, x0))
+    method = CGLS(
+        damp=check_number("damp", damp),
+        tol=check_number("tol", tol),
+        precision=precision_of(A, y, x0),
+        rtol=check_number("rtol", rtol),
+        enough=check_number("rtol1", rtol1) and rtol1 * float(y.norm()),
+    )
     return solve(method, A, y, x0, niter=niter, **run)
