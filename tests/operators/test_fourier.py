@@ -11,7 +11,7 @@ import pytest
 from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import FFT, FFT2D, FFTND
+from collops.operators import FFT, FFT2D, FFTND, Diagonal, StackedBlockDiag, StackedVStack
 from collops.operators.fourier.route import find_route
 from collops.solvers import cgls
 from tests.array.cases import layouts, masks, values
@@ -237,3 +237,29 @@ def test_wrong_arguments(comm):
         op.forward(zeros(op.domain, comm=comm), zeros(op.range, comm=comm))
     with pytest.raises(UnsupportedTypeError, match="complex"):
         op.adjoint(zeros(op.range, comm=comm), zeros(op.domain, comm=comm))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_what_is_made_of_real_transforms_has_an_adjoint(comm, dtype):
+    """It is linear over the real numbers only, and its adjoint that of the real part of the inner product."""
+    F = FFT((9, comm.size + 1), 0, real=True, dtype=dtype, comm=comm)
+    weights = Diagonal(from_global(values(F.dimsd, F.cdtype, 3), F.range, comm=comm))
+    for op in (
+        *(F, F.H, F.conj(), F.T, 2 * F, 2j * F, (2j * F).H, F.H @ F, F @ F.H, F + 1j * F),
+        *(
+            weights @ F,
+            F.H @ weights @ F,
+            StackedVStack([F, 2j * F]),
+            StackedVStack([F, F]).H,
+            StackedBlockDiag([F, F]),
+        ),
+        FFT(9, real=True, dtype=dtype, comm=comm).flat,
+    ):
+        assert not op.clinear
+        assert op.dottest()
+    assert (weights.H @ weights).clinear
+    # Over the complex numbers it would fail.
+    with pytest.raises(AssertionError):
+        x, y = values(F.dims, F.cdtype, 4), values(F.dimsd, F.cdtype, 5)
+        u, v = from_global(x, F.domain, comm=comm), from_global(y, F.range, comm=comm)
+        assert_close(np.array(F.forward(u).vdot(v)), np.array(u.vdot(F.adjoint(v))), F.cdtype)

@@ -169,9 +169,22 @@ class Combination(LinearOperator):
             dtype = np.result_type(dtype, number)
         super().__init__(first.domain, first.range, dtype, first.comm)
         self.capturable = all(term.capturable for _, term in self.terms)
+        self.clinear = all(term.clinear for _, term in self.terms)
         self._forward_terms = [(coefficient, term._forward) for coefficient, term in self.terms]
-        self._adjoint_terms = [(coefficient.conjugate(), term._adjoint) for coefficient, term in self.terms]
+        self._adjoint_terms = [self._adjoint_term(coefficient.conjugate(), term) for coefficient, term in self.terms]
         self._buffers = Buffers()
+
+    def _adjoint_term(self, coefficient: Any, term: LinearOperator) -> tuple[Any, Any]:
+        if term.clinear or not is_complex(np.result_type(coefficient)):
+            return coefficient, term._adjoint
+
+        # What takes a real part must take that of the product.
+        def apply(y: Any, out: Any) -> Any:
+            dtype = np.result_type(y.dtype, np.complex64)
+            product = axpby(coefficient, y, 0.0, y, out=self._buffers.get(("product", term), self.range, y, dtype))
+            return term._adjoint(product, out)
+
+        return 1, apply
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self._apply(self._forward_terms, self.range, x, out)
@@ -229,6 +242,7 @@ class Product(LinearOperator):
         dtype = np.result_type(*(factor.dtype for factor in self.factors))
         super().__init__(last.domain, self.factors[0].range, dtype, last.comm)
         self.capturable = all(factor.capturable for factor in self.factors)
+        self.clinear = all(factor.clinear for factor in self.factors)
         self._forward_chain = [(factor._forward, factor.range, factor.dtype) for factor in reversed(self.factors)]
         self._adjoint_chain = [(factor._adjoint, factor.domain, factor.dtype) for factor in self.factors]
         self._buffers = Buffers()
@@ -268,6 +282,7 @@ class Adjoint(LinearOperator):
         super().__init__(operator.range, operator.domain, operator.dtype, operator.comm)
         self.operator = operator
         self.capturable = operator.capturable
+        self.clinear = operator.clinear
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self.operator._adjoint(x, out)
@@ -302,6 +317,7 @@ class Conjugate(LinearOperator):
         super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
         self.operator = operator
         self.capturable = operator.capturable
+        self.clinear = operator.clinear
         self._buffers = Buffers()
 
     def _forward(self, x: Any, out: Any) -> Any:

@@ -50,6 +50,10 @@ class LinearOperator:
     capturable : bool
         Whether a solver may record the operator's device work once and replay it (a CUDA graph). An operator whose work
         depends on values that the host reads, or that differs from call to call, sets this to ``False``.
+    clinear : bool
+        Whether it is linear over the complex numbers. One that takes real parts, such as the adjoint of a Fourier
+        transform of real arrays, is linear over the real ones only, and so is what is made of it: its adjoint is
+        by the real part of the inner product.
 
     Raises
     ------
@@ -67,6 +71,7 @@ class LinearOperator:
     """
 
     capturable = True
+    clinear = True
     __array_ufunc__ = None  # a NumPy scalar or array times an operator is the operator's affair
 
     def __init__(self, domain: AnyLayout, range: AnyLayout, dtype: Any, comm: Communicator) -> None:

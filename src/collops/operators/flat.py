@@ -43,6 +43,7 @@ class Flat(LinearOperator):
         super().__init__(domain, range, operator.dtype, operator.comm)
         self.operator = operator
         self.capturable = operator.capturable
+        self.clinear = operator.clinear
         if operator._add_forward is not None:
             self._add_forward = self._adding(operator._add_forward, operator.domain, operator.range)
         if operator._add_adjoint is not None:

@@ -22,6 +22,7 @@ class _Stack(LinearOperator):
         super().__init__(domain, range, dtype, operators[0].comm)
         self.operators = tuple(operators)
         self.capturable = all(op.capturable for op in operators)
+        self.clinear = all(op.clinear for op in operators)
         self._forwards = [op._forward for op in operators]
         self._adjoints = [op._adjoint for op in operators]
         self._added_forwards = [op._add_forward for op in operators]

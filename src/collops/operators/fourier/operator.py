@@ -12,7 +12,6 @@ from collops.array.dtypes import real_of
 from collops.array.redistribute import Move
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, new_array
-from collops.operators.dottest import dottest
 from collops.operators.fourier.pipeline import Between, MoveStep, Pipeline
 from collops.operators.fourier.route import Stage, alike, find_route
 from collops.operators.fourier.threads import threads_of_rank
@@ -108,45 +107,6 @@ class Fourier(LinearOperator):
         if workspace is None:
             workspace = self._workspaces[key] = Workspace(*key, self._pipeline.size, self._threads)
         return workspace
-
-    def dottest(self, *, rtol: float | None = None, seed: int = 0, raises: bool = True, **options: Any) -> bool:
-        """Check that forward and adjoint fit each other; see :func:`collops.operators.dottest`. Collective.
-
-        Where the operator is linear over the real numbers only, it is tested with a real model, and with the real part
-        of the inner product.
-        """
-        tested = self if self.clinear else _AsReal(self)
-        return dottest(tested, rtol=rtol, seed=seed, raises=raises, **options)
-
-
-class _AsReal(LinearOperator):
-    """An operator from real to complex arrays, whose data are seen as pairs of real numbers along a last axis."""
-
-    def __init__(self, operator: Fourier) -> None:
-        layout = operator.range
-        assert isinstance(layout, Layout)
-        pairs = Layout(
-            (*layout.shape, 2),
-            layout.ranks,
-            layout.process_grid,
-            (*layout.axes, None),
-            (*layout.sizes, None),
-            layout.mask,
-        )
-        super().__init__(operator.domain, pairs, real_of(operator.dtype), operator.comm)
-        self._operator = operator
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        data = self._operator._forward(x, None)
-        pairs = new_array(self.range, x, real_of(data.dtype))
-        pairs.local_array[..., 0] = data.local_array.real
-        pairs.local_array[..., 1] = data.local_array.imag
-        return pairs
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        data = new_array(self._operator.range, y, np.result_type(y.dtype, np.complex64))
-        data.local_array[...] = y.local_array[..., 0] + 1j * y.local_array[..., 1]
-        return self._operator._adjoint(data, None)
 
 
 def _pipeline(
