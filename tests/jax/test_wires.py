@@ -1,0 +1,30 @@
+"""The native library's wires compile without a warning and run clean under sanitizers of addresses and behaviour."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NATIVE = HERE.parents[1] / "native" / "src"
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@pytest.mark.serial
+def test_wires_under_sanitizers(tmp_path):
+    """All calls of the wires of NCCL, played by threads on one to four devices, and of a world of one."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    empty, program = tmp_path / "empty.cpp", tmp_path / "wires"
+    empty.write_text("int main() {}\n")
+    if subprocess.run([compiler, *SANITIZERS, empty, "-o", program], check=False, capture_output=True).returncode:
+        pytest.skip("the compiler has no sanitizers")
+    sources = [HERE / "wires.cpp", *(NATIVE / f"{name}.cpp" for name in ("wire", "alone", "nccl"))]
+    flags = ["-std=c++17", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread", *SANITIZERS, f"-I{NATIVE}"]
+    subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
+    ended = subprocess.run([program], check=False, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "all right\n", "")

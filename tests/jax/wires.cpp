@@ -1,0 +1,259 @@
+// Every call of the wires of the native library, under sanitizers: NCCL is played by threads that hand each other bytes.
+//
+// Each rank of a size is a thread with a device number of its own. Blocks and messages have different lengths, some none.
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "api.h"
+#include "half.h"
+#include "wire.h"
+
+namespace {
+
+using collops::Counts;
+using collops::Message;
+using collops::Op;
+using collops::Place;
+using collops::Type;
+using Values = std::vector<float>;
+
+struct World {
+  int size;
+  std::mutex mutex;
+  std::condition_variable arrived;
+  std::map<std::pair<int, int>, std::deque<std::vector<char>>> letters;
+};
+struct Seat {
+  World* world;
+  int rank;
+};
+thread_local int depth = 0;
+thread_local std::vector<std::function<void()>> waiting;  // receives of a group, which come after its sends
+
+void put(Seat* seat, int peer, const void* from, std::size_t bytes) {
+  const std::lock_guard<std::mutex> lock(seat->world->mutex);
+  const auto* begin = static_cast<const char*>(from);
+  seat->world->letters[{seat->rank, peer}].emplace_back(begin, begin + bytes);
+  seat->world->arrived.notify_all();
+}
+
+void take(Seat* seat, int peer, void* to, std::size_t bytes) {
+  std::unique_lock<std::mutex> lock(seat->world->mutex);
+  auto& letters = seat->world->letters[{peer, seat->rank}];
+  seat->world->arrived.wait(lock, [&] { return !letters.empty(); });
+  if (letters.front().size() != bytes) {
+    std::printf("%zu bytes arrived for %zu\n", letters.front().size(), bytes);
+    std::abort();
+  }
+  if (bytes) std::memcpy(to, letters.front().data(), bytes);
+  letters.pop_front();
+}
+
+std::size_t width(int type) { return type == 7 ? 4 : 1; }
+
+int send(const void* from, std::size_t count, int type, int peer, void* seat, void*) {
+  put(static_cast<Seat*>(seat), peer, from, count * width(type));
+  return 0;
+}
+int receive(void* to, std::size_t count, int type, int peer, void* seat, void*) {
+  auto call = [=] { take(static_cast<Seat*>(seat), peer, to, count * width(type)); };
+  if (depth == 0) call();
+  if (depth > 0) waiting.emplace_back(call);
+  return 0;
+}
+int group_start() { return ++depth, 0; }
+int group_end() {
+  if (--depth == 0) {
+    for (auto& call : std::exchange(waiting, {})) call();
+  }
+  return 0;
+}
+int all_gather(const void* in, void* out, std::size_t count, int type, void* handle, void*) {
+  auto* seat = static_cast<Seat*>(handle);
+  const std::size_t bytes = count * width(type);
+  const std::vector<char> mine(static_cast<const char*>(in), static_cast<const char*>(in) + bytes);  // may be in place
+  for (int peer = 0; peer < seat->world->size; ++peer) put(seat, peer, mine.data(), bytes);
+  for (int peer = 0; peer < seat->world->size; ++peer) take(seat, peer, static_cast<char*>(out) + peer * bytes, bytes);
+  return 0;
+}
+int all_reduce(const void* in, void* out, std::size_t count, int type, int op, void* handle, void*) {
+  auto* seat = static_cast<Seat*>(handle);
+  std::vector<char> all(count * width(type) * static_cast<std::size_t>(seat->world->size));
+  all_gather(in, all.data(), count, type, handle, nullptr);
+  if (type != 7) return 0;  // the barrier's byte
+  const auto* values = reinterpret_cast<const float*>(all.data());
+  for (std::size_t i = 0; i < count; ++i) {
+    float result = values[i];
+    for (std::size_t r = 1; r < static_cast<std::size_t>(seat->world->size); ++r) {
+      const float other = values[r * count + i];
+      result = op == 0 ? result + other : op == 1 ? result * other : op == 2 ? std::max(result, other) : std::min(result, other);
+    }
+    static_cast<float*>(out)[i] = result;
+  }
+  return 0;
+}
+int reduce(const void* in, void* out, std::size_t count, int type, int op, int root, void* handle, void*) {
+  Values mine(count);
+  all_reduce(in, mine.data(), count, type, op, handle, nullptr);
+  if (static_cast<Seat*>(handle)->rank == root && count) std::memcpy(out, mine.data(), count * sizeof(float));
+  return 0;
+}
+int broadcast(const void* in, void* out, std::size_t count, int type, int root, void* handle, void*) {
+  auto* seat = static_cast<Seat*>(handle);
+  for (int peer = 0; seat->rank == root && peer < seat->world->size; ++peer) put(seat, peer, in, count * width(type));
+  take(seat, root, out, count * width(type));
+  return 0;
+}
+int reduce_scatter(const void* in, void* out, std::size_t count, int type, int op, void* handle, void*) {
+  auto* seat = static_cast<Seat*>(handle);
+  Values all(count * static_cast<std::size_t>(seat->world->size));
+  all_reduce(in, all.data(), all.size(), type, op, handle, nullptr);
+  if (count) std::memcpy(out, all.data() + static_cast<std::size_t>(seat->rank) * count, count * sizeof(float));
+  return 0;
+}
+const char* error_string(int) { return "an error"; }
+const char* last_error(void*) { return "the last error"; }
+
+void expect(const Values& found, const Values& expected, const char* what) {
+  if (found == expected) return;
+  std::printf("%s: wrong\n", what);
+  std::exit(1);
+}
+void well(const collops::Failure& failure) {
+  if (failure.empty()) return;
+  std::printf("%s\n", failure.c_str());
+  std::exit(1);
+}
+Values from(int rank, std::size_t count) {
+  Values values(count);
+  std::iota(values.begin(), values.end(), 100.0F * static_cast<float>(rank));
+  return values;
+}
+
+void every_call(collops::Wire& wire, int rank, Place at) {
+  const int size = wire.size(), after = (rank + 1) % size, before = (rank + size - 1) % size, root = size - 1;
+  const auto n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
+  const Values mine = from(rank, 3);
+  Values sum(3), out(3), all(3 * n), gathered, blocks(3 * n);
+  for (int other = 0; other < size; ++other) {
+    const Values theirs = from(other, 3);
+    for (std::size_t i = 0; i < 3; ++i) sum[i] += theirs[i];
+    gathered.insert(gathered.end(), theirs.begin(), theirs.end());
+  }
+  well(wire.allreduce(mine.data(), out.data(), 3, Type::F32, Op::Sum, at));
+  expect(out, sum, "allreduce");
+  out = mine;
+  well(wire.allreduce(out.data(), out.data(), 3, Type::F32, Op::Max, at));
+  expect(out, from(root, 3), "allreduce in place");
+  well(wire.allreduce(nullptr, nullptr, 0, Type::F32, Op::Sum, at));
+  well(wire.reduce(mine.data(), out.data(), 3, Type::F32, Op::Sum, root, at));
+  if (rank == root) expect(out, sum, "reduce");
+  well(wire.bcast(mine.data(), out.data(), 3, 4, root, at));
+  expect(out, from(root, 3), "bcast");
+  well(wire.allgather(mine.data(), all.data(), Counts(n, 3), 4, at));
+  expect(all, gathered, "allgather");
+  well(wire.gather(mine.data(), rank == root ? all.data() : nullptr, 3, 4, root, at));
+  if (rank == root) expect(all, gathered, "gather");
+  well(wire.scatter(rank == root ? gathered.data() : nullptr, out.data(), 3, 4, root, at));
+  expect(out, mine, "scatter");
+  for (std::size_t i = 0; i < 3 * n; ++i) blocks[i] = gathered[i] + static_cast<float>(rank);
+  well(wire.reduce_scatter(gathered.data(), out.data(), Counts(n, 3), Type::F32, Op::Min, at));
+  expect(out, mine, "reduce_scatter");
+
+  Counts uneven(n), leaving(n), arriving(n);  // rank s has s % 3 elements, and sends (s + 2 p) % 3 to rank p
+  std::size_t total = 0, start = 0;
+  Values wanted, pieces, expected;
+  for (std::size_t s = 0; s < n; ++s) {
+    uneven[s] = static_cast<std::int64_t>(s % 3);
+    leaving[s] = static_cast<std::int64_t>((r + 2 * s) % 3);
+    arriving[s] = static_cast<std::int64_t>((s + 2 * r) % 3);
+    const Values theirs = from(static_cast<int>(s), s % 3);
+    wanted.insert(wanted.end(), theirs.begin(), theirs.end());
+    pieces.insert(pieces.end(), static_cast<std::size_t>(leaving[s]), static_cast<float>(10 * r + s));
+    expected.insert(expected.end(), static_cast<std::size_t>(arriving[s]), static_cast<float>(10 * s + r));
+    start += s < r ? s % 3 : 0;
+    total += s % 3;
+  }
+  const Values own = from(rank, r % 3);
+  Values result(total), part(r % 3), moved(expected.size());
+  well(wire.allgather(own.data(), result.data(), uneven, 4, at));
+  expect(result, wanted, "allgatherv");
+  well(wire.reduce_scatter(wanted.data(), part.data(), uneven, Type::F32, Op::Max, at));
+  expect(part, {wanted.begin() + static_cast<long>(start), wanted.begin() + static_cast<long>(start + r % 3)}, "reduce_scatterv");
+  well(wire.alltoall(pieces.data(), moved.data(), leaving, arriving, 4, at));
+  expect(moved, expected, "alltoallv");
+
+  Values short_one(1), long_one(3), given = mine;
+  well(wire.exchange({{after, 1, given.data(), 3, 4}, {before, 2, given.data(), 1, 4}},
+                     {{before, 1, long_one.data(), 3, 4}, {after, 2, short_one.data(), 1, 4}}, at));
+  expect(long_one, from(before, 3), "exchange");
+  expect(short_one, from(after, 1), "exchange");
+  well(wire.exchange({}, {}, at));
+  char scratch = 0;
+  well(wire.barrier(&scratch, at));
+}
+
+void halves() {  // every 16-bit number survives being widened
+  for (std::uint32_t bits = 0; bits < 1 << 16; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const bool odd_nan = std::isnan(collops::Float16::widen(half)), brain_nan = std::isnan(collops::BFloat16::widen(half));
+    if (!odd_nan && collops::Float16::narrow(collops::Float16::widen(half)) != half) std::abort();
+    if (!brain_nan && collops::BFloat16::narrow(collops::BFloat16::widen(half)) != half) std::abort();
+  }
+  std::uint16_t left[3] = {0x3c00, 0x7bff, 0x0001}, right[3] = {0x4000, 0x7bff, 0x0001};  // 1 + 2, an overflow, subnormals
+  int count = 3;
+  collops::reduce_half<collops::Float16, collops::Sum>(left, right, &count, nullptr);
+  if (right[0] != 0x4200 || right[1] != 0x7c00 || right[2] != 0x0002) std::abort();
+}
+
+std::int64_t address(void* function) { return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(function)); }
+
+template <class F>
+std::int64_t at(F* function) {
+  return address(reinterpret_cast<void*>(function));
+}
+
+}  // namespace
+
+int main() {
+  halves();
+  const std::int64_t functions[] = {at(all_reduce), at(reduce), at(broadcast), at(all_gather), at(reduce_scatter),
+                                    at(send), at(receive), at(group_start), at(group_end), at(error_string), at(last_error)};
+  collops_load_nccl(functions);
+  every_call(*collops::find_wire(collops_add_alone()), 0, {});
+  for (int size = 1; size <= 4; ++size) {
+    World world{size, {}, {}, {}};
+    std::vector<Seat> seats;
+    std::vector<std::int64_t> communicators;
+    std::vector<int> devices, ranks;
+    for (int rank = 0; rank < size; ++rank) seats.push_back({&world, rank});
+    for (int rank = 0; rank < size; ++rank) {
+      communicators.push_back(address(&seats[static_cast<std::size_t>(rank)]));
+      devices.push_back(7 - rank);
+      ranks.push_back(rank);
+    }
+    auto* wire = collops::find_wire(collops_add_nccl(communicators.data(), devices.data(), ranks.data(), size, size));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([=] { every_call(*wire, rank, Place{nullptr, 7 - rank}); });
+    }
+    for (auto& thread : threads) thread.join();
+    for (auto& [ends, letters] : world.letters) {
+      if (!letters.empty()) std::abort();
+    }
+    if (size > 1 && wire->barrier(nullptr, Place{nullptr, 99}).empty()) std::abort();  // no such device
+  }
+  if (collops::find_wire(-1) || collops::find_wire(1000)) std::abort();
+  std::printf("all right\n");
+  return 0;
+}
