@@ -3,7 +3,7 @@
 # make docs     make .venv, install, build the documentation: docs/_build/html/index.html
 # make test-jax-oldest    the tests of JAX with its oldest supported version
 # make fuzz     ten thousand calls with wrong arguments, and damaged files, on two ranks
-# make examples thousands of random graphs for the star forests, on 1, 2, 3 and 4 ranks
+# make examples thousands of random graphs for the star forests, and random programs of JAX, on 1, 2, 3 and 4 ranks
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
 # PYTHON=python3.12    the interpreter to make .venv with
@@ -57,7 +57,8 @@ fuzz: $(TEST)
 
 examples: $(TEST)
 	@set -e; for ranks in $(RANKS); do \
-	  COLLOPS_EXAMPLES=$${COLLOPS_EXAMPLES:-1000} $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest tests/graph --timeout 3600; \
+	  COLLOPS_EXAMPLES=$${COLLOPS_EXAMPLES:-1000} COLLOPS_RANDOM_PROGRAMS=$${COLLOPS_RANDOM_PROGRAMS:-1000} COLLOPS_JAX_RANKS=4 \
+	    $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest tests/graph tests/jax/test_order.py --timeout 3600; \
 	done
 
 lint: $(TEST)
