@@ -45,6 +45,16 @@ def test_movers(comm, op):
     np.testing.assert_array_equal(forest.gather(mine[1]), graph.gather(leaves, comm.rank))
 
 
+@pytest.mark.parametrize(("dtype", "ops"), [("bool", ("sum", "prod", "max")), ("int32", ("land", "lor", "lxor"))])
+def test_logical_operations(comm, dtype, ops):
+    forest, graph, roots, leaves = drawn(comm, 7, dtype=dtype)
+    x, y = jnp.asarray(roots[comm.rank]), jnp.asarray(leaves[comm.rank])
+    got = cj.jit(lambda x, y: [(forest.bcast(x, y, op), forest.reduce(y, x, op)) for op in ops])(x, y)
+    for op, (down, up) in zip(ops, got, strict=True):
+        np.testing.assert_array_equal(down, graph.bcast(roots, leaves, op)[comm.rank])
+        np.testing.assert_array_equal(up, graph.reduce(leaves, roots, op)[comm.rank])
+
+
 def test_variables_are_written_to(comm):
     forest, graph, roots, leaves = drawn(comm, 5)
     xp = engine("jax").xp
@@ -74,8 +84,10 @@ def test_transpose_of_bcast_is_reduce(comm):
 def test_what_cannot_be(comm):
     forest, _, roots, leaves = drawn(comm, 4)
     x, y = jnp.asarray(roots[comm.rank]), jnp.asarray(leaves[comm.rank])
-    with pytest.raises(UnsupportedTypeError, match="no update 'lor'"):
-        forest.bcast(x > 0, y > 0, "lor")
+    with pytest.raises(UnsupportedTypeError, match="there is no operation 'mean'"):
+        forest.bcast(x, y, "mean")
+    with pytest.raises(UnsupportedTypeError, match="'lor' needs booleans"):
+        forest.bcast(x, y, "lor")
     with pytest.raises(UnsupportedTypeError, match="fetch_and_op writes"):
         forest.fetch_and_op(x, y)
     with pytest.raises(UnsupportedTypeError, match="no operation"):

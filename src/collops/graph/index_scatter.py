@@ -119,7 +119,7 @@ class IndexScatter:
         x : DistributedArray or array
             In the layout of the source; a private source is a plain array.
         out : DistributedArray or array
-            Like the target; gets the values, which are combined with its own.
+            Like the target; gets the values, which are combined with its own. A plain array of JAX stays as it is.
         op : str
             ``"replace"`` inserts (of several values for one place the last stays), ``"sum"`` adds; see
             :meth:`StarForest.bcast`.
@@ -127,7 +127,7 @@ class IndexScatter:
         Returns
         -------
         DistributedArray or array
-            `out`.
+            `out`; a new array in place of a plain one of JAX.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class IndexScatter:
             slots = engine_of(given).xp.empty(self._places.size, given.dtype)
             self.forest.bcast(given, slots)
             self._move(True, op, taken)(slots, taken)
-        return out
+        return _result(out, taken)
 
     def reverse(self, y: Any, out: Any, op: str = "replace") -> Any:
         """Move values of the target back to the source, ``out[source_indices[k]] = y[target_indices[k]]``. Collective.
@@ -166,7 +166,7 @@ class IndexScatter:
             slots = engine_of(given).xp.empty(self._places.size, given.dtype)
             self._move(False, "replace", given)(given, slots)
             self.forest.reduce(slots, taken, op)
-        return out
+        return _result(out, taken)
 
     def with_wire(self, wire: str) -> IndexScatter:
         """Return the same scatter on another wire. Sends nothing; collective."""
@@ -273,8 +273,17 @@ def _flat(array: Any, end: End, what: str) -> Any:
         array = array.local_array
     elif array.shape != (end,):
         raise LayoutError(f"{what} has the shape ({end},), but this array has {tuple(array.shape)}")
+    else:
+        array = engine_of(array).adopt(array)
     if array.ndim == 1:
         return array  # which the forest sees to be contiguous
     if not array.flags.c_contiguous:
         raise LayoutError(f"{what} must be contiguous")
     return array.reshape(-1)
+
+
+def _result(out: Any, taken: Any) -> Any:
+    """Return the array that was given for the result; where it cannot be written to, the new one."""
+    if isinstance(out, DistributedArray) or taken is out:
+        return out
+    return taken if hasattr(out, "value") or engine_of(out).keeps else taken.value

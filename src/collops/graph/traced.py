@@ -1,25 +1,22 @@
 """Movers of JAX's arrays, which cannot be written to: results are new, and every transformation goes through.
 
 A mover is a gather, an all-to-all-v and a scatter, whose transposes JAX and this package know; so the transpose of a
-bcast is a reduce. Inside ``jit`` it is part of the compiled program.
+bcast is a reduce. Inside ``jit`` it is part of the compiled program, whose order is the compiler's.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from collops.errors import UnsupportedTypeError
 from collops.graph.moving import UnderWay
-from collops.graph.packing import OPERATIONS, Index, check_operation
+from collops.graph.packing import Index, check_operation
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.graph.plan import Plan, Side
 
-__all__ = ["TracedMoving"]
-
-_UPDATES = {"replace": "set", "sum": "add", "prod": "multiply", "min": "min", "max": "max"}
-_IN_BOUNDS = "promise_in_bounds"
+__all__ = ["TracedMoving", "TracedUnderWay"]
 
 
 class TracedMoving:
@@ -34,45 +31,81 @@ class TracedMoving:
     down : bool
         From roots to leaves.
     op : str
-        As for the movers, but for the logical operations.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If JAX has no such update.
+        As for the movers.
     """
 
     def __init__(self, comm: Communicator, plan: Plan, down: bool, op: str) -> None:
-        if op in OPERATIONS and op not in _UPDATES:
-            raise UnsupportedTypeError(f"JAX's arrays have no update {op!r}; choose one of {', '.join(_UPDATES)}")
         self._comm, self._op = comm, op
         self._leaving, self._arriving = (plan.roots, plan.leaves) if down else (plan.leaves, plan.roots)
         local = plan.local_roots, plan.local_leaves
         self._here, self._there = local if down else local[::-1]
         self._sends = plan.most_points > 0
+        self._moves = importlib.import_module("collops.graph.packing.jax_moves")
 
     def move(self, source: Any, target: Any) -> Any:
         """Return the target combined with the values of the source. Collective.
 
         Between arrays the result is new; a variable of the engine is written to, if the source is one, too.
         """
-        if hasattr(target, "value"):
-            result = self.move(getattr(source, "value", source), target.value)
-            if not hasattr(source, "value"):
-                return result
-            target[...] = result
-            return target
+        return self.start(source, target).finish()
+
+    def start(self, source: Any, target: Any) -> TracedUnderWay:
+        """Send what leaves, and combine what stays; the rest is combined at the end."""
         check_operation(self._op, source.dtype)
+        kept = target if hasattr(target, "value") and hasattr(source, "value") else None
+        values, result = getattr(source, "value", source), getattr(target, "value", target)
         arrived = None
         if self._sends:
             counts = (_counts(side, self._comm.size) for side in (self._leaving, self._arriving))
-            arrived = self._comm.alltoallv(_taken(source, self._leaving.points), *counts)
-        target = _combined(target, self._there, _taken(source, self._here), self._op)
-        return target if arrived is None else _combined(target, self._arriving.points, arrived, self._op)
+            arrived = self._comm.alltoallv(self._moves.taken(values, self._leaving.points), *counts)
+        under_way = TracedUnderWay(self, kept, result, arrived)
+        under_way.combine(self._there, self._moves.taken(values, self._here))
+        return under_way
 
-    def start(self, source: Any, target: Any) -> UnderWay:
-        """Move, and return what needs no more finishing: the order of the work is the compiler's."""
-        return UnderWay(None, None, self.move(source, target))
+    def combined(self, array: Any, index: Index, values: Any) -> Any:
+        """Return an array combined with values."""
+        return self._moves.combined(array, index, values, self._op)
+
+    @property
+    def arriving(self) -> Index:
+        """Points of the target that what arrives is combined with."""
+        return self._arriving.points
+
+
+class TracedUnderWay(UnderWay):
+    """A mover of JAX arrays between start and finish.
+
+    Parameters
+    ----------
+    moving : TracedMoving
+    variable : Variable or None
+        Gets the result.
+    result : jax.Array
+        The target so far; of a variable, which may be changed before the end, what it held at the start.
+    arrived : jax.Array or None
+        What other ranks have sent.
+    """
+
+    __slots__ = ("_arrived", "_arriving", "_combined", "_variable")
+
+    def __init__(self, moving: TracedMoving, variable: Any, result: Any, arrived: Any) -> None:
+        super().__init__(None, None, result)
+        self._combined, self._arriving = moving.combined, moving.arriving
+        self._variable, self._arrived = variable, arrived
+
+    def combine(self, index: Index, values: Any) -> None:
+        """Combine the target with values."""
+        if self._variable is None:
+            self._target = self._combined(self._target, index, values)
+        elif index.size:
+            self._variable[...] = self._combined(self._variable.value, index, values)
+
+    def finish(self) -> Any:
+        """Combine the target with what has arrived, and return it. Collective."""
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None:
+            self.combine(self._arriving, arrived)
+        return self._target if self._variable is None else self._variable
 
 
 def _counts(side: Side, size: int) -> list[int]:
@@ -80,26 +113,3 @@ def _counts(side: Side, size: int) -> list[int]:
     for rank, start, stop in side.segments:
         counts[rank] = stop - start
     return counts
-
-
-def _taken(array: Any, index: Index) -> Any:
-    run = _run(index)
-    return array[run] if run is not None else array.at[index.points].get(mode=_IN_BOUNDS)
-
-
-def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
-    if not index.size:
-        return array
-    if op == "replace" and not index.unique:
-        positions, index = index.last()
-        values = _taken(values, positions)
-    run = _run(index)
-    place = array.at[index.points if run is None else run]
-    return getattr(place, _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
-
-
-def _run(index: Index) -> slice | None:
-    pattern = index.affine
-    if pattern is None or not pattern.contiguous:
-        return None
-    return slice(pattern.start, pattern.start + index.size)

@@ -1,8 +1,8 @@
 """Moving values between points of two arrays, by kernels of each engine.
 
 The only code of this room that differs between engines. Each module has ``mover(source, target, op, dtype, width,
-deterministic)`` and ``fetcher(source, target, op, dtype, width)``, which prepare a move between two indices once and
-return what does it on arrays of shape ``(points, width)``.
+deterministic)`` and, but for JAX's, ``fetcher(source, target, op, dtype, width)``, which prepare a move between two
+indices once and return what does it on arrays of shape ``(points, width)``.
 """
 
 from collops.graph.packing.dispatch import packing_for

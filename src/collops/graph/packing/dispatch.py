@@ -13,6 +13,7 @@ __all__ = ["packing_for"]
 _MODULES = {
     "numpy": "collops.graph.packing.numpy_moves",
     "cupy": "collops.graph.packing.cupy_moves",
+    "jax": "collops.graph.packing.jax_moves",
 }
 
 
@@ -25,5 +26,5 @@ def packing_for(engine: Engine) -> Any:
         If there is none.
     """
     if engine.name not in _MODULES:
-        raise UnsupportedTypeError(f"star forests move arrays of numpy and cupy, not of {engine.name}")
+        raise UnsupportedTypeError(f"star forests move arrays of numpy, cupy and jax, not of {engine.name}")
     return importlib.import_module(_MODULES[engine.name])

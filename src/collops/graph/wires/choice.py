@@ -38,10 +38,8 @@ _CLASSES = {
 WIRES = ("auto", *_CLASSES)
 """Names of the wires."""
 
-_ON_STREAM = (
-    "symmetric",
-    "nccl",
-)  # the first one costs the host least, which a trial of one kind of forest does not show
+# The first one costs the host least, which a trial of one kind of forest does not show.
+_ON_STREAM = ("symmetric", "nccl")
 _SIZES = {"host": (1 << 10, 1 << 15, 1 << 20), "device": (1 << 10, 1 << 15, 1 << 20, 1 << 24)}
 _TRIALS = 9
 _CALLS = 10

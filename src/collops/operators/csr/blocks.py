@@ -47,7 +47,11 @@ def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Block:
         from collops.operators.csr.device import DeviceBlock
 
         return DeviceBlock(matrix, dtype)
-    raise UnsupportedTypeError(f"sparse matrices multiply arrays of numpy and cupy, not of {engine.name}")
+    if engine.name == "jax":
+        from collops.operators.csr.traced import TracedBlock
+
+        return TracedBlock(engine, matrix, dtype)
+    raise UnsupportedTypeError(f"sparse matrices multiply arrays of numpy, cupy and jax, not of {engine.name}")
 
 
 class SciPyBlock:

@@ -64,6 +64,7 @@ class CSRMatrix(LinearOperator):
     ranks, and multiplies by :math:`D_r^H` meanwhile. Each is one exchange between neighbours.
 
     On devices a kernel of our own multiplies, which is faster than cuSPARSE, and which a CUDA graph can record.
+    Products of JAX arrays can be traced, and differentiated with respect to the vector.
 
     Examples
     --------
@@ -133,9 +134,7 @@ class CSRMatrix(LinearOperator):
         comm = communicator_or_world(comm)
         if not sparse.issparse(matrix):
             raise UnsupportedTypeError(f"expected a sparse matrix of SciPy, not {type(matrix).__name__}")
-        rows = options.pop("rows", None)
-        _check_rows(rows)
-        rows = rows or Layout.split(matrix.shape[0], comm.size)
+        rows = _rows_of(options.pop("rows", None), matrix.shape[0], comm)
         (mine,) = rows.slices(comm.rank)
         return cls(sparse.csr_array(matrix)[mine], comm=comm, **options)
 
@@ -177,8 +176,7 @@ class CSRMatrix(LinearOperator):
         extents = as_shape(shape)
         if len(extents) != 2:
             raise LayoutError(f"a matrix has two axes, not the shape {extents}")
-        _check_rows(rows)
-        rows = rows or Layout.split(extents[0], comm.size)
+        rows = _rows_of(rows, extents[0], comm)
         check_room(rows, np.dtype(np.int64), engine("numpy"))
         return cls(Assembly(comm, rows, extents[1], i, j).local_rows(values), comm=comm, **options)
 
@@ -268,19 +266,24 @@ class CSRMatrix(LinearOperator):
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
+        if not engine.keeps:
+            return engine.xp.zeros(len(self.ghosts), dtype)
         key = (engine, dtype)
         if key not in self._buffers:
             self._buffers[key] = engine.xp.zeros(len(self.ghosts), dtype)
         return self._buffers[key]
 
 
-def _check_rows(rows: Any) -> None:
-    if rows is not None and not isinstance(rows, Layout):
-        raise LayoutError(f"the rows need a layout, not {type(rows).__qualname__}")
+def _rows_of(rows: Any, count: int, comm: Communicator) -> Layout:
+    if rows is None:
+        return Layout.split(count, comm.size)
+    if not isinstance(rows, Layout) or rows.ndim != 1 or rows.ranks != comm.size or rows.size != count:
+        raise LayoutError(f"the rows need a layout of one axis, {count} elements and {comm.size} ranks, not {rows!r}")
+    return rows
 
 
 def _check_columns(columns: Layout, count: int, comm: Communicator) -> None:
-    if columns.ndim != 1 or columns.ranks != comm.size or columns.size != count:
+    if not isinstance(columns, Layout) or columns.ndim != 1 or columns.ranks != comm.size or columns.size != count:
         raise LayoutError(
             f"the columns need a layout of one axis, {count} elements and {comm.size} ranks, not {columns}"
         )
