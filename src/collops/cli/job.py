@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from collops.apps.stages import raised_together
+from collops.cli import options
 from collops.cli.console import Progress, console, show
 from collops.cli.errors import guarded, report
 from collops.cli.launch import launch, started
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from collops.apps.options import JobOptions
     from collops.comm import Communicator
 
-__all__ = ["run_job", "with_world"]
+__all__ = ["job", "with_world"]
 
 # Launchers end with the number of the signal, or with 128 more.
 _DEATHS = {
@@ -95,27 +98,55 @@ def with_world(
     raise typer.Exit(guarded(command, here, debug=debug))
 
 
-def run_job(name: str, kind: type[JobOptions], arguments: Mapping[str, Any]) -> None:
-    """Run one of the applications with a progress bar, show its outcome, and exit. See `with_world`.
+def job(kind: type[JobOptions], more: Mapping[str, Any] = MappingProxyType({})) -> Callable[[Callable], Callable]:
+    """Make the command of an application from a function that has its own options and its help, and no body.
+
+    What all jobs are asked comes before and after. The command runs ``collops.apps.NAME.job.run``, where NAME is that
+    of the function, with a progress bar, shows the outcome, and exits; see `with_world`.
 
     Parameters
     ----------
-    name : str
-        Of the command; ``collops.apps.NAME.job.run`` is what it runs.
     kind : type
-        Of its options.
-    arguments : mapping
-        All arguments of the command by name: the fields of `kind`, and `ranks`, `transport`, `as_json`, `quiet` and
-        `debug`.
+        Of the job's options; its defaults are those of the command.
+    more : mapping of str to type
+        Options that it shares with some other jobs, by the name of the argument.
+
+    Returns
+    -------
+    callable
+        A decorator.
     """
-    options = kind(**{each.name: arguments[each.name] for each in fields(kind)})
+
+    def decorate(own: Callable) -> Callable:
+        def command(**arguments: Any) -> None:
+            _run_job(own.__name__, kind, arguments)
+
+        signature = inspect.signature(own, eval_str=True)
+        default = {"ranks": None, "transport": "auto", "as_json": False, "quiet": False, "debug": False}
+        default |= {each.name: getattr(kind(), each.name) for each in fields(kind)}
+        asked = {**options.FIRST, **more, **{name: each.annotation for name, each in signature.parameters.items()}}
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default[name])
+            for name, annotation in {**asked, **options.LAST}.items()
+        ]
+        made: Any = command
+        made.__name__, made.__doc__, made.__module__ = own.__name__, own.__doc__, own.__module__
+        made.__signature__ = signature.replace(parameters=shared)
+        made.__annotations__ = {each.name: each.annotation for each in shared}
+        return made
+
+    return decorate
+
+
+def _run_job(name: str, kind: type[JobOptions], arguments: Mapping[str, Any]) -> None:
+    chosen = kind(**{each.name: arguments[each.name] for each in fields(kind)})
     as_json, quiet = arguments["as_json"], arguments["quiet"]
     command = f"collops {name}"
 
     def body(comm: Communicator) -> None:
         first = comm.rank == 0
         with Progress(command, shown=first and not quiet, speaking=first) as progress:
-            outcome = importlib.import_module(f"collops.apps.{name}.job").run(options, comm, progress)
+            outcome = importlib.import_module(f"collops.apps.{name}.job").run(chosen, comm, progress)
         if not first:
             return
         if not quiet:
@@ -124,7 +155,7 @@ def run_job(name: str, kind: type[JobOptions], arguments: Mapping[str, Any]) -> 
             typer.echo(json.dumps(outcome.numbers, allow_nan=False))
 
     manners = {each: arguments[each] for each in ("ranks", "transport", "debug")}
-    with_world(command, body, **manners, check=options.check)
+    with_world(command, body, **manners, check=chosen.check)
 
 
 def _check_transport(transport: str) -> None:

@@ -7,24 +7,20 @@ from typing import Annotated
 import typer
 
 from collops.apps.lsm.options import Options
-from collops.cli import options as common
-from collops.cli.job import run_job
+from collops.cli.job import job
 
 __all__ = ["lsm"]
 
 _FILES, _IMAGE, _MADE, _METHOD = "Survey and velocity", "Image", "Made data", "Method"
-_DEFAULT = Options()
 
 
+@job(Options)
 def lsm(
     *,
-    ranks: common.Ranks = None,
-    transport: common.Transport = "auto",
-    iterations: common.Iterations = _DEFAULT.iterations,
     survey: Annotated[
         str | None,
         typer.Option(metavar="FILE.sgy", help="SEG-Y survey to migrate; else one is made.", rich_help_panel=_FILES),
-    ] = None,
+    ],
     velocity: Annotated[
         str | None,
         typer.Option(
@@ -33,24 +29,22 @@ def lsm(
             show_default="1500+0.6z for the synthetic survey",
             rich_help_panel=_FILES,
         ),
-    ] = None,
+    ],
     inline: Annotated[
         int | None,
         typer.Option(help="Inline of a SEG-Y velocity.", show_default="the middle one", rich_help_panel=_FILES),
-    ] = None,
-    nx: Annotated[int | None, typer.Option(help="Image points along the line.", rich_help_panel=_IMAGE)] = None,
-    nz: Annotated[int | None, typer.Option(help="Image points in depth.", rich_help_panel=_IMAGE)] = None,
-    dx: Annotated[float | None, typer.Option(help="Their spacing along the line, m.", rich_help_panel=_IMAGE)] = None,
-    dz: Annotated[float | None, typer.Option(help="Their spacing in depth, m.", rich_help_panel=_IMAGE)] = None,
-    x0: Annotated[float | None, typer.Option(help="Position of the first column, m.", rich_help_panel=_IMAGE)] = None,
-    shots: Annotated[int | None, typer.Option(help="Number of shots.", rich_help_panel=_MADE)] = None,
-    receivers: Annotated[int | None, typer.Option(help="Number of receivers.", rich_help_panel=_MADE)] = None,
-    samples: Annotated[int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)] = None,
-    noise: common.Noise = None,
-    seed: common.Seed = _DEFAULT.seed,
+    ],
+    nx: Annotated[int | None, typer.Option(help="Image points along the line.", rich_help_panel=_IMAGE)],
+    nz: Annotated[int | None, typer.Option(help="Image points in depth.", rich_help_panel=_IMAGE)],
+    dx: Annotated[float | None, typer.Option(help="Their spacing along the line, m.", rich_help_panel=_IMAGE)],
+    dz: Annotated[float | None, typer.Option(help="Their spacing in depth, m.", rich_help_panel=_IMAGE)],
+    x0: Annotated[float | None, typer.Option(help="Position of the first column, m.", rich_help_panel=_IMAGE)],
+    shots: Annotated[int | None, typer.Option(help="Number of shots.", rich_help_panel=_MADE)],
+    receivers: Annotated[int | None, typer.Option(help="Number of receivers.", rich_help_panel=_MADE)],
+    samples: Annotated[int | None, typer.Option(help="Samples of a trace, 4 ms each.", rich_help_panel=_MADE)],
     write_survey: Annotated[
         str | None, typer.Option(metavar="FILE.sgy", help="Write the survey to SEG-Y.", rich_help_panel=_MADE)
-    ] = None,
+    ],
     frequency: Annotated[
         float | None,
         typer.Option(
@@ -58,7 +52,7 @@ def lsm(
             show_default="from the data",
             rich_help_panel=_METHOD,
         ),
-    ] = None,
+    ],
     mute: Annotated[
         float | None,
         typer.Option(
@@ -66,7 +60,7 @@ def lsm(
             help="Zero what arrives before offset / SPEED (m/s) and one wavelet, as the direct wave does.",
             rich_help_panel=_METHOD,
         ),
-    ] = None,
+    ],
     mode: Annotated[
         str | None,
         typer.Option(
@@ -74,19 +68,8 @@ def lsm(
             show_default="eikonal",
             rich_help_panel=_METHOD,
         ),
-    ] = None,
-    damp: Annotated[
-        float, typer.Option(help="Damping relative to the operator's norm.", rich_help_panel=_METHOD)
-    ] = _DEFAULT.damp,
-    dtype: common.Dtype = _DEFAULT.dtype,
-    engine: common.Engine = _DEFAULT.engine,
-    checkpoint: common.Checkpoint = None,
-    every: common.Every = None,
-    resume: common.Resume = False,
-    out: common.Out = _DEFAULT.out,
-    as_json: common.Json = False,
-    quiet: common.Quiet = False,
-    debug: common.Debug = False,
+    ],
+    damp: Annotated[float, typer.Option(help="Damping relative to the operator's norm.", rich_help_panel=_METHOD)],
 ) -> None:
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
 
@@ -94,4 +77,3 @@ def lsm(
     --survey and --velocity it migrates yours. Writes image.png, convergence.png, result.zarr, and result.html, which
     shows it in a browser.
     """
-    run_job("lsm", Options, locals())

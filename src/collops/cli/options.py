@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 __all__ = [
-    "Checkpoint",
-    "CrosslineByte",
-    "Crosslines",
+    "FIRST",
+    "LAST",
+    "STACKED",
     "Debug",
     "Dtype",
     "Engine",
-    "Every",
-    "InlineByte",
-    "Inlines",
-    "Interval",
-    "Iterations",
     "Json",
-    "Noise",
     "Out",
     "Quiet",
     "Ranks",
-    "Resume",
     "Samples",
-    "Seed",
-    "Strength",
     "Transport",
-    "Volume",
-    "Wavelet",
 ]
 
 _DATA, _MADE, _METHOD, _CHECKPOINTS = "Data", "Made data", "Method", "Checkpoints"
@@ -122,3 +111,34 @@ Inlines = Annotated[
 ]
 Crosslines = Annotated[int | None, typer.Option(help="Crosslines; 1 makes a section.", rich_help_panel=_MADE)]
 Samples = Annotated[int | None, typer.Option(help="Samples of a trace.", rich_help_panel=_MADE)]
+
+FIRST: dict[str, Any] = {"ranks": Ranks, "transport": Transport, "iterations": Iterations}
+"""What every job is asked first, by the name of the argument."""
+
+LAST: dict[str, Any] = {
+    "noise": Noise,
+    "seed": Seed,
+    "dtype": Dtype,
+    "engine": Engine,
+    "checkpoint": Checkpoint,
+    "every": Every,
+    "resume": Resume,
+    "out": Out,
+    "as_json": Json,
+    "quiet": Quiet,
+    "debug": Debug,
+}
+"""What every job is asked last."""
+
+STACKED: dict[str, Any] = {
+    "volume": Volume,
+    "interval": Interval,
+    "inline_byte": InlineByte,
+    "crossline_byte": CrosslineByte,
+    "inlines": Inlines,
+    "crosslines": Crosslines,
+    "samples": Samples,
+    "wavelet": Wavelet,
+    "strength": Strength,
+}
+"""What jobs on stacked data are asked."""

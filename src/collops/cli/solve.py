@@ -7,24 +7,20 @@ from typing import Annotated
 import typer
 
 from collops.apps.solve.options import Options
-from collops.cli import options as common
-from collops.cli.job import run_job
+from collops.cli.job import job
 
 __all__ = ["solve"]
 
 _SYSTEM, _METHOD = "System", "Method"
-_DEFAULT = Options()
 
 
+@job(Options)
 def solve(
     *,
-    ranks: common.Ranks = None,
-    transport: common.Transport = "auto",
-    iterations: common.Iterations = _DEFAULT.iterations,
     matrix: Annotated[
         str | None,
         typer.Option(metavar="FILE.mtx", help="Matrix Market file; else a mesh is made.", rich_help_panel=_SYSTEM),
-    ] = None,
+    ],
     rhs: Annotated[
         str | None,
         typer.Option(
@@ -33,19 +29,17 @@ def solve(
             show_default="the matrix times ones",
             rich_help_panel=_SYSTEM,
         ),
-    ] = None,
+    ],
     points: Annotated[
         int | None,
         typer.Option(help="Inner points of the made mesh.", show_default="8000", rich_help_panel=_SYSTEM),
-    ] = None,
-    noise: common.Noise = None,
-    seed: common.Seed = _DEFAULT.seed,
+    ],
     method: Annotated[
         str | None,
         typer.Option(
             help="cg, cgls or lsqr.", show_default="cg for a symmetric matrix, else lsqr", rich_help_panel=_METHOD
         ),
-    ] = None,
+    ],
     partition: Annotated[
         str | None,
         typer.Option(
@@ -54,23 +48,11 @@ def solve(
             show_default="metis where pymetis is installed",
             rich_help_panel=_METHOD,
         ),
-    ] = None,
-    tol: Annotated[
-        float, typer.Option(help="Stop at this residual, relative to the first.", rich_help_panel=_METHOD)
-    ] = _DEFAULT.tol,
-    dtype: common.Dtype = _DEFAULT.dtype,
-    engine: common.Engine = _DEFAULT.engine,
-    checkpoint: common.Checkpoint = None,
-    every: common.Every = None,
-    resume: common.Resume = False,
-    out: common.Out = _DEFAULT.out,
-    as_json: common.Json = False,
-    quiet: common.Quiet = False,
-    debug: common.Debug = False,
+    ],
+    tol: Annotated[float, typer.Option(help="Stop at this residual, relative to the first.", rich_help_panel=_METHOD)],
 ) -> None:
     """Solve a sparse linear system with CG, CGLS or LSQR, its rows ordered to cut communication.
 
     Without a file it makes a Poisson problem on an unstructured mesh in a cube. With --matrix it solves yours.
     Writes image.png (who has which rows, and where entries are), convergence.png and result.zarr.
     """
-    run_job("solve", Options, locals())
