@@ -203,14 +203,14 @@ def test_all_find_the_same_minimum(comm):
     g = L1(weight)
     exact = ista(case.op, case.yd, niter=5000, eps=2 * weight, tol=1e-14).x.gather()
     assert 0 < np.count_nonzero(exact) < 6
-    f, zero = L2(case.op, case.yd, niter=12), case.x0d * 0
+    f, zero = L2(case.op, case.yd, niter=8), case.x0d * 0
     every = {
-        "gradient": proximal_gradient(f, g, zero, tau=0.9 / case.norm**2, niter=300, acceleration="fista"),
-        "backtracking": proximal_gradient(f, g, zero, niter=300),
-        "admm": admm(f, g, zero, 0.05, niter=200),
-        "linearized": linearized_admm(g, L2(b=case.yd), case.op, zero, 1.0, 0.9 / case.norm**2, niter=600),
-        "admm_l2": admm_l2(g, case.op, case.yd, Identity(case.op.domain, comm=comm), zero, 0.05, niter=200),
-        "primal_dual": primal_dual(g, L2(b=case.yd), case.op, zero, 0.9 / case.norm, 1 / case.norm, niter=600),
+        "gradient": proximal_gradient(f, g, zero, tau=0.9 / case.norm**2, niter=150, acceleration="fista"),
+        "backtracking": proximal_gradient(f, g, zero, niter=200),
+        "admm": admm(f, g, zero, 0.05, niter=80),
+        "linearized": linearized_admm(g, L2(b=case.yd), case.op, zero, 1.0, 0.9 / case.norm**2, niter=400),
+        "admm_l2": admm_l2(g, case.op, case.yd, Identity(case.op.domain, comm=comm), zero, 0.05, niter=80),
+        "primal_dual": primal_dual(g, L2(b=case.yd), case.op, zero, 0.9 / case.norm, 1 / case.norm, niter=300),
     }
     for name, result in every.items():
         np.testing.assert_allclose(result.x.gather(), exact, rtol=0, atol=1e-6, err_msg=name)
