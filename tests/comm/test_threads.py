@@ -31,13 +31,11 @@ def blas(monkeypatch):
 def test_blas_gets_the_share_of_its_rank_never_more(blas, monkeypatch):
     if any(library.num_threads != 2 for library in blas):
         pytest.skip("this BLAS was built for one thread")
-    threads.limit_blas(2.0)
-    threads.limit_blas(5.0)
-    assert [library.num_threads for library in blas] == [2] * len(blas)
-    for name in SAID:
-        monkeypatch.delenv(name, raising=False)
-    threads.limit_blas(2 / 3)
-    assert [library.num_threads for library in blas] == [1] * len(blas)
+    for share, expected in ((2.0, 2), (5.0, 2), (2 / 3, 1), (2.0, 1)):
+        for name in SAID:
+            monkeypatch.delenv(name, raising=False)  # set for libraries that are loaded later
+        threads.limit_blas(share)
+        assert [library.num_threads for library in blas] == [expected] * len(blas)
 
 
 @pytest.mark.serial
