@@ -27,6 +27,7 @@ class Control(Ranks):
             return [json.loads(text)]
         return [json.loads(each) for each in gather_texts(text, self._begin(), self.size)]
 
+    @collective
     def check(self, error: Exception | None) -> None:
         """Raise on every rank if any rank passes an error; return if all pass ``None``.
 
@@ -59,6 +60,7 @@ class Control(Ranks):
         if self.size > 1:
             agree(what, json.dumps(value, sort_keys=True, default=str), self._begin(), self.size)
 
+    @collective
     def announce(self, call: str, **facts: Any) -> None:
         """Agree on a call that no message of this communicator makes, where ``COLLOPS_CHECK`` is on; else do nothing.
 
@@ -80,6 +82,7 @@ class Control(Ranks):
             text = ", ".join(f"{name} {value}" for name, value in facts.items())
             self.calls.collective(f"{call} ({text})" if text else call, {"call": call, **facts})
 
+    @collective
     def barrier(self) -> None:
         """Return when every rank has called it."""
         if messages.active:

@@ -20,7 +20,6 @@ from collops.comm.buffers import check_kind
 from collops.errors import (
     REFUSALS,
     CommunicationError,
-    CommunicationTimeout,
     InputError,
     LayoutError,
     UnsupportedTypeError,
@@ -258,8 +257,6 @@ def allocate(
     comm.check(error)
     assert wanted is not None
     shape, dtype, chosen = wanted
-    if not chosen.keeps:
-        raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
     if comm.size == 1:
         made: Symmetric = _Alone(comm, shape, dtype, signals, chosen)
     else:
@@ -288,6 +285,8 @@ def _wanted(shape: Any, dtype: Any, engine_name: str | None, signals: int) -> tu
         raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
     check_kind(dtype)
     chosen = engine(engine_name)
+    if not chosen.keeps:
+        raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
     if nbytes_of(shape, dtype) + 8 * signals > memory_of(chosen):
         raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")
     return shape, dtype, chosen
@@ -311,5 +310,5 @@ def _free_all() -> None:
         while _live:
             _live[-1].comm.barrier()
             _live[-1].free()
-    except CommunicationTimeout:
+    except CommunicationError:
         _live.clear()  # ranks are missing, so nothing collective can be done any more
