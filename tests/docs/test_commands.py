@@ -24,7 +24,6 @@ pytestmark = pytest.mark.serial
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LAUNCHER = r"(?:COLLOPS_\S+ )*(?:(?:mpiexec|mpirun|srun) -n \d+ )?"
-HERE = ("COLLOPS_CHECK", "COLLOPS_PROFILE")  # settings that need no device
 FIRST_PROGRAM = blocks(ROOT / "docs" / "first-steps.md", "python")[0]
 
 
@@ -33,10 +32,12 @@ def first_program(folder: Path, ranks: int) -> None:
     """Run the first program once, with all settings that pages put before it."""
     (folder / "program.py").write_text(FIRST_PROGRAM, "utf-8")
     started = [mpiexec(), "-n", str(ranks)] if ranks > 1 else []
+    settings = dict(setting.split("=", 1) for setting in SETTINGS)
+    assert len(settings) == len(SETTINGS), "pages give one variable two values: run the program once for each"
     done = subprocess.run(
         [*started, sys.executable, "program.py"],
         cwd=folder,
-        env=environment() | dict(setting.split("=", 1) for setting in SETTINGS),
+        env=environment() | settings,
         capture_output=True,
         text=True,
         timeout=60,
@@ -51,7 +52,6 @@ def runs_first_program(command: str, folder: Path) -> None:
     shared = folder.parent / "program"
     shared.mkdir(exist_ok=True)
     first_program(shared, 2 if "mpiexec" in command else 1)
-    assert {word for word in command.split() if word.startswith("COLLOPS_")} <= SETTINGS
     for name in re.findall(r"(?:trace|json)=([\w.]+)", command):
         assert (shared / name).stat().st_size > 0
 
@@ -115,7 +115,7 @@ TABLE = [
     (r"COLLOPS_PROFILE=nvtx nsys .*", is_not_run, "needs NVIDIA's profiler"),
 ]
 COMMANDS = sorted({command for path in PAGES for command in commands(path)})
-SETTINGS = {word for each in COMMANDS if "program.py" in each for word in each.split() if word.startswith(HERE)}
+SETTINGS = {word for each in COMMANDS if re.fullmatch(TABLE[0][0], each) for word in each.split() if "=" in word}
 SCRIPTS = [pytest.param(path, text, id=f"{path.stem}-{n}") for path in PAGES for n, text in enumerate(scripts(path))]
 
 
