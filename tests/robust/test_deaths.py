@@ -28,7 +28,7 @@ for turn in range(1_000_000):
         pathlib.Path({mark!r}).touch()
         {death}
 """
-# What a rank says that can still say something. Exit codes are the launcher's: its own, a rank's, or of those it killed.
+# What a rank says that still can. Exit codes are the launcher's: its own, a rank's, or of those that it killed.
 DEATHS = {
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", ""),
     "left": ("os._exit(3)", ""),
