@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import collops
+from collops.apps.arrays import open_npy
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.csr.market import read_matrix
 
@@ -107,6 +108,14 @@ def test_the_other_interface_says_what_is_no_array_or_operator(comm):
     ):
         with pytest.raises(UnsupportedTypeError):
             call()
+
+
+@pytest.mark.serial
+def test_files_that_begin_as_archives_are_refused(tmp_path):
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"PK\x03\x04" + bytes(60))
+    with pytest.raises(InputError, match="no NumPy file"):
+        open_npy(path)
 
 
 @pytest.mark.serial

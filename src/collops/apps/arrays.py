@@ -5,6 +5,7 @@ from __future__ import annotations
 import tokenize
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def open_npy(path: Path) -> np.ndarray:
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as problem:
+    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError, BadZipFile) as problem:
         raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")
