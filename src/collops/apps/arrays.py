@@ -5,7 +5,6 @@ from __future__ import annotations
 import tokenize
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -99,10 +98,12 @@ def open_npy(path: Path) -> np.ndarray:
         If it is missing or damaged, or holds objects or several arrays.
     """
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError, BadZipFile) as problem:
+        with path.open("rb") as file:
+            is_archive = file.read(2) == b"PK"  # which NumPy would leave open
+        array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as problem:
         raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
-    if not isinstance(array, np.ndarray):
+    if array is None:
         raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")
     return array
 
