@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from collops.backend import Engine
 from collops.jax_engine.namespace import namespace
@@ -48,7 +49,7 @@ class JaxEngine(Engine):
     def linear(self, forward: Any, adjoint: Any, array: Any, shape: Any) -> Any:
         """Return ``forward(array)``; while a program is traced, as a map whose transpose is `adjoint`."""
         value = value_of(array)
-        if not isinstance(value, jax.core.Tracer):
+        if not isinstance(value, Tracer):
             return forward(array)
         maps = [functools.partial(_of_values, function) for function in (forward, adjoint)]
         linear_map = importlib.import_module("collops.jax.linear_map").linear_map
