@@ -53,7 +53,10 @@ def test_starting_model_with_damping_reaches_the_minimum(comm):
 def test_stops_where_pylops_stops(comm):
     op, serial, y, yd = problem("vstack", comm, "f8")
     stops = [{"tol": tol} for tol in (1e30, 1.0, 1e-3, 1e-20)]
-    stops += [{"rtol": 0.8, "tol": 0}, {"rtol1": 0.8, "tol": 0}, {"rtol1": 0.999, "tol": 0}]
+    # The data do not fit: how far the residual can fall depends on the number of ranks.
+    cost = basic.cgls(serial, y, niter=4, tol=0)[-1]
+    third = (cost[2] + cost[3]) / 2 / cost[0]
+    stops += [{"rtol": third, "tol": 0}, {"rtol1": third, "tol": 0}, {"rtol1": 0.999, "tol": 0}]
     for stop in stops:
         result = cgls(op, yd, niter=50, **stop)
         x, _, iterations, *_ = basic.cgls(serial, y, niter=50, **stop)
