@@ -44,7 +44,7 @@ def with_noise(
         for number, values in zip(numbers, noisy, strict=True):
             generator = np.random.default_rng([seed, number])
             values += (deviation * generator.standard_normal(values.shape)).astype(values.dtype)
-    norm = sum(_square(a - b) for a, b in zip(noisy, clean, strict=True))
+    norm = sum((_square(a - b) for a, b in zip(noisy, clean, strict=True)), 0.0)
     return noisy, float(np.sqrt(comm.allreduce(np.array(norm))[()]))
 
 
