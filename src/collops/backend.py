@@ -92,6 +92,21 @@ class Engine:
         return forward(array)
 
 
+class _NumpyEngine(Engine):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("numpy", np, "host")
+
+    def adopt(self, array: Any) -> Any:
+        # Matrices have a product of their own, and masked arrays sums; memory maps are kept as what they are of.
+        if type(array) is np.ndarray or isinstance(array, np.generic):
+            return array
+        if np.ma.is_masked(array):
+            raise UnsupportedTypeError("an array with masked elements has no value there: give it some with filled()")
+        return np.asarray(array)
+
+
 class _CupyEngine(Engine):
     __slots__ = ()
 
@@ -112,7 +127,7 @@ def _jax_engine() -> Engine:
     return importlib.import_module("collops.jax_engine").JaxEngine()
 
 
-_NUMPY = Engine("numpy", np, "host")
+_NUMPY = _NumpyEngine()
 _hooks: dict[str, list[Callable[[], None]]] = {}
 _MAKERS = {"cupy": _CupyEngine, "jax": _jax_engine}
 _engines: dict[str, Engine] = {"numpy": _NUMPY}

@@ -7,10 +7,10 @@ import operator
 import numpy as np
 import pytest
 
+import collops
 import collops.array as ca
 from collops import profile
 from collops.array import DistributedArray, Layout
-from collops.array.creation import _comm
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from tests.array.cases import HALF, INEXACT, WHOLE, dtype_of, layouts, masks, values
 
@@ -70,7 +70,7 @@ def test_filled_arrays(comm, name):
         assert ca.empty(layout, dtype=name).dtype == dtype
     x = ca.ones((5, 3), dtype=name)
     assert x.layout is Layout.split((5, 3), comm.size)
-    assert x.comm is _comm(None) is comm
+    assert x.comm is collops.world() is comm
     with profile.count_messages() as messages:
         like = [ca.zeros_like(x), ca.ones_like(x, "float32"), ca.full_like(x, 1), ca.empty_like(x)]
     assert messages.total == 0
@@ -92,6 +92,29 @@ def test_creation_refuses_nonsense(comm):
         ca.from_global(np.zeros(4), Layout.split(5, comm.size))
     with pytest.raises(LayoutError, match="local array has the shape"):
         DistributedArray(Layout.split(5, comm.size), comm, np.zeros(9))
+
+
+def test_numbers_in_another_byte_order(comm):
+    given = np.arange(7.0).astype(">f8")
+    x = ca.from_global(given, comm=comm)
+    assert x.dtype == ca.zeros(3, dtype=">f8").dtype == ca.full(3, given[1:2].reshape(())).dtype == np.float64
+    np.testing.assert_array_equal(x.gather(), given)
+    for local in (lambda: ca.from_local(given), lambda: ca.from_local(given, Layout.replicated(7, comm.size))):
+        with pytest.raises(UnsupportedTypeError, match=r"astype\('float64'\)"):
+            local()
+
+
+def test_arrays_of_numpy_that_are_more_than_arrays(comm):
+    square = np.arange(4.0).reshape(2, 2)
+    for given in (square.view(np.matrix), np.ma.array(square)):
+        for x in (ca.from_local(given, comm=comm), ca.from_global(given, comm=comm)):
+            assert type(x.local_array) is np.ndarray
+            np.testing.assert_array_equal((x * x).local_array, x.local_array**2)
+    assert np.shares_memory(ca.from_local(square.view(np.matrix), comm=comm).local_array, square)
+    holes = np.ma.array(square, mask=square > 2)
+    for make in (lambda: ca.from_local(holes, comm=comm), lambda: ca.from_global(holes, comm=comm)):
+        with pytest.raises(UnsupportedTypeError, match="filled"):
+            make()
 
 
 def test_from_local(comm):

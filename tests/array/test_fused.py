@@ -129,6 +129,20 @@ def test_axpby_with_strides_and_shared_memory(comm):
     np.testing.assert_allclose(target.local_array, expected)
 
 
+@pytest.mark.parametrize("size", [9, 50_000])
+def test_axpby_into_memory_that_blas_cannot_write(comm, size):
+    x = ca.ones(Layout.replicated(size, comm.size), comm=comm)
+    y = DistributedArray(x.layout, comm, np.zeros(8 * size + 1, np.uint8)[1:].view(np.float64))
+    assert not y.local_array.flags.aligned
+    ca.axpby(2.0, x, 1.0, y, out=y)
+    np.testing.assert_array_equal(y.local_array, 2.0)
+    y.local_array = np.zeros(size)
+    y.local_array.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        ca.axpby(2.0, x, 1.0, y, out=y)
+    assert not y.local_array.any()
+
+
 def test_axpby_of_stacks(comm):
     leaves = [ca.random(layout, comm=comm) for layout in [*layouts((4, 3), comm.size), Layout.split(5, comm.size)]]
     x = StackedArray([leaves[0], StackedArray(leaves[1:])])

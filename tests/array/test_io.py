@@ -132,10 +132,14 @@ def test_files_of_others_and_bad_files(comm, folder):
     a = values((6, 2), "float32")
     if comm.rank == 0:
         zarr.create_array(folder / "plain", data=a)
+        zarr.create_array(folder / "swapped", data=a.astype(a.dtype.newbyteorder()))
         (folder / "broken").mkdir()
         (folder / "broken" / "zarr.json").write_text("{")
     comm.barrier()
-    np.testing.assert_array_equal(ca.load(folder / "plain", comm=comm).gather(), a)
+    for name in ("plain", "swapped"):
+        x = ca.load(folder / name, comm=comm)
+        assert x.dtype == np.float32
+        np.testing.assert_array_equal(x.gather(), a)
     with pytest.raises(InputError, match="no Zarr 3 store"):
         ca.load(folder / "missing", comm=comm)
     with pytest.raises(InputError):

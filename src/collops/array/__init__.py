@@ -1,20 +1,9 @@
 """Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
 
+from collops.array.alike import empty_like, full_like, ones_like, where, zeros_like
 from collops.array.coefficients import Finite
-from collops.array.creation import (
-    empty,
-    empty_like,
-    from_global,
-    from_local,
-    full,
-    full_like,
-    ones,
-    ones_like,
-    random,
-    where,
-    zeros,
-    zeros_like,
-)
+from collops.array.conversion import from_global, from_local
+from collops.array.creation import empty, full, ones, random, zeros
 from collops.array.distributed import DistributedArray
 from collops.array.fused import Scalars, axpby, divide, dots, go_and_turn, shared
 from collops.array.io import load, save

@@ -1,9 +1,9 @@
-"""Ways to make distributed arrays: filled, random, from a global array, from local ones, and like another."""
+"""Ways to make distributed arrays of a layout: zeros, ones, one number, random numbers, or whatever memory holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -11,66 +11,20 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
 from collops.array.random_numbers import child_seed, fill_random
-from collops.array.redistribute import moved, on_root
 from collops.array.room import check_room
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
-from collops.backend import Engine, engine_of
+from collops.backend import Engine
 from collops.backend import engine as find_engine
-from collops.comm.agreement import described, raise_together
-from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
+from collops.comm.given import communicator_or_world
+from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = [
-    "empty",
-    "empty_like",
-    "from_global",
-    "from_local",
-    "full",
-    "full_like",
-    "ones",
-    "ones_like",
-    "random",
-    "where",
-    "zeros",
-    "zeros_like",
-]
+__all__ = ["check_number", "empty", "full", "ones", "random", "zeros"]
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
-Array = TypeVar("Array", DistributedArray, StackedArray)
-
-
-def _made(
-    layout: Layout | StackedLayout | Shape,
-    comm: Communicator | None,
-    engine: Engine | str | None,
-    dtype: np.dtype,
-    make: Callable[[Engine, Layout, int, int], Any],
-    number: int = 0,
-) -> Any:
-    """Make the array of a layout (or a shape, split along axis 0) from ``make(engine, layout, rank, leaf_number)``."""
-    comm = _comm(comm)
-    chosen = engine if isinstance(engine, Engine) else find_engine(engine)
-    if isinstance(layout, StackedLayout):
-        parts = []
-        for part in layout:
-            parts.append(_made(part, comm, chosen, dtype, make, number))
-            number += 1 if isinstance(part, Layout) else len(part.leaves)
-        return StackedArray(parts)
-    if not isinstance(layout, Layout):
-        layout = Layout.split(layout, comm.size)
-    elif layout.ranks != comm.size:
-        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
-    check_room(layout, dtype, chosen)
-    return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))
-
-
-def _comm(comm: Communicator | None) -> Communicator:
-    from collops.comm.given import communicator_or_world
-
-    return communicator_or_world(comm)
 
 
 def zeros(
@@ -182,8 +136,8 @@ def full(
     >>> collops.full(3, 2.5).gather()
     array([2.5, 2.5, 2.5])
     """
-    _check_number(value)
-    kind = np.asarray(value).dtype if dtype is None else as_dtype(dtype)
+    check_number(value)
+    kind = as_dtype(np.asarray(value).dtype if dtype is None else dtype)
     return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, kind))
 
 
@@ -238,260 +192,39 @@ def random(
     return _made(layout, comm, engine, element, make)
 
 
-def from_global(
-    values: Any,
-    layout: Layout | None = None,
-    *,
-    comm: Communicator | None = None,
-    root: int | None = None,
-    dtype: Any = None,
-    engine: Engine | str | None = None,
-) -> DistributedArray:
-    """Distribute a global array. Without `root` no message is sent.
-
-    Parameters
-    ----------
-    values : array_like
-        The whole array, equal on every rank; with `root`, used there only.
-    layout : Layout, optional
-        By default split along axis 0.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    root : int, optional
-        The one rank that has `values`. Collective then: one metadata message, and one exchange of the parts.
-    dtype : dtype, optional
-        By default that of `values`.
-    engine : str or Engine, optional
-        By default the engine of `values`.
-
-    Returns
-    -------
-    DistributedArray
-        With its own memory.
+def check_number(value: Any) -> None:
+    """Refuse what is no number to fill an array with.
 
     Raises
     ------
-    LayoutError
-        If `layout` has another shape, or is for another number of ranks.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> x = collops.from_global(np.arange(4))
-    >>> x.gather()
-    array([0, 1, 2, 3])
-    """
-    comm = _comm(comm)
-    if root is not None and not 0 <= root < comm.size:
-        raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
-    element = None if dtype is None else as_dtype(dtype)
-    if root is None:
-        layout = _fitting(layout, np.shape(values), comm)
-        part = (values if hasattr(values, "dtype") else np.asarray(values))[layout.slices(comm.rank)]
-        return DistributedArray(layout, comm, _owned(part, element, engine))
-    # The root's description, or what is wrong with it, goes to all before anything else.
-    whole, description, error = None, None, None
-    if comm.rank == root:
-        try:
-            whole = _owned(values if hasattr(values, "dtype") else np.asarray(values), element, engine)
-            description = [list(whole.shape), whole.dtype.name, engine_of(whole).name]
-            _fitting(layout, whole.shape, comm)
-        except REFUSALS as problem:
-            error = problem
-    reports = comm.allgather_metadata([description, described(error)])
-    given, problem = reports[root]
-    if problem is not None:
-        raise_together(error, [None if rank != root else problem for rank in range(comm.size)])
-    shape, name, engine_name = tuple(given[0]), given[1], given[2]
-    layout = _fitting(layout, shape, comm)
-    source = on_root(layout, root)
-    xp = find_engine(engine_name).xp
-    if whole is None:
-        whole = xp.empty(source.local_shape(comm.rank), as_dtype(name))
-    return DistributedArray(layout, comm, moved(whole, source, layout, comm, xp))
-
-
-def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:
-    if layout is None:
-        return Layout.split(shape, comm.size)
-    if not isinstance(layout, Layout):
-        raise LayoutError(f"expected a layout, not {type(layout).__module__}.{type(layout).__qualname__}")
-    if layout.shape != tuple(shape):
-        raise LayoutError(f"an array of shape {tuple(shape)} does not fit the layout {layout}")
-    if layout.ranks != comm.size:
-        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
-    return layout
-
-
-def _owned(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> Any:
-    """Return a contiguous copy in the engine asked for."""
-    current = engine_of(part)
-    target = current if engine is None else engine if isinstance(engine, Engine) else find_engine(engine)
-    own = as_dtype(part.dtype)
-    kind = own if dtype is None else dtype
-    if target is current:
-        return target.xp.array(part, dtype=kind, copy=True, order="C")
-    return target.from_host(np.ascontiguousarray(current.to_host(part), kind))
-
-
-def from_local(
-    local_array: Any,
-    layout: Layout | None = None,
-    *,
-    comm: Communicator | None = None,
-    axis: int = 0,
-    mask: Sequence[SupportsIndex] | None = None,
-) -> DistributedArray:
-    """Wrap arrays that the ranks have already. Collective: one metadata message.
-
-    Parameters
-    ----------
-    local_array : array
-        This rank's part; kept, not copied.
-    layout : Layout, optional
-        By default the parts follow each other along `axis`, and may differ in extent there.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    axis : int, optional
-        See `layout`.
-    mask : sequence of int, optional
-        Group number of each rank, for reductions within groups; not together with `layout`.
-
-    Raises
-    ------
-    LayoutError
-        On every rank, if the parts do not fit together or do not fit `layout`.
     UnsupportedTypeError
-        On every rank, if one of them is no array.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> comm = collops.world()
-    >>> x = collops.from_local(np.full(2, comm.rank))
-    >>> x.shape == (2 * comm.size,)
-    True
+        For arrays, which would fit some ranks' parts, and for what NumPy would take for true or false.
     """
-    comm = _comm(comm)
-    if layout is None:
-        return DistributedArray(Layout._from_local(lambda: _shape_of(local_array), comm, axis, mask), comm, local_array)
-    if mask is not None:
-        raise LayoutError("give the mask to the layout, not both to from_local")
-    array, error = None, None
-    try:
-        array = DistributedArray(layout, comm, local_array)
-    except REFUSALS as problem:
-        error = problem
-    comm.check(error)
-    return array  # pyright: ignore[reportReturnType] - check has raised where there is none
-
-
-def _shape_of(local_array: Any) -> tuple[int, ...]:
-    engine_of(local_array)
-    as_dtype(local_array.dtype)
-    return tuple(local_array.shape)
-
-
-def empty_like(x: Array, dtype: Any = None) -> Array:
-    """Return an array of arbitrary values with layout, engine and (by default) dtype of `x`. No messages.
-
-    Examples
-    --------
-    >>> import collops
-    >>> x = collops.ones((4, 2), dtype="float32")
-    >>> collops.empty_like(x).dtype
-    dtype('float32')
-    """
-    return _like(x, dtype, lambda xp, local, kind: xp.empty(local.shape, kind))
-
-
-def zeros_like(x: Array, dtype: Any = None) -> Array:
-    """Return zeros with layout, engine and (by default) dtype of `x`. No messages.
-
-    Examples
-    --------
-    >>> import collops
-    >>> collops.zeros_like(collops.ones(3)).gather()
-    array([0., 0., 0.])
-    """
-    return _like(x, dtype, lambda xp, local, kind: xp.zeros(local.shape, kind))
-
-
-def ones_like(x: Array, dtype: Any = None) -> Array:
-    """Return ones with layout, engine and (by default) dtype of `x`. No messages.
-
-    Examples
-    --------
-    >>> import collops
-    >>> from collops.array import ones_like
-    >>> ones_like(collops.zeros(3)).gather()
-    array([1., 1., 1.])
-    """
-    return _like(x, dtype, lambda xp, local, kind: xp.ones(local.shape, kind))
-
-
-def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
-    """Return a filled array with layout, engine and (by default) dtype of `x`. No messages.
-
-    Examples
-    --------
-    >>> import collops
-    >>> from collops.array import full_like
-    >>> full_like(collops.zeros(3), 2.5).gather()
-    array([2.5, 2.5, 2.5])
-    """
-    _check_number(value)
-    return _like(x, dtype, lambda xp, local, kind: xp.full(local.shape, value, kind))
-
-
-def _check_number(value: Any) -> None:
-    """Refuse arrays, which would fit some ranks' parts, and what NumPy would take for true or false."""
     plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a device's number stays where it is
     if np.ndim(plain) or getattr(value, "ndim", 0) or np.asarray(plain).dtype.kind not in "biufc":
         raise UnsupportedTypeError(f"an array is filled with a number, not {type(value).__qualname__}")
 
 
-def _like(x: Any, dtype: Any, make: Callable[[Any, Any, Any], Any]) -> Any:
-    if isinstance(x, StackedArray):
-        return x._like([_like(part, dtype, make) for part in x.arrays])
-    if not isinstance(x, DistributedArray):
-        raise UnsupportedTypeError(f"expected a distributed array, not {type(x).__module__}.{type(x).__qualname__}")
-    kind = x.dtype if dtype is None else as_dtype(dtype)
-    return x._like(make(x.engine.xp, x.local_array, kind))
-
-
-def where(condition: Any, x: Any, y: Any) -> Any:
-    """Return elements of `x` where `condition` is true, else of `y`. No messages.
-
-    Parameters
-    ----------
-    condition : DistributedArray or StackedArray
-        Of booleans.
-    x, y : array like `condition`, or number
-        What to choose from.
-
-    Raises
-    ------
-    LayoutError
-        If layouts differ.
-    UnsupportedTypeError
-        For plain arrays.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> x = collops.from_global(np.array([-1.0, 2.0, -3.0]))
-    >>> collops.where(x > 0, x, 0).gather()
-    array([0., 2., 0.])
-    """
-    if isinstance(condition, StackedArray):
-        columns = [condition._operands(value) for value in (x, y)]
-        if any(column is NotImplemented for column in columns):
-            raise UnsupportedTypeError("where chooses from distributed arrays and numbers")
-        return condition._like([where(c, *both) for c, *both in zip(condition, *columns, strict=True)])
-    if not isinstance(condition, DistributedArray):
-        raise UnsupportedTypeError("the condition of where is a distributed array; for plain ones use numpy.where")
-    return condition._choose(x, y)
+def _made(
+    layout: Layout | StackedLayout | Shape,
+    comm: Communicator | None,
+    engine: Engine | str | None,
+    dtype: np.dtype,
+    make: Callable[[Engine, Layout, int, int], Any],
+    number: int = 0,
+) -> Any:
+    """Make the array of a layout (or a shape, split along axis 0) from ``make(engine, layout, rank, leaf_number)``."""
+    comm = communicator_or_world(comm)
+    chosen = engine if isinstance(engine, Engine) else find_engine(engine)
+    if isinstance(layout, StackedLayout):
+        parts = []
+        for part in layout:
+            parts.append(_made(part, comm, chosen, dtype, make, number))
+            number += 1 if isinstance(part, Layout) else len(part.leaves)
+        return StackedArray(parts)
+    if not isinstance(layout, Layout):
+        layout = Layout.split(layout, comm.size)
+    elif layout.ranks != comm.size:
+        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+    check_room(layout, dtype, chosen)
+    return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 import numpy as np
 
 from collops.array import fused, reductions
-from collops.array.dtypes import as_dtype
+from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.elementwise import Arithmetic, check_alike, check_ufunc, local_operand
 from collops.array.halo import extended_array
 from collops.array.layout import Layout
@@ -63,6 +63,8 @@ class DistributedArray(Arithmetic):
     ------
     LayoutError
         If `local_array` has not the shape that `layout` gives this rank, or `comm` has another number of ranks.
+    UnsupportedTypeError
+        If `local_array` is no array, or has another byte order than this machine's.
 
     Notes
     -----
@@ -90,6 +92,7 @@ class DistributedArray(Arithmetic):
 
     def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
         self.engine = engine_of(local_array)
+        check_byte_order(local_array.dtype)
         self._plan = reduction_plan(layout, comm)
         if tuple(local_array.shape) != layout.local_shape(comm.rank):
             raise LayoutError(
@@ -199,7 +202,8 @@ class DistributedArray(Arithmetic):
         Raises
         ------
         UnsupportedTypeError
-            For methods such as ``reduce``, for matmul, for plain arrays, and where the engine lacks the function.
+            For methods such as ``reduce``, for matmul, for plain arrays, and where the engine lacks the function, or
+            functions of some elements only (``where=``, which NumPy has).
         """
         outs = arguments.pop("out", None)
         check_ufunc(ufunc, method, outs)
@@ -210,6 +214,10 @@ class DistributedArray(Arithmetic):
         if any(operand is NotImplemented for operand in operands):
             return NotImplemented
         if "where" in arguments:
+            if self.engine.name != "numpy":
+                raise UnsupportedTypeError(
+                    f"functions of the engine {self.engine.name} take no where=; collops.where chooses from results"
+                )
             arguments["where"] = local_operand(self, arguments["where"])
             if arguments["where"] is NotImplemented:
                 return NotImplemented

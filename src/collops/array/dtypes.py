@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from collops.errors import InputError
+from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["accumulator", "as_dtype", "combined", "is_half", "real_of"]
+__all__ = ["accumulator", "as_dtype", "check_byte_order", "combined", "is_half", "real_of"]
 
 
 def as_dtype(dtype: Any) -> np.dtype:
-    """Return the NumPy dtype called `dtype`; ``"bfloat16"`` is the one of ml_dtypes.
+    """Return the NumPy dtype called `dtype`, in this machine's byte order; ``"bfloat16"`` is the one of ml_dtypes.
 
     Raises
     ------
@@ -32,7 +32,20 @@ def as_dtype(dtype: Any) -> np.dtype:
         raise InputError(f"{dtype!r} is no dtype: {error}") from None
     if found.kind not in "biufc" and found.name != "bfloat16":
         raise InputError(f"arrays hold booleans, integers, real or complex numbers, not {found}")
-    return found
+    return found if found.isnative else found.newbyteorder("=")
+
+
+def check_byte_order(dtype: np.dtype) -> None:
+    """Refuse numbers as another machine would store them: neither BLAS nor wires would see that.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If their byte order is not this machine's.
+    """
+    if not dtype.isnative:
+        native = dtype.newbyteorder("=")
+        raise UnsupportedTypeError(f"an array of dtype {dtype} has another byte order: make it astype({native.name!r})")
 
 
 @lru_cache(maxsize=64)

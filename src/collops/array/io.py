@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.array.creation import _comm
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
@@ -23,6 +22,7 @@ from collops.array.stacked_layout import StackedLayout
 from collops.array.store import VERSION, Saved, write_store
 from collops.backend import Engine
 from collops.backend import engine as find_engine
+from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, CollopsError, InputError, LayoutError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def load(
     >>> collops.load(f"{folder}/x.zarr").gather()
     array([1., 1., 1.])
     """
-    comm = _comm(comm)
+    comm = communicator_or_world(comm)
     target = engine if isinstance(engine, Engine) else find_engine(engine)
     result, error = None, None
     try:
@@ -156,8 +156,9 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
             raise LayoutError(f"a stored array of shape {node.shape} does not fit {chosen} on {comm.size} ranks")
         check_room(chosen, node.dtype, engine)
         check_room(Layout.replicated(node.chunks, comm.size), node.dtype, engine)  # they are read as wholes
-        values = np.ascontiguousarray(np.asarray(node[chosen.slices(comm.rank)]))
-        return chosen, engine.from_host(values.view(as_dtype(about.get("dtype", str(node.dtype)))))
+        values = np.asarray(node[chosen.slices(comm.rank)])
+        values = np.ascontiguousarray(values, as_dtype(values.dtype))
+        return chosen, engine.from_host(values.view(as_dtype(about["dtype"])) if "dtype" in about else values)
     kind = about.get("kind")
     names = sorted(node.keys())
     if kind == "stacked":

@@ -10,7 +10,7 @@ import math
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -23,6 +23,7 @@ from collops.array.layout_arguments import (
     checked_axes,
     complete_shape,
     few,
+    integers,
     normal_axis,
     normal_grid,
     normal_mask,
@@ -315,15 +316,15 @@ class Layout(Groups):
 
     # -- layouts of related arrays ---------------------------------------------------------------------------------
 
-    def drop(self, axes: int | Iterable[int]) -> Layout:
+    def drop(self, axes: SupportsIndex | Sequence[SupportsIndex]) -> Layout:
         """Return the layout without some axes; what they split becomes replicated.
 
         Parameters
         ----------
-        axes : int or iterable of int
+        axes : int or sequence of int
             Axes to remove; at least one must remain.
         """
-        removed = {normal_axis(axis, self.ndim) for axis in ([axes] if isinstance(axes, SupportsIndex) else axes)}
+        removed = {normal_axis(axis, self.ndim) for axis in integers(axes)}
         kept = [axis for axis in range(self.ndim) if axis not in removed]
         return Layout(
             [self.shape[a] for a in kept],

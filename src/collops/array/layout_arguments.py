@@ -18,6 +18,7 @@ __all__ = [
     "checked_axes",
     "complete_shape",
     "few",
+    "integers",
     "normal_axis",
     "normal_grid",
     "normal_mask",
@@ -32,11 +33,15 @@ _MOST_RANKS = 2**24  # each has an entry in lists
 
 def as_shape(shape: Sequence[SupportsIndex] | SupportsIndex, smallest: int = 0) -> tuple[int, ...]:
     """Return a shape, given as one or as a sequence of integers, as a tuple."""
+    return as_extents(integers(shape), "shape", smallest)
+
+
+def integers(values: Sequence[SupportsIndex] | SupportsIndex) -> tuple[int, ...]:
+    """Return one integer, or a sequence of them, as a tuple."""
     try:
-        values: Sequence[SupportsIndex] = [operator.index(shape)]  # pyright: ignore[reportArgumentType]
+        return (operator.index(values),)  # pyright: ignore[reportArgumentType]
     except TypeError:  # not one number; NumPy's arrays look like one, so that only trying tells
-        values = shape  # pyright: ignore[reportAssignmentType]
-    return as_extents(values, "shape", smallest)
+        return tuple(operator.index(value) for value in values)  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def as_extents(values: Sequence[SupportsIndex], what: str, smallest: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, SupportsIndex
 
+from collops.array.layout_arguments import integers
 from collops.errors import LayoutError
 
 __all__ = ["Block", "Blocks"]
@@ -114,9 +115,7 @@ class Blocks:
         LayoutError
             If there is no such element.
         """
-        position = (
-            (operator.index(index),) if isinstance(index, SupportsIndex) else tuple(operator.index(i) for i in index)
-        )
+        position = integers(index)
         if len(position) != self.ndim or any(not -n <= i < n for i, n in zip(position, self.shape, strict=True)):
             raise LayoutError(f"there is no element {position} in an array of shape {self.shape}")
         rank = 0

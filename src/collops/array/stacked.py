@@ -166,18 +166,22 @@ class StackedArray(Arithmetic):
         columns = [self._operands(value) for value in inputs]
         if any(column is NotImplemented for column in columns):
             return NotImplemented
-        where = self._operands(arguments.pop("where", True))
+        # Only where it was given, since some engines' functions know no where.
+        each = [arguments] * len(self)
+        if "where" in arguments:
+            masks = self._operands(arguments["where"])
+            if masks is NotImplemented:
+                return NotImplemented
+            each = [{**arguments, "where": mask} for mask in masks]
         if outs is None:
-            results = [
-                ufunc(*operands, where=mask, **arguments) for *operands, mask in zip(*columns, where, strict=True)
-            ]
+            results = [ufunc(*operands, **options) for *operands, options in zip(*columns, each, strict=True)]
             if isinstance(results[0], tuple):
                 return tuple(self._like(parts) for parts in zip(*results, strict=True))
             return self._like(results)
         targets = [[None] * len(self) if out is None else self._operands(out) for out in outs]
         results = [
-            ufunc(*values[: len(inputs)], out=tuple(values[len(inputs) : -1]), where=values[-1], **arguments)
-            for values in zip(*columns, *targets, where, strict=True)
+            ufunc(*values[: len(inputs)], out=tuple(values[len(inputs) : -1]), **values[-1])
+            for values in zip(*columns, *targets, each, strict=True)
         ]
         if len(outs) == 1:
             return self._like(results) if outs[0] is None else outs[0]

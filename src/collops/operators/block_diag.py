@@ -7,8 +7,8 @@ from typing import Any
 
 from collops.array import Layout
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.operators.base import LinearOperator
-from collops.operators.dims import communicator_or_world
 from collops.operators.rank_parts import Apply, cut, flat, gather_parts
 
 __all__ = ["BlockDiag"]
@@ -59,6 +59,7 @@ class BlockDiag(LinearOperator):
         )
         self.operators = parts.operators
         self.capturable = parts.capturable
+        self.clinear = parts.clinear
         rows = cut(op.shape[0] for op in self.operators)
         columns = cut(op.shape[1] for op in self.operators)
         self._forward_blocks = [

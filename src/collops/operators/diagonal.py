@@ -10,10 +10,11 @@ from collops.array import DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
 from collops.backend import engine_of
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.coefficients import Coefficients
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 
 __all__ = ["Diagonal"]
 

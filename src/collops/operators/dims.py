@@ -11,16 +11,9 @@ from collops.errors import LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Dims", "along_axis", "as_layout", "check_holds", "communicator_or_world"]
+__all__ = ["Dims", "along_axis", "as_layout", "check_holds"]
 
 Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
-
-
-def communicator_or_world(comm: Communicator | None) -> Communicator:
-    """Return `comm`, or the world where that is ``None``; see :mod:`collops.comm.given`."""
-    from collops.comm import given
-
-    return given.communicator_or_world(comm)
 
 
 def as_layout(dims: Dims, comm: Communicator) -> Layout:

@@ -9,10 +9,10 @@ import numpy as np
 from collops.array import Layout
 from collops.array.redistribute import Move
 from collops.backend import engine_of
+from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, new_array
 from collops.operators.batched import batched
-from collops.operators.dims import communicator_or_world
 from collops.operators.scratch import Scratch
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import Any, SupportsIndex
 
 from collops.array.halo import HaloPlan, halo_widths
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.operators.base import LinearOperator
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 from collops.operators.operands import operand
 
 __all__ = ["Halo"]

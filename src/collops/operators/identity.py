@@ -7,9 +7,10 @@ from typing import Any
 
 from collops.array import Layout
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError
 from collops.operators.base import LinearOperator
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 from collops.operators.local import store
 
 __all__ = ["Identity"]

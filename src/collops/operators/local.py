@@ -28,6 +28,11 @@ class LocalOperator(Protocol):
     dtype : numpy.dtype
         Of the coefficients.
 
+    Notes
+    -----
+    One that says ``capturable = False`` or ``clinear = False`` says it of every stack that it stands in; see
+    :class:`LinearOperator`.
+
     Examples
     --------
     >>> import numpy as np
@@ -117,12 +122,13 @@ class LiftedOperator:
         host; others get arrays of JAX as they are.
     """
 
-    __slots__ = ("_matvec", "_on_host", "_rmatvec", "dtype", "operator", "shape")
+    __slots__ = ("_matvec", "_on_host", "_rmatvec", "clinear", "dtype", "operator", "shape")
 
     def __init__(self, operator: Any) -> None:
         self.operator = operator
         self.shape: tuple[int, int] = (int(operator.shape[0]), int(operator.shape[1]))
         self.dtype = np.dtype(operator.dtype)
+        self.clinear = bool(getattr(operator, "clinear", True))
         self._matvec = operator.matvec
         self._rmatvec = operator.rmatvec
         package = type(operator).__module__.partition(".")[0]

@@ -10,9 +10,9 @@ import numpy as np
 
 from collops.array import Layout
 from collops.array.dtypes import real_of
+from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Buffers, LinearOperator
-from collops.operators.dims import communicator_or_world
 from collops.operators.fourier.operator import Fourier
 from collops.operators.fourier.transform import AxisTransform
 from collops.operators.fredholm1 import Fredholm1

@@ -31,7 +31,7 @@ class OneRank:
         If there is a stack of arrays on one side.
     """
 
-    __slots__ = ("_domain", "_range", "capturable", "dtype", "operator", "shape")
+    __slots__ = ("_domain", "_range", "capturable", "clinear", "dtype", "operator", "shape")
 
     def __init__(self, operator: LinearOperator) -> None:
         if operator.comm.size > 1:
@@ -46,6 +46,7 @@ class OneRank:
         self.shape = operator.shape
         self.dtype = operator.dtype
         self.capturable = operator.capturable
+        self.clinear = operator.clinear
         self._domain, self._range = domain, range
 
     def forward_local(self, x: Any, out: Any) -> Any:

@@ -21,7 +21,7 @@ Apply = Callable[[Any, Any], Any]
 
 
 class RankParts(NamedTuple):
-    """The local operators of this rank, and what had to be known of the others..
+    """The local operators of this rank, and what had to be known of the others.
 
     Attributes
     ----------
@@ -35,6 +35,8 @@ class RankParts(NamedTuple):
         The common type of all of them.
     capturable : bool
         Whether all of them can be recorded as a CUDA graph: those that say ``capturable = False`` cannot.
+    clinear : bool
+        Whether all of them are linear over the complex numbers: those that say ``clinear = False`` are not.
     """
 
     operators: tuple[LocalOperator, ...]
@@ -44,6 +46,7 @@ class RankParts(NamedTuple):
     heights: frozenset[int]
     dtype: np.dtype
     capturable: bool
+    clinear: bool
 
 
 def gather_parts(ops: Iterable[Any], comm: Communicator) -> RankParts:
@@ -71,7 +74,10 @@ def gather_parts(ops: Iterable[Any], comm: Communicator) -> RankParts:
         error = refused
     comm.check(error)
     mine = [
-        [int(op.shape[0]), int(op.shape[1]), np.dtype(op.dtype).name, bool(getattr(op, "capturable", True))]
+        [
+            *(int(op.shape[0]), int(op.shape[1]), np.dtype(op.dtype).name),
+            *(bool(getattr(op, "capturable", True)), bool(getattr(op, "clinear", True))),
+        ]
         for op in operators
     ]
     ranks = comm.allgather_metadata(mine)
@@ -86,6 +92,7 @@ def gather_parts(ops: Iterable[Any], comm: Communicator) -> RankParts:
         frozenset(entry[0] for entry in every),
         np.result_type(*(_dtype_called(entry[2]) for entry in every)),
         all(entry[3] for entry in every),
+        all(entry[4] for entry in every),
     )
 
 

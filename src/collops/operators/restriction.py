@@ -13,11 +13,12 @@ from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator, ExchangePlan
+from collops.comm.given import communicator_or_world
 from collops.comm.plan import Box
 from collops.errors import InputError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.coefficients import Coefficients
-from collops.operators.dims import Dims, along_axis, as_layout, check_holds, communicator_or_world
+from collops.operators.dims import Dims, along_axis, as_layout, check_holds
 from collops.operators.local import store
 from collops.operators.scratch import Scratch
 

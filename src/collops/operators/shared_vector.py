@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from collops.array import Layout
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.operators.base import LinearOperator
-from collops.operators.dims import communicator_or_world
 from collops.operators.rank_parts import Collect, Spread, gather_parts, shape_of_copies
 
 __all__ = ["SharedVectorStack"]
@@ -60,6 +60,7 @@ class SharedVectorStack(LinearOperator):
         super().__init__(domain, range, parts.dtype, comm)
         self.operators = parts.operators
         self.capturable = parts.capturable
+        self.clinear = parts.clinear
         forwards = [op.forward_local for op in self.operators]
         adjoints = [op.adjoint_local for op in self.operators]
         if self.shares_domain:

@@ -6,9 +6,10 @@ from typing import Any
 
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 from collops.operators.local import store
 
 __all__ = ["Sum"]

@@ -9,9 +9,10 @@ import numpy as np
 
 from collops.array import Layout
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.operators.base import LinearOperator
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 from collops.operators.local import store
 
 __all__ = ["Transpose"]

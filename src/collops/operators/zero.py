@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.operators.base import LinearOperator
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 
 __all__ = ["Zero"]
 

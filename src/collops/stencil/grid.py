@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from collops.array import Layout
-from collops.array.halo import Region
+from collops.array.regions import Region
 from collops.errors import InputError
 from collops.stencil.problem import Problem
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collops.array.halo import transfers
+from collops.array.regions import transfers
 from collops.comm import Box, Communicator, ExchangePlan
 from collops.stencil.grid import Grid
 

@@ -36,7 +36,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     if b.__class__ is not float:
         b = _number(b)
     char = y.dtype.char
-    if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.c_contiguous:
+    if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.carray:
         # The steps of most iterations, kept free of everything that they do not need.
         real = a.__class__ is not complex and b.__class__ is not complex
         if b != 0 and 0 < y.size < _PIECE and (real or char in "FD"):
@@ -57,7 +57,8 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         a, x, b, y = b, y, a, x
     # From here on b is 0 only if both are, and where x takes part, it is not out.
     by_blas = dtype.char in _AXPY and dtype == x.dtype == y.dtype == out.dtype
-    by_blas = by_blas and x.flags.c_contiguous and y.flags.c_contiguous and out.flags.c_contiguous
+    # BLAS would write into a read-only array, and into a copy of one that is not aligned.
+    by_blas = by_blas and x.flags.c_contiguous and y.flags.c_contiguous and out.flags.carray
     in_place = out is y
     for x_piece, y_piece, out_piece in _pieces(x, y, out):
         if by_blas or a == 0:

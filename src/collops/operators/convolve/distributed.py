@@ -13,11 +13,12 @@ from collops.array.halo import HaloPlan
 from collops.array.layout_arguments import normal_axis
 from collops.backend import Engine
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.errors import UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.convolve.blocks import BlockConvolution
 from collops.operators.convolve.filters import FilterBank
-from collops.operators.dims import Dims, as_layout, check_holds, communicator_or_world
+from collops.operators.dims import Dims, as_layout, check_holds
 from collops.operators.scratch import Scratch
 
 __all__ = ["NonStationaryConvolve1D"]

@@ -12,11 +12,12 @@ from collops.array import DistributedArray, Layout
 from collops.array.layout_arguments import as_shape
 from collops.array.room import check_room
 from collops.backend import Engine, engine
+from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph import StarForest
 from collops.operators.base import LinearOperator
 from collops.operators.csr.blocks import Block, block_for
-from collops.operators.dims import check_holds, communicator_or_world
+from collops.operators.dims import check_holds
 from collops.operators.operands import operand
 
 if TYPE_CHECKING:

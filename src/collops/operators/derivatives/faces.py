@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops.array import Layout
-from collops.array.halo import Region, transfers
+from collops.array.regions import Region, transfers
 from collops.comm import ExchangePlan
 from collops.operators.derivatives.bands import Band
 from collops.operators.scratch import Scratch

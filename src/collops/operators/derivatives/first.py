@@ -6,9 +6,10 @@ from typing import Any
 
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.operators.derivatives.bands import first_derivative
 from collops.operators.derivatives.base import Banded
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 
 __all__ = ["FirstDerivative"]
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from collops.array import StackedLayout
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.operators.base import LinearOperator
 from collops.operators.derivatives.bands import first_derivative
 from collops.operators.derivatives.kernels import Several
 from collops.operators.derivatives.stencil import Stencil
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 from collops.operators.operands import operand
 
 __all__ = ["Gradient"]

@@ -7,10 +7,11 @@ from typing import Any
 
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.operators.derivatives.bands import second_derivative
 from collops.operators.derivatives.base import Banded
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.operators.dims import Dims, as_layout
 
 __all__ = ["Laplacian"]
 

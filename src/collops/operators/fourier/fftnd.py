@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.operators.dims import Dims, as_layout, communicator_or_world
+from collops.comm.given import communicator_or_world
+from collops.operators.dims import Dims, as_layout
 from collops.operators.fourier.arguments import axis_arguments, data_dtype
 from collops.operators.fourier.operator import Fourier, RangeLayout
 from collops.operators.fourier.transform import AxisTransform

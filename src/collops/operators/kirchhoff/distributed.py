@@ -11,8 +11,8 @@ import numpy as np
 from collops.backend import engine as engine_called
 from collops.comm import Communicator
 from collops.comm.cores import available_cores
+from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, InputError
-from collops.operators.dims import communicator_or_world
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import (
     Grid,

@@ -12,9 +12,10 @@ from collops.array import DistributedArray, Layout
 from collops.array.dtypes import real_of
 from collops.backend import Engine, engine_of
 from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import check_holds, communicator_or_world
+from collops.operators.dims import check_holds
 from collops.operators.matrix_mult.process_grid import best_process_grid, checked_process_grid
 from collops.operators.matrix_mult.rows import RowsOfAll, RowsOfSplit
 from collops.operators.matrix_mult.summa import Summa, panels

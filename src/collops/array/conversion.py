@@ -1,0 +1,186 @@
+"""Distributed arrays of values that are there already: a global array, or the parts that the ranks have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from collops.array.distributed import DistributedArray
+from collops.array.dtypes import as_dtype, check_byte_order
+from collops.array.layout import Layout
+from collops.array.redistribute import moved, on_root
+from collops.backend import Engine, engine_of
+from collops.backend import engine as find_engine
+from collops.comm.agreement import described, raise_together
+from collops.comm.given import communicator_or_world
+from collops.errors import REFUSALS, InputError, LayoutError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["from_global", "from_local"]
+
+
+def from_global(
+    values: Any,
+    layout: Layout | None = None,
+    *,
+    comm: Communicator | None = None,
+    root: int | None = None,
+    dtype: Any = None,
+    engine: Engine | str | None = None,
+) -> DistributedArray:
+    """Distribute a global array. Without `root` no message is sent.
+
+    Parameters
+    ----------
+    values : array_like
+        The whole array, equal on every rank; with `root`, used there only.
+    layout : Layout, optional
+        By default split along axis 0.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    root : int, optional
+        The one rank that has `values`. Collective then: one metadata message, and one exchange of the parts.
+    dtype : dtype, optional
+        By default that of `values`.
+    engine : str or Engine, optional
+        By default the engine of `values`.
+
+    Returns
+    -------
+    DistributedArray
+        With its own memory.
+
+    Raises
+    ------
+    LayoutError
+        If `layout` has another shape, or is for another number of ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> x = collops.from_global(np.arange(4))
+    >>> x.gather()
+    array([0, 1, 2, 3])
+    """
+    comm = communicator_or_world(comm)
+    if root is not None and not 0 <= root < comm.size:
+        raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+    element = None if dtype is None else as_dtype(dtype)
+    if root is None:
+        layout = _fitting(layout, np.shape(values), comm)
+        return DistributedArray(layout, comm, _owned(_array(values)[layout.slices(comm.rank)], element, engine))
+    # The root's description, or what is wrong with it, goes to all before anything else.
+    whole, description, error = None, None, None
+    if comm.rank == root:
+        try:
+            whole = _owned(_array(values), element, engine)
+            description = [list(whole.shape), whole.dtype.name, engine_of(whole).name]
+            _fitting(layout, whole.shape, comm)
+        except REFUSALS as problem:
+            error = problem
+    reports = comm.allgather_metadata([description, described(error)])
+    given, problem = reports[root]
+    if problem is not None:
+        raise_together(error, [None if rank != root else problem for rank in range(comm.size)])
+    shape, name, engine_name = tuple(given[0]), given[1], given[2]
+    layout = _fitting(layout, shape, comm)
+    source = on_root(layout, root)
+    xp = find_engine(engine_name).xp
+    if whole is None:
+        whole = xp.empty(source.local_shape(comm.rank), as_dtype(name))
+    return DistributedArray(layout, comm, moved(whole, source, layout, comm, xp))
+
+
+def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:
+    if layout is None:
+        return Layout.split(shape, comm.size)
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"expected a layout, not {type(layout).__module__}.{type(layout).__qualname__}")
+    if layout.shape != tuple(shape):
+        raise LayoutError(f"an array of shape {tuple(shape)} does not fit the layout {layout}")
+    if layout.ranks != comm.size:
+        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+    return layout
+
+
+def _array(values: Any) -> Any:
+    """Return array-like values as an array, without what NumPy's subclasses do otherwise."""
+    if hasattr(values, "dtype") and not isinstance(values, np.ndarray):
+        return values
+    return find_engine("numpy").adopt(np.asanyarray(values))
+
+
+def _owned(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> Any:
+    """Return a contiguous copy in the engine asked for."""
+    current = engine_of(part)
+    target = current if engine is None else engine if isinstance(engine, Engine) else find_engine(engine)
+    own = as_dtype(part.dtype)
+    kind = own if dtype is None else dtype
+    if target is current:
+        return target.xp.array(part, dtype=kind, copy=True, order="C")
+    return target.from_host(np.ascontiguousarray(current.to_host(part), kind))
+
+
+def from_local(
+    local_array: Any,
+    layout: Layout | None = None,
+    *,
+    comm: Communicator | None = None,
+    axis: int = 0,
+    mask: Sequence[SupportsIndex] | None = None,
+) -> DistributedArray:
+    """Wrap arrays that the ranks have already. Collective: one metadata message.
+
+    Parameters
+    ----------
+    local_array : array
+        This rank's part; kept, not copied.
+    layout : Layout, optional
+        By default the parts follow each other along `axis`, and may differ in extent there.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    axis : int, optional
+        See `layout`.
+    mask : sequence of int, optional
+        Group number of each rank, for reductions within groups; not together with `layout`.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if the parts do not fit together or do not fit `layout`.
+    UnsupportedTypeError
+        On every rank, if one of them is no array, or has another byte order than this machine's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> comm = collops.world()
+    >>> x = collops.from_local(np.full(2, comm.rank))
+    >>> x.shape == (2 * comm.size,)
+    True
+    """
+    comm = communicator_or_world(comm)
+    if layout is None:
+        return DistributedArray(Layout._from_local(lambda: _shape_of(local_array), comm, axis, mask), comm, local_array)
+    if mask is not None:
+        raise LayoutError("give the mask to the layout, not both to from_local")
+    array, error = None, None
+    try:
+        array = DistributedArray(layout, comm, local_array)
+    except REFUSALS as problem:
+        error = problem
+    comm.check(error)
+    return array  # pyright: ignore[reportReturnType] - check has raised where there is none
+
+
+def _shape_of(local_array: Any) -> tuple[int, ...]:
+    array = engine_of(local_array).adopt(local_array)
+    as_dtype(array.dtype)
+    check_byte_order(array.dtype)
+    return tuple(array.shape)

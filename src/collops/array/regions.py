@@ -1,0 +1,116 @@
+"""Regions of a global array that ranks want, and who holds which piece of them, by arithmetic alone.
+
+A region may reach beyond the ends of the array and over any number of blocks. Who sends which piece of it is worked out
+for every rank alike, so that no rank has to be asked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, product
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from collops.array.layout import Layout
+
+if TYPE_CHECKING:
+    from collops.comm.plan import Box
+
+__all__ = ["Region", "Transfers", "transfers"]
+
+Region: TypeAlias = tuple[tuple[int, int], ...]
+"""First index and the one after the last, per axis of the global array; negative and too large ones are allowed."""
+
+
+class Transfers(NamedTuple):
+    """What one rank sends and receives so that all get the regions that they want.
+
+    Attributes
+    ----------
+    sends : list of (int, int, Box)
+        The rank that wants a piece, the number of its region, and the box of this rank's array.
+    receives : list of (int, int, Box)
+        The rank that holds a piece, the number of the region, and the box of it, counted from the region's start. The
+        *n*-th receive from a rank is its *n*-th send to this one; what is held here comes from the rank itself.
+    travels : bool
+        Whether any rank needs anything from another.
+    """
+
+    sends: list[tuple[int, int, Box]]
+    receives: list[tuple[int, int, Box]]
+    travels: bool
+
+
+def transfers(
+    layout: Layout, rank: int, wanted: Callable[[int], Sequence[Region]], *, periodic: bool = False
+) -> Transfers:
+    """Return what `rank` sends and receives so that every rank gets what it wants. No message.
+
+    Parameters
+    ----------
+    layout : Layout
+        Who holds what. Of several copies, a rank is given to by the one in its own copy.
+    rank : int
+        Whose transfers.
+    wanted : callable
+        ``wanted(rank)`` is the sequence of that rank's regions. No region may want an element of another rank twice
+        unless `periodic`.
+    periodic : bool
+        Whether the array goes on at its ends with its other end; otherwise there is nothing beyond them.
+    """
+    sends: list[tuple[int, int, Box]] = []
+    receives: list[tuple[int, int, Box]] = []
+    travels = False
+    axes = [_Axis(layout, axis) for axis in range(layout.ndim)]
+    for other in range(layout.ranks):
+        for number, region in enumerate(wanted(other)):
+            for owner, given, taken in _pieces(layout, axes, other, region, periodic):
+                travels = travels or owner != other
+                if owner == rank:
+                    sends.append((other, number, given))
+                if other == rank:
+                    receives.append((owner, number, taken))
+    return Transfers(sends, receives, travels)
+
+
+class _Axis:
+    """The blocks of one axis, to be searched."""
+
+    __slots__ = ("extent", "sizes", "starts")
+
+    def __init__(self, layout: Layout, axis: int) -> None:
+        self.sizes = layout.sizes[axis]
+        self.starts = list(accumulate(self.sizes[:-1], initial=0))
+        self.extent = layout.shape[axis]
+
+    def pieces(self, start: int, stop: int, periodic: bool) -> Iterator[tuple[int, int, int, int]]:
+        """Yield, for each block that the interval meets: its number, the first index in either, and how many."""
+        if not self.extent:
+            return
+        first, last = (start // self.extent, (stop - 1) // self.extent) if periodic else (0, 0)
+        for turn in range(first, last + 1):
+            shift = turn * self.extent
+            low, high = max(start - shift, 0), min(stop - shift, self.extent)
+            if low >= high:
+                continue
+            for number in range(bisect_right(self.starts, low) - 1, bisect_left(self.starts, high)):
+                begin, end = max(low, self.starts[number]), min(high, self.starts[number] + self.sizes[number])
+                if begin < end:
+                    yield number, begin - self.starts[number], begin + shift - start, end - begin
+
+
+def _pieces(
+    layout: Layout, axes: Sequence[_Axis], rank: int, region: Region, periodic: bool
+) -> Iterator[tuple[int, Box, Box]]:
+    """Yield who holds each piece of a region, as boxes of its block and of the region."""
+    place = list(layout.coordinates(rank))
+    along = [list(axis.pieces(*bounds, periodic)) for axis, bounds in zip(axes, region, strict=True)]
+    for parts in product(*along):
+        for grid_axis, part in zip(layout.axes, parts, strict=True):
+            if grid_axis is not None:
+                place[grid_axis] = part[0]
+        owner = 0
+        for coordinate, extent in zip(place, layout.process_grid, strict=True):
+            owner = owner * extent + coordinate
+        given = tuple(slice(begin, begin + count) for _, begin, _, count in parts)
+        yield owner, given, tuple(slice(begin, begin + count) for _, _, begin, count in parts)
