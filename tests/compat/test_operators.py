@@ -371,6 +371,19 @@ def test_multi_dimensional_convolution(comm) -> None:
         pylops_mpi.waveeqprocessing.MPIMDC(G[slices(comm, nf)], 8, 2, nf)
 
 
+def test_complex_multiples_of_what_takes_real_parts(comm) -> None:
+    """The adjoint multiplies first, also where PyLops-MPI would have dropped imaginary parts before."""
+    G = vector(2 * 3 * 4, "complex128", 1).reshape(2, 3, 4)[slices(comm, 2)]
+    for op in (
+        pylops_mpi.asmpilinearoperator(pylops.signalprocessing.FFT(6, real=True)),
+        pylops_mpi.MPIBlockDiag([pylops.signalprocessing.FFT(6, real=True)]),
+        pylops_mpi.signalprocessing.MPIFFTND((4, 6), axes=(1,), real=True, dtype="float64"),
+        pylops_mpi.waveeqprocessing.MPIMDC(G, nt=5, nv=1, nfreq=2),
+    ):
+        y = given(vector(op.shape[0], "complex128", 2))
+        assert_close((((1 + 2j) * op).H @ y).asarray(), (op.H @ (y * (1 - 2j))).asarray())
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_non_stationary_convolution(comm, axis) -> None:
     dims = (13, 11)

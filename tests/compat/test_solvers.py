@@ -134,6 +134,25 @@ def test_tables(problem, comm, capsys) -> None:
         assert "niter = 7" in text and "Iterations = 7" in text
 
 
+def test_sparse_models_in_other_layouts(comm) -> None:
+    n = 2 * comm.size + 3
+    matrix, values = vector(n * n, "float64", 1).reshape(n, n), vector(n, "float64", 2)
+    rotation = np.linalg.qr(matrix)[0]
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    op = pylops_mpi.MPIBlockDiag([pylops.MatrixMult(matrix)] if first else [])
+    transform = pylops_mpi.MPIBlockDiag([pylops.MatrixMult(rotation)] if last else [])
+    y = Distributed.to_dist(values)
+    options = {"niter": 3, "eps": 0.5, "alpha": 1e-2, "tol": 0.0}
+    expected = pylops.optimization.sparsity.ista(
+        pylops.MatrixMult(matrix), values, SOp=pylops.MatrixMult(rotation), **options
+    )[0]
+    solver = ISTA(op)
+    whole = solver.solve(y, y.zeros_like(), SOp=transform, **options)[0]
+    steps = solver.run(solver.setup(y, y.zeros_like(), SOp=transform, **options), 3)
+    assert_close(whole.asarray(), expected, factor=10)
+    assert_close(steps.asarray(), expected, factor=10)
+
+
 def test_regularized_problem_in_other_layouts(comm) -> None:
     # What is solved for is even over the ranks, the Laplacian's rows are not; the peer refuses to mix them.
     dims = (comm.size + 1, 3)

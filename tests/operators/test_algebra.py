@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.array import from_global, random
+from collops.array import from_global, random, zeros
 from collops.errors import CollopsError, InputError, LayoutError
-from collops.operators import BlockDiag, LinearOperator, VStack
+from collops.operators import BlockDiag, Identity, LinearOperator, StackedVStack, VStack
 
 from .problems import assert_close, blocks, joined, matrix, vector
 
@@ -117,13 +117,41 @@ def test_misfits_are_refused(comm):
         a + 1  # type: ignore[operator]
 
 
-def test_dottest_finds_a_wrong_adjoint(comm):
+def test_numbers_do_not_change_the_precision(comm):
+    op, half = (Identity(3, comm=comm, dtype=dtype) for dtype in ("float64", "bfloat16"))
+    for number in (2, 0.5, np.float64(3), np.array(4.0)):
+        assert (number * half).dtype == (half / number).dtype == half.dtype
+    assert (2j * half).dtype == np.complex64
+    assert 1 * op is 1.0 * op is op
+    assert ((1 + 0j) * op).dtype == np.complex128
+    for zero in (0, 0.0, 0j, np.float32(0), np.array(0)):
+        with pytest.raises(InputError, match="divided by zero"):
+            op / zero
+
+
+def test_operators_of_several_communicators_do_not_meet(comm):
+    other = comm.split(0)
+    a, b = Identity(3, comm=comm), Identity(3, comm=other)
+    for meet in (
+        lambda: a + b,
+        lambda: a @ b,
+        lambda: StackedVStack([a, b]),
+        lambda: a.forward(zeros(3, comm=other)),
+        lambda: a.adjoint(zeros(3, comm=comm), zeros(3, comm=other)),
+    ):
+        with pytest.raises(LayoutError, match="communicator"):
+            meet()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f8"])
+def test_dottest_finds_a_wrong_adjoint(comm, dtype):
     class Wrong(BlockDiag):
         def _adjoint(self, y, out):
             return self._forward(y, out)
 
-    wrong = Wrong([matrix(3, 3, "f8", comm.rank)], comm)
+    wrong = Wrong([matrix(3, 3, dtype, comm.rank)], comm)
     with pytest.raises(CollopsError, match=r"<A u, v> = .* <u, A\^H v> = "):
         wrong.dottest()
     assert not wrong.dottest(raises=False)
+    assert BlockDiag([matrix(3, 3, dtype, comm.rank)], comm).dottest()
     assert BlockDiag([matrix(3, 3, "f8", comm.rank)], comm).dottest(rtol=1e-14, seed=7)

@@ -9,8 +9,10 @@ import scipy.linalg
 
 from collops import profile
 from collops.array import Layout, StackedArray, StackedLayout, from_global, random, zeros
+from collops.comm import alone
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import (
+    FFT,
     BlockDiag,
     HStack,
     StackedBlockDiag,
@@ -145,6 +147,25 @@ def test_stacked_forms(comm):
     assert diagonal.dottest()
 
 
+@pytest.mark.parametrize("stack", [BlockDiag, VStack, HStack])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pylops.signalprocessing.FFT(6, real=True),
+        lambda: pylops.Imag(4, dtype="complex128"),
+        lambda: FFT(6, real=True, comm=alone()),
+    ],
+)
+def test_what_takes_real_parts_is_linear_over_the_reals(comm, stack, make):
+    """A complex multiple is applied before the adjoint takes the real part."""
+    op = stack([make()] if comm.rank == 0 else [pylops.MatrixMult(np.eye(*make().shape))], comm)
+    assert not op.clinear
+    scaled = (1 + 2j) * op
+    assert scaled.dottest() and scaled.conj().dottest() and (op + scaled).H.dottest()
+    y = from_global(vector(op.range.size, "c16", 1), op.range, comm=comm)
+    assert_close(scaled.adjoint(y).gather(), op.adjoint((1 - 2j) * y).gather())
+
+
 def test_stacks_nest(comm):
     every = blocks(comm, COLUMNS, "c16")
     whole = np.vstack(joined(every))
@@ -200,8 +221,9 @@ def test_wrong_operands_are_refused(comm):
         op.forward(np.ones(4))
     square = BlockDiag([np.eye(3)], comm)
     y = zeros(square.domain, comm=comm)
-    with pytest.raises(InputError, match="in place"):
-        square.forward(y, y)
+    for same in (y, y.reshape(y.size)):
+        with pytest.raises(InputError, match="in place"):
+            square.forward(y, same)
 
 
 def test_strided_input(comm):
@@ -211,4 +233,8 @@ def test_strided_input(comm):
     x.local_array = wide[::2]
     assert_close(op.forward(x).local_array, matrix(3, 3, "f8", comm.rank) @ wide[::2])
     with pytest.raises(LayoutError, match="contiguous"):
+        op.forward(zeros(op.domain, comm=comm), x)
+    x.local_array = np.zeros(3)
+    x.local_array.flags.writeable = False
+    with pytest.raises(InputError, match="only be read"):
         op.forward(zeros(op.domain, comm=comm), x)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from collops.array import StackedArray, axpby
+from collops.array.dtypes import combined
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Buffers, LinearOperator, is_complex, is_scalar
@@ -22,6 +23,7 @@ __all__ = [
     "adjoint_of",
     "combination",
     "conjugate_of",
+    "plain_number",
     "power",
     "product",
 ]
@@ -42,13 +44,16 @@ def combination(terms: Sequence[tuple[Any, LinearOperator]]) -> LinearOperator:
     """
     flat: list[tuple[Any, LinearOperator]] = []
     for coefficient, term in terms:
-        value = _as_number(coefficient)
+        value = plain_number(coefficient)
         if isinstance(term, Combination):
             flat += [(value * inner, part) for inner, part in term.terms]
         else:
             flat.append((value, term))
-    if len(flat) == 1 and isinstance(flat[0][0], Number) and flat[0][0] == 1:
-        return flat[0][1]
+    if len(flat) == 1:
+        coefficient, only = flat[0]
+        # A complex 1 still makes a real operator complex.
+        if isinstance(coefficient, Number) and coefficient == 1 and _times(only.dtype, coefficient) == only.dtype:
+            return only
     return Combination(flat)
 
 
@@ -129,6 +134,18 @@ def check_operators(*operators: Any) -> None:
             )
 
 
+def check_together(*operators: LinearOperator) -> None:
+    """Refuse operators on several communicators.
+
+    Raises
+    ------
+    LayoutError
+        If one has another communicator than the first.
+    """
+    if any(op.comm is not operators[0].comm for op in operators):
+        raise LayoutError("operators on different communicators meet; make all of them with one comm=")
+
+
 class Combination(LinearOperator):
     """A sum of operators times coefficients.
 
@@ -163,10 +180,10 @@ class Combination(LinearOperator):
         for _, term in self.terms[1:]:
             if term.domain is not first.domain or term.range is not first.range:
                 raise LayoutError(f"operators can be added when their layouts are the same, not {first!r} and {term!r}")
+        check_together(*(term for _, term in self.terms))
         dtype = np.result_type(*(term.dtype for _, term in self.terms))
         for coefficient, _ in self.terms:
-            number: Any = coefficient if isinstance(coefficient, Number) else coefficient.dtype.type(0).item()
-            dtype = np.result_type(dtype, number)
+            dtype = _times(dtype, coefficient)
         super().__init__(first.domain, first.range, dtype, first.comm)
         self.capturable = all(term.capturable for _, term in self.terms)
         self.clinear = all(term.clinear for _, term in self.terms)
@@ -232,6 +249,7 @@ class Product(LinearOperator):
         if not self.factors:
             raise InputError("a product of operators needs at least one")
         check_operators(*self.factors)
+        check_together(*self.factors)
         for left, right in zip(self.factors, self.factors[1:], strict=False):
             if left.domain is not right.range:
                 raise LayoutError(
@@ -346,7 +364,13 @@ def _conjugate(x: Any, out: Any) -> Any:
     return out
 
 
-def _as_number(value: Any) -> Any:
+def _times(dtype: np.dtype, coefficient: Any) -> np.dtype:
+    """Return the dtype of an operator of `dtype` times a coefficient."""
+    number: Any = coefficient if isinstance(coefficient, Number) else coefficient.dtype.type(0).item()
+    return combined(dtype, dtype, type(number))
+
+
+def plain_number(value: Any) -> Any:
     """Return a coefficient as a Python number, which takes part in NumPy's promotion without widening the arrays.
 
     One of JAX stays what it is, because it may be traced.

@@ -124,7 +124,7 @@ class LinearOperator:
         x : DistributedArray or StackedArray
             In the layout ``domain``.
         out : DistributedArray or StackedArray, optional
-            In the layout ``range``; gets the result.
+            In the layout ``range``, in memory of its own; gets the result.
 
         Returns
         -------
@@ -134,7 +134,11 @@ class LinearOperator:
         Raises
         ------
         LayoutError
-            If an array has another layout.
+            If an array has another layout or communicator, or `out` is not contiguous.
+        InputError
+            If `out` has memory in common with `x`, or may only be read.
+        UnsupportedTypeError
+            If an argument is no distributed array, or `out` cannot hold the result.
         """
         self._check(x, self.domain, "forward takes an array")
         if out is not None:
@@ -160,14 +164,19 @@ class LinearOperator:
                 f"{type(self).__name__}.{role} in the layout {layout}, but this one is {array.layout}; "
                 "redistribute() or reshape() gives it another"
             )
+        if array.comm is not self.comm:
+            raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
 
     def _check_out(self, given: Any, out: Any, layout: AnyLayout) -> None:
         self._check(out, layout, "out is an array")
-        if out is given:
+        if _share_memory(given, out):
             raise InputError(f"{type(self).__name__} cannot work in place: out must be another array than the input")
         for leaf in out.leaves:
-            if not leaf.local_array.flags.c_contiguous:
+            flags = leaf.local_array.flags
+            if not flags.c_contiguous or not getattr(flags, "aligned", True):
                 raise LayoutError(f"{type(self).__name__} fills contiguous arrays only, which this out is not")
+            if not getattr(flags, "writeable", True):
+                raise InputError(f"{type(self).__name__} cannot fill an out that may only be read")
 
     # Algebra
 
@@ -222,12 +231,14 @@ class LinearOperator:
         return NotImplemented
 
     def __truediv__(self, other: Any) -> Any:
-        if is_scalar(other):
-            divisor: Any = other
-            if isinstance(divisor, int | float | complex) and divisor == 0:
-                raise InputError("an operator cannot be divided by zero")
-            return self * (1 / divisor)
-        return NotImplemented
+        if not is_scalar(other):
+            return NotImplemented
+        from collops.operators.algebra import plain_number
+
+        divisor = plain_number(other)
+        if isinstance(divisor, int | float | complex) and divisor == 0:
+            raise InputError("an operator cannot be divided by zero")
+        return self * (1 / divisor)
 
     def __neg__(self) -> LinearOperator:
         return self * -1
@@ -259,6 +270,16 @@ class LinearOperator:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    """Return whether two arrays overlap; variables of engines whose arrays are never written to are never the same."""
+    if one is other:
+        return True
+    if one.engine is not other.engine or not one.engine.keeps:
+        return False
+    overlap = one.engine.xp.may_share_memory
+    return any(overlap(a.local_array, b.local_array) for a in one.leaves for b in other.leaves)
 
 
 def new_array(layout: AnyLayout, like: Any, dtype: Any) -> Any:

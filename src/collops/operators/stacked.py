@@ -9,6 +9,7 @@ import numpy as np
 
 from collops.array import StackedLayout, axpby
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.algebra import check_together
 from collops.operators.base import AnyLayout, Buffers, LinearOperator
 
 __all__ = ["StackedBlockDiag", "StackedHStack", "StackedVStack"]
@@ -176,6 +177,7 @@ def _checked(operators: Sequence[LinearOperator], name: str) -> tuple[LinearOper
                 f"{name} stacks distributed operators, not {type(op).__module__}.{type(op).__qualname__}; "
                 "local ones are stacked by VStack, HStack and BlockDiag"
             )
+    check_together(*operators)
     return operators
 
 

@@ -114,6 +114,7 @@ class Relabelled(LinearOperator):
         super().__init__(domain, range, operator.dtype, operator.comm if comm is None else comm)
         self.operator = operator
         self.capturable = operator.capturable
+        self.clinear = operator.clinear
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
@@ -144,6 +145,8 @@ class OnCopies(LinearOperator):
         rows, columns = self.local.shape
         layouts = (Layout.replicated(columns, comm.size), Layout.replicated(rows, comm.size))
         super().__init__(*layouts, self.local.dtype, comm)
+        self.capturable = getattr(self.local, "capturable", True)
+        self.clinear = getattr(self.local, "clinear", True)
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out

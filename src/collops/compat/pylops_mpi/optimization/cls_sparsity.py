@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from collops import solvers
+from collops.compat.pylops_mpi._native import between, brought
 from collops.compat.pylops_mpi._operator import checked_operator, native_of
 from collops.compat.pylops_mpi._stacked_array import checked_array
 from collops.compat.pylops_mpi.optimization._solver import NativeSolver, Show
 from collops.compat.pylops_mpi.optimization.eigs import power_iteration
+from collops.operators import LinearOperator
 from collops.solvers.iterative_thresholding import prepare
 
 __all__ = ["FISTA", "ISTA"]
@@ -58,14 +60,13 @@ class ISTA(NativeSolver):
         show: bool = False,
     ) -> Any:
         """Prepare for steps; return the first model. Collective."""
-        options = self._options(x0, SOp, eps, alpha, eigsdict, tol, threshkind, decay, monitorres)
-        count = _LONGEST if niter is None else niter
         native = native_of(self.Op, x0, y)
+        options = self._options(native, x0, SOp, eps, alpha, eigsdict, tol, threshkind, decay, monitorres)
         method = prepare(
             native,
-            y.native,
-            x0.native,
-            count,
+            brought(y.native, native.range),
+            brought(x0.native, native.domain),
+            _LONGEST if niter is None else niter,
             options.pop("SOp"),
             accelerated=self._accelerated,
             eigsdict=None,
@@ -75,7 +76,17 @@ class ISTA(NativeSolver):
         return self._begin(method, y, x0, niter, show, self._facts(niter))
 
     def _options(
-        self, x0: Any, SOp: Any, eps: float, alpha: Any, eigsdict: Any, tol: float, kind: str, decay: Any, monitor: bool
+        self,
+        native: LinearOperator,
+        x0: Any,
+        SOp: Any,
+        eps: float,
+        alpha: Any,
+        eigsdict: Any,
+        tol: float,
+        kind: str,
+        decay: Any,
+        monitor: bool,
     ) -> dict[str, Any]:
         """Check what PyLops-MPI checks, and choose the step size with its random numbers."""
         if kind not in ("hard", "soft", "half"):
@@ -85,8 +96,12 @@ class ISTA(NativeSolver):
             alpha = 1.0 / abs(power_iteration(self.Op.H @ self.Op, checked_array(x0).empty_like(), **options)[0])
         self.alpha, self.eps, self.tol, self.threshkind, self.monitorres = alpha, eps, tol, kind, monitor
         self.thresh = eps * alpha * 0.5
+        transform = None
+        if SOp is not None:
+            transform = native_of(checked_operator(SOp), x0, x0)
+            transform = between(transform, transform.domain, native.domain)
         return {
-            "SOp": None if SOp is None else checked_operator(SOp).settled(),
+            "SOp": transform,
             "eps": eps,
             "alpha": alpha,
             "tol": tol,
@@ -161,7 +176,8 @@ class ISTA(NativeSolver):
             x = self.run(x, niter, show=show, itershow=itershow)
             self.finalize(show=show)
             return x, self.iiter, self.cost
-        options = self._options(x0, SOp, eps, alpha, eigsdict, tol, threshkind, decay, monitorres)
+        native = native_of(self.Op, x0, y)
+        options = self._options(native, x0, SOp, eps, alpha, eigsdict, tol, threshkind, decay, monitorres)
         function = solvers.fista if self._accelerated else solvers.ista
         result, x = self._solved(function, y, x0, 10 if niter is None else niter, show, self._facts(niter), **options)
         if result.status is solvers.Status.RESIDUAL_INCREASED:

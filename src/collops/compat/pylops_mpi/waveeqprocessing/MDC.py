@@ -25,6 +25,8 @@ class _OfRealPart(LinearOperator):
         Of real arrays.
     """
 
+    clinear = False
+
     def __init__(self, operator: LinearOperator) -> None:
         super().__init__(operator.domain, operator.range, np.result_type(operator.dtype, np.complex64), operator.comm)
         self.operator = operator
