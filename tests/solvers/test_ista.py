@@ -10,7 +10,7 @@ from pylops.optimization import sparsity
 from collops import profile
 from collops.array import Layout, StackedArray, from_global
 from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedTypeError
-from collops.operators import BlockDiag, LinearOperator, StackedBlockDiag, StackedVStack, VStack
+from collops.operators import FFT, BlockDiag, LinearOperator, StackedBlockDiag, StackedVStack, VStack
 from collops.solvers import Status, fista, ista
 from collops.solvers.percentile import Percentile
 from collops.solvers.shrinkage import shrink
@@ -101,6 +101,18 @@ def test_analysis(comm, mine, theirs, percentile):
         options.update(threshkind=percentile, perc=50)
     result = mine(op, yd, SOp=OnEveryCopy(op.domain, comm, basis), **options)
     x, _, cost = theirs(serial, y, SOp=pylops.MatrixMult(basis), **options)
+    assert_close(result.x.gather(), x)
+    assert_close(result.details["cost"], cost)
+
+
+@pytest.mark.parametrize("real", [True, False])
+@pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
+def test_complex_coefficients_of_real_models(comm, mine, theirs, real):
+    op, serial, y, yd = problem("vstack", comm, "f8")
+    options = {"niter": 5, "eps": penalty(serial, y), "alpha": step_size(serial), "tol": 0}
+    result = mine(op, yd, SOp=FFT(op.domain, real=real, comm=comm).H, **options)
+    x, _, cost = theirs(serial, y, SOp=pylops.signalprocessing.FFT(6, real=real).H, **options)
+    assert result.x.dtype.kind == ("f" if real else "c")
     assert_close(result.x.gather(), x)
     assert_close(result.details["cost"], cost)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.array import StackedArray, from_global
+from collops.array import StackedArray, from_global, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag, Identity, StackedVStack, VStack
 from collops.solvers import Status, ista
@@ -194,6 +194,22 @@ def test_primal_dual(comm, kind, gfirst, dtype):
             "y",
             factor=10,
         )
+
+
+def test_imaginary_parts_are_not_dropped(comm):
+    """Whatever is complex makes the computation complex, also where it starts from a real array."""
+    A, g = Identity(5, comm=comm), L1(0.3)
+    x0, other = zeros(5, comm=comm), from_global(random_matrix(5, 1, "c16", 1)[:, 0], comm=comm)
+    for solve in (
+        lambda x: admm(L2(), g, x, 0.5, z0=other, niter=2),
+        lambda x: admm_l2(g, A, other, A, x, 0.5, niter=2),
+        lambda x: linearized_admm(L2(), g, A, x, 0.5, 0.4, z0=other, niter=2),
+        lambda x: primal_dual(L2(), g, A, x, 0.5, 0.5, y0=other, niter=2),
+        lambda x: primal_dual(L2(), g, A, x, 0.5, 0.5, z=other, niter=2),
+    ):
+        found = solve(x0).x.gather()
+        assert abs(found.imag).max() > 1e-3
+        assert_close(found, solve(x0.astype("c16")).x.gather())
 
 
 def test_all_find_the_same_minimum(comm):

@@ -8,8 +8,8 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.comm import Communicator
-from collops.errors import InputError
 from collops.solvers.method import Row
+from collops.solvers.problem import check_count
 
 __all__ = ["History", "HostHistory", "open_history"]
 
@@ -112,8 +112,8 @@ def open_history(engine: Engine, width: int, capacity: int, lag: int | None, com
     InputError
         If `lag` is negative or no integer.
     """
-    if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int | np.integer) or lag < 0):
-        raise InputError(f"lag must be an integer of at least 0, not {lag!r}")
+    if lag is not None:
+        check_count("lag", lag)
     if engine.memory == "host" or not engine.keeps:
         return HostHistory()
     from collops.solvers.device_history import DeviceHistory

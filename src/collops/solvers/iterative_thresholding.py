@@ -101,7 +101,11 @@ class IterativeThresholding:
 
     def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> ThresholdingState:
         """Return the state before the first iteration: the residual, and room for everything else."""
-        dtype = working_dtype(operator, data, x0)
+        dtype = of_coefficients = working_dtype(operator, data, x0)
+        if self.transform is not None and self.transform.dtype.kind == "c":
+            of_coefficients = np.result_type(dtype, np.complex64)
+            # What takes real parts leads back to real models, such as the inverse of a real Fourier transform.
+            dtype = of_coefficients if self.transform.clinear else dtype
         x, residual, image = starting_point(operator, data, x0, dtype, operator._forward)
         sums = StepSums(x, residual, width=3, kept=2)
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
@@ -111,7 +115,7 @@ class IterativeThresholding:
             sums.values[kept : kept + 1].fill(np.inf)
         coefficients, percentile = None, None
         if self.transform is not None:
-            coefficients = new_array(self.transform.domain, data, dtype)
+            coefficients = new_array(self.transform.domain, data, of_coefficients)
         elif self.threshold.percentile is not None:
             coefficients = new_array(operator.domain, data, dtype)
         if self.threshold.percentile is not None:

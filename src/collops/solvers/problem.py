@@ -16,6 +16,7 @@ from collops.operators.base import new_array
 
 __all__ = [
     "agreed",
+    "check_count",
     "check_number",
     "check_problem",
     "group_of",
@@ -57,8 +58,20 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
             raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
     if x0 is not None and x0.engine is not data.engine:
         raise InputError(f"y is an array of {data.engine.name}, but x0 one of {x0.engine.name}")
-    if isinstance(niter, bool) or not isinstance(niter, int | np.integer) or niter < 0:
-        raise InputError(f"niter must be an integer of at least 0, not {niter!r}")
+    check_count("niter", niter)
+
+
+def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
+    """Return an option as an integer.
+
+    Raises
+    ------
+    InputError
+        If it is no integer of at least `smallest`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
+        raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")
+    return int(value)
 
 
 def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:

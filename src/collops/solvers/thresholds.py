@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from numbers import Real
 from typing import Any
 
 from collops.errors import InputError
@@ -87,6 +88,6 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
         if perc is not None:
             raise InputError(f"perc is for percentiles: threshkind must be {name + _SUFFIX!r}, not {threshkind!r}")
         return Threshold(_RULES[name])
-    if isinstance(perc, bool) or not isinstance(perc, int | float) or not 0 <= perc <= 100:
+    if isinstance(perc, bool) or not isinstance(perc, Real) or not 0 <= float(perc) <= 100:
         raise InputError(f"{threshkind} keeps perc percent of the values: give 0 to 100, not {perc!r}")
-    return Threshold(_AT[name], 100 - perc)
+    return Threshold(_AT[name], 100 - float(perc))

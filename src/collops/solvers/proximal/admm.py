@@ -161,7 +161,7 @@ def admm(
     >>> result.x.gather().round(3)
     array([ 2.,  0., -1.])
     """
-    x = check_arguments(x0, niter, (), f=f, g=g)
+    x = check_arguments(x0, niter, (z0,), f=f, g=g)
     if z0 is not None and getattr(z0, "layout", None) is not x.layout:
         raise LayoutError(f"z0 must have the layout {x.layout} of x0")
     method = ADMM(

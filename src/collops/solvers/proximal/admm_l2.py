@@ -9,10 +9,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from collops.array import StackedArray, axpby, zeros_like
-from collops.errors import InputError, LayoutError
+from collops.errors import LayoutError
 from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
+from collops.solvers.problem import check_count
 from collops.solvers.proximal.inner import least_squares
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.operators.l2 import L2
@@ -213,9 +214,8 @@ def admm_l2(
     check_operator("Op", Op, x0, b)
     if b is None:
         raise LayoutError("admm_l2 needs data b in the range of Op")
-    if isinstance(inner, bool) or not isinstance(inner, int) or inner < 1:
-        raise InputError(f"inner must be a positive integer, not {inner!r}")
-    x = check_arguments(x0, niter, (A, Op), g=g)
+    inner = check_count("inner", inner, smallest=1)
+    x = check_arguments(x0, niter, (A, Op, b, z0), g=g)
     step = check_step(tau)
     method = ADMML2(
         L2(Op, b),

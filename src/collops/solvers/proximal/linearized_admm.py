@@ -176,7 +176,7 @@ def linearized_admm(
     array([1., 1., 1., 3., 3., 3.])
     """
     check_operator("A", A, x0, z0)
-    x = check_arguments(x0, niter, (A,), f=f, g=g)
+    x = check_arguments(x0, niter, (A, z0), f=f, g=g)
     method = LinearizedADMM(
         f,
         g,

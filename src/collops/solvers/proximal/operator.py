@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from collops.array import axpby
+from collops.array.elementwise import check_alike
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import new_array
 
@@ -106,14 +107,14 @@ class ProxOperator:
         UnsupportedTypeError
             If `x` is no distributed array, or of elements that the function is not defined for.
         LayoutError
-            If `x` has not the layout of the operator's own arrays.
+            If `x` has not the layout of the operator's own arrays, or `out` not that of `x`.
         """
-        _check_array(self, x)
+        _check_array(self, x, out)
         return self._prox(x, check_step(tau), out)
 
     def proxdual(self, x: Any, tau: float, out: Any = None) -> Any:
         r"""Return the proximal point of the convex conjugate, :math:`\mathrm{prox}_{\tau f^*}(x)`. See :meth:`prox`."""
-        _check_array(self, x)
+        _check_array(self, x, out)
         return self._proxdual(x, check_step(tau), out)
 
     def grad(self, x: Any, out: Any = None) -> Any:
@@ -131,7 +132,7 @@ class ProxOperator:
         UnsupportedTypeError
             If the function has none.
         """
-        _check_array(self, x)
+        _check_array(self, x, out)
         return self._grad(x, out)
 
     # Algebra
@@ -199,8 +200,10 @@ def like(x: Any, out: Any) -> Any:
     return new_array(x.layout, x, x.dtype) if out is None else out
 
 
-def _check_array(operator: ProxOperator, x: Any) -> None:
+def _check_array(operator: ProxOperator, x: Any, out: Any = None) -> None:
     if not hasattr(x, "leaves"):
         raise UnsupportedTypeError(
             f"{type(operator).__name__} is of distributed arrays, not of {type(x).__module__}.{type(x).__qualname__}"
         )
+    if out is not None:
+        check_alike(x, out)

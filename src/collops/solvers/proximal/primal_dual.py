@@ -230,7 +230,7 @@ def primal_dual(
     array([1., 1., 1., 3., 3., 3.])
     """
     check_operator("A", A, x0, y0)
-    x = check_arguments(x0, niter, (A,), f=f, g=g)
+    x = check_arguments(x0, niter, (A, y0, z), f=f, g=g)
     if z is not None and getattr(z, "layout", None) is not A.domain:
         raise LayoutError(f"z must have the layout {A.domain} of x0")
     if not 0 <= check_number("theta", theta) <= 1:

@@ -12,7 +12,7 @@ from collops.array import axpby, dots
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
-from collops.solvers.problem import check_number
+from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import FIRST, Splitting, StepSizes, check_arguments, check_tolerance
 from collops.solvers.result import SolverResult
@@ -269,8 +269,7 @@ def proximal_gradient(
         raise InputError(f"beta must be between 0 and 1, not {beta!r}")
     if not 0 < check_number("eta", eta) <= 1:
         raise InputError(f"eta must be above 0 and at most 1, not {eta!r}")
-    if isinstance(niterback, bool) or not isinstance(niterback, int) or niterback < 1:
-        raise InputError(f"niterback must be a positive integer, not {niterback!r}")
+    niterback = check_count("niterback", niterback, smallest=1)
     if acceleration not in _MOMENTA:
         raise InputError(f"acceleration must be None, 'vandenberghe' or 'fista', not {acceleration!r}")
     weights = StepSizes("epsg", epsg, niter)

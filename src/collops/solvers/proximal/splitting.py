@@ -11,7 +11,7 @@ import numpy as np
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.solvers.method import Row
-from collops.solvers.problem import check_number
+from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.result import Status
 from collops.solvers.step_sums import StepSums
@@ -147,8 +147,10 @@ class StepSizes:
         return self._sizes[iteration] if self.varies else self._sizes[0]
 
 
-def check_arguments(x0: Any, niter: Any, operators: Sequence[Any], **functions: Any) -> Any:
+def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any) -> Any:
     """Refuse arguments that do not fit, and return where to start: a copy in the dtype of the computation.
+
+    That is complex where `x0` is, or one of the `others`: operators, and arrays or ``None``.
 
     Raises
     ------
@@ -165,10 +167,9 @@ def check_arguments(x0: Any, niter: Any, operators: Sequence[Any], **functions: 
             )
     if not hasattr(x0, "leaves"):
         raise UnsupportedTypeError(f"x0 must be a distributed array, not {type(x0).__module__}.{type(x0).__qualname__}")
-    if isinstance(niter, bool) or not isinstance(niter, int | np.integer) or niter < 0:
-        raise InputError(f"niter must be an integer of at least 0, not {niter!r}")
+    check_count("niter", niter)
     dtype = np.result_type(x0.dtype, np.float64) if x0.dtype.kind in "biu" else x0.dtype
-    if any(operator.dtype.kind == "c" for operator in operators):
+    if any(np.dtype(getattr(other, "dtype", bool)).kind == "c" for other in others):
         dtype = np.result_type(dtype, np.complex64)
     return x0.astype(dtype)
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from collops.array import DistributedArray, StackedArray, axpby
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
-from collops.solvers.problem import check_number
+from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.inner import positive_definite
 from collops.solvers.proximal.operator import ProxOperator, like
 from collops.solvers.proximal.values import inner, square
@@ -84,8 +84,6 @@ class L2(ProxOperator):
     ) -> None:
         if Op is not None and not isinstance(Op, LinearOperator):
             raise UnsupportedTypeError(f"Op must be a distributed operator, not {type(Op).__qualname__}")
-        if not callable(niter) and (isinstance(niter, bool) or not isinstance(niter, int) or niter < 0):
-            raise InputError(f"niter must be an integer of at least 0 or a function, not {niter!r}")
         if Op is not None:
             for name, array, layout in (("b", b, Op.range), ("q", q, Op.domain), ("x0", x0, Op.domain)):
                 if array is None:
@@ -97,7 +95,7 @@ class L2(ProxOperator):
         self._operator, self._b, self._q, self._x0 = Op, b, q, x0
         self._sigma, self._alpha = check_number("sigma", sigma), check_number("alpha", alpha)
         self._qgrad, self._warm = bool(qgrad), bool(warm)
-        self._niter = niter
+        self._niter = niter if callable(niter) else check_count("niter", niter)
         self._points = 0
         self._last: Any = None
         self._adjoint_data: Any = None

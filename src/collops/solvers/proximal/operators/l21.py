@@ -6,10 +6,10 @@ from typing import Any
 
 from collops.array import StackedArray
 from collops.array.elementwise import check_alike
-from collops.errors import InputError, LayoutError
+from collops.errors import LayoutError
 from collops.operators.base import new_array
 from collops.solvers.kernels import step_kernels_for
-from collops.solvers.problem import check_number
+from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import ProxOperator
 from collops.solvers.proximal.values import combined
 from collops.solvers.thresholds import Rule
@@ -31,7 +31,7 @@ class L21(ProxOperator):
     Raises
     ------
     InputError
-        If `ndim` is no positive integer, or `sigma` negative or no number.
+        If `ndim` is no integer of at least 1, or `sigma` negative or no number.
 
     Notes
     -----
@@ -52,9 +52,7 @@ class L21(ProxOperator):
     """
 
     def __init__(self, ndim: int, sigma: float = 1.0) -> None:
-        if isinstance(ndim, bool) or not isinstance(ndim, int) or ndim < 1:
-            raise InputError(f"ndim must be a positive integer, not {ndim!r}")
-        self._ndim = ndim
+        self._ndim = check_count("ndim", ndim, smallest=1)
         self._sigma = check_number("sigma", sigma)
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
