@@ -67,7 +67,8 @@ def test_another_job_does_not_go_on(comm, folder, monkeypatch):
     [
         ({"every": "3"}, "--every is about checkpoints"),
         ({"resume": True}, "--resume is about checkpoints"),
-        ({"checkpoint": ""}, "must name a folder"),
+        ({"checkpoint": ""}, "--checkpoint must name a folder"),
+        ({"out": ""}, "--out must name a folder"),
         ({"checkpoint": "a", "every": "soon"}, "every must be"),
     ],
 )

@@ -13,7 +13,9 @@ from collops.apps.jacobi.options import Options
 from collops.apps.jacobi.reference import Reference
 from collops.backend import engine
 from collops.errors import InputError
+from collops.profile import count_messages
 from collops.stencil import Problem, make, run
+from collops.stencil.run import STRETCH
 from tests.apps.jobs import Listener
 from tests.stencil.model import relaxed
 from tests.stencil.test_variants import process_grids
@@ -78,6 +80,14 @@ def test_compare_runs_all_and_draws(comm, folder):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_compare_leaves_out_what_the_grid_is_too_small_for(comm, folder, monkeypatch):
+    monkeypatch.setattr("collops.apps.jacobi.pictures.bar_chart", lambda outcome, path: path)
+    outcome, _ = job(comm, compare=True, ny=3, niter=5, out=str(folder / "out"))
+    assert list(outcome.missing) == ([] if comm.size == 1 else ["shared"])
+    if comm.rank == 0:
+        assert [measured.name for measured in outcome.variants][:2] == ["mpi", "mpi_overlap"]
+
+
 def test_differences_are_found(comm):
     """A single wrong bit on a single rank is seen by all."""
     problem = Problem(nx=24, ny=4 * comm.size + 2, iterations=3)
@@ -103,6 +113,7 @@ def test_differences_are_found(comm):
         ({"variant": "fast"}, "--variant"),
         ({"process_grid": "2by2"}, "--process-grid"),
         ({"compare": True, "csv": True}, "-csv"),
+        ({"out": ""}, "--out"),
         ({"compare": True, "variant": "mpi"}, "--variant"),
     ],
 )
@@ -112,7 +123,16 @@ def test_options_that_are_refused(wrong, said):
 
 
 def test_what_the_ranks_cannot_do_is_said_before_anything_runs(comm):
-    for options in ({"process_grid": f"{comm.size + 1}x1"}, {"variant": "peer"}):
-        with pytest.raises(InputError) as caught:
+    wrong = ({"process_grid": f"{comm.size + 1}x1"}, {"variant": "peer"}, {"nx": 10**7, "ny": 10**7})
+    for options, said in zip(wrong, ("process grid", "cupy", "GiB"), strict=True):
+        with pytest.raises(InputError, match=said) as caught:
             job(comm, **options)
         assert caught.value.on_all_ranks
+
+
+def test_other_ranks_hear_that_the_first_one_goes_on(comm, monkeypatch):
+    """Its run may take longer than a wait is allowed to."""
+    monkeypatch.setattr("collops.apps.jacobi.reference._PULSE_SECONDS", 0.0)
+    with count_messages() as messages:
+        Reference(Problem(nx=8, ny=8, iterations=3 * STRETCH - 1, tolerance=0.0), comm, engine("numpy"))
+    assert messages["bcast"] == 4

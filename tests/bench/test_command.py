@@ -40,7 +40,8 @@ def test_plots_and_the_table(tmp_path, here) -> None:
     ("arguments", "words"),
     [
         (("plot",), "run a benchmark first"),
-        (("arrays", "--engine", "nonsense"), "there is no engine 'nonsense'"),
+        (("arrays", "--engine", "nonsense"), "--engine must be one of"),
+        (("arrays", "--json", "/dev/null/x.json"), "cannot write /dev/null/x.json"),
         (("arrays", "--ranks", "0"), "--ranks must be at least 1"),
         (("nonsense",), "No such command"),
     ],
@@ -51,6 +52,12 @@ def test_bad_input_is_one_line(here, arguments: tuple[str, ...], words: str) -> 
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_what_cannot_be_measured_leaves_no_record(tmp_path, here) -> None:
+    done = here("bench", "halos", "--engine", "numpy", "--quick")
+    assert (done.returncode, done.stdout) == (0, "nothing to measure on one rank\n"), done
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_names_every_benchmark(here) -> None:

@@ -39,8 +39,10 @@ def test_other_files_are_refused(tmp_path, text: str) -> None:
         read_record(path)
     with pytest.raises(InputError, match="cannot read"):
         read_record(tmp_path / "absent.json")
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="is a folder"):
         write_record(record(), tmp_path)
+    with pytest.raises(InputError, match="cannot write"):
+        write_record(record(), path / "inside.json")
 
 
 @pytest.mark.serial

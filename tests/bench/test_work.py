@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pytest
 
 from collops.backend import engine
 from collops.bench import BENCHMARKS, Measurement, Options
 from collops.bench.arrays import dot_of_integers
+from collops.bench.integers import fill, largest_error
 from collops.bench.peers import PEER
 from collops.bench.registry import Context
 from collops.bench.starforest import stencil_rows
@@ -115,3 +117,15 @@ def test_free_memory_is_the_same_on_all_ranks(comm) -> None:
     room = Context(comm, engine("numpy"), Options()).room()
     assert set(comm.allgather_metadata(room)) == {room}
     assert 1 << 20 < room < 1 << 50
+
+
+@pytest.mark.serial
+def test_errors_of_all_pieces_count(monkeypatch) -> None:
+    monkeypatch.setattr("collops.bench.integers._PIECE", 4)
+    vector = np.full(10, np.nan)
+    assert np.isnan(largest_error(np, vector, lambda index: index))
+    fill(np, vector, lambda index: index % 3, first=5)
+    assert vector.tolist() == [2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
+    for place, wrong, largest in ((9, 3.0, 1.0), (0, 7.0, 5.0), (5, np.nan, np.nan)):
+        vector[place] = wrong
+        np.testing.assert_equal(largest_error(np, vector, lambda index: index % 3, first=5), largest)

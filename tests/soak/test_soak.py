@@ -62,8 +62,13 @@ def test_the_command_prints_its_tally(here):
     assert done.returncode == 0, done.stderr
     tally = json.loads(done.stdout)
     assert tally["passed"] and sum(tally["cases"].values()) > 0
-    refused = here("soak", "--minutes", "-1")
-    assert refused.returncode == 2 and "--minutes must be a positive number" in refused.stderr
+    for wrong, said in (
+        (("--minutes", "-1"), "--minutes must be a positive number"),
+        (("--engine", "jax"), "--engine must be one of"),
+        (("--record", "/dev/null/x.json"), "cannot write /dev/null/x.json"),
+    ):
+        refused = here("soak", *wrong)
+        assert refused.returncode == 2 and said in refused.stderr
 
 
 @pytest.mark.serial

@@ -1,9 +1,9 @@
-"""How every job begins: options checked, the folder ready, the engine chosen, and somebody who hears how far it is."""
+"""What every job is, and how it begins: options checked, the folder ready, the engine chosen, somebody who listens."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from collops.apps.options import JobOptions
 from collops.apps.outputs import prepare_folder
@@ -12,9 +12,10 @@ from collops.backend import Engine, engine
 from collops.errors import InputError
 
 if TYPE_CHECKING:
+    from collops.apps.report import Outcome
     from collops.comm import Communicator
 
-__all__ = ["Listener", "begin", "engine_of_ranks", "warn_of_idle_ranks"]
+__all__ = ["Job", "Listener", "begin", "engine_of_ranks", "warn_of_idle_ranks"]
 
 
 class Listener(Protocol):
@@ -31,6 +32,34 @@ class Listener(Protocol):
 
     def stage(self, text: str | None) -> None:
         """Hear that a stage begins; None ends the last one."""
+
+
+class Job(Protocol):
+    """A whole job, from options to pictures, as ``collops.apps.NAME.job.run`` is one that ``collops NAME`` runs."""
+
+    def __call__(self, options: Any, comm: Communicator, listener: Listener) -> Outcome:
+        """Do what `options` say, and write the results. Collective.
+
+        Parameters
+        ----------
+        options : JobOptions
+            Of this kind of job, the same on every rank.
+        comm : Communicator
+            The ranks.
+        listener : Listener
+            Hears of the progress, on every rank.
+
+        Returns
+        -------
+        Outcome
+            The same on every rank, but for the list of files, which are written by the first one.
+
+        Raises
+        ------
+        InputError
+            On every rank, if something the user gave cannot be used.
+        """
+        ...
 
 
 def begin(options: JobOptions, comm: Communicator) -> Engine:

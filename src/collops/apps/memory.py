@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
+from collops.backend import Engine, engine, memory_of
 from collops.errors import InputError
 
 __all__ = ["check_memory"]
 
 
-def check_memory(needed: int, what: str, remedy: str) -> None:
-    """Raise if something exceeds the memory of this machine.
+def check_memory(needed: int, what: str, remedy: str, compute: Engine | None = None) -> None:
+    """Raise if something exceeds the memory of this machine, or of this rank's device.
 
     Parameters
     ----------
@@ -20,14 +19,16 @@ def check_memory(needed: int, what: str, remedy: str) -> None:
         What they hold, in the plural.
     remedy : str
         What to choose instead.
+    compute : Engine, optional
+        Whose arrays they are; by default they are on the host.
 
     Raises
     ------
     InputError
         If they take more than four fifths of the memory.
     """
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    compute = compute or engine("numpy")
+    installed = memory_of(compute)
     if needed > 0.8 * installed:
-        raise InputError(
-            f"{what} need {needed / 2**30:.0f} GiB, and this machine has {installed / 2**30:.0f}: {remedy}"
-        )
+        place = "a GPU" if compute.memory == "device" else "this machine"
+        raise InputError(f"{what} need {needed / 2**30:.0f} GiB, and {place} has {installed / 2**30:.0f}: {remedy}")

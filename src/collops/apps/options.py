@@ -12,7 +12,15 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.solvers import Run
 
-__all__ = ["JobOptions", "check_choice", "check_least", "check_not_negative", "check_positive", "option_name"]
+__all__ = [
+    "JobOptions",
+    "check_choice",
+    "check_folders",
+    "check_least",
+    "check_not_negative",
+    "check_positive",
+    "option_name",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +73,7 @@ class JobOptions:
             raise InputError(f"--seed must be zero or positive, not {self.seed}")
         check_choice("dtype", self.dtype, ("float32", "float64"))
         check_choice("engine", self.engine, ("auto", "numpy", "cupy"))
+        check_folders(self, ["out", "checkpoint"])
         self._check_checkpoint()
 
     def run(self, progress: bool) -> Run:
@@ -92,8 +101,6 @@ class JobOptions:
             for name, given in (("every", self.every is not None), ("resume", self.resume)):
                 if given:
                     raise InputError(f"--{name} is about checkpoints: name their folder with --checkpoint")
-        elif not self.checkpoint:
-            raise InputError("--checkpoint must name a folder")
         if self.every is not None:
             from collops.solvers.agenda import Every
 
@@ -127,6 +134,13 @@ def check_not_negative(options: Any, names: Iterable[str]) -> None:
         value = getattr(options, name)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InputError(f"{option_name(name)} must be zero or a positive number, not {value}")
+
+
+def check_folders(options: Any, names: Iterable[str]) -> None:
+    """Raise unless each field is None or has a name: that of no folder would be the one that the user is in."""
+    for name in names:
+        if getattr(options, name) == "":
+            raise InputError(f"{option_name(name)} must name a folder")
 
 
 def check_choice(name: str, value: str | None, choices: Iterable[str | None]) -> None:

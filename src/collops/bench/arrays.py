@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from collops.array import DistributedArray, Layout, axpby
+from collops.bench.integers import fill, largest_error
 from collops.bench.peers import PEER, Peer, load_peer
 from collops.bench.record import Measurement, check
 from collops.bench.registry import Context
@@ -24,7 +25,6 @@ __all__ = ["measure"]
 LARGE, SMALL = 400_000_000, 40_000
 _ITEM = 4  # bytes of a float32
 _VECTORS = 8  # three of ours, and what the peer and the checks hold at the same time
-_CHUNK = 1 << 24
 _FLOAT32_DOT = 1e-5
 ON_HOST = "collops, read on the host"
 
@@ -50,9 +50,9 @@ def _of_size(context: Context, peer: Peer | str, plan: Plan, label: str, size: i
     comm, engine = context.comm, context.engine
     layout = Layout.split((size,), comm.size)
     first, count = layout.offset(comm.rank)[0], layout.local_shape(comm.rank)[0]
-    x = DistributedArray(layout, comm, _integers(engine.xp, first, count, 7, 2))
-    y = DistributedArray(layout, comm, _integers(engine.xp, first, count, 5, 1))
-    z = DistributedArray(layout, comm, engine.xp.empty(count, "float32"))
+    x, y, z = (DistributedArray(layout, comm, engine.xp.empty(count, "float32")) for _ in range(3))
+    for vector, values in ((x, _left), (y, _right)):
+        fill(engine.xp, vector.local_array, values, first)
     parameters = {
         "size": label,
         "elements": size,
@@ -106,7 +106,7 @@ def _of_size(context: Context, peer: Peer | str, plan: Plan, label: str, size: i
     for name, program in programs.items():
         result = program().local_array
         what = f"x + 2 y by {name} against its values by counting"
-        checks.append(check(comm, what, _error_of_sum(engine.xp, result, first), 0.0))
+        checks.append(check(comm, what, largest_error(engine.xp, result, _sum, first), 0.0))
         del result
     axpby_ = Measurement(
         "axpby",
@@ -124,25 +124,19 @@ def _of_size(context: Context, peer: Peer | str, plan: Plan, label: str, size: i
 def dot_of_integers(size: int) -> float:
     """Return the dot product of the two vectors: 35 for each whole period of 35, and the rest in full."""
     periods, rest = divmod(size, 35)
-    return float(35 * periods + sum((i % 7 - 2) * (i % 5 - 1) for i in range(rest)))
+    return float(35 * periods + sum(_left(i) * _right(i) for i in range(rest)))
 
 
-def _integers(xp: Any, first: int, count: int, period: int, offset: int) -> Any:
-    """Elements `first` to ``first + count`` of the vector of ``i % period - offset``, made piece by piece."""
-    result = xp.empty(count, "float32")
-    for start in range(0, count, _CHUNK):
-        stop = min(start + _CHUNK, count)
-        result[start:stop] = xp.arange(first + start, first + stop) % period - offset
-    return result
+def _left(index: Any) -> Any:
+    return index % 7 - 2
 
 
-def _error_of_sum(xp: Any, result: Any, first: int) -> float:
-    worst = 0.0
-    for start in range(0, result.size, _CHUNK):
-        index = xp.arange(first + start, first + min(start + _CHUNK, result.size))
-        right = index % 7 - 2 + 2 * (index % 5 - 1)
-        worst = max(worst, float(abs(result[start : start + _CHUNK] - right).max()))
-    return worst
+def _right(index: Any) -> Any:
+    return index % 5 - 1
+
+
+def _sum(index: Any) -> Any:
+    return _left(index) + 2 * _right(index)
 
 
 def _with_bandwidth(measurement: Measurement, vectors: int, copied: float) -> Measurement:

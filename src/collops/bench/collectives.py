@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collops.bench.graphs import Captured
+from collops.bench.integers import fill, largest_error
 from collops.bench.record import Measurement, check
 from collops.bench.registry import Context
 from collops.bench.timing import Plan, Timing, interleave, synchronize
@@ -41,7 +42,6 @@ RAW_NCCL, RAW_MPI, REPLAYED = "NCCL", "MPI", "collops nccl, replayed"
 _ITEM = 4  # bytes of a float32
 _SUM, _FLOAT32 = 0, 7  # ncclSum, ncclFloat32
 _PERIOD = 251
-_CHUNK = 1 << 24
 _CAPTURED_CALLS = 20
 _LONGEST_CALL = 0.2  # seconds; a wire that takes longer is not timed with this message or a larger one
 _LARGEST = {"device": 4 << 30, "host": 64 << 20}
@@ -236,10 +236,7 @@ def _buffers(xp: Any, operation: str, comm: Communicator, count: int) -> _Buffer
             return _pattern(index, (rank - 1) % ranks)
 
     source, target = xp.empty(given, "float32"), xp.empty(got, "float32")
-    flat = source.reshape(-1)
-    for start in range(0, flat.size, _CHUNK):
-        index = xp.arange(start, min(start + _CHUNK, flat.size))
-        flat[start : start + _CHUNK] = _pattern(index, rank)
+    fill(xp, source.reshape(-1), lambda index: _pattern(index, rank))
     return _Buffers(source, target, expected)
 
 
@@ -250,14 +247,7 @@ def _error_of(engine: Engine, program: Callable[[], Any], buffers: _Buffers) -> 
     synchronize(engine)
     program()
     synchronize(engine)
-    flat = buffers.target.reshape(-1)
-    worst = 0.0
-    for start in range(0, flat.size, _CHUNK):
-        index = xp.arange(start, min(start + _CHUNK, flat.size))
-        error = float(abs(flat[start : start + _CHUNK] - buffers.expected(index)).max())
-        if not error <= worst:  # also true of NaN, which must not be lost
-            worst = error
-    return worst
+    return largest_error(xp, buffers.target.reshape(-1), buffers.expected)
 
 
 # Programs

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collops import __version__
+from collops.apps.outputs import atomic, check_writable
 from collops.bench.memory import free_memory
 from collops.bench.timing import CLOCKS, Timing
 from collops.errors import CollopsError, InputError
@@ -50,6 +51,7 @@ __all__ = [
     "check",
     "default_path",
     "new_record",
+    "prepare_record",
     "write_record",
 ]
 
@@ -67,6 +69,7 @@ _PACKAGES = [
     "nccl4py",
     "jax",
     "jaxlib",
+    "mpi4jax",
 ]
 
 
@@ -264,11 +267,28 @@ def write_record(record: Record, path: str | Path) -> None:
     content = {"schema": SCHEMA} | asdict(record)
     measurements = content.pop("measurements")
     content |= {"clocks": CLOCKS, "measurements": measurements}
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    prepare_record(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        with atomic(path) as temporary:
+            temporary.write_text(text)
     except OSError as problem:
         raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
+
+
+def prepare_record(path: Path) -> None:
+    """Make the folders on the way to a record, and find out whether it can be written.
+
+    Raises
+    ------
+    InputError
+        If it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
+    check_writable(path)
 
 
 def _slug(name: str) -> str:

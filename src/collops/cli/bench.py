@@ -12,7 +12,7 @@ from collops.cli.bench_all import bench_all
 from collops.cli.console import console
 from collops.cli.errors import guarded
 from collops.cli.job import with_world
-from collops.cli.options import Debug, Ranks, Transport
+from collops.cli.options import Debug, Engine, Ranks, Transport, check_engine
 
 if TYPE_CHECKING:
     from collops.bench import Benchmark, Measurement, Record
@@ -26,9 +26,6 @@ application = typer.Typer(
     no_args_is_help=True,
 )
 
-_Engine = Annotated[
-    str | None, typer.Option(help="numpy or cupy.", show_default="cupy where there is a GPU, else numpy")
-]
 _Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")]
 _File = Annotated[
     Path | None,
@@ -44,7 +41,7 @@ def _add(name: str, summary: str) -> None:
     def command(
         *,
         ranks: Ranks = None,
-        engine: _Engine = None,
+        engine: Engine = "auto",
         transport: Transport = "auto",
         quick: _Quick = False,
         json: _File = None,
@@ -57,35 +54,33 @@ def _add(name: str, summary: str) -> None:
             options = Options(quick=quick, peer=not no_peer, transport=transport)
             _measure(comm, name, engine, options, json)
 
-        with_world(f"collops bench {name}", body, ranks=ranks, transport=transport, debug=debug)
+        command = f"collops bench {name}"
+        with_world(command, body, ranks=ranks, transport=transport, debug=debug, check=lambda: check_engine(engine))
 
 
-def _measure(comm: Communicator, name: str, engine: str | None, options: Any, path: Path | None) -> None:
-    from collops.backend import engine as engine_called
+def _measure(comm: Communicator, name: str, engine: str, options: Any, path: Path | None) -> None:
+    from collops.apps.job import engine_of_ranks
+    from collops.apps.stages import local_stage
     from collops.bench import default_path, run, write_record
-    from collops.errors import InputError
+    from collops.bench.record import prepare_record
 
-    chosen = engine_called(engine or ("cupy" if comm.device_transport is not None else "numpy"))
-    if chosen.name not in ("numpy", "cupy"):
-        raise InputError(f"engine {chosen.name!r} has no benchmarks: choose numpy or cupy")
+    chosen = engine_of_ranks(engine, comm)
     where = console(to_stderr=False) if comm.rank == 0 else None
-
-    failures: list[InputError] = []
+    with local_stage(comm):
+        if where is not None and path is not None:
+            prepare_record(path)
 
     def report(record: Record, measurement: Measurement) -> None:
-        if where is None:
-            return
-        where.print(_lines(measurement), markup=False, soft_wrap=True)
-        # After every measurement: what is there survives a run that is stopped, or a wrong answer later on.
-        try:
-            write_record(record, path or default_path(record))
-        except InputError as problem:
-            failures[:] = [problem]
+        with local_stage(comm):
+            if where is not None:
+                where.print(_lines(measurement), markup=False, soft_wrap=True)
+                # After every measurement: what is there survives a run that is stopped, or a wrong answer later on.
+                write_record(record, path or default_path(record))
 
     record = run(name, comm, chosen, options, report=report)
-    comm.check(failures[0] if failures else None)
     if where is not None:
-        where.print(f"wrote {path or default_path(record)}", markup=False, soft_wrap=True)
+        said = f"wrote {path or default_path(record)}" if record.measurements else "nothing to measure on one rank"
+        where.print(said, markup=False, soft_wrap=True)
 
 
 def _lines(measurement: Measurement) -> str:

@@ -22,6 +22,7 @@ from collops.cli.launch import launch, started
 from collops.errors import InputError
 
 if TYPE_CHECKING:
+    from collops.apps.job import Job
     from collops.apps.options import JobOptions
     from collops.comm import Communicator
 
@@ -81,7 +82,6 @@ def with_world(
                 return code
             from collops.comm import world
 
-            # World of one by hand: MPI is not even loaded where nothing else asks for it.
             comm = world(transport)
             if launcher is not None and launcher.ranks not in (None, comm.size):
                 raise InputError(
@@ -146,7 +146,8 @@ def _run_job(name: str, kind: type[JobOptions], arguments: Mapping[str, Any]) ->
     def body(comm: Communicator) -> None:
         first = comm.rank == 0
         with Progress(command, shown=first and not quiet, speaking=first) as progress:
-            outcome = importlib.import_module(f"collops.apps.{name}.job").run(chosen, comm, progress)
+            run: Job = importlib.import_module(f"collops.apps.{name}.job").run
+            outcome = run(chosen, comm, progress)
         if not first:
             return
         if not quiet:

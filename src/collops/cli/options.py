@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from collops.apps.options import check_choice
+
 __all__ = [
     "FIRST",
     "LAST",
@@ -19,6 +21,7 @@ __all__ = [
     "Ranks",
     "Samples",
     "Transport",
+    "check_engine",
 ]
 
 _DATA, _MADE, _METHOD, _CHECKPOINTS = "Data", "Made data", "Method", "Checkpoints"
@@ -111,6 +114,12 @@ Inlines = Annotated[
 ]
 Crosslines = Annotated[int | None, typer.Option(help="Crosslines; 1 makes a section.", rich_help_panel=_MADE)]
 Samples = Annotated[int | None, typer.Option(help="Samples of a trace.", rich_help_panel=_MADE)]
+
+
+def check_engine(name: str) -> None:
+    """Raise unless an engine is one that commands run on."""
+    check_choice("engine", name, ("auto", "numpy", "cupy"))
+
 
 FIRST: dict[str, Any] = {"ranks": Ranks, "transport": Transport, "iterations": Iterations}
 """What every job is asked first, by the name of the argument."""

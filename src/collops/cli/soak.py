@@ -11,7 +11,7 @@ import typer
 
 from collops.cli.console import console
 from collops.cli.job import with_world
-from collops.cli.options import Debug, Json, Quiet, Ranks, Transport
+from collops.cli.options import Debug, Engine, Json, Quiet, Ranks, Transport, check_engine
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -24,9 +24,7 @@ def soak(
     *,
     minutes: Annotated[float, typer.Option(help="How long.")] = 1.0,
     ranks: Ranks = None,
-    engine: Annotated[
-        str | None, typer.Option(help="numpy or cupy.", show_default="cupy where there is a GPU, else numpy")
-    ] = None,
+    engine: Engine = "auto",
     transport: Transport = "auto",
     seed: Annotated[int, typer.Option(help="Where the cases come from.")] = 0,
     only: Annotated[int | None, typer.Option(metavar="CASE", help="Run the case of this number alone.")] = None,
@@ -44,6 +42,7 @@ def soak(
             raise InputError(f"--minutes must be a positive number, not {minutes:g}")
         if seed < 0 or (only is not None and only < 0):
             raise InputError("--seed and --only must not be negative")
+        check_engine(engine)
 
     def body(comm: Communicator) -> None:
         _run(comm, engine, minutes, seed, only, record, as_json, quiet)
@@ -53,7 +52,7 @@ def soak(
 
 def _run(
     comm: Communicator,
-    engine: str | None,
+    engine: str,
     minutes: float,
     seed: int,
     only: int | None,
@@ -63,12 +62,17 @@ def _run(
 ) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from collops.backend import engine as engine_called
+    from collops.apps.job import engine_of_ranks
+    from collops.apps.stages import local_stage
+    from collops.bench.record import prepare_record
     from collops.errors import CollopsError
     from collops.soak import soak as run
 
-    chosen = engine_called(engine or ("cupy" if comm.device_transport is not None else "numpy"))
+    chosen = engine_of_ranks(engine, comm)
     first = comm.rank == 0
+    with local_stage(comm):
+        if first and record is not None:
+            prepare_record(record)
     where = console(to_stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=where, disable=quiet or not first or not where.is_terminal) as bar:
@@ -117,9 +121,9 @@ def _show(tally: Tally, where: Any) -> None:
 
 def _record(tally: Tally, comm: Communicator, engine: Any, minutes: float, path: Path) -> None:
     """Write the tally as a record of benchmarks, without times to compare. Collective."""
+    from collops.apps.stages import local_stage
     from collops.bench import Measurement, write_record
     from collops.bench.record import new_record
-    from collops.errors import InputError
 
     record = new_record("soak", comm, engine, {"minutes": minutes, "seed": tally.seed})
     for name in sorted(tally.cases):
@@ -132,10 +136,6 @@ def _record(tally: Tally, comm: Communicator, engine: Any, minutes: float, path:
         for rank, (now, growth) in enumerate(zip(tally.memory, tally.growth, strict=True))
     }
     record.measurements.append(Measurement("memory", {}, {}, figures=memory))
-    error = None
-    if comm.rank == 0:
-        try:
+    with local_stage(comm):
+        if comm.rank == 0:
             write_record(record, path)
-        except InputError as problem:
-            error = problem
-    comm.check(error)

@@ -57,7 +57,9 @@ class Run:
         return self.seconds / self.iterations
 
 
-def run(variant: Variant, report: Callable[[int, float], None] | None = None) -> Run:
+def run(
+    variant: Variant, report: Callable[[int, float], None] | None = None, pulse: Callable[[], None] | None = None
+) -> Run:
     """Iterate. Collective.
 
     Parameters
@@ -66,6 +68,8 @@ def run(variant: Variant, report: Callable[[int, float], None] | None = None) ->
         Newly made.
     report : callable, optional
         Gets each checked iteration and its norm, as soon as the host knows it.
+    pulse : callable, optional
+        Called after every stretch of iterations.
 
     Returns
     -------
@@ -84,15 +88,18 @@ def run(variant: Variant, report: Callable[[int, float], None] | None = None) ->
     from collops.solvers.history import open_history
 
     problem, comm, engine = variant.problem, variant.comm, variant.engine
-    stretches = [min(STRETCH, problem.iterations - begin) for begin in range(0, problem.iterations, STRETCH)]
+    stretches = -(-problem.iterations // STRETCH)
     norms = engine.xp.zeros(STRETCH)
-    history = open_history(engine, STRETCH, len(stretches), 1, comm)
+    history = open_history(engine, STRETCH, stretches, 1, comm)
     known: dict[int, float] = {}
     reached: int | None = None
 
+    def length(number: int) -> int:
+        return min(STRETCH, problem.iterations - number * STRETCH)
+
     def look(number: int) -> None:
         nonlocal reached
-        for slot, square in enumerate(history.row(number)[: stretches[number]]):
+        for slot, square in enumerate(history.row(number)[: length(number)]):
             iteration = number * STRETCH + slot
             if iteration % problem.check == 0:
                 known[iteration] = math.sqrt(square)
@@ -102,18 +109,20 @@ def run(variant: Variant, report: Callable[[int, float], None] | None = None) ->
                     reached = iteration
 
     comm.allreduce(norms, out=norms)  # the first one of a wire takes its time
-    variant.record(stretches[0])
+    variant.record(length(0))
     begin = _everybody(variant, comm)
     seen = 0
-    for number, count in enumerate(stretches):
+    for number in range(stretches):
         norms.fill(0)
-        variant.advance(count, norms)
+        variant.advance(length(number), norms)
         comm.allreduce(norms, out=norms)
         history.store(norms)
         history.advance()
         if number > 0:
             look(seen)
             seen += 1
+        if pulse is not None:
+            pulse()
         if reached is not None:
             break
     history.row(history.count - 1)  # which waits no longer than the deadline

@@ -12,9 +12,10 @@ from collops.apps.jacobi.memory_limit import memory_limit
 from collops.apps.jacobi.options import Options
 from collops.apps.jacobi.reference import Difference, Reference
 from collops.apps.job import Listener, engine_of_ranks
+from collops.apps.memory import check_memory
 from collops.apps.outputs import prepare_folder
 from collops.apps.stages import local_stage, raised_together
-from collops.errors import CollopsError, InputError
+from collops.errors import CollopsError, InputError, LayoutError
 from collops.stencil import MODELS, Grid, Problem, Span, make, obstacle, run, timeline_of
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def run_job(options: Options, comm: Communicator, listener: Listener, echo: Call
             if comm.rank == 0:
                 prepare_folder(Path(options.out))
     with raised_together():
-        Grid(problem, comm.size, comm.rank, options.blocks())  # which refuses blocks that do not fit the ranks
+        _check_memory(options, problem, comm, engine)
         reason = obstacle(options.variant, comm, engine) if options.variant not in ("auto", "single") else None
         if reason is not None:
             raise InputError(f"--variant {options.variant}: {reason}")
@@ -158,6 +159,20 @@ def run_job(options: Options, comm: Communicator, listener: Listener, echo: Call
     else:
         job.one()
     return outcome
+
+
+def _check_memory(options: Options, problem: Problem, comm: Communicator, engine: Engine) -> None:
+    """Raise if the grids exceed the memory, or if blocks do not fit the ranks."""
+
+    def two(rows: int, pitch: int) -> int:
+        return 2 * rows * pitch * problem.itemsize
+
+    sharing = comm.local_size if engine.memory == "host" else 1
+    needed, remedy = sharing * two(*Grid(problem, comm.size, comm.rank, options.blocks()).shape), ""
+    if not options.skip_single_gpu or options.variant == "single":
+        needed, remedy = max(needed, two(*Grid(problem, 1, 0).shape)), ", or leave out the run on one rank"
+    what = f"two grids of {problem.nx} x {problem.ny} points"
+    check_memory(needed, what, f"choose a smaller -nx or -ny{remedy}", engine)
 
 
 class _Job:
@@ -217,7 +232,10 @@ class _Job:
                 if self._engine.name in MODELS[name].engines:
                     outcome.missing[name] = reason
                 continue
-            self._run(name, reference)
+            try:
+                self._run(name, reference)
+            except LayoutError as problem:  # on all ranks alike: the grid has too few points for it
+                outcome.missing[name] = str(problem)
         if self._comm.rank == 0:
             from collops.apps.jacobi.pictures import bar_chart
 
@@ -268,12 +286,11 @@ class _Job:
     def _warm_up(self, name: str) -> None:
         """Compile, load and connect what the first iterations would, on a grid of hardly any points."""
         if name == "single":
-            if self._comm.rank > 0 and self._comm.size > 1:
-                self._comm.split(1)
-                return
-            alone = self._comm.split(0) if self._comm.size > 1 else self._comm
-            assert alone is not None
-            self._iterate(name, alone, 1, 1, None)
+            first = self._comm.rank == 0
+            alone = self._comm.split(0 if first else 1) if self._comm.size > 1 else self._comm
+            if first:
+                assert alone is not None
+                self._iterate(name, alone, 1, 1, None)
             return
         down, across = self._blocks or (self._comm.size, 1)
         self._iterate(name, self._comm, down, across, self._blocks)

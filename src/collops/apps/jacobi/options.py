@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from collops.apps.options import check_choice, check_least, check_not_negative
+from collops.apps.options import check_choice, check_folders, check_least, check_not_negative
 from collops.errors import InputError
 from collops.stencil import MODELS, Problem
 
@@ -68,6 +68,7 @@ class Options:
         check_choice("dtype", self.dtype, ("float32", "float64"))
         check_choice("engine", self.engine, ("auto", "numpy", "cupy"))
         check_choice("variant", self.variant, ("auto", *MODELS))
+        check_folders(self, ["out"])
         if self.compare and self.variant != "auto":
             raise InputError("--compare runs every variant: leave out --variant")
         if self.compare and (self.csv or self.skip_single_gpu):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from collops.comm import ExchangePlan
 from collops.stencil import Problem, Run, make, run
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from collops.stencil import Variant
 
 __all__ = ["Difference", "Reference"]
+
+_PULSE_SECONDS = 30.0
 
 
 class Difference(NamedTuple):
@@ -35,6 +40,8 @@ class Difference(NamedTuple):
 class Reference:
     """The first rank iterates by itself while the others wait. Collective.
 
+    That may take longer than any wait is allowed to: the others hear from time to time that it goes on.
+
     Parameters
     ----------
     problem : Problem
@@ -48,10 +55,8 @@ class Reference:
 
     Attributes
     ----------
-    run : Run
+    run : Run or None
         How it went, on the first rank.
-    seconds : float
-        For all iterations, on every rank.
     """
 
     def __init__(
@@ -62,12 +67,25 @@ class Reference:
         alone = comm.split(0 if comm.rank == 0 else 1) if comm.size > 1 else comm
         self.run: Run | None = None
         self._values: Any = None
+        self._told = time.monotonic()
         if comm.rank == 0:
-            variant = make("single", problem, alone, engine) if alone is not None else None
-            assert variant is not None
-            self.run = run(variant, report)
+            assert alone is not None
+            variant = make("single", problem, alone, engine)
+            self.run = run(variant, report, self._pulse)
             self._values = variant.values
-        self.seconds = float(comm.allgather_metadata(None if self.run is None else self.run.seconds)[0])
+            self._tell(False)
+        else:
+            while self._tell(True):
+                pass
+
+    def _pulse(self) -> None:
+        if time.monotonic() - self._told > _PULSE_SECONDS:
+            self._tell(True)
+            self._told = time.monotonic()
+
+    def _tell(self, iterating: bool) -> bool:
+        """Let the other ranks know what the first one does. Collective."""
+        return bool(self._comm.bcast(np.array(iterating))[()])
 
     def difference(self, variant: Variant) -> Difference:
         """Compare what a variant has. Collective: the values go to the ranks that have them in the variant."""

@@ -30,27 +30,7 @@ _NOISE = 0.1
 
 
 def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
-    """Migrate as `options` say, and write the results. Collective.
-
-    Parameters
-    ----------
-    options : Options
-        The same on every rank.
-    comm : Communicator
-        The ranks.
-    listener : Listener
-        Hears of the progress, on every rank.
-
-    Returns
-    -------
-    Outcome
-        The same on every rank, but for the list of files, which are written by the first one.
-
-    Raises
-    ------
-    InputError
-        On every rank, if something the user gave cannot be used.
-    """
+    """Migrate as `options` say, and write the results; see `collops.apps.job.Job`. Collective."""
     folder = Path(options.out)
     compute = begin(options, comm)
     with local_stage(comm):

@@ -23,27 +23,7 @@ __all__ = ["run"]
 
 
 def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
-    """Deconvolve as `options` say, and write the results. Collective.
-
-    Parameters
-    ----------
-    options : Options
-        The same on every rank.
-    comm : Communicator
-        The ranks.
-    listener : Listener
-        Hears of the progress, on every rank.
-
-    Returns
-    -------
-    Outcome
-        The same on every rank, but for the list of files, which are written by the first one.
-
-    Raises
-    ------
-    InputError
-        On every rank, if something the user gave cannot be used.
-    """
+    """Deconvolve as `options` say, and write the results; see `collops.apps.job.Job`. Collective."""
     compute = begin(options, comm)
     listener.stage("reading" if options.down else "making the fields")
     problem = prepare(options, comm, compute)

@@ -24,27 +24,7 @@ __all__ = ["run"]
 
 
 def run(options: Options, comm: Communicator, listener: Listener) -> Outcome:
-    """Solve as `options` say, and write the results. Collective.
-
-    Parameters
-    ----------
-    options : Options
-        The same on every rank.
-    comm : Communicator
-        The ranks.
-    listener : Listener
-        Hears of the progress, on every rank.
-
-    Returns
-    -------
-    Outcome
-        The same on every rank, but for the list of files, which are written by the first one.
-
-    Raises
-    ------
-    InputError
-        On every rank, if something the user gave cannot be used.
-    """
+    """Solve as `options` say, and write the results; see `collops.apps.job.Job`. Collective."""
     compute = begin(options, comm)
     problem = prepare(options, comm, compute, listener)
     warn_of_idle_ranks(listener, comm, problem.facts["rows"], "rows")
