@@ -53,12 +53,12 @@ def environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": f"{SOURCE}:{kept.get('PYTHONPATH', '')}", "NUMBA_NUM_THREADS": "1"}
 
 
-def collops(*arguments: object, cwd: Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+def collops(*arguments: object, cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
     """Run ``collops`` with `arguments`."""
     return _run([sys.executable, "-m", "collops", *map(str, arguments)], cwd, timeout)
 
 
-def under_mpiexec(ranks: int, *arguments: object, cwd: Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+def under_mpiexec(ranks: int, *arguments: object, cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
     """Run ``collops`` with `arguments` as a user does who starts the ranks."""
     return _run(command_for(ranks, [str(a) for a in arguments], environment()), cwd, timeout)
 

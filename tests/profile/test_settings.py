@@ -51,7 +51,7 @@ def run(program, setting):
         env={**os.environ, "COLLOPS_PROFILE": setting},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 
@@ -64,6 +64,16 @@ def test_report_and_files_at_exit(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("solve")
     assert json.loads((tmp_path / "p.json").read_text())["marks"][0]["path"] == ["solve"]
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
+@pytest.mark.serial
+def test_a_word_that_means_nothing_is_said_by_the_first_world_or_at_the_end():
+    done = run("import collops\ntry:\n    collops.world()\nexcept collops.errors.InputError as e:\n    print(e)", "yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("COLLOPS_PROFILE=yes: 'yes' means nothing")
+    done = run("from collops import profile\nassert not profile.enabled()", "yes")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("collops: nothing was recorded: COLLOPS_PROFILE=yes")
 
 
 @pytest.mark.serial
