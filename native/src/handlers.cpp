@@ -73,6 +73,9 @@ ffi::Error on_wire(std::int64_t number, const Array& array, Call call) {
   if (wire == nullptr) {
     return ffi::Error::Internal("collops: this program was compiled in another process, with other communicators");
   }
+  if (!wire->broken().empty()) {
+    return ffi::Error::Internal("collops: this communicator cannot be used any more since " + wire->broken());
+  }
   if (array.type == Type::None) return ffi::Error::InvalidArgument("collops: arrays of this dtype cannot be sent");
   return outcome(call(*wire));
 }

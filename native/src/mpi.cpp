@@ -16,7 +16,7 @@
 namespace collops {
 namespace {
 
-// In the order of MPI_FUNCTIONS in src/collops/jax/native.py.
+// In the order of _MPI_FUNCTIONS in src/collops/jax/native.py.
 template <class H>
 struct MpiFunctions {
   int (*iallreduce)(const void*, void*, int, H, H, H, H*);
@@ -262,8 +262,8 @@ class MpiWire final : public Wire {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
       const double waited = std::chrono::duration<double>(Clock::now() - start).count();
       if (timeout_ > 0 && waited > timeout_) {
-        return std::string(operation) + ": rank " + std::to_string(rank()) + " waited " + std::to_string(waited) +
-               " s, and not all ranks arrived (COLLOPS_TIMEOUT)";
+        return give_up(std::string(operation) + ": rank " + std::to_string(rank()) + " waited " +
+                       std::to_string(waited) + " s, and not all ranks arrived (COLLOPS_TIMEOUT)");
       }
     }
   }

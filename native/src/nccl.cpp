@@ -15,7 +15,7 @@ namespace {
 using Comm = void*;    // ncclComm_t
 using Stream = void*;  // cudaStream_t or hipStream_t
 
-// In the order of NCCL_FUNCTIONS in src/collops/jax/native.py.
+// In the order of _NCCL_FUNCTIONS in src/collops/jax/devices.py.
 struct NcclFunctions {
   int (*all_reduce)(const void*, void*, std::size_t, int, int, Comm, Stream);
   int (*reduce)(const void*, void*, std::size_t, int, int, int, Comm, Stream);

@@ -1,7 +1,9 @@
-// The numbers of wires.
+// The numbers of wires, and of the interface that they are part of.
 #include "wire.h"
 
 #include <mutex>
+
+#include "api.h"
 
 namespace collops {
 namespace {
@@ -27,3 +29,5 @@ Wire* find_wire(std::int64_t number) {
 }
 
 }  // namespace collops
+
+int collops_interface() { return kInterface; }

@@ -42,6 +42,9 @@ class Wire {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // Why nothing can be sent any more: a rank that gave up a wait no longer knows which call of the others its next one would
+  // meet. Empty as long as all is well.
+  const Failure& broken() const { return broken_; }
 
   virtual Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place at) = 0;
   // Fills `out` on `root` alone; elsewhere it may be written to.
@@ -57,9 +60,16 @@ class Wire {
   // `scratch` is a byte that the wire may use.
   virtual Failure barrier(void* scratch, Place at) = 0;
 
+ protected:
+  Failure give_up(Failure why) {
+    broken_ = why;
+    return why;
+  }
+
  private:
   int rank_;
   int size_;
+  Failure broken_;
 };
 
 // Wires are known by number: a compiled program holds the number, not an address. They live as long as the process.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import collops.jax as cj
+from collops.jax.wires import wire_of
 from tests.jax import programs
 from tests.jax.checks import close
 
@@ -125,8 +126,14 @@ def test_no_effect_is_left(comm):
     assert not jax.make_jaxpr(program._fast)(None, 1.0).effects
 
 
-def test_missing_ranks_become_an_error(comm, tmp_path):
-    """Nobody waits for ever inside a program; this rank alone knows of the message."""
-    if comm.size == 1:
-        with pytest.raises(RuntimeError, match="nothing was sent"):
-            cj.recv(jnp.ones(2), 0, 9, comm=comm).block_until_ready()
+def test_missing_ranks_become_an_error(comm, monkeypatch):
+    """Nobody waits for ever inside a program. Who gave up on others does not meet them again on that communicator."""
+    part = comm.split(0)
+    monkeypatch.setenv("COLLOPS_TIMEOUT", "0.2")  # of the messages in programs alone
+    wire_of(part)
+    if comm.rank == 0:
+        reasons = ("nothing was sent",) if comm.size == 1 else ("not all ranks arrived", "any more since recv")
+        for reason in reasons:
+            with pytest.raises(RuntimeError, match=reason):
+                cj.recv(jnp.ones(2), comm.size - 1, 9, comm=part).block_until_ready()
+    assert float(cj.allreduce(jnp.ones(()), comm=comm)) == comm.size

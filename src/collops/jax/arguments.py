@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,24 +76,33 @@ def reducible(x: Any, op: str, wire: Wire) -> tuple[Any, str, Callable[[Any], An
 
 def checked_rank(rank: int, wire: Wire, name: str) -> int:
     """Return `rank`, which has to be one."""
-    if not 0 <= rank < wire.size:
-        raise InputError(f"{name}={rank} is no rank of a communicator of {wire.size}")
-    return int(rank)
+    number = _integer(rank, name)
+    if not 0 <= number < wire.size:
+        raise InputError(f"{name}={number} is no rank of a communicator of {wire.size}")
+    return number
 
 
 def checked_tag(tag: int) -> int:
     """Return `tag`, which has to be one."""
-    if not 0 <= tag < _TAGS:
-        raise InputError(f"a tag must be between 0 and {_TAGS - 1}, not {tag}")
-    return int(tag)
+    number = _integer(tag, "tag")
+    if not 0 <= number < _TAGS:
+        raise InputError(f"a tag must be between 0 and {_TAGS - 1}, not {number}")
+    return number
 
 
 def checked_counts(counts: Sequence[int], wire: Wire, name: str) -> tuple[int, ...]:
     """Return the numbers of rows of all ranks."""
-    rows = tuple(int(count) for count in counts)
+    rows = tuple(_integer(count, name) for count in counts)
     if len(rows) != wire.size or min(rows) < 0:
         raise LayoutError(f"{name} needs one non-negative number for each of {wire.size} ranks, not {list(rows)}")
     return rows
+
+
+def _integer(value: Any, name: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:  # also of a value that JAX is tracing: messages are laid out when a program is compiled
+        raise InputError(f"{name} must be an integer that is known when tracing, not {value!r}") from None
 
 
 def checked_convention(cotangents: str) -> bool:

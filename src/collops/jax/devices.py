@@ -11,8 +11,7 @@ import ctypes
 import importlib.util
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 
 from collops.comm import Communicator, world
 from collops.errors import InputError, TransportError
-from collops.jax import native
+from collops.jax import drivers, native
 
 __all__ = ["Clique", "clique", "clique_wire", "device_wire", "has_devices", "use_local_device"]
 
@@ -83,8 +82,10 @@ def use_local_device() -> None:
         raise InputError("collops.jax.use_local_device() has to be called before JAX makes its first array")
     comm = world()
     if comm.local_size > 1:
+        # A launcher may show each rank its own GPU alone, which has the number 0 then.
+        shown = drivers.devices_shown()
         for option in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
-            jax.config.update(option, str(comm.local_rank))
+            jax.config.update(option, str(comm.local_rank % shown if shown else comm.local_rank))
 
 
 def clique(devices: Sequence[Any] | None = None) -> Clique:
@@ -131,31 +132,41 @@ def device_wire(comm: Communicator) -> int:
     """
     if comm.size == 1:
         return clique_wire(clique(jax.local_devices()[:1]))
+    device = jax.local_devices()[0].local_hardware_id
+    mine: list[Any] = []
+    error = None
+    try:
+        mine = _ready(device, comm.rank)
+    except TransportError as caught:
+        error = caught
+    comm.check(error)
+    known = comm.allgather_metadata(mine)
+    if len({place for place, _ in known}) < comm.size:
+        raise TransportError(
+            "each rank needs a GPU of its own: call collops.jax.use_local_device() before JAX makes its first array"
+        )
+    nccl, joined = _nccl(), ctypes.c_void_p()
+    # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program.
+    os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
+    with drivers.current(device):
+        identity = _UniqueId.from_buffer_copy(bytes(known[0][1]))
+        code = nccl.ncclCommInitRank(ctypes.byref(joined), ctypes.c_int(comm.size), identity, ctypes.c_int(comm.rank))
+        _succeeded(code, "ncclCommInitRank")
+        _connect_pairs(nccl, joined, comm.rank, comm.size)
+    return _add([joined.value or 0], [device], [comm.rank], comm.size)
+
+
+def _ready(device: int, rank: int) -> list[Any]:
+    """Return where this rank's GPU is, and on rank 0 the name under which NCCL lets the ranks meet."""
     if os.environ.get("COLLOPS_JAX_RANKS_ON_GPUS") != "1":
         raise TransportError(
             "JAX arrays on GPUs cannot be sent between ranks yet: use one process with all GPUs of a host, "
             "comm=collops.jax.clique() inside shard_map, or the cupy engine"
         )
-    device = jax.local_devices()[0]
-    places = comm.allgather_metadata(f"{socket.gethostname()} {device.local_hardware_id}")
-    if len(set(places)) < len(places):
-        raise TransportError(
-            "each rank needs a GPU of its own: call collops.jax.use_local_device() before JAX makes its first array"
-        )
-    nccl = _nccl()
-    identity = _UniqueId()
-    if comm.rank == 0:
+    nccl, identity = _nccl(), _UniqueId()
+    if rank == 0:
         _succeeded(nccl.ncclGetUniqueId(ctypes.byref(identity)), "ncclGetUniqueId")
-    known = comm.allgather_metadata(list(bytes(identity)) if comm.rank == 0 else None)[0]
-    joined = ctypes.c_void_p()
-    # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program.
-    os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
-    with _current(device.local_hardware_id):
-        identity = _UniqueId.from_buffer_copy(bytes(known))
-        code = nccl.ncclCommInitRank(ctypes.byref(joined), ctypes.c_int(comm.size), identity, ctypes.c_int(comm.rank))
-        _succeeded(code, "ncclCommInitRank")
-        _connect_pairs(nccl, joined, comm.rank, comm.size)
-    return _add([joined.value or 0], [device.local_hardware_id], [comm.rank], comm.size)
+    return [f"{socket.gethostname()} {drivers.bus_of(device)}", list(bytes(identity))]
 
 
 def clique_wire(joined: Clique) -> int:
@@ -195,15 +206,13 @@ def _connect_pairs(nccl: ctypes.CDLL, joined: ctypes.c_void_p, rank: int, size: 
     codes.append(nccl.ncclAllReduce(at(0), at(0), one, _UINT8, _SUM, joined, stream))
     for code in codes:
         _succeeded(code, "connecting all ranks")
-    waited = ctypes.CDLL("libamdhip64.so").hipDeviceSynchronize if _is_rocm() else _driver().cuCtxSynchronize
-    if code := waited():
-        raise TransportError(f"connecting all ranks by NCCL ended in error {code} of the device")
+    drivers.wait_for_device()
 
 
 @cache
 def _nccl() -> ctypes.CDLL:
     """Load NCCL or RCCL, and tell the native library where its functions are."""
-    loaded = _opened(["librccl.so.1"] if _is_rocm() else [*_of_packages(), "libnccl.so.2"])
+    loaded = _opened(["librccl.so.1"] if drivers.is_rocm() else [*_of_packages(), "libnccl.so.2"])
     loaded.ncclGetErrorString.restype = ctypes.c_char_p
     addresses = [ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in _NCCL_FUNCTIONS]
     native.library().collops_load_nccl(native.int64s(addresses))
@@ -231,41 +240,3 @@ def _opened(names: list[str]) -> ctypes.CDLL:
 def _succeeded(code: int, call: str) -> None:
     if code:
         raise TransportError(f"{call} reports: {_nccl().ncclGetErrorString(ctypes.c_int(code)).decode()}")
-
-
-def _is_rocm() -> bool:
-    return "rocm" in jax.local_devices()[0].client.platform_version.lower()
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-@contextmanager
-def _current(device: int) -> Iterator[None]:
-    """Make the primary context of a GPU this thread's, as NCCL wants it, and the one before it afterwards."""
-    if _is_rocm():
-        hip, before = ctypes.CDLL("libamdhip64.so"), ctypes.c_int()
-        if hip.hipGetDevice(ctypes.byref(before)) or hip.hipSetDevice(ctypes.c_int(device)):
-            raise TransportError(f"hipSetDevice({device}) failed")
-        try:
-            yield
-        finally:
-            hip.hipSetDevice(before)
-        return
-    driver, handle = _driver(), ctypes.c_int()
-    before, context = ctypes.c_void_p(), ctypes.c_void_p()
-    failed = (
-        driver.cuInit(0)
-        or driver.cuCtxGetCurrent(ctypes.byref(before))
-        or driver.cuDeviceGet(ctypes.byref(handle), ctypes.c_int(device))
-        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
-        or driver.cuCtxSetCurrent(context)
-    )
-    if failed:
-        raise TransportError(f"GPU {device} cannot be used: CUDA error {failed}")
-    try:
-        yield
-    finally:
-        driver.cuCtxSetCurrent(before)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import dtypes
+from jax import dtypes, lax
 from jax.core import ShapedArray
 from jax.interpreters import ad, batching
 
@@ -66,7 +66,8 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     """
     wire = wire_of(comm)
     destinations = ((checked_rank(dest, wire, "dest"), checked_tag(tag)),)
-    return _messages([array(x)], [], destinations, (), wire)[0]
+    (receipt,) = _messages([array(x)], [], destinations, (), wire)
+    return lax.select(np.False_, receipt, jnp.zeros_like(receipt))  # nobody writes its memory, which may hold anything
 
 
 def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
@@ -174,7 +175,8 @@ def neighbor_exchange(
         Of the shapes and dtypes of what comes from each of `sources`; their values do not matter.
     destinations, sources : sequence of int
         Ranks; this one and repeated ones are allowed. Between two ranks messages arrive in the order in which they are
-    listed. tag : int
+        listed.
+    tag : int
         Of all the messages.
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.

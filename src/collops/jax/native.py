@@ -37,6 +37,9 @@ _MPI_FUNCTIONS = (
 )
 
 
+_INTERFACE = 1  # of native/src/api.h
+
+
 @cache
 def library() -> ctypes.CDLL:
     """Load the native library and register its handlers.
@@ -44,9 +47,9 @@ def library() -> ctypes.CDLL:
     Raises
     ------
     InputError
-        If it has not been built; the message has the command.
+        If it has not been built, or for another version of this package; the message has the command.
     """
-    loaded = ctypes.CDLL(str(_path()))
+    loaded = _loaded(_path())
     for name in ("collops_add_alone", "collops_add_mpi", "collops_add_nccl"):
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.collops_load_mpi.restype = ctypes.c_char_p
@@ -86,6 +89,20 @@ def load_mpi() -> None:
     )
     if wrong is not None:
         raise TransportError(f"the native library cannot use this MPI: {wrong.decode()}")
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise InputError(f"the native library does not load: {error}") from error
+    # Older ones lack the function itself; symbols are not enough to tell, since what they take may have changed.
+    if not hasattr(loaded, "collops_interface") or loaded.collops_interface() != _INTERFACE:
+        raise InputError(
+            f"the native library {path} was built for another version of collops: "
+            "run 'pip install ./native' again, in the checkout that collops is used from"
+        )
+    return loaded
 
 
 def _register(loaded: ctypes.CDLL, name: str, platform: str) -> None:

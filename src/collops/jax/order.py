@@ -39,6 +39,7 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from collops.errors import InputError
 from collops.jax import versions
 
 __all__ = ["ORDER", "Jit", "jit"]
@@ -61,10 +62,16 @@ ORDER = Order()
 versions.allow_everywhere(Order)
 
 
+_OPTIONS = {"compiler_options", "donate_argnames", "donate_argnums", "static_argnames", "static_argnums"}
+
+
 class Jit:
     """A compiled function; see :func:`jit`."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        unknown = sorted(set(options) - _OPTIONS)
+        if unknown:
+            raise InputError(f"collops.jax.jit has no option {unknown[0]!r}; it takes {', '.join(sorted(_OPTIONS))}")
         functools.update_wrapper(self, function)
         self._function = function
         self._plain = jax.jit(function, **options)
@@ -77,6 +84,10 @@ class Jit:
         if not versions.at_top_level():
             return self._plain(*args, **kwargs)
         return self.dispatch(*args, **kwargs)
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """Bind the function to the object that it is a method of."""
+        return self if owner is None else functools.partial(self, owner)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on values, after every other computation with collectives."""
@@ -105,13 +116,18 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         As for ``jax.jit``. Without it a decorator is returned.
     **options
         Of ``jax.jit``: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames``,
-        ``compiler_options``.
+        ``compiler_options``. (Those that place arguments on devices, one by one, are left to ``jax.jit``.)
 
     Returns
     -------
     Jit
         Called with values it runs at once, in order with all other collectives; under transformations and inside other
         compiled functions it is ``jax.jit(function)``.
+
+    Raises
+    ------
+    InputError
+        If `options` has another one.
 
     Notes
     -----

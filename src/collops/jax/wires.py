@@ -121,14 +121,17 @@ def _made(comm: Communicator | Clique) -> Wire:
 
 
 def _host_wire(comm: Communicator) -> int:
-    library = native.library()
     if comm.size == 1:
-        return library.collops_add_alone()
-
-    native.load_mpi()
+        return native.library().collops_add_alone()
+    error = None
+    try:
+        native.load_mpi()
+    except (InputError, TransportError) as caught:
+        error = caught
+    comm.check(error)
     private = comm.control.Dup()  # XLA's threads and the program's own calls must not meet on one communicator
     crowded = comm.local_size > len(available_cores())
-    return library.collops_add_mpi(
+    return native.library().collops_add_mpi(
         ctypes.c_int64(private.handle),
         comm.rank,
         comm.size,

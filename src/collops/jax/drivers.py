@@ -1,0 +1,109 @@
+"""The few calls of a GPU's driver, CUDA's or HIP's, that joining GPUs by NCCL takes; by ctypes, without a toolkit."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import jax
+
+from collops.errors import TransportError
+
+__all__ = ["bus_of", "current", "devices_shown", "is_rocm", "wait_for_device"]
+
+
+def is_rocm() -> bool:
+    """Whether JAX's GPUs are AMD's."""
+    return "rocm" in jax.local_devices()[0].client.platform_version.lower()
+
+
+def devices_shown() -> int:
+    """Return how many GPUs CUDA shows to this process; 0 where there is no CUDA. JAX need not have started."""
+    count = ctypes.c_int()
+    try:
+        cuda = _cuda()
+    except OSError:  # no such library
+        return 0
+    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
+
+
+def bus_of(device: int) -> str:
+    """Return a GPU's address on the PCI bus: its number may be that of another one in another process.
+
+    Raises
+    ------
+    TransportError
+        If the driver does not say.
+    """
+    name = ctypes.create_string_buffer(32)
+    length = ctypes.c_int(len(name))
+    if is_rocm():
+        failed = _hip().hipDeviceGetPCIBusId(name, length, ctypes.c_int(device))
+    else:
+        handle = ctypes.c_int()
+        failed = _handle_of(device, handle) or _cuda().cuDeviceGetPCIBusId(name, length, handle)
+    if failed:
+        raise TransportError(f"GPU {device} does not say where it is: error {failed} of its driver")
+    return name.value.decode()
+
+
+@contextmanager
+def current(device: int) -> Iterator[None]:
+    """Make the primary context of a GPU this thread's, as NCCL wants it, and the one before it afterwards.
+
+    Raises
+    ------
+    TransportError
+        If the driver refuses.
+    """
+    if is_rocm():
+        hip, number = _hip(), ctypes.c_int()
+        if hip.hipGetDevice(ctypes.byref(number)) or hip.hipSetDevice(ctypes.c_int(device)):
+            raise TransportError(f"hipSetDevice({device}) failed")
+        try:
+            yield
+        finally:
+            hip.hipSetDevice(number)
+        return
+    cuda, handle, before, context = _cuda(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+    failed = (
+        _handle_of(device, handle)
+        or cuda.cuCtxGetCurrent(ctypes.byref(before))
+        or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
+        or cuda.cuCtxSetCurrent(context)
+    )
+    if failed:
+        raise TransportError(f"GPU {device} cannot be used: CUDA error {failed}")
+    try:
+        yield
+    finally:
+        cuda.cuCtxSetCurrent(before)
+
+
+def wait_for_device() -> None:
+    """Wait until this thread's GPU has done all that it was told.
+
+    Raises
+    ------
+    TransportError
+        If the work ended in an error.
+    """
+    if failed := _hip().hipDeviceSynchronize() if is_rocm() else _cuda().cuCtxSynchronize():
+        raise TransportError(f"work on this rank's GPU ended in error {failed} of its driver")
+
+
+def _handle_of(device: int, handle: ctypes.c_int) -> int:
+    """Fill in CUDA's handle of a device; return its error."""
+    return _cuda().cuInit(0) or _cuda().cuDeviceGet(ctypes.byref(handle), ctypes.c_int(device))
+
+
+@cache
+def _cuda() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@cache
+def _hip() -> ctypes.CDLL:
+    return ctypes.CDLL("libamdhip64.so")

@@ -1,0 +1,91 @@
+"""The native library is told from others, and what its wires refuse is refused on all ranks."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+
+import pytest
+
+import collops.jax as cj
+from collops.errors import InputError, TransportError
+from collops.jax import devices, drivers, native
+
+
+@pytest.mark.serial
+def test_other_libraries_are_refused(tmp_path, monkeypatch):
+    """By a sentence that has the command: one that is missing, is none, or was built for another version."""
+    load = native.library.__wrapped__
+    text = tmp_path / "text.so"
+    text.write_text("no library")
+    for path, sentence in (
+        (tmp_path / "nothing.so", "is no file"),
+        (text, "does not load"),
+        (_ctypes.__file__, "another version of collops: run 'pip install ./native'"),
+    ):
+        monkeypatch.setenv("COLLOPS_NATIVE", str(path))
+        with pytest.raises(InputError, match=sentence):
+            load()
+    monkeypatch.undo()
+    monkeypatch.setattr(native, "_INTERFACE", native._INTERFACE + 1)
+    with pytest.raises(InputError, match="another version"):
+        load()
+
+
+def test_gpus_of_several_ranks_are_refused_together(comm, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("one rank")
+    if comm.rank == comm.size - 1:
+        monkeypatch.setenv("COLLOPS_JAX_RANKS_ON_GPUS", "1")  # on this rank alone
+    else:
+        monkeypatch.delenv("COLLOPS_JAX_RANKS_ON_GPUS", raising=False)
+    with pytest.raises(TransportError, match="cannot be sent between ranks yet"):
+        devices.device_wire(comm)
+
+
+class Cuda:
+    """Plays the driver of a process that is shown `buses`."""
+
+    def __init__(self, buses):
+        self.buses = buses
+
+    def cuInit(self, _):
+        return 0
+
+    def cuDeviceGetCount(self, count):
+        count._obj.value = len(self.buses)
+        return 0
+
+    def cuDeviceGet(self, handle, number):
+        handle._obj.value = 100 + number.value
+        return 0 if number.value < len(self.buses) else 101
+
+    def cuDeviceGetPCIBusId(self, name, length, handle):
+        assert length.value == ctypes.sizeof(name)
+        name.value = self.buses[handle.value - 100].encode()
+        return 0
+
+
+@pytest.mark.parametrize(("shown", "chosen"), [(["0:1", "0:2", "0:3"], 2), (["0:3"], 0), ([], 2)])
+@pytest.mark.serial
+def test_local_device(monkeypatch, shown, chosen):
+    """The third rank of a node takes its third GPU, or the only one that its launcher shows it."""
+    import jax
+    from jax.extend import backend
+
+    options = {}
+    monkeypatch.setattr(drivers, "_cuda", lambda: Cuda(shown))
+    monkeypatch.setattr(backend, "backends_are_initialized", lambda: False, raising=False)
+    monkeypatch.setattr(jax.config, "update", options.__setitem__)
+    monkeypatch.setattr(devices, "world", lambda: type("Third", (), {"local_size": 3, "local_rank": 2}))
+    cj.use_local_device()
+    monkeypatch.undo()
+    assert options == {"jax_cuda_visible_devices": str(chosen), "jax_rocm_visible_devices": str(chosen)}
+
+
+@pytest.mark.serial
+def test_place_of_a_device(monkeypatch):
+    monkeypatch.setattr(drivers, "_cuda", lambda: Cuda(["0000:1b:00.0", "0000:43:00.0"]))
+    assert drivers.bus_of(1) == "0000:43:00.0"
+    with pytest.raises(TransportError, match="error 101"):
+        drivers.bus_of(2)
