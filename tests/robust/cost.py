@@ -3,8 +3,8 @@
     mpiexec -n 2 python tests/robust/cost.py [--out RECORD.json]
 
 "Without" is what a plain build would do: MPI's blocking calls, no count of calls, no agreement on a solver's start.
-Both kinds take turns in short blocks, of which the fastest and the median count: other work on the machine makes blocks
-longer, never shorter. On one rank all calls go through MPI as well, to this rank itself: that shows what is added to a
+Both kinds take turns in short blocks, of which those of one turn are compared: what slows the machine for longer than a
+turn slows both. The median of the differences counts, beside the interval in which it lies with 95 % probability. On one rank all calls go through MPI as well, to this rank itself: that shows what is added to a
 call without the time that ranks wait for each other, which differs from block to block. Problems are those of
 `collops bench cgls`.
 """
@@ -95,9 +95,12 @@ def measured(local, comms, seconds):
     return times
 
 
-def of_an_iteration(times, value):
-    """Return what an iteration takes, without the start of the solver, in microseconds."""
-    return (value(times[LONG]) - value(times[SHORT])) / (LONG - SHORT) * 1e6
+def median_and_doubt(values):
+    """Return the median, and half the width of its interval of 95 %, from the order of the values (binomial)."""
+    ordered, count = np.sort(values), len(values)
+    reach = 0.98 * np.sqrt(count)
+    low, high = max(0, int(count / 2 - reach)), min(count - 1, int(np.ceil(count / 2 + reach)))
+    return statistics.median(ordered), (ordered[high] - ordered[low]) / 2
 
 
 def main():
@@ -111,21 +114,18 @@ def main():
     measurements = []
     for name, local in problems(comm.rank):
         times = measured(local, comms, given.seconds)
-        added = {}
-        for value in (min, statistics.median):
-            ours, plain = (of_an_iteration(times[kind], value) for kind in (OURS, PLAIN))
-            added[f"added, {value.__name__}, percent"] = 100 * (ours - plain) / plain
-            if comm.rank == 0:
-                sys.stdout.write(
-                    f"{name}, {comm.size} ranks, {value.__name__} of {len(times[OURS][LONG])}: {ours:.2f} us, "
-                    f"{plain:.2f} us without, {100 * (ours - plain) / plain:+.2f} %\n"
-                )
-        samples = {
-            kind: [(long - short) / (LONG - SHORT) for short, long in zip(own[SHORT], own[LONG], strict=True)]
-            for kind, own in times.items()
-        }
-        timings = {kind: Timing(LONG, {"wall": Spread.of(samples[kind])}) for kind in samples}
-        measurements.append(Measurement(f"CGLS iteration, {name}", {"rows": ROWS}, timings, figures={OURS: added}))
+        # Without the start of the solver, which both lengths have.
+        samples = {kind: (np.array(own[LONG]) - np.array(own[SHORT])) / (LONG - SHORT) for kind, own in times.items()}
+        plain = statistics.median(samples[PLAIN])
+        added, doubt = (100 * value / plain for value in median_and_doubt(samples[OURS] - samples[PLAIN]))
+        if comm.rank == 0:
+            sys.stdout.write(
+                f"{name}, {comm.size} ranks, {len(samples[PLAIN])} turns: {1e6 * plain:.2f} us without, "
+                f"{added:+.2f} % (+- {doubt:.2f} %) with\n"
+            )
+        timings = {kind: Timing(LONG, {"wall": Spread.of(list(samples[kind]))}) for kind in samples}
+        figures = {"added, percent": added, "doubt, percent": doubt}
+        measurements.append(Measurement(f"CGLS iteration, {name}", {"rows": ROWS}, timings, figures={OURS: figures}))
     if given.out is not None and comm.rank == 0:
         record = new_record("robustness", comm, engine("numpy"), {"seconds": given.seconds})
         record.measurements.extend(measurements)
