@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -65,8 +66,8 @@ html_show_sphinx = False
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "filename_pattern": r"/(?!learn_)\w+\.py$",
-    "ignore_pattern": r"/learn_",
+    # What learns needs JAX, which is no small thing to install for a picture: it is shown, and run where JAX is.
+    "filename_pattern": r"/\w+\.py$" if find_spec("jax") else r"/(?!learn_)\w+\.py$",
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collops.bench.record import Measurement, Record
 from collops.bench.report import read_records
-from collops.bench.speed import seconds_in_words
+from collops.bench.speed import seconds_in_words, speed_table
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -79,6 +79,7 @@ def _tables() -> Iterator[tuple[str, str]]:
     records = read_records(RESULTS)
     for write in (transports, models, forests):
         yield write.__name__, write(records)
+    yield "speed", speed_table(records) + "\n"
 
 
 def write_tables(app: Sphinx) -> None:

@@ -1,8 +1,13 @@
-"""The page of all messages: what collops says when it refuses something, read from where it is raised."""
+"""The page of all messages: what collops says when it refuses something, and what to do about it.
+
+Messages are read from where they are raised; what to do about them from `remedies.toml`.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,11 +18,12 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 SOURCE = Path(errors.__file__).parent
+REMEDIES = tomllib.loads(Path(__file__).with_name("remedies.toml").read_text("utf-8"))["remedy"]
 # Subjects in the order of the page: a title, the parts of the source that speak of it (the longest that fits counts),
-# and what its messages have in common.
+# and where to read about it.
 SUBJECTS = {
     "Arrays and layouts": (
-        ("array", "backend.py"),
+        ("__init__.py", "array", "backend.py"),
         "Shapes, layouts, dtypes or engines do not go together, or a function of NumPy would need messages. "
         "[Arrays and layouts](arrays.md) has what brings one to the other.",
     ),
@@ -64,8 +70,13 @@ SUBJECTS = {
 }
 
 
+# What is listed, by the name that is called to say it: errors of this package and of Python, and warnings.
+_PYTHONS = ("AttributeError", "IndexError", "NotImplementedError", "RuntimeError", "TypeError", "ValueError")
+KINDS = {name: name for name in (*errors.__all__, *_PYTHONS)} | {"warn": "warning"}
+
+
 class Message(NamedTuple):
-    """What is said, with … for what depends on the call, the class of the error, and the file that raises it."""
+    """What is said, with … for what depends on the call, the class of the error or `warning`, and the file."""
 
     text: str
     error: str
@@ -84,7 +95,7 @@ def _text(node: ast.expr) -> str:
 
 
 def messages() -> Iterator[Message]:
-    """Go through all errors of this package that are made with a message, each message once a file."""
+    """Go through all errors and warnings of this package that are made with a message, each message once a file."""
     seen = set()
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
@@ -92,14 +103,14 @@ def messages() -> Iterator[Message]:
             if not (isinstance(node, ast.Call) and node.args):
                 continue
             kind = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            found = Message(" ".join(_text(node.args[0]).split()), kind, name)
-            if kind in errors.__all__ and found not in seen and any(map(str.isalpha, found.text)):
+            found = Message(" ".join(_text(node.args[0]).split()), KINDS.get(kind, ""), name)
+            if found.error and found not in seen and any(map(str.isalpha, found.text)):
                 seen.add(found)
                 yield found
 
 
 def subject(message: Message) -> str:
-    """Return the title under which a message stands."""
+    """Return what a message is about."""
     titles = {part: title for title, (parts, _) in SUBJECTS.items() for part in parts}
     fitting = [part for part in titles if message.path == part or message.path.startswith(f"{part}/")]
     if not fitting:
@@ -107,15 +118,32 @@ def subject(message: Message) -> str:
     return titles[max(fitting, key=len)]
 
 
+def remedy(message: Message) -> str:
+    """Return the title of what to do about a message."""
+
+    def fits(one: dict) -> bool:
+        phrases = one.get("phrases")
+        said = phrases is None or any(re.search(phrase, message.text) for phrase in phrases)
+        return said and message.error in one.get("errors", [message.error])
+
+    return next(one["title"] for one in REMEDIES if fits(one))
+
+
 def page() -> str:
-    """Return all messages by subject, the same text once a subject."""
-    listed: dict[str, dict[tuple[str, str], None]] = {title: {} for title in SUBJECTS}
+    """Return where to read about each subject, and then all messages by what to do about them, each once a subject."""
+    found: dict[str, dict[str, set[str]]] = {}
     for message in messages():
-        listed[subject(message)].setdefault((message.text, message.error))
-    parts = []
-    for title, (_, words) in SUBJECTS.items():
-        lines = [f"- `{text}` ({error})" for text, error in listed[title]]
-        parts.append("\n".join([f"## {title}", "", words, "", *sorted(lines, key=str.casefold)]))
+        line = f"- `{message.text}` ({message.error})"
+        found.setdefault(remedy(message), {}).setdefault(subject(message), set()).add(line)
+    rows = [f"| {title} | {words} |" for title, (_, words) in SUBJECTS.items()]
+    parts = ["\n".join(["| subject | what its messages are about |", "| --- | --- |", *rows])]
+    for one in REMEDIES:
+        if "means" not in one:  # one more rule for a title that is further up
+            continue
+        parts.append(f"## {one['title']}\n\n*What it means:* {one['means']}\n\n*What to do:* {one['do']}")
+        for each in SUBJECTS:
+            if lines := found.get(one["title"], {}).get(each):
+                parts += [f"**{each}**", "\n".join(sorted(lines, key=str.casefold))]
     return "\n\n".join(parts) + "\n"
 
 

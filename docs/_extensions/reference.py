@@ -28,6 +28,7 @@ PACKAGES = (
     "collops.stencil",
     "collops.jax",
     "collops.profile",
+    "collops.profile.predict",
     "collops.errors",
     "collops.backend",
     "collops.bench",

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 import collops
-from collops import profile
+from collops import LinearOperator, profile
 
 PICTURE = Path(__file__).parents[1] / "images" / "adjoint.png"
 ROWS, COLUMNS, TURNS = 1200, 2000, 300
@@ -58,22 +60,56 @@ def pieces(recording: profile.Recording) -> list[tuple[str, int, int]]:
     ]
 
 
-def draw(lanes: list[list[Piece]], forward: profile.MessageCounts, adjoint: profile.MessageCounts) -> None:
-    """Draw one lane for each rank, and below it what was sent."""
-    import matplotlib.pyplot as plt
+def draw_flow(ax: Axes, A: LinearOperator, adjoint: profile.MessageCounts) -> None:
+    """Draw which numbers an adjoint of `A` makes of which, on all ranks; sizes are those of its layouts."""
+    (columns,), ranks = A.domain.shape, A.range.ranks
+    (message,) = adjoint.records
+    for rank in range(ranks):
+        (rows,) = A.range.local_shape(rank)
+        height = ranks - 1 - rank
+        ax.text(-0.2, height, f"rank {rank}", ha="right", va="center")
+        words = (
+            f"its part of y:\n{rows} numbers",
+            f"times its {rows} rows,\ntransposed",
+            f"its part of the sum:\n{columns} numbers",
+            f"all of A.H @ y:\n{columns} numbers",
+        )
+        for place, colour, text in zip((0, 2, 4, 7.6), ("white", "#8da0cb", "white", "white"), words, strict=True):
+            box = {"boxstyle": "round,pad=0.4", "facecolor": colour, "edgecolor": "black"}
+            ax.text(place + 0.8, height, text, ha="center", va="center", bbox=box, fontsize=9)
+        for start, end in ((1.62, 1.98), (3.62, 3.98), (5.62, 6.05), (7.15, 7.58)):
+            ax.annotate("", (end, height), (start, height), arrowprops={"arrowstyle": "-|>", "color": "black"})
+    middle, tall = (ranks - 1) / 2, ranks - 1 + 0.7
+    ax.add_patch(Rectangle((6.1, middle - tall / 2), 1.0, tall, facecolor=COLOURS["allreduce"], edgecolor="black"))
+    ax.text(6.6, middle, f"{message.operation}\n{message.nbytes}\nbytes", ha="center", va="center", fontsize=9)
+    ax.set(xlim=(-0.9, 9.4), ylim=(-0.6, ranks - 0.4))
+    ax.axis("off")
 
-    figure, ax = plt.subplots(figsize=(10, 3.4), layout="constrained")
+
+def draw_times(ax: Axes, lanes: list[list[Piece]]) -> None:
+    """Draw one lane for each rank."""
     for rank, lane in enumerate(lanes):
         for piece in lane:
             width = 1e6 * (piece.end - piece.begin)
             ax.barh(rank, width, left=1e6 * piece.begin, height=0.6, color=COLOURS[piece.label], edgecolor="black")
     for label, colour in COLOURS.items():
         ax.barh(0, 0, color=colour, label=label)
-    messages = ", ".join(f"{m.operation} of {m.nbytes} bytes a rank" for m in adjoint.records)
-    sent = "no message" if forward.total == 0 else str(forward)
-    ax.set_title(f"forward: {sent}; adjoint: {messages}", fontsize=10)
     ax.set(xlabel="time (µs)", yticks=range(len(lanes)), yticklabels=[f"rank {rank}" for rank in range(len(lanes))])
     ax.invert_yaxis()
+
+
+def draw(
+    A: LinearOperator, lanes: list[list[Piece]], forward: profile.MessageCounts, adjoint: profile.MessageCounts
+) -> None:
+    """Draw where the numbers go, and below it what that took."""
+    import matplotlib.pyplot as plt
+
+    figure, (above, below) = plt.subplots(2, 1, figsize=(10, 5.2), layout="constrained", height_ratios=(1, 1))
+    draw_flow(above, A, adjoint)
+    above.set_title("the numbers of an adjoint", fontsize=10)
+    draw_times(below, lanes)
+    sent = "sends nothing" if forward.total == 0 else f"sends {forward}"
+    below.set_title(f"what it took, after a forward, which {sent}", fontsize=10)
     figure.legend(loc="outside lower center", ncols=3)
     figure.savefig(PICTURE, dpi=110)
 
@@ -99,7 +135,7 @@ def main() -> None:
         lanes = min(both, key=lambda lanes: max(end for lane in lanes for *_, end in lane) - lanes[0][0][1])
         start = min(begin for lane in lanes for _, begin, _ in lane)
         scaled = [[Piece(label, 1e-9 * (b - start), 1e-9 * (e - start)) for label, b, e in lane] for lane in lanes]
-        draw(scaled, forward, adjoint)
+        draw(A, scaled, forward, adjoint)
 
 
 if __name__ == "__main__":

@@ -36,17 +36,21 @@ def holders(layout: Layout) -> dict[tuple[tuple[int, ...], tuple[int, ...]], lis
 def draw(ax: Axes, title: str, layout: Layout) -> None:
     """Draw the elements as squares, in the colour of the lowest rank that holds them."""
     colours = plt.get_cmap("Set2")
+    for edge in range(1, 10):
+        ax.plot([edge, edge], [0, 8], color="white", linewidth=0.5, zorder=2)
+        ax.plot([0, 10], [min(edge, 7)] * 2, color="white", linewidth=0.5, zorder=2)
     for ((row, column), (height, width)), ranks in holders(layout).items():
-        corner = (column, row)
-        ax.add_patch(Rectangle(corner, width, height, facecolor=colours(ranks[0]), edgecolor="black", linewidth=1.5))
+        colour = colours(ranks[0])
+        # The lines between elements lie on the colours, and below the edges and the words.
+        ax.add_patch(Rectangle((column, row), width, height, facecolor=colour, zorder=1))
+        ax.add_patch(Rectangle((column, row), width, height, fill=False, linewidth=1.5, zorder=3))
         words = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-        ax.text(corner[0] + width / 2, corner[1] + height / 2, words, ha="center", va="center")
+        behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.5}
+        middle = column + width / 2, row + height / 2
+        ax.text(*middle, words, ha="center", va="center", fontsize=9, bbox=behind, zorder=4)
     empty = [rank for rank in range(layout.ranks) if not layout.local_size(rank)]
     if empty:
         ax.text(5, 8.6, f"rank {empty[0]} holds nothing", ha="center", va="center", color="0.4")
-    for edge in range(1, 10):
-        ax.plot([edge, edge], [0, 8], color="white", linewidth=0.5)
-        ax.plot([0, 10], [min(edge, 7)] * 2, color="white", linewidth=0.5)
     ax.set(xlim=(-0.1, 10.1), ylim=(9, -0.1), aspect="equal")
     ax.set_title(title, fontsize=9, family="monospace")
     ax.axis("off")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from collops.bench import Measurement, Record, read_record
+from collops.bench import Measurement, Record, read_record, write_record
 from collops.bench.everything import Outcome, Plan, _too_large, run_all
 from collops.bench.machine import comparison, limits_in_words, machine_of
 from collops.bench.registry import BENCHMARKS, Benchmark
@@ -85,6 +86,46 @@ def test_one_that_does_not_end_is_ended(tmp_path, monkeypatch) -> None:
     assert outcome == Outcome("limits", None, "ended after 0.3 s")
 
 
+def test_one_that_has_nothing_to_measure_has_not_failed(tmp_path, monkeypatch) -> None:
+    real = subprocess.Popen
+    nothing = [sys.executable, "-c", "print('nothing to measure on one rank')"]
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: real(nothing, **options))
+    (outcome,) = run_all(plan(tmp_path), lambda name, what: None)
+    assert outcome == Outcome("limits", None, None, "nothing to measure on one rank")
+
+
+def test_an_interrupt_leaves_a_page_of_what_there_is(tmp_path, monkeypatch, here) -> None:
+    made = limits()
+
+    def interrupted(plan: Plan, hear: object) -> Iterator[Outcome]:
+        write_record(made, plan.folder / "limits-1.json")
+        yield Outcome("limits", made)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("collops.bench.everything.run_all", interrupted)
+    done = here("bench", "all", "--ranks", 1, "--out", "made")
+    assert done.returncode == 130
+    assert "What this machine can do" in done.stdout
+    assert "limits-1.json" in (tmp_path / "made" / "report.html").read_text("utf-8")
+
+
+def test_a_record_that_the_page_cannot_show_is_refused_beforehand(tmp_path, monkeypatch, here) -> None:
+    monkeypatch.setattr("collops.bench.everything.run_all", lambda *_: pytest.fail("the benchmarks were run"))
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "old.json").write_text("{")
+    done = here("bench", "all", "--ranks", 1, "--out", "made")
+    assert done.returncode == 2
+    assert "old.json is no JSON file" in done.stderr
+
+
+def test_a_record_that_cannot_be_read_loses_no_other(tmp_path, monkeypatch) -> None:
+    real = subprocess.Popen
+    half = [sys.executable, "-c", f"open({str(tmp_path / 'limits-1.json')!r}, 'w').write('{{')"]
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: real(half, **options))
+    (outcome,) = run_all(plan(tmp_path), lambda name, what: None)
+    assert outcome.record is None and "is no JSON file" in str(outcome.problem)
+
+
 def test_what_does_not_fit_is_run_small() -> None:
     large = Benchmark("large", "", "", device_bytes=1 << 34, host_bytes=1 << 32)
     assert _too_large(large, limits(memory=1 << 33)) is None
@@ -126,7 +167,9 @@ def test_the_time_of_copies_and_messages_within_an_iteration() -> None:
         (("--only", "nonsense"), "there is no benchmark 'nonsense'"),
         (("--ranks", "0"), "--ranks must be at least 1"),
         (("--limit", "0"), "--limit must be a positive number"),
-        (("--engine", "jax"), "engine 'jax' has no benchmarks"),
+        (("--limit", "nan"), "--limit must be a positive number"),
+        (("--only", ","), "--only names no benchmark"),
+        (("--engine", "jax"), "--engine must be one of"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, here, arguments: tuple[str, ...], words: str) -> None:

@@ -13,8 +13,9 @@ import pytest
 from collops.bench import Measurement, Record, read_record, write_record
 from collops.bench.page import report_page
 from collops.bench.report import read_folder
-from collops.bench.speed import BEGIN, END, speed_rows, speed_table
+from collops.bench.speed import BEGIN, END, speed_rows, speed_summary
 from collops.errors import InputError
+from collops.pages import bars
 from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial
@@ -99,7 +100,13 @@ def test_the_same_records_give_the_same_bytes() -> None:
 def test_the_table_of_the_readme_is_that_of_the_records(records) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     written = text.partition(BEGIN)[2].partition(END)[0].strip()
-    assert written == speed_table(list(records.values())), "run: collops bench plot --readme README.md"
+    assert written == speed_summary(list(records.values())), "run: collops bench plot --readme README.md"
+
+
+def test_the_readme_has_about_a_dozen_rows() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = text.partition(BEGIN)[2].partition(END)[0].count("x |\n")
+    assert 8 <= rows <= 20
 
 
 def test_what_a_record_says_is_text_and_not_markup() -> None:
@@ -110,6 +117,13 @@ def test_what_a_record_says_is_text_and_not_markup() -> None:
     assert "<script>alert" not in text
     assert "a &lt; b &amp; c" in text
     assert "<b>" not in text
+
+
+def test_bars_are_logarithms_on_one_scale() -> None:
+    rows = [("slower", 0.5, ""), ("alike", 1.0, ""), ("ten", 10.0, "")]
+    assert re.findall(r"width:([\d.]+)%", bars(rows, "times")) == ["0.0", "0.0", "100.0"]
+    assert re.findall(r"width:([\d.]+)%", bars(rows, "times", longest=100.0)) == ["0.0", "0.0", "50.0"]
+    assert re.findall(r"width:([\d.]+)%", bars(rows[:2], "times")) == ["0.0", "0.0"]
 
 
 def test_lines_over_sizes_and_over_ranks() -> None:

@@ -4,11 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from collops.bench import write_record
+from collops.bench import Record, write_record
 from collops.bench.report import read_records, write_plots
-from collops.bench.speed import BEGIN, END, seconds_in_words, speed_table, update_readme
+from collops.bench.speed import (
+    BEGIN,
+    END,
+    longest,
+    seconds_in_words,
+    speed_rows,
+    speed_summary,
+    speed_table,
+    update_readme,
+)
 from collops.errors import InputError
-from tests.bench.records import record
+from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial
 
@@ -28,7 +37,30 @@ def test_the_table_has_every_headline_that_both_programs_have_done() -> None:
         "| dot of 1000 | 2 CPU cores, 1 rank | 2 µs | PyLops-MPI: 500 µs | 250x |",
         "| dot of 1000 | 4 x NVIDIA H200 | 2 µs | PyLops-MPI: 500 µs | 250x |",
     ]
-    assert len(lines) == 2 + 2 + 2
+    assert len(lines) == 2 + 2
+
+
+def test_the_longest_of_each_kind_of_work_on_each_kind_of_machine() -> None:
+    def row(benchmark: str, case: str, seconds: float, headline: str, devices: tuple[str, ...] = ()) -> Record:
+        made = record(benchmark, devices)
+        timings = {"collops": timing(seconds), "PyLops-MPI": timing(1.0)}
+        made.measurements[:] = [replace(made.measurements[0], case=case, timings=timings, headline=headline)]
+        return made
+
+    records = [
+        row("lsm", "forward", 2e-3, "forward, small"),
+        row("lsm", "iteration", 5e-3, "iteration, small"),
+        row("lsm", "iteration", 1e-3, "on one GPU", ("H200",)),
+        row("lsm", "iteration", 4e-3, "on four GPUs", ("H200",) * 4),
+        row("operators", "Laplacian, forward", 3e-3, "Laplacian, forward"),
+        row("operators", "Laplacian, adjoint", 2e-3, "Laplacian, adjoint"),
+        row("operators", "Gradient, adjoint", 1e-3, "Gradient"),
+    ]
+    shown = [one.work for one in longest(speed_rows(records))]
+    assert shown == ["iteration, small", "on four GPUs", "Laplacian, forward", "Gradient"]
+    summary = speed_summary(records)
+    assert summary.count("x |\n") == 4
+    assert "Of 7 measurements" in summary
 
 
 def test_only_the_text_between_the_markers_changes(tmp_path) -> None:

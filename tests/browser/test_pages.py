@@ -53,6 +53,13 @@ INSIDE = """svg => {
     return box.left >= all.left - 1 && box.right <= all.right + 1;
   });
 }"""
+# Whether no text of a plot lies on another.
+APART = """svg => {
+  const boxes = [...svg.querySelectorAll("text")].map(text => text.getBoundingClientRect());
+  const apart = (one, other) => one.right <= other.left + 1 || other.right <= one.left + 1
+    || one.bottom <= other.top + 1 || other.bottom <= one.top + 1;
+  return boxes.every((one, place) => boxes.slice(place + 1).every(other => apart(one, other)));
+}"""
 # How many colours a canvas has.
 COLORS = """canvas => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -89,6 +96,7 @@ def test_the_report(visit, report, width: int, dark: bool) -> None:
         assert box["height"] > 150
         assert chart.locator("polyline").count() > 0
         assert chart.evaluate(INSIDE)
+        assert chart.evaluate(APART)
     assert page.locator("ul.bars li").count() > 20
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width

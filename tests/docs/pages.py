@@ -7,6 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# A command inside a sentence: complete, that is without … or a word such as NAME where something is to be put in.
+_INLINE = re.compile(r"`((?:collops|make|pip install|mpiexec|srun|python) [^`…]+)`")
+_OPEN = re.compile(r"\b(?:N|NAME)\b")
 _BLOCK = re.compile(r"^```([^`\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -16,8 +19,12 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def commands(path: Path) -> list[str]:
-    """Return the commands of a page, without comments, one a line; job scripts are not among them."""
-    found = []
+    """Return the commands of a page, without comments: those in blocks, one a line, and those in sentences.
+
+    Job scripts are not among them.
+    """
+    text = _BLOCK.sub("", path.read_text("utf-8"))
+    found = [" ".join(command.split()) for command in _INLINE.findall(text) if not _OPEN.search(command)]
     for text in blocks(path, ""):
         if not text.startswith("#!"):
             lines = text.replace("\\\n", " ").splitlines()

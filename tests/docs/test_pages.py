@@ -46,17 +46,48 @@ def test_every_error_is_explained():
     assert [name for name in errors if f"| `{name}` |" not in text and name != "CollopsError"] == []
 
 
-def test_every_message_is_on_the_page_of_messages():
-    text = messages.page()
+@pytest.fixture(scope="module")
+def page_of_messages():
+    return messages.page()
+
+
+def test_every_message_is_on_the_page_of_messages(page_of_messages):
+    text = page_of_messages
     for one in (
         "- `a layout for … ranks does not fit a communicator of …` (LayoutError)",
         "- `COLLOPS_NATIVE=… is no file` (InputError)",
     ):
         assert one in text
-    assert text.count("\n- ") > 500
-    assert [title for title in messages.SUBJECTS if f"## {title}\n" not in text] == []
+    listed = {(message.text, message.error) for message in messages.messages()}
+    assert len(listed) > 500
+    assert [said for said, error in listed if f"- `{said}` ({error})\n" not in text] == []
     with pytest.raises(LookupError, match="new_room/a"):
         messages.subject(messages.Message("no", "InputError", "new_room/a.py"))
+
+
+@pytest.mark.parametrize(
+    ("title", "message"),
+    [
+        ("Too large", "an array of … with the layout … needs … GiB on one rank, where there are … GiB of memory"),
+        ("Shapes, sizes or layouts that do not fit", "arrays with different layouts meet"),
+        ("Numbers of the wrong kind", "complex values do not fit into an array of …"),
+        ("A file that cannot be used", "… is empty: copy the SEG-Y file again"),
+        ("Data that make no sense", "… contains NaN or infinite values"),
+        ("A wire that is not there", "symmetric memory on GPUs needs a GPU on every rank"),
+        ("A package that is not installed", "reading SEG-Y needs the package segyio: install collops[segy]"),
+        ("Ranks that disagree", "… differs between ranks: …"),
+    ],
+)
+def test_a_message_stands_below_what_to_do_about_it(page_of_messages, title, message):
+    below = page_of_messages.partition(f"## {title}\n\n*What it means:* ")[2].partition("\n## ")[0]
+    assert "\n\n*What to do:* " in below
+    assert message in below
+
+
+def test_every_remedy_is_for_some_messages():
+    used = {messages.remedy(message) for message in messages.messages()}
+    assert used == {one["title"] for one in messages.REMEDIES if "means" in one}
+    assert all(one["do"].endswith(".") for one in messages.REMEDIES if "means" in one)
 
 
 def test_every_error_of_communication_is_explained():

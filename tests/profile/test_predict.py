@@ -89,3 +89,15 @@ def test_what_is_missing_is_said() -> None:
         Machine([(1.0, 1.0)], {2: Line(1, 1)}, {}).message_seconds("exchange", 8, 2)
     with pytest.raises(InputError, match="needs runs"):
         Model.fit(MACHINE, [])
+    with pytest.raises(InputError, match="needs measured messages"):
+        Line.fit([])
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InputError, match="from small to large"):
+        Machine([(1e9, 1e-3), (1e6, 1e-6)], {}, {})
+    with pytest.raises(InputError, match="no model of messages of kind 'bcast'"):
+        MACHINE.message_seconds("bcast", 8, 2)
+    for seconds in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="positive numbers"):
+            Model.fit(MACHINE, [(Work(1, 0.0, 1e6), seconds)])

@@ -13,6 +13,7 @@ from pathlib import Path
 from collops.bench.reading import read_record
 from collops.bench.record import Record
 from collops.bench.registry import BENCHMARKS, Benchmark
+from collops.errors import InputError
 
 __all__ = ["FIRST", "Outcome", "Plan", "run_all"]
 
@@ -107,6 +108,7 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, hear: Callable[[s
     command = [sys.executable, "-m", "collops", "bench", name, "--ranks", str(plan.ranks), "--json", str(path)]
     command += [*plan.options, *(["--quick"] if quick else [])]
     path.unlink(missing_ok=True)
+    hear(name, "starting")
     said: list[str] = []
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=os.environ
@@ -128,15 +130,21 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, hear: Callable[[s
                     hear(name, line.strip())
             code = process.wait()
         except BaseException:
+            # Interrupted by hand: the launcher passes it on to its ranks.
             process.terminate()
             raise
         finally:
             watch.cancel()
-    record = read_record(path) if path.exists() else None
-    problem = None
+    record = problem = None
+    try:
+        record = read_record(path) if path.exists() else None
+    except InputError as error:
+        problem = str(error)
+    last = " | ".join(line for line in said[-_LAST_WORDS:] if line) or "it said nothing"
     if ended.is_set():
         problem = f"ended after {plan.most_seconds:g} s"
-    elif code != 0 or record is None:
-        last = " | ".join(line for line in said[-_LAST_WORDS:] if line)
-        problem = f"exit code {code}: {last or 'it said nothing'}"
+    elif code != 0:
+        problem = f"exit code {code}: {last}"
+    elif record is None and problem is None:
+        note = last
     return Outcome(name, record, problem, note)

@@ -84,8 +84,9 @@ def _speed(rows: Sequence[SpeedRow]) -> Section:
     for row in rows:
         if row.ratio is not None:
             places.setdefault(row.place, []).append((row.work, row.ratio, f"{row.ours}; {row.peer}"))
+    longest = max((factor for lines in places.values() for _, factor, _ in lines), default=None)
     for where, lines in sorted(places.items(), key=lambda each: -len(each[1])):
-        parts += [tag("h3", where), bars(lines, f"Times as fast as the peer on {where}")]
+        parts += [tag("h3", where), bars(lines, f"Times as fast as the peer on {where}", longest)]
     cells = [
         [row.work, row.place, row.ours, row.peer, "" if row.ratio is None else f"{three_digits(row.ratio)}x"]
         for row in rows

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from collops.bench.page_tables import in_words
 from collops.bench.record import Measurement, Record
-from collops.bench.speed import bytes_in_words, place, seconds_in_words, three_digits
+from collops.bench.speed import bytes_in_words, label, place, seconds_in_words, three_digits
 from collops.bench.timing import Timing
 from collops.pages import LIMIT, Axis, Markup, Point, Series, figure_grid, legend, line_chart, tag
 
@@ -36,19 +36,24 @@ class Share(NamedTuple):
 
 
 def limits_shares(records: Iterable[Record]) -> list[Share]:
-    """Return what share of the limits this package's programs reach, large pieces of work only."""
+    """Return what share of the limits this package's programs reach, wherever a limit was measured beside them."""
     shares = []
     for record in records:
         for measurement in record.measurements:
+            work = in_words(measurement) if measurement.headline is None else label(measurement)
+            where = place(record), measurement.ours
             for name, value in measurement.figures.get(measurement.ours, {}).items():
                 if name in _LIMITS:
                     share = 1 / value if name == "of_parts" else value  # the one is a time, the others are speeds
-                    words = (in_words(measurement), place(record), measurement.ours, _LIMITS[name])
-                    shares.append(Share(*words, share))
+                    shares.append(Share(_titled(record, work), *where, _LIMITS[name], share))
             if record.benchmark == "collectives" and measurement.speedup is not None and measurement.headline:
-                words = (in_words(measurement), place(record), measurement.ours, f"{measurement.peer} itself")
-                shares.append(Share(*words, measurement.speedup))
+                shares.append(Share(work, *where, f"{measurement.peer} itself", measurement.speedup))
     return shares
+
+
+def _titled(record: Record, work: str) -> str:
+    """Say which method it is where the name of the case does not."""
+    return f"Jacobi's method, {work}" if record.benchmark == "jacobi" else work
 
 
 def by_size(record: Record) -> list[Markup]:
@@ -92,8 +97,8 @@ def _size_chart(case: str, measurements: Sequence[Measurement], programs: Sequen
     x = Axis("size", lambda size: bytes_in_words(int(size)), log=True, ticks=ticks)
     if figure is None:
         return line_chart(case, lines, x, Axis("time of a call", seconds_in_words, log=True))
-    label = "bus bandwidth, GB/s" if figure == "bus_bandwidth" else "bandwidth, GB/s"
-    return line_chart(case, lines, x, Axis(label, three_digits, log=True))
+    upwards = "bus bandwidth, GB/s" if figure == "bus_bandwidth" else "bandwidth, GB/s"
+    return line_chart(case, lines, x, Axis(upwards, three_digits, log=True))
 
 
 def _value(measurement: Measurement, program: str, figure: str | None) -> float:

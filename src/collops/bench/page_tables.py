@@ -7,7 +7,7 @@ from typing import Any
 
 from collops.bench.record import Measurement, Record
 from collops.bench.speed import bytes_in_words, place, seconds_in_words, three_digits
-from collops.pages import Markup, table, tag
+from collops.pages import Markup, fold, table, tag
 
 __all__ = ["in_words", "measurement_table", "record_table"]
 
@@ -85,13 +85,13 @@ def record_table(records: Mapping[str, Record]) -> Markup:
     """Return a row for every record: machine, wires, versions, commit."""
     rows = [
         [
-            tag("code", name),
+            tag("code", name, class_="whole"),
             tag("span", place(record), class_="whole"),
             record.ranks,
             tag("span", record.machine["processor"], class_="whole"),
             tag("span", _wires(record), title="\n".join(record.transport)),
-            tag("span", _versions(record), class_="wide"),
-            tag("code", _commit(record.commit)),
+            _versions(record),
+            tag("code", _commit(record.commit), class_="whole"),
             tag("span", record.started.replace("T", " ").replace("+00:00", " UTC"), class_="whole"),
             _options(record.options),
         ]
@@ -101,8 +101,11 @@ def record_table(records: Mapping[str, Record]) -> Markup:
     return table(head, rows, numbers=(2,), caption="Where and with what the records were made")
 
 
-def _versions(record: Record) -> str:
-    return ", ".join(f"{package} {version}" for package, version in record.versions.items() if version is not None)
+def _versions(record: Record) -> Markup:
+    """Return this package's version, which unfolds to those of all others."""
+    said = {package: f"{package} {version}" for package, version in record.versions.items() if version is not None}
+    first = said.get("collops", "collops of unknown version")
+    return fold(first, tag("span", ", ".join(words for package, words in said.items() if package != "collops")))
 
 
 def _wires(record: Record) -> str:

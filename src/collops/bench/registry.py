@@ -67,6 +67,8 @@ class Benchmark:
         One line for the help text.
     module : str
         Imported when the benchmark runs; its function ``measure(context)`` yields measurements.
+    device_bytes, host_bytes : int
+        What a rank needs of a device's or a host's memory: with less, ``collops bench all`` runs it small.
 
     Examples
     --------

@@ -178,15 +178,18 @@ def plot_speedups(records: Sequence[Record], path: str | Path) -> Path:
     figure = _figure(width=9, height=1.2 + 0.32 * len(rows))
     panel = figure.subplots()
     places = range(len(rows))
-    bars = panel.barh(places, [row[2] for row in rows], color="C0", height=0.7)
-    panel.bar_label(bars, [f"{three_digits(row[2])}x" for row in rows], padding=3)
+    ratios = [row[2] for row in rows]
+    panel.barh(places, [ratio - 1 for ratio in ratios], left=1.0, color="C0", height=0.7)
+    for number, ratio in enumerate(ratios):
+        panel.text(1.03 * max(1.0, ratio), number, f"{three_digits(ratio)}x", va="center")
     panel.set_yticks(places, [row[0] for row in rows])
-    panel.invert_yaxis()
     panel.set_xscale("log")
     panel.axvline(1.0, color="black", linewidth=0.8)
-    panel.margins(x=0.15)
+    panel.set_xlim(0.9 * min(1.0, *ratios), 3.0 * max(1.0, *ratios))
+    panel.xaxis.set_major_formatter("{x:g}x")
+    panel.set_ylim(len(rows) - 0.4, -0.6)
     peers = ", ".join(sorted({row[1] for row in rows}))
-    panel.set_xlabel(f"times faster than {peers}")
+    panel.set_xlabel(f"times as fast as {peers}")
     panel.set_title(place(records[0]))
     return _save(figure, path)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from collops.bench.prediction import STRONG, WEAK, Family, Scaling
 
-__all__ = ["draw_predictions"]
+__all__ = ["draw_predictions", "microseconds_upwards"]
 
 _MOST = 1024
 
@@ -50,11 +50,16 @@ def _draw(panel: Any, scaling: Scaling, families: list[Family]) -> None:
         panel.axvline(scaling.machine.network.ranks, color="0.7", linewidth=0.8)
     panel.set_xscale("log", base=2)
     panel.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
+    microseconds_upwards(panel)
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8, frameon=False)
+
+
+def microseconds_upwards(panel: Any) -> None:
+    """Make the upward axis of a panel with lines logarithmic, with numbers that are read at a glance."""
     panel.set_yscale("log")
     panel.yaxis.set_major_formatter(_microseconds)
     panel.yaxis.set_minor_formatter(_microseconds if _decades(panel) < 1.5 else "")
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=8, frameon=False)
 
 
 def _decades(panel: Any) -> float:

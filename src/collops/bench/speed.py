@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,16 +14,21 @@ __all__ = [
     "END",
     "SpeedRow",
     "bytes_in_words",
+    "label",
+    "longest",
     "place",
     "replace_between",
     "seconds_in_words",
     "speed_rows",
+    "speed_summary",
     "speed_table",
     "three_digits",
     "update_readme",
 ]
 
 BEGIN, END = "<!-- speed table: begin -->", "<!-- speed table: end -->"
+# Ways of doing one kind of work, as far as the names of cases have them.
+_WAYS = frozenset({"forward", "adjoint", "iteration", "shift", "random"})
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
@@ -40,6 +45,10 @@ class SpeedRow(NamedTuple):
         The peer, where it was measured.
     ratio : float or None
         How many times as fast as the peer; ``None`` where it was not measured.
+    kind : tuple of str
+        Benchmark, work without its size and direction, and kind of machine: what rows have in common.
+    seconds : float
+        The time of ours.
     """
 
     work: str
@@ -48,6 +57,8 @@ class SpeedRow(NamedTuple):
     peer: str
     peer_name: str | None
     ratio: float | None
+    kind: tuple[str, str, str]
+    seconds: float
 
 
 def speed_rows(records: Sequence[Record]) -> Iterator[SpeedRow]:
@@ -65,11 +76,14 @@ def _row(record: Record, measurement: Measurement) -> SpeedRow:
         name = None if measured is None else measurement.peer
         time = "not measured" if measured is None else seconds_in_words(measured.wall.median)
         peer = f"{measurement.peer}: {time}"
-    ours = seconds_in_words(measurement.timings[measurement.ours].wall.median)
-    return SpeedRow(_label(measurement), place(record), ours, peer, name, measurement.speedup)
+    seconds = measurement.timings[measurement.ours].wall.median
+    work = ", ".join(word for word in measurement.case.split(", ") if word not in _WAYS)
+    kind = record.benchmark, work, next(iter(record.machine["devices"]), "CPU")
+    ours = seconds_in_words(seconds)
+    return SpeedRow(label(measurement), place(record), ours, peer, name, measurement.speedup, kind, seconds)
 
 
-def _label(measurement: Measurement) -> str:
+def label(measurement: Measurement) -> str:
     """Return the headline, with the shape behind it that it may lack: one operator stands there in several sizes."""
     headline = str(measurement.headline)
     shape = " x ".join(map(str, measurement.parameters.get("shape", ())))
@@ -84,22 +98,45 @@ def place(record: Record) -> str:
     return f"{record.machine['cores']} CPU cores, {record.ranks} rank{'s' if record.ranks > 1 else ''}"
 
 
+def longest(rows: Iterable[SpeedRow]) -> list[SpeedRow]:
+    """Return one row for each kind of work on each kind of machine, in their order: the one that takes us longest.
+
+    That is the largest problem, and of a forward, an adjoint and a whole iteration the iteration. Ratios have no say.
+    """
+    found: dict[tuple[str, str, str], SpeedRow] = {}
+    for row in rows:
+        if row.kind not in found or row.seconds > found[row.kind].seconds:
+            found[row.kind] = row
+    return list(found.values())
+
+
 def speed_table(records: Sequence[Record]) -> str:
-    """Return the table of speed in Markdown, of the work that both programs have done."""
-    lines = [
-        "| work | machine | collops | peer | ratio |",
-        "| --- | --- | ---: | ---: | ---: |",
+    """Return the table of speed in Markdown, of all the work that both programs have done."""
+    return _table(speed_rows(records))
+
+
+def speed_summary(records: Sequence[Record]) -> str:
+    """Return the rows of the table of speed that `longest` chooses, and what they were chosen from."""
+    rows = [row for row in speed_rows(records) if row.ratio is not None]
+    source = (
+        f"Median wall times, both programs in turns in one run. Of {len(rows)} measurements these are the longest of "
+        "each kind of work on each kind of machine. Written by `collops bench plot`."
+    )
+    return f"{_table(longest(rows))}\n\n{source}"
+
+
+def _table(rows: Iterable[SpeedRow]) -> str:
+    cells = [
+        f"| {row.work} | {row.place} | {row.ours} | {row.peer} | {three_digits(row.ratio)}x |"
+        for row in rows
+        if row.ratio is not None
     ]
-    for row in speed_rows(records):
-        if row.ratio is not None:
-            lines.append(f"| {row.work} | {row.place} | {row.ours} | {row.peer} | {three_digits(row.ratio)}x |")
-    lines += ["", "Median wall times, both programs in turns in one run. Made by `collops bench plot`."]
-    return "\n".join(lines)
+    return "\n".join(["| work | machine | collops | peer | ratio |", "| --- | --- | ---: | ---: | ---: |", *cells])
 
 
 def update_readme(path: str | Path, records: Sequence[Record]) -> None:
-    """Replace what stands between the two markers in a Markdown file by the table of speed."""
-    replace_between(path, BEGIN, END, speed_table(records))
+    """Replace what stands between the two markers in a Markdown file by the summary of speed."""
+    replace_between(path, BEGIN, END, speed_summary(records))
 
 
 def replace_between(path: str | Path, begin: str, end: str, content: str) -> None:

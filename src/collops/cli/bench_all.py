@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +12,7 @@ import typer
 from collops.cli.console import console
 from collops.cli.errors import guarded
 from collops.cli.launch import started
-from collops.cli.options import Debug
+from collops.cli.options import Debug, Engine, check_engine
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,9 +33,7 @@ def bench_all(
             help="Processes of each benchmark.", show_default="one for each GPU, else for each core, 4 at most"
         ),
     ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="numpy or cupy.", show_default="cupy where there is a GPU, else numpy")
-    ] = None,
+    engine: Engine = "auto",
     only: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="These benchmarks alone.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")] = False,
     no_peer: Annotated[bool, typer.Option("--no-peer", help="Leave the peers out.")] = False,
@@ -52,18 +52,23 @@ def bench_all(
     def here() -> int:
         plan = _plan(ranks, engine, only, quick, no_peer, out, limit)
         where = console(to_stderr=False)
-        outcomes = _run(plan, where)
-        _conclude(plan, outcomes, where)
+        outcomes: list[Outcome] = []
+        try:
+            _run(plan, where, outcomes.append)
+        finally:
+            # Also after an interrupt from the keyboard: what has been measured until then is not lost.
+            _conclude(plan, outcomes, where)
         return _FAILED if any(outcome.problem for outcome in outcomes) else 0
 
     raise typer.Exit(guarded("collops bench all", here, debug=debug))
 
 
 def _plan(
-    ranks: int | None, engine: str | None, only: str | None, quick: bool, no_peer: bool, out: Path, limit: float
+    ranks: int | None, engine: str, only: str | None, quick: bool, no_peer: bool, out: Path, limit: float
 ) -> Plan:
     from collops.apps.outputs import prepare_folder
     from collops.bench.everything import Plan
+    from collops.bench.reading import read_record
     from collops.bench.registry import BENCHMARKS
 
     if started() is not None:
@@ -72,19 +77,22 @@ def _plan(
         )
     if ranks is not None and ranks < 1:
         raise InputError(f"--ranks must be at least 1, not {ranks}")
-    if limit <= 0:
+    if not 0 < limit <= threading.TIMEOUT_MAX:
         raise InputError(f"--limit must be a positive number of seconds, not {limit:g}")
-    if engine not in (None, "numpy", "cupy"):
-        raise InputError(f"engine {engine!r} has no benchmarks: choose numpy or cupy")
+    check_engine(engine)
     names = list(BENCHMARKS) if only is None else [name.strip() for name in only.split(",") if name.strip()]
+    if not names:
+        raise InputError("--only names no benchmark: leave it out to run all")
     if unknown := [name for name in names if name not in BENCHMARKS]:
         raise InputError(f"there is no benchmark {unknown[0]!r}: choose of {', '.join(BENCHMARKS)}")
     prepare_folder(out)
-    options = [*(["--engine", engine] if engine else []), *(["--no-peer"] if no_peer else [])]
+    for path in sorted(out.glob("*.json")):
+        read_record(path)  # what the page could not show in the end is refused before an hour has been spent
+    options = ["--engine", engine, *(["--no-peer"] if no_peer else [])]
     return Plan(names, out, ranks or _ranks(engine), options, quick, limit)
 
 
-def _ranks(engine: str | None) -> int:
+def _ranks(engine: str) -> int:
     import importlib.util
 
     from collops.comm.cores import available_cores
@@ -96,7 +104,7 @@ def _ranks(engine: str | None) -> int:
     return devices or min(4, len(available_cores()))
 
 
-def _run(plan: Plan, where: Console) -> list[Outcome]:
+def _run(plan: Plan, where: Console, keep: Callable[[Outcome], None]) -> None:
     """Run the plan with a progress bar on a terminal, and a line for each benchmark everywhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -110,7 +118,6 @@ def _run(plan: Plan, where: Console) -> list[Outcome]:
         TimeElapsedColumn(),
         TextColumn("{task.description}", markup=False),
     )
-    outcomes = []
     with Progress(*columns, console=where, transient=True, disable=not where.is_terminal) as progress:
         task = progress.add_task(FIRST, total=total)
 
@@ -118,10 +125,9 @@ def _run(plan: Plan, where: Console) -> list[Outcome]:
             progress.update(task, description=f"{name}: {measured}"[:70])
 
         for outcome in run_all(plan, hear):
-            outcomes.append(outcome)
+            keep(outcome)
             progress.advance(task)
             where.print(_line(outcome), markup=False, soft_wrap=True)
-    return outcomes
 
 
 def _line(outcome: Outcome) -> str:

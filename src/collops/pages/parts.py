@@ -43,7 +43,7 @@ def table(
     return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption or ", ".join(head))
 
 
-def bars(rows: Sequence[tuple[str, float, str]], label: str) -> Markup:
+def bars(rows: Sequence[tuple[str, float, str]], label: str, longest: float | None = None) -> Markup:
     """Return horizontal bars of factors, whose lengths are logarithms: 1 has none, and less is a number alone.
 
     Parameters
@@ -52,11 +52,14 @@ def bars(rows: Sequence[tuple[str, float, str]], label: str) -> Markup:
         What it is, how many times, and a note behind that.
     label : str
         What the bars show.
+    longest : float, optional
+        The factor whose bar is as long as can be, so that several lists have one scale; the largest by default.
     """
-    longest = max([math.log10(factor) for _, factor, _ in rows if factor > 1], default=1.0)
+    largest = math.log10(longest or max(factor for _, factor, _ in rows))
     items = []
     for name, factor, note in rows:
-        bar = tag("span", class_="bar", style=f"width:{100 * max(0.0, math.log10(factor)) / longest:.1f}%")
+        length = max(0.0, math.log10(factor)) / largest if largest > 0 else 0.0
+        bar = tag("span", class_="bar", style=f"width:{100 * length:.1f}%")
         items.append(
             tag(
                 "li",

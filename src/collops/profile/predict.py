@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 
@@ -38,6 +39,14 @@ class Work:
         Read and written.
     messages : sequence of (str, float, float)
         Kind (``"allreduce"`` or ``"exchange"``), how many of them, and the bytes of each.
+
+    Examples
+    --------
+    Rank 0 of four reads and writes 80 MB, and takes part in two allreduces of one number:
+
+    >>> from collops.profile.predict import Work
+    >>> Work(ranks=4, operations=0.0, nbytes=8e7, messages=[("allreduce", 2, 8)]).ranks
+    4
     """
 
     ranks: int
@@ -59,6 +68,7 @@ class Line:
 
     Examples
     --------
+    >>> from collops.profile.predict import Line
     >>> line = Line.fit([(0, 1e-5), (1_000_000, 2e-5), (2_000_000, 3e-5)])
     >>> round(1e6 * line.seconds(3_000_000), 6)
     40.0
@@ -69,7 +79,15 @@ class Line:
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> Line:
-        """Return the line whose relative errors at the points, (bytes, seconds), have the least squares."""
+        """Return the line whose relative errors at the points, (bytes, seconds), have the least squares.
+
+        Raises
+        ------
+        InputError
+            If there are no points, or a time is not positive.
+        """
+        if not len(points):
+            raise InputError("a line needs measured messages: run collops bench limits --ranks 2")
         sizes, seconds = np.array(points, dtype=float).T
         latency, per_byte = _relative_fit(np.stack([np.ones_like(sizes), sizes], axis=1), seconds)
         return cls(latency, per_byte)
@@ -91,6 +109,14 @@ class Network:
         Seconds from a rank to one of another node.
     bandwidth : float
         Bytes a second of each rank's own adapter, each way.
+
+    Examples
+    --------
+    Eight GPUs a node, each with an adapter of 400 Gb/s:
+
+    >>> from collops.profile.predict import Network
+    >>> Network(ranks=8, latency=5e-6, bandwidth=50e9).ranks
+    8
     """
 
     ranks: int
@@ -114,7 +140,17 @@ class Machine:
     Raises
     ------
     InputError
-        If there are no copies.
+        If there are no copies, or they do not go from small to large.
+
+    Examples
+    --------
+    >>> from collops.profile.predict import Line, Machine, Network
+    >>> within = {4: Line(latency=1e-5, per_byte=4e-12)}
+    >>> machine = Machine([(1e6, 2e-6), (1e9, 5e-4)], within, within, Network(4, 5e-6, 50e9))
+    >>> round(1e6 * machine.copy_seconds(1e9))  # microseconds
+    500
+    >>> [round(1e6 * machine.message_seconds("exchange", 1e6, ranks)) for ranks in (1, 4, 8)]
+    [0, 14, 35]
     """
 
     copies: Sequence[tuple[float, float]]
@@ -125,6 +161,9 @@ class Machine:
     def __post_init__(self) -> None:
         if not self.copies:
             raise InputError("a machine needs measured copies: run collops bench limits")
+        sizes = [size for size, _ in self.copies]
+        if sizes[0] <= 0 or not all(one < other for one, other in pairwise(sizes)):
+            raise InputError(f"the copies of a machine must go from small to large, not {sizes}")
 
     def copy_seconds(self, nbytes: float) -> float:
         """Return the time in which so many bytes are read and written, between those that were measured."""
@@ -142,7 +181,23 @@ class Machine:
         were measured the latency of an allreduce grows with the logarithm of the ranks, and its time a byte with
         :math:`2 (p - 1) / p`. Over nodes an allreduce is one within each node and one between them, which every rank's
         adapter shares; neighbours exchange over the network, which is the slowest of their ways.
+
+        Parameters
+        ----------
+        kind : {"allreduce", "exchange"}
+            Of the message.
+        nbytes : float
+            Its size.
+        ranks : int
+            How many take part.
+
+        Raises
+        ------
+        InputError
+            If there is no such kind, or none of it was measured.
         """
+        if kind not in ("allreduce", "exchange"):
+            raise InputError(f"there is no model of messages of kind {kind!r}; choose allreduce or exchange")
         if ranks == 1:
             return 0.0
         network = self.network
@@ -186,6 +241,7 @@ class Model:
 
     Examples
     --------
+    >>> from collops.profile.predict import Machine, Model, Work
     >>> machine = Machine(copies=[(1e6, 1e-6), (1e9, 1e-3)], allreduces={}, exchanges={})
     >>> runs = [(Work(1, 0.0, size), 2e-6 + 1.25e-12 * size) for size in (1e6, 1e7, 1e8)]
     >>> model = Model.fit(machine, runs)
@@ -215,7 +271,7 @@ class Model:
         Raises
         ------
         InputError
-            If there are no runs.
+            If there are no runs, a time is not positive, or a message is of an unknown kind.
         """
         if not runs:
             raise InputError("a model needs runs: run collops bench scaling")
@@ -247,6 +303,8 @@ def _relative_fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
     """Return coefficients, none of them negative, of the terms whose sums are nearest to the seconds, in ratio."""
     from scipy.optimize import nnls
 
+    if not (np.isfinite(seconds) & (seconds > 0)).all():
+        raise InputError(f"measured times must be positive numbers, not {seconds.tolist()}")
     relative = terms / seconds[:, None]
     # Terms differ by many orders of magnitude, which a solver takes for a rank that is not full.
     scale = np.abs(relative).max(axis=0)
