@@ -19,7 +19,7 @@ def test_none_without_a_deadline(monkeypatch):
     monkeypatch.setenv("COLLOPS_TIMEOUT", "none")
     assert patience() == ""
     monkeypatch.setenv("COLLOPS_TIMEOUT", "2.5")
-    assert patience().startswith("#define PATIENCE 12500000000ull\n")
+    assert patience().startswith("#define PATIENCE 32500000000ull\n")
 
 
 KERNEL = """

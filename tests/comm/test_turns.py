@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,29 @@ def test_one_refusal_after_another(comm):
         with pytest.raises(LayoutError, match="counts"):
             wrong_counts(comm, comm.rank == refusing % comm.size)
     assert in_step(comm)
+
+
+def test_who_leaves_a_call_has_not_done_its_part(own):
+    """What a rank that ends tells the others; it may end by ``sys.exit`` in a handler of signals, while it waits."""
+    turns = own._turns
+    own.barrier()
+    begun = turns.number
+    assert turns.done == begun
+    with pytest.raises(SystemExit):
+        own._watch.until(sys.exit, "leaving")
+    assert turns.done == begun
+    with pytest.raises(SystemExit):
+        own._watch.wait(Leaving(), "leaving")
+    assert turns.done == begun - 1
+    own.barrier()
+    assert turns.done == begun + 1
+
+
+class Leaving:
+    """A request during which a handler of signals ends the program."""
+
+    def Test(self):
+        sys.exit()
 
 
 @pytest.mark.parametrize(

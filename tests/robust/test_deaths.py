@@ -21,28 +21,30 @@ PROGRAM = """
 import os, pathlib, signal, sys
 import collops
 
-comm = collops.world()
+comm = {comm}
 for turn in range(1_000_000):
     comm.allreduce(1.0)
     if turn == 200 and comm.rank == comm.size - 1:
         pathlib.Path({mark!r}).touch()
         {death}
 """
+WORLD, PART = "collops.world()", "collops.world().split(0)"
 # What a rank says that still can. Exit codes are the launcher's: its own, a rank's, or of those that it killed.
 DEATHS = {
-    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", ""),
-    "left": ("os._exit(3)", ""),
-    "raised": ("raise KeyError('mine alone')", "rank 1 of 2 ends all ranks, because of its KeyError above"),
-    "ended": ("sys.exit(4)", "rank 1: the end of the program"),
+    "killed": (WORLD, "os.kill(os.getpid(), signal.SIGKILL)", ""),
+    "left": (WORLD, "os._exit(3)", ""),
+    "raised": (WORLD, "raise KeyError('mine alone')", "rank 1 of 2 ends all ranks, because of its KeyError above"),
+    "ended": (WORLD, "sys.exit(4)", "rank 1: the end of the program"),
+    "ended_in_a_part": (PART, "sys.exit(4)", "rank 1: the end of the program"),
 }
 
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_the_others_end(death, tmp_path):
-    action, said = DEATHS[death]
+    comm, action, said = DEATHS[death]
     mark = tmp_path / "died"
     name = f"COLLOPS_TEST_DEATH_{os.getpid()}_{death}"
-    program = PROGRAM.format(death=action, mark=str(mark))
+    program = PROGRAM.format(comm=comm, death=action, mark=str(mark))
     result = run_ranks(2, program, {"COLLOPS_TIMEOUT": "none", name: "1"})
     died = mark.stat().st_mtime
     assert time.time() - died < SECONDS
@@ -72,6 +74,33 @@ if comm.rank:
     result = run_ranks(3, program, {})
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.count("DONE") == 2
+
+
+# Rank 2 comes late. Rank 1 has no more to do in the first program as soon as it has sent, rank 0 in the second.
+OTHERS_ARE_LATE = {
+    "gather": "comm.gather(collops.ones(3).local_array)",
+    "exchange": "plan(numpy.full(2, comm.rank), numpy.zeros(2, int))",
+}
+
+
+@pytest.mark.parametrize("call", OTHERS_ARE_LATE)
+def test_ranks_that_have_done_their_part_may_end_before_others_begin_theirs(call):
+    program = f"""
+import time
+import numpy
+import collops
+comm = collops.world()
+beside = {{0: [1], 1: [0, 2], 2: [1]}}[comm.rank]
+boxes = [(rank, (slice(rank > comm.rank, 1 + (rank > comm.rank)),)) for rank in beside]
+plan = collops.ExchangePlan(comm, boxes, boxes)
+if comm.rank == 2:
+    time.sleep(4)
+{OTHERS_ARE_LATE[call]}
+print("DONE", flush=True)
+"""
+    result = run_ranks(3, program, {})
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.count("DONE") == 3
 
 
 KILLED_AND_RESUMED = """

@@ -86,7 +86,8 @@ class Watch:
         operation : object
             Its text is what errors call the wait.
         needs : collection of int, optional
-            The ranks without which this cannot end; all by default.
+            The ranks without which this cannot end. By default this is a collective call, which cannot end without any
+            that has not begun it.
 
         Raises
         ------
@@ -100,23 +101,24 @@ class Watch:
             When MPI reports an error, such as a message longer than its buffer.
         """
         try:
-            self.until(request.Test, operation, needs)
+            self.until(request.Test, operation, needs, inside=needs is None)
         except self._mpi.Exception as error:
             self._abandoned.append(request)
             self.failed(error, operation)
         except BaseException:
             self._abandoned.append(request)
+            self.turns.leave()
             raise
 
     def failed(self, error: Any, operation: object) -> NoReturn:
         """Raise what MPI reports of an operation."""
         raise CommunicationError(f"{operation} at {call_site()}: MPI reports: {error.Get_error_string()}") from error
 
-    def wait_all(self, requests: Sequence[Any], operation: object, needs: Collection[int]) -> None:
-        """Return when all `requests` are done; see :meth:`wait`."""
+    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int]) -> None:
+        """Return when all `requests` are done, each of which needs one of the `peers`; see :meth:`wait`."""
         try:
-            for request in requests:
-                self.wait(request, operation, needs)
+            for request, peer in zip(requests, peers, strict=True):
+                self.wait(request, operation, (peer,))
         except BaseException:
             self._abandoned += requests
             raise
@@ -125,8 +127,9 @@ class Watch:
         self,
         done: Callable[[], bool],
         operation: object,
-        needs: Collection[int] | None = (),
+        needs: Collection[int] | None = None,
         inspect: Callable[[], None] | None = None,
+        inside: bool = False,
     ) -> None:
         """Return when `done` says so, or raise as :meth:`wait` does.
 
@@ -135,9 +138,11 @@ class Watch:
         done : callable
             Asked again and again.
         operation, needs
-            See :meth:`wait`; no ranks by default.
+            See :meth:`wait`.
         inspect : callable, optional
             Asked now and then while this waits long; raises what has gone wrong.
+        inside : bool
+            Whether this is within the collective call of this turn, so that all ranks can still raise what some refuse.
         """
         for _ in range(self._spins):
             if done():
@@ -146,7 +151,7 @@ class Watch:
             time.sleep(0)
             if done():
                 return
-        self._until_slowly(done, operation, needs, inspect)
+        self._until_slowly(done, operation, needs, inspect, inside)
 
     def look(self, operation: object) -> None:
         """Raise if another rank has given up."""
@@ -159,10 +164,9 @@ class Watch:
         operation: object,
         needs: Collection[int] | None,
         inspect: Callable[[], None] | None,
+        inside: bool,
     ) -> None:
         """Poll with short sleeps, watching the clock and the notes of others."""
-        collective = needs is None
-        needs = range(self.notes.size) if needs is None else needs
         start = time.monotonic()
         next_look = start + _LOOK_SECONDS
         hopeless = float("inf")
@@ -177,13 +181,21 @@ class Watch:
             waited = f"waited {now - start:.1f} s; "
             if self.notes.waiting():
                 self.give_up(TIMEOUT, operation, f"{waited}another rank gave up waiting")
-            self.turns.hear(operation, inside=collective)
-            if hopeless == float("inf") and not self.notes.hear_ends().isdisjoint(needs):
+            self.turns.hear(operation, inside)
+            if hopeless == float("inf") and self._ended(needs):
                 hopeless = now + _LAST_SECONDS
             if now > hopeless:
                 self.give_up(TIMEOUT, operation, f"{waited}their program has ended on some ranks")
             if self.timeout is not None and now - start > self.timeout:
                 self.give_up(TIMEOUT, operation, f"{waited}the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)")
+
+    def _ended(self, needs: Collection[int] | None) -> bool:
+        """Return whether the program of a rank that is needed has ended."""
+        ended = self.notes.hear_ends()
+        if needs is None:  # those that had begun this call did their part before their program went on
+            here = (self.notes.incident, self.turns.number)
+            return any(reached < here for reached in ended.values())
+        return not ended.keys().isdisjoint(needs)
 
     def give_up(
         self, kind: str, operation: object, reason: str, told: Mapping[int, str] = MappingProxyType({})

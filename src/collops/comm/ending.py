@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import time
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -12,12 +13,18 @@ from collops.comm.calls import Calls
 from collops.comm.deadline import ENDED, Watch
 from collops.errors import CommunicationError
 
-__all__ = ["abort_on_uncaught_errors", "end_together"]
+__all__ = ["abort_on_uncaught_errors", "answer_after_the_end", "end_together"]
 
 _END = "the end of the program"
 _SHORTEST_NAP_SECONDS, _LONGEST_NAP_SECONDS = 2e-5, 5e-3
 _UNNOTICED_SECONDS = 1.0  # that a rank may end before others without their hearing of it
 _MISSED_SECONDS = 5.0  # for ranks that have given up, but may still end by themselves
+_answering: weakref.WeakSet[Watch] = weakref.WeakSet()
+
+
+def answer_after_the_end(watch: Watch) -> None:
+    """Have those that wait on a communicator hear that this rank's program has ended, until all ranks' have."""
+    _answering.add(watch)
 
 
 def end_together(mpi: Any, control: Any, watch: Watch, calls: Calls | None) -> None:
@@ -50,24 +57,27 @@ def end_together(mpi: Any, control: Any, watch: Watch, calls: Calls | None) -> N
 
 
 def _wait_for_others(mpi: Any, control: Any, watch: Watch) -> None:
-    notes, everyone = watch.notes, control.Ibarrier()
+    everyone = control.Ibarrier()
     begin, nap, told = time.monotonic(), _SHORTEST_NAP_SECONDS, False
     while not everyone.Test():
         time.sleep(nap)
         nap = min(2 * nap, _LONGEST_NAP_SECONDS)
         waited = time.monotonic() - begin
-        if notes.waiting():
-            notes.swap({"kind": ENDED, "call": _END, "place": "", "why": ""})
+        for each in _answering:
+            if each.notes.waiting():
+                each.notes.swap({"kind": ENDED, "call": _END, "place": "", "why": ""})
         if waited > _UNNOTICED_SECONDS and not told:
-            notes.say_end()
+            for each in _answering:
+                each.notes.say_end(each.turns.done)
             told = True
         if waited > _MISSED_SECONDS and watch.failure:
             _say(f"collops: rank {control.rank} has ended and ends all ranks, since some no longer answer")
             mpi.COMM_WORLD.Abort(1)
     # Messages that nobody took would be an error of the program for MPI.
-    notes.hear_ends()
-    for _ in notes.hear_words():
-        pass
+    for each in _answering:
+        each.notes.hear_ends()
+        for _ in each.notes.hear_words():
+            pass
 
 
 def abort_on_uncaught_errors(mpi: Any) -> None:

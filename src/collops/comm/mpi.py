@@ -6,6 +6,7 @@ The nonblocking form of each call is used so that the wait can be watched (:mod:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -75,7 +76,7 @@ class Wire:
         if dtype.kind == "b":
             op = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}.get(op, op)
         if dtype.name in ("float16", "bfloat16"):
-            return mpi.UINT16_T, mpi.Op.Create(_half_reduction(np.dtype(dtype), op), commute=True)
+            return mpi.UINT16_T, _half_operation(np.dtype(dtype), "sum" if op == "avg" else op)
         if dtype.name not in self._numbers:
             raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by MPI")
         names = {"sum": mpi.SUM, "avg": mpi.SUM, "prod": mpi.PROD, "min": mpi.MIN, "max": mpi.MAX}
@@ -83,15 +84,18 @@ class Wire:
         return self._numbers[dtype.name], names[op]
 
 
-def _half_reduction(dtype: np.dtype[Any], op: str) -> Any:
-    ufunc = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
+@cache  # for all communicators: mpi4py has room for 32 of these
+def _half_operation(dtype: np.dtype[Any], op: str) -> Any:
+    from mpi4py import MPI
+
+    ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
 
     def combine(incoming: Any, result: Any, _datatype: Any) -> None:
         left = np.frombuffer(incoming, dtype)
         right = np.frombuffer(result, dtype)
         right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
 
-    return combine
+    return MPI.Op.Create(combine, commute=True)
 
 
 class MpiTransport(Transport):
@@ -229,6 +233,7 @@ class _Requests(Pending):
 
     def wait(self) -> None:
         requests, self._requests = self._requests, []
+        # Neighbours that need nothing more may end while others are late.
         self._watch.wait_all(requests, self, [*self._sources, *self._targets])
 
 

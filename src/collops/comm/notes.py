@@ -26,8 +26,7 @@ _FIRST_TAG = 32000  # every MPI has tags up to 32767; nobody else on a communica
 _TAGS = 700
 _END_TAG = _FIRST_TAG + _TAGS
 _WORD_TAG = _END_TAG + 1
-_GRACE_SECONDS = 1.0
-_NOTHING = np.empty(0, np.uint8)
+_GRACE_SECONDS = 10.0  # for ranks that compute, or that a busy machine holds back
 
 
 class Notes:
@@ -48,8 +47,9 @@ class Notes:
         """How many incidents there were."""
         self._leaving: list[Any] = []  # what has not been taken yet; MPI reads its memory
         self._early: list[tuple[int, int, int, Sequence[Any]]] = []
-        self.ended: set[int] = set()
-        """Ranks that have said that their program has ended, as far as they were heard."""
+        self.ended: dict[int, tuple[int, int]] = {}
+        """Ranks that have said that their program has ended, as far as they were heard, and what they had come to: how
+        many incidents there had been, and how many collective calls since."""
 
     @property
     def rank(self) -> int:
@@ -66,11 +66,10 @@ class Notes:
         return self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=self._tag)
 
     def swap(self, mine: Note) -> dict[int, Note]:
-        """Tell the others, and return the notes of all who answer within a second, this rank's among them."""
+        """Tell the others, and return the notes of all who answer within seconds, this rank's among them."""
         control, tag = self._control, self._tag
-        text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
         known = {control.rank: mine}
-        self._send(text, tag)
+        self._send(mine, tag)
         status = self._mpi.Status()
         until = time.monotonic() + _GRACE_SECONDS
         while len(known) < control.size and time.monotonic() < until:
@@ -81,21 +80,21 @@ class Notes:
         self.incident += 1
         return dict(sorted(known.items()))
 
-    def say_end(self) -> None:
-        """Tell the others that this rank's program has ended."""
-        self._send(_NOTHING, _END_TAG)
+    def say_end(self, turn: int) -> None:
+        """Tell the others that this rank's program has ended, after so many collective calls."""
+        self._send([self.incident, turn], _END_TAG)
 
-    def hear_ends(self) -> set[int]:
-        """Return the ranks whose program has ended."""
+    def hear_ends(self) -> Mapping[int, tuple[int, int]]:
+        """Return :attr:`ended` as it is now."""
         status = self._mpi.Status()
         while self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_END_TAG, status=status):
-            self._control.Recv(_NOTHING.copy(), source=status.Get_source(), tag=_END_TAG)
-            self.ended.add(status.Get_source())
+            incident, turn = self._receive(status, _END_TAG)
+            self.ended[status.Get_source()] = (incident, turn)
         return self.ended
 
     def say_word(self, turn: int, word: Sequence[Any]) -> None:
         """Tell the others what this rank does at its turn."""
-        self._send(np.frombuffer(json.dumps([self.incident, turn, word]).encode(), np.uint8), _WORD_TAG)
+        self._send([self.incident, turn, word], _WORD_TAG)
 
     def hear_words(self) -> Iterator[tuple[int, int, Sequence[Any]]]:
         """Give ranks, turns and words that have come, without those that an incident has overtaken."""
@@ -113,8 +112,9 @@ class Notes:
     def _tag(self) -> int:
         return _FIRST_TAG + self.incident % _TAGS
 
-    def _send(self, text: np.ndarray, tag: int) -> None:
+    def _send(self, value: Any, tag: int) -> None:
         # Nobody waits for these: what a dead rank never takes stays with MPI.
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
         self._leaving = [request for request in self._leaving if not request.Test()]
         others = (rank for rank in range(self.size) if rank != self.rank)
         self._leaving += [self._control.Isend(text, dest=rank, tag=tag) for rank in others]

@@ -8,7 +8,7 @@ from collops.comm.deadline import default_timeout
 
 __all__ = ["patience"]
 
-_LONGER_SECONDS = 10.0  # than the host, whose error says more
+_LONGER_SECONDS = 30.0  # than the host, whose error says more
 
 
 def patience() -> str:

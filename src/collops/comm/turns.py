@@ -55,6 +55,7 @@ class Turns:
         self._words: dict[int, dict[int, Word]] = {}
         self.number = 0
         """How many collective calls this rank has begun or refused since ranks last gave up together."""
+        self._left = -1
         self.attention = False
         """Whether :meth:`attend` must be called before anything else is sent."""
         self.kind = REFUSED
@@ -70,6 +71,15 @@ class Turns:
         self.number += 1
         place = str(call_site())
         self._say(self.number, Word(False, f"{call} at {place}", type(error).__name__, str(error)))
+
+    def leave(self) -> None:
+        """Note that this rank leaves the call that it has begun without having done its part."""
+        self._left = self.number
+
+    @property
+    def done(self) -> int:
+        """How many collective calls this rank has done its part in."""
+        return self.number - (self._left == self.number)
 
     def look(self) -> None:
         """Raise if nothing can be sent any more."""
@@ -112,6 +122,7 @@ class Turns:
         """Begin to count anew, after ranks have given up together."""
         self._words.clear()
         self.number = 0
+        self._left = -1
         self.attention = bool(self._watch.failure)
 
     def _say(self, turn: int, word: Word) -> None:

@@ -1,7 +1,4 @@
-"""The choice of wires: what this machine and these ranks can use, what they will use, and why.
-
-Choosing is collective, since all ranks must agree: each says what it has, and the wire is the best that all have.
-"""
+"""The making of communicators: the world's, those of mpi4py's communicators, and those split off them."""
 
 from __future__ import annotations
 
@@ -12,29 +9,28 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from collops import profile
-from collops.comm.calls import LEVELS, Calls, check_level
+from collops.comm.calls import Calls
 from collops.comm.checked import CheckedTransport
+from collops.comm.choice import TRANSPORTS, by_all, choose
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, share_of_cores
 from collops.comm.deadline import MISMATCH, Watch, default_timeout
-from collops.comm.ending import abort_on_uncaught_errors, end_together
-from collops.comm.gpu_aware import DeviceMpi, GpuAwareTransport, gpu_awareness
+from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together
+from collops.comm.gpu_aware import DeviceMpi, GpuAwareTransport
 from collops.comm.mpi import MpiTransport
 from collops.comm.nccl import NcclTransport
-from collops.comm.nccl_binding import available_binding, load_binding
+from collops.comm.nccl_binding import load_binding
 from collops.comm.serial import SerialTransport
 from collops.comm.staged import StagedTransport
 from collops.comm.threads import limit_blas
 from collops.comm.transport import Transport
-from collops.errors import InputError, TransportError
+from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 __all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "load_mpi", "world"]
 
 _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
-TRANSPORTS = ("auto", "mpi", "staged", "nccl")
-
 _LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
-_made: dict[tuple[int | None, str], Communicator] = {}
+_worlds: dict[str, Communicator] = {}
 
 
 def world(transport: str = "auto") -> Communicator:
@@ -72,11 +68,11 @@ def world(transport: str = "auto") -> Communicator:
         transport = os.environ.get("COLLOPS_TRANSPORT", "auto")
     if transport not in TRANSPORTS:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
-    known = _made.get((None, transport))
+    known = _worlds.get(transport)
     if known is None:
         mpi, reason = load_mpi()
         control = None if mpi is None else mpi.COMM_WORLD
-        known = _made[None, transport] = _build(mpi, control, transport, reason)
+        known = _worlds[transport] = _build(mpi, control, transport, reason)
         profile.report_on(known)
     return known
 
@@ -102,9 +98,16 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Comm
-        An intracommunicator; it is used for set-up only, and messages of the caller on it are not disturbed.
+    comm : mpi4py.MPI.Intracomm
+        It is used for set-up only, and messages of the caller on it are not disturbed.
     transport : str
+        See :func:`world`.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `comm` is something else.
+    InputError, TransportError
         See :func:`world`.
 
     Examples
@@ -119,10 +122,24 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
     from mpi4py import MPI
 
-    key = (comm.handle, transport)
-    if key not in _made:
-        _made[key] = _build(MPI, comm, transport, "mpi4py's communicator was given")
-    return _made[key]
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise UnsupportedTypeError(f"from_mpi4py takes an intracommunicator of mpi4py, not {comm!r}")
+    # Kept with MPI's communicator: handles of those that are freed are given to others.
+    made: Any = comm.Get_attr(_attribute())
+    if made is None:
+        made = {}
+        comm.Set_attr(_attribute(), made)
+    if transport not in made:
+        made[transport] = _build(MPI, comm, transport, "mpi4py's communicator was given")
+    return made[transport]
+
+
+@cache
+def _attribute() -> int:
+    """Return the key under which a communicator of MPI keeps those that were made of it."""
+    from mpi4py import MPI
+
+    return MPI.Comm.Create_keyval()
 
 
 def load_mpi() -> tuple[Any, str]:
@@ -179,12 +196,11 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     host = MpiTransport(mpi, control, watch)
     reasons = [f"host arrays: {mpi_reason}"]
     identity = _use_device(local_rank, devices) if devices else ""
-    choice, why = _choose(mpi, control, transport, identity)
-    reasons.append(f"device arrays: {why}")
-    check = LEVELS[control.allreduce(LEVELS.index(check_level()), mpi.MAX)]
-    if check != "off":
-        reasons.append(f"every call is agreed upon first: COLLOPS_CHECK asks for {check}")
-    place = _Place(mpi, local_rank, local_size, choice, tuple(reasons), crowded, check)
+    chosen = choose(mpi, control, transport, identity)
+    reasons.append(f"device arrays: {chosen.why}")
+    if chosen.check != "off":
+        reasons.append(f"every call is agreed upon first: COLLOPS_CHECK asks for {chosen.check}")
+    place = _Place(mpi, local_rank, local_size, chosen.wire, tuple(reasons), crowded, chosen.check)
     built = _joined(place, control, host, watch)
     if comm == mpi.COMM_WORLD:
         end_together(mpi, control, watch, built.calls)
@@ -206,6 +222,7 @@ class _Place(NamedTuple):
 def _joined(place: _Place, control: Any, host: MpiTransport, watch: Watch) -> Communicator:
     """Build the communicator of several ranks."""
     device = _device_transport(place.mpi, control, host, watch, place.choice)
+    answer_after_the_end(watch)
     calls = None
     wire: Transport = host
     if place.check != "off":
@@ -243,40 +260,13 @@ def _derived(parent: _Place, control: Any) -> Communicator:
     return _joined(parent._replace(local_rank=local_rank, local_size=local_size), control, host, watch)
 
 
-def _choose(mpi: Any, control: Any, transport: str, identity: str) -> tuple[str | None, str]:
-    """Agree on the wire for device arrays. `identity` names this rank's GPU, and is empty without one."""
-    level, awareness = gpu_awareness(mpi)
-    facts = control.allgather((identity, available_binding(), level))
-    identities = [fact[0] for fact in facts]
-    without = [rank for rank, name in enumerate(identities) if not name]
-    if without:
-        if transport in ("nccl", "staged"):
-            raise TransportError(
-                f"transport {transport!r} needs a GPU and CuPy on every rank; ranks {without} have none"
-            )
-        return None, "no GPU with CuPy on " + ("any rank" if len(without) == len(facts) else f"ranks {without}")
-    shared = len(set(identities)) < len(identities)
-    bindings = {fact[1] for fact in facts}
-    level = min((fact[2] for fact in facts), key=("none", "p2p", "all").index)
-    if transport == "nccl" and shared:
-        raise TransportError("NCCL needs a GPU for each rank, but some share one; use transport='staged'")
-    if transport == "nccl" or (transport == "auto" and not shared and None not in bindings):
-        return "nccl", f"NCCL through {bindings.pop()}: every rank has a GPU of its own"
-    if transport == "mpi" and level == "none":
-        raise TransportError(f"transport 'mpi' needs a GPU-aware MPI: {awareness} (see COLLOPS_GPU_AWARE_MPI)")
-    because = "ranks share GPUs" if shared else "NCCL has no binding here"
-    if transport == "mpi" or (transport == "auto" and level != "none"):
-        asked = "asked for" if transport == "mpi" else because
-        return f"mpi-{level}", f"GPU-aware MPI at level {level!r} ({awareness}); {asked}"
-    return "staged", f"pinned host memory; {'asked for' if transport == 'staged' else because}"
-
-
 def _device_transport(mpi: Any, control: Any, host: MpiTransport, watch: Watch, choice: str | None) -> Transport | None:
     if choice is None:
         return None
     if choice == "staged":
         return StagedTransport(host)
     if choice == "nccl":
+        by_all(control, lambda: load_binding().name)
         binding = load_binding()
         unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
         return NcclTransport(binding, control.size, control.rank, unique_id)

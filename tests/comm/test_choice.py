@@ -1,0 +1,57 @@
+"""Which wire device arrays take, by what the ranks have and ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from collops.comm.choice import _best, _Facts
+from collops.errors import InputError, TransportError
+
+pytestmark = pytest.mark.serial
+OWN, ONE = ["a 0", "a 1", "b 0"], ["a 0", "a 0", "b 0"]
+
+
+def facts(transport="auto", devices=OWN, bindings="nccl4py nccl4py nccl4py", levels="none none none"):
+    rows = zip(devices, bindings.split(), levels.split(), strict=True)
+    return [
+        _Facts(transport, device, None if binding == "-" else binding, level, f"{level}, says MPI", 0)
+        for device, binding, level in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "wire", "why"),
+    [
+        (facts(), "nccl", "a GPU of its own"),
+        (facts("nccl", bindings="cupy - -"), "nccl", "cupy"),
+        (facts(bindings="cupy - -"), "staged", "NCCL has no binding"),
+        (facts(bindings="cupy - -", levels="all p2p all"), "mpi-p2p", "p2p, says MPI"),
+        (facts(devices=ONE), "staged", "ranks share GPUs"),
+        (facts(devices=ONE, levels="all all none"), "staged", "ranks share GPUs"),
+        (facts(devices=ONE, levels="all all all"), "mpi-all", "ranks share GPUs"),
+        (facts("mpi", levels="all all all"), "mpi-all", "asked for"),
+        (facts("staged", levels="all all all"), "staged", "asked for"),
+        (facts(devices=["", "", ""]), None, "no GPU with CuPy on any rank"),
+        (facts("mpi", devices=["a 0", "", ""]), None, "no GPU with CuPy on ranks [1, 2]"),
+    ],
+)
+def test_the_best_that_all_have(given, wire, why):
+    found, reason = _best(given)
+    assert found == wire
+    assert why in reason
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (facts("nccl", devices=["a 0", "", "b 0"]), TransportError, "ranks [1] have none"),
+        (facts("staged", devices=["", "", ""]), TransportError, "needs a GPU and CuPy on every rank"),
+        (facts("nccl", devices=ONE), TransportError, "some share one"),
+        (facts("mpi", levels="all none all"), TransportError, "none, says MPI"),
+        (facts()[:2] + facts("mpi")[2:], InputError, "ranks 0-1: auto\n  rank 2: mpi"),
+    ],
+)
+def test_what_they_cannot_have(given, error, text):
+    with pytest.raises(error) as caught:
+        _best(given)
+    assert text in str(caught.value)
