@@ -38,6 +38,18 @@ def test_average(comm, name):
     checks.check_average(comm, np, name)
 
 
+@pytest.mark.serial
+def test_half_types_are_reduced_on_any_number_of_communicators():
+    from mpi4py import MPI
+
+    from collops.comm.mpi import Wire
+
+    half = np.dtype("float16")
+    for _ in range(40):
+        sums, means, largest = (Wire(MPI).reduced(half, op)[1] for op in ("sum", "avg", "max"))
+        assert sums == means and sums != largest
+
+
 @pytest.mark.parametrize("name", checks.DTYPES)
 def test_movement(comm, name):
     checks.check_movement(comm, np, name)
@@ -97,6 +109,8 @@ def test_bad_arguments(comm):
         comm.send(np.ones(3), 0, tag=-1)
     with pytest.raises(LayoutError, match="counts"):
         comm.allgatherv(np.ones(3), [3] * (comm.size + 1))
+    with pytest.raises(TypeError):
+        comm.allgatherv(np.ones(3), [3.5] * comm.size)  # pyright: ignore[reportArgumentType]
     with pytest.raises(LayoutError, match="blocks"):
         comm.alltoall(np.ones((comm.size + 1, 2)))
 
@@ -166,11 +180,58 @@ def test_groups_do_not_nest(comm):
         pass
 
 
+def test_arrays_of_a_group_are_contiguous(comm):
+    """They are read, and results are written, when it ends."""
+    columns = np.zeros((4, 2))[:, :1]
+    for call in (
+        lambda: comm.allreduce(columns),
+        lambda: comm.allreduce(np.zeros((4, 1)), out=columns),
+        lambda: comm.send(columns, comm.rank),
+        lambda: comm.recv(columns, comm.rank),
+    ):
+        with comm.group(), pytest.raises(LayoutError, match="contiguous"):
+            call()
+
+
 def test_world_is_one_object(comm):
     assert collops.world() is comm
     with pytest.raises(InputError, match="carrier pigeon"):
         collops.world("carrier pigeon")
     assert str(comm.size) in comm.describe()
+
+
+def test_communicators_of_mpi_are_told_apart_when_handles_are_used_again(comm):
+    from mpi4py import MPI
+
+    found = []
+    for parts in (1, comm.size):
+        given = MPI.COMM_WORLD.Split(comm.rank % parts, comm.rank)
+        found.append(collops.from_mpi4py(given))
+        assert collops.from_mpi4py(given) is found[-1]
+        given.Free()
+    assert [part.size for part in found] == [comm.size, 1]
+    assert float(found[0].allreduce(1.0)) == comm.size  # it has a duplicate of its own
+
+
+def test_what_is_no_communicator_of_mpi_is_refused(comm):
+    from mpi4py import MPI
+
+    for wrong in (None, 3, comm, MPI.COMM_NULL):
+        with pytest.raises(UnsupportedTypeError, match="intracommunicator"):
+            collops.from_mpi4py(wrong)
+
+
+def test_what_one_rank_asks_for_is_refused_on_all(comm, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    with pytest.raises(InputError, match=r"ask for different transports:\n  rank 0: mpi\n  rank.*: auto") as caught:
+        collops.from_mpi4py(comm.control.Dup(), "auto" if comm.rank else "mpi")
+    assert caught.value.on_all_ranks
+    if comm.rank == 0:
+        monkeypatch.setenv("COLLOPS_GPU_AWARE_MPI", "perhaps")
+    with pytest.raises(InputError, match="rank 0: COLLOPS_GPU_AWARE_MPI='perhaps'"):
+        collops.from_mpi4py(comm.control.Dup())
+    assert float(comm.allreduce(1.0)) == comm.size
 
 
 def test_device_transports_need_devices(comm):

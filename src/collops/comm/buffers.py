@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine, engine_of
+from collops.comm.transport import Pending
 from collops.errors import LayoutError, UnsupportedTypeError
 
 __all__ = ["check_kind", "in_elements", "prepared", "row_size", "target_of"]
@@ -16,8 +17,8 @@ __all__ = ["check_kind", "in_elements", "prepared", "row_size", "target_of"]
 _HOST = engine_of(np.empty(0))
 
 
-def prepared(x: Any) -> tuple[Any, Engine]:
-    """Make `x` a C-contiguous array, and find its engine."""
+def prepared(x: Any, group: list[Pending] | None) -> tuple[Any, Engine]:
+    """Make `x` a C-contiguous array, and find its engine; within a `group`, which reads it later, it must be one."""
     if type(x) is np.ndarray and x.dtype.kind in "biufc" and x.flags.c_contiguous and x.dtype.isnative:
         return x, _HOST  # what comes most often, without a detour
     if isinstance(x, (bool, int, float, complex, list, np.generic)):
@@ -26,6 +27,8 @@ def prepared(x: Any) -> tuple[Any, Engine]:
     x = engine.adopt(x)
     check_kind(x.dtype)
     if not x.flags.c_contiguous:
+        if group is not None:
+            raise LayoutError("inside a group, arrays must be contiguous")
         x = engine.xp.ascontiguousarray(x)
     return x, engine
 
@@ -44,8 +47,13 @@ def check_kind(dtype: Any) -> None:
         raise UnsupportedTypeError(f"arrays of dtype {dtype} have another byte order than this machine: convert them")
 
 
-def target_of(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> tuple[Any, Callable[[Any], Any]]:
-    """Return a contiguous array for the result, and what hands it to the caller."""
+def target_of(
+    out: Any, source: Any, shape: tuple[int, ...], engine: Engine, group: list[Pending] | None
+) -> tuple[Any, Callable[[Any], Any]]:
+    """Return a contiguous array for the result, and what hands it to the caller.
+
+    Within a `group` the result is not there before its end, so that `out` must be contiguous itself.
+    """
     if out is None:
         return engine.xp.empty(shape, source.dtype), _as_it_is
     if engine_of(out) is not engine or out.dtype != source.dtype:
@@ -57,6 +65,8 @@ def target_of(out: Any, source: Any, shape: tuple[int, ...], engine: Engine) -> 
         raise UnsupportedTypeError("out must be an array that can be written")
     if flags.c_contiguous:
         return out, _as_it_is
+    if group is not None:
+        raise LayoutError("inside a group, out must be contiguous")
 
     def copied(result: Any) -> Any:
         out[...] = result

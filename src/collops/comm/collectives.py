@@ -5,6 +5,7 @@ Each checks all that it can refuse before it begins on a wire (:mod:`collops.com
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,9 +50,9 @@ class Collectives(Control):
         CommunicationTimeout
             If not all ranks arrive in time (host arrays; see ``COLLOPS_TIMEOUT``).
         """
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         check_reduction(op, source.dtype)
-        target, give = target_of(out, source, source.shape, engine)
+        target, give = target_of(out, source, source.shape, engine, self._pending)
         if messages.active:
             messages.record("allreduce", source.size, source.nbytes)
         self._begin(engine).allreduce(source, target, op)
@@ -61,14 +62,14 @@ class Collectives(Control):
     def reduce(self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
         """Reduce `x` over the ranks; `root` gets the result, the others ``None``. See :meth:`allreduce`."""
         self._check_rank(root, "root")
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         check_reduction(op, source.dtype)
         if messages.active:
             messages.record("reduce", source.size, source.nbytes)
         if self.rank != root:
             self._begin(engine).reduce(source, None, op, root)
             return None
-        target, give = target_of(out, source, source.shape, engine)
+        target, give = target_of(out, source, source.shape, engine, self._pending)
         self._begin(engine).reduce(source, target, op, root)
         return give(target)
 
@@ -86,8 +87,8 @@ class Collectives(Control):
             Gets the result; `x` itself works in place.
         """
         self._check_rank(root, "root")
-        source, engine = prepared(x)
-        target, give = target_of(out, source, source.shape, engine)
+        source, engine = prepared(x, self._pending)
+        target, give = target_of(out, source, source.shape, engine, self._pending)
         if self.rank == root and target is not source:
             target[...] = source
         if messages.active:
@@ -98,8 +99,8 @@ class Collectives(Control):
     @of_arrays
     def allgather(self, x: Any, *, out: Any = None) -> Any:
         """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank."""
-        source, engine = prepared(x)
-        target, give = target_of(out, source, (self.size, *source.shape), engine)
+        source, engine = prepared(x, self._pending)
+        target, give = target_of(out, source, (self.size, *source.shape), engine, self._pending)
         if messages.active:
             messages.record("allgather", source.size, source.nbytes)
         self._begin(engine).allgather(source, target)
@@ -118,9 +119,9 @@ class Collectives(Control):
         out : array, optional
             Gets the result.
         """
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         rows = self._rows(source, counts)
-        target, give = target_of(out, source, (sum(rows), *source.shape[1:]), engine)
+        target, give = target_of(out, source, (sum(rows), *source.shape[1:]), engine, self._pending)
         if messages.active:
             messages.record("allgatherv", source.size, source.nbytes)
         self._begin(engine).allgatherv(source, target, in_elements(rows, source.shape))
@@ -129,13 +130,13 @@ class Collectives(Control):
     @of_arrays
     def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
         """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; the others get ``None``."""
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         return self._gather("gather", source, [1] * self.size, (self.size, *source.shape), root, out, engine)
 
     @of_arrays
     def gatherv(self, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
         """Concatenate every rank's `x` along its first axis, on `root`. See :meth:`allgatherv`."""
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         rows = self._rows(source, counts)
         return self._gather("gatherv", source, rows, (sum(rows), *source.shape[1:]), root, out, engine)
 
@@ -155,7 +156,7 @@ class Collectives(Control):
         """
         if self.rank != root:
             return self._scatter_here("scatter", x, [1] * self.size, root, out)
-        source, _ = prepared(x)
+        source, _ = prepared(x, self._pending)
         if source.ndim == 0 or source.shape[0] != self.size:
             raise LayoutError(f"scatter needs a first axis of {self.size} blocks, one a rank, not shape {source.shape}")
         return self._scatter_from("scatter", source, [1] * self.size, source.shape[1:], root, out)
@@ -166,7 +167,7 @@ class Collectives(Control):
         rows = self._checked_counts(counts, "counts")
         if self.rank != root:
             return self._scatter_here("scatterv", x, rows, root, out)
-        source, _ = prepared(x)
+        source, _ = prepared(x, self._pending)
         if source.ndim == 0 or source.shape[0] != sum(rows):
             raise LayoutError(f"counts add up to {sum(rows)} rows, but x has shape {source.shape}")
         return self._scatter_from("scatterv", source, rows, (rows[root], *source.shape[1:]), root, out)
@@ -174,11 +175,11 @@ class Collectives(Control):
     @of_arrays
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Reduce `x` of shape ``(size, *shape)`` over the ranks; rank *r* gets the block ``[r]`` of the result."""
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         check_reduction(op, source.dtype)
         if source.ndim == 0 or source.shape[0] != self.size:
             raise LayoutError(f"reduce_scatter needs a first axis of {self.size} blocks, not shape {source.shape}")
-        target, give = target_of(out, source, source.shape[1:], engine)
+        target, give = target_of(out, source, source.shape[1:], engine, self._pending)
         if messages.active:
             messages.record("reduce_scatter", source.size, source.nbytes)
         self._begin(engine).reduce_scatter(source, target, op)
@@ -187,7 +188,7 @@ class Collectives(Control):
     @of_arrays
     def alltoall(self, x: Any, *, out: Any = None) -> Any:
         """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here."""
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         if source.ndim == 0 or source.shape[0] != self.size:
             raise LayoutError(f"alltoall needs a first axis of {self.size} blocks, not shape {source.shape}")
         return self._alltoall("alltoall", source, [1] * self.size, [1] * self.size, out, engine)
@@ -205,7 +206,7 @@ class Collectives(Control):
         out : array, optional
             Gets the result.
         """
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         leaving = self._checked_counts(send_counts, "send_counts")
         arriving = self._checked_counts(receive_counts, "receive_counts")
         if source.ndim == 0 or source.shape[0] != sum(leaving):
@@ -213,7 +214,7 @@ class Collectives(Control):
         return self._alltoall("alltoallv", source, leaving, arriving, out, engine)
 
     def _checked_counts(self, counts: Sequence[int], name: str) -> list[int]:
-        rows = [int(count) for count in counts]
+        rows = [operator.index(count) for count in counts]
         if len(rows) != self.size or min(rows) < 0:
             raise LayoutError(f"{name} needs one non-negative number for each of {self.size} ranks, not {rows}")
         return rows
@@ -245,7 +246,7 @@ class Collectives(Control):
         if self.rank != root:
             self._begin(engine).gatherv(source, None, counts, root)
             return None
-        target, give = target_of(out, source, shape, engine)
+        target, give = target_of(out, source, shape, engine, self._pending)
         self._begin(engine).gatherv(source, target, counts, root)
         return give(target)
 
@@ -253,7 +254,7 @@ class Collectives(Control):
         self, name: str, source: Any, rows: list[int], shape: tuple[int, ...], root: int, out: Any
     ) -> Any:
         engine = engine_of(source)
-        target, give = target_of(out, source, shape, engine)
+        target, give = target_of(out, source, shape, engine, self._pending)
         if messages.active:
             messages.record(name, source.size, source.nbytes)
         self._begin(engine).scatterv(source, target, in_elements(rows, source.shape), root)
@@ -268,7 +269,7 @@ class Collectives(Control):
         shape = tuple(template.shape)
         if name == "scatterv" and (not shape or shape[0] != rows[self.rank]):
             shape = (rows[self.rank], *shape[1:])
-        target, give = target_of(out, template, shape, engine)
+        target, give = target_of(out, template, shape, engine, self._pending)
         width = target.size if name == "scatter" else row_size(shape)
         if messages.active:
             messages.record(name, target.size, target.nbytes)
@@ -278,7 +279,7 @@ class Collectives(Control):
     def _alltoall(
         self, name: str, source: Any, leaving: list[int], arriving: list[int], out: Any, engine: Engine
     ) -> Any:
-        target, give = target_of(out, source, (sum(arriving), *source.shape[1:]), engine)
+        target, give = target_of(out, source, (sum(arriving), *source.shape[1:]), engine, self._pending)
         if target is source:
             source = source.copy()
         if messages.active:

@@ -143,15 +143,17 @@ def _links() -> list[list[str]]:
             return "itself"
         if not cupy.cuda.runtime.deviceCanAccessPeer(one, other):
             return "through the host"
-        return "NVLink" if _nvlinked(one, other) else "PCIe peer"
+        return _kind_of_peers(one, other)
 
     return [[link(one, other) for other in range(count)] for one in range(count)]
 
 
-def _nvlinked(one: int, other: int) -> bool:
-    """Whether native atomics work between two devices, which NVLink offers and PCIe does not."""
-    from cuda.bindings import runtime  # pyright: ignore[reportAttributeAccessIssue]
-
+def _kind_of_peers(one: int, other: int) -> str:
+    """Say what joins two devices: native atomics work over NVLink and not over PCIe."""
+    try:
+        from cuda.bindings import runtime  # pyright: ignore[reportAttributeAccessIssue]
+    except ImportError:
+        return "peer (cuda-bindings would say whether by NVLink)"
     attribute = runtime.cudaDeviceP2PAttr.cudaDevP2PAttrNativeAtomicSupported
     error, value = runtime.cudaDeviceGetP2PAttribute(attribute, one, other)
-    return error == runtime.cudaError_t.cudaSuccess and value == 1
+    return "NVLink" if error == runtime.cudaError_t.cudaSuccess and value == 1 else "PCIe peer"

@@ -67,6 +67,7 @@ class NcclTransport(Transport):
         self._error = binding.error
         self._resolved: dict[tuple[Any, str], tuple[int, int, int]] = {}
         self._token = cupy.zeros(1, cupy.uint8)
+        self._grouped = False
         # Exchanges beside other work: their stream, and the events that order it after the current one and back. All
         # are made now, since a stream that is being captured may not make any.
         self._side = cupy.cuda.Stream(non_blocking=True)
@@ -228,9 +229,11 @@ class NcclTransport(Transport):
     def group(self) -> Iterator[None]:
         """Launch the calls made inside as one."""
         self.binding.group_start()
+        self._grouped = True
         try:
             yield
         finally:
+            self._grouped = False
             self.binding.group_end()
 
     def inspect(self) -> None:
@@ -268,7 +271,15 @@ class NcclTransport(Transport):
         return found
 
     def _widened(self, reduce: Callable[[Any, Any, str], None], source: Any, target: Any, op: str) -> None:
-        """Reduce in 32-bit integers what NCCL has no type or operation for."""
+        """Reduce in 32-bit integers what NCCL has no type or operation for.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            Within a group, which is launched after the result would be taken from those.
+        """
+        if self._grouped:
+            raise UnsupportedTypeError(f"NCCL cannot reduce {source.dtype} by {op!r} within a group: do so beside it")
         xp = self._cupy
         truth = source.dtype.kind == "b" or op in ("land", "lor", "lxor")
         wide = (source != 0).astype(xp.int32) if truth else source.astype(xp.int32)

@@ -26,7 +26,7 @@ class PointToPoint(Ranks):
     def send(self, x: Any, dest: int, tag: int = 0) -> None:
         """Send `x` to rank `dest`, which calls :meth:`recv`. Not collective."""
         self._check_rank(dest, "dest")
-        source, engine = prepared(x)
+        source, engine = prepared(x, self._pending)
         if messages.active:
             messages.record("send", source.size, source.nbytes)
         self._message(engine, [(dest, source)], [], tag)
@@ -49,7 +49,7 @@ class PointToPoint(Ranks):
         """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
         self._check_rank(dest, "dest")
         self._check_rank(source, "source")
-        given, engine = prepared(x)
+        given, engine = prepared(x, self._pending)
         if engine_of(out) is not engine:
             raise UnsupportedTypeError("sendrecv needs both arrays of one engine")
         check_kind(out.dtype)
@@ -61,7 +61,8 @@ class PointToPoint(Ranks):
     def group(self) -> Iterator[None]:
         """Merge the calls inside: NCCL launches them at once, and no send waits for its receive.
 
-        Inside, arrays must be contiguous, and results are there when the group ends.
+        Inside, arrays must be contiguous, and results are there when the group ends. NCCL has no reductions of
+        booleans, 16-bit integers and logical operations inside.
         """
         if self._pending is not None:
             raise CommunicationError("groups cannot be nested")
