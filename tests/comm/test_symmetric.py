@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import types
+
 import numpy as np
 import pytest
 
@@ -32,6 +35,15 @@ def test_is_freed_once(comm):
         memory.local[...] = 1
     assert memory.local is None
     memory.free()
+    for use in (
+        lambda: memory.peer(0),
+        lambda: memory.put(np.zeros(3), 0),
+        lambda: memory.wait_signal(0, 1),
+        memory.fence,
+        memory.barrier,
+    ):
+        with pytest.raises(InputError, match="given back"):
+            use()
 
 
 def test_what_is_refused(comm):
@@ -44,6 +56,11 @@ def test_what_is_refused(comm):
             memory.put(np.zeros(4, "float32"), 0, np.s_[0])
         with pytest.raises(UnsupportedTypeError):
             memory.put(np.zeros(3), 0, np.s_[0])
+        with pytest.raises(UnsupportedTypeError, match="list"):
+            memory.put([0, 0, 0], 0, np.s_[0])
+        with pytest.raises(InputError, match="2\\^64"):
+            memory.put_signal(np.ones(3, "float32"), 0, np.s_[0], 0, -1)
+        assert not memory.local.any()
         with pytest.raises(CommunicationError, match="nobody") if comm.size == 1 else pytest.raises(InputError):
             memory.wait_signal(0 if comm.size == 1 else 7, 1)
     with pytest.raises(InputError):
@@ -57,6 +74,20 @@ def test_ranks_must_ask_for_the_same(comm):
         pytest.skip("one rank agrees with itself")
     with pytest.raises(LayoutError, match="one shape"):
         comm.symmetric(3 + comm.rank, engine="numpy")
+
+
+def test_memory_that_is_not_there_is_refused_on_all_ranks(comm, monkeypatch):
+    """Writing to it would end the program with a signal."""
+    if comm.size == 1:
+        pytest.skip("one rank shares nothing")
+    if comm.rank == comm.size - 1:
+        usage = types.SimpleNamespace(free=4096 * comm.size)
+        monkeypatch.setattr("collops.comm.symmetric_host.shutil.disk_usage", lambda _: usage)
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("shared memory is elsewhere")
+    with pytest.raises(MemoryError, match=f"rank {comm.size - 1}.* free"):
+        comm.symmetric(4097, "int8", engine="numpy")
+    comm.symmetric(4096, "int8", engine="numpy").free()
 
 
 LEFT_OVER = """

@@ -33,6 +33,7 @@ __all__ = ["Symmetric", "allocate"]
 Where: TypeAlias = Any
 """An index of an array: slices, integers, or ``...`` for all of it."""
 
+_VALUES = 1 << 64  # of a signal
 _live: list[Symmetric] = []
 """What has not been freed, in the order of its creation, which is the same on every rank."""
 
@@ -82,7 +83,7 @@ class Symmetric(ABC):
         Raises
         ------
         InputError
-            If there is no such rank.
+            If there is no such rank, or the memory has been given back.
         CommunicationError
             If its memory cannot be addressed from here, because it is on another node: use :meth:`put` and :meth:`get`.
         """
@@ -102,6 +103,13 @@ class Symmetric(ABC):
             Whose memory.
         where : index
             As in ``peer(rank)[where]``: slices, or integers.
+
+        Raises
+        ------
+        InputError
+            If there is no such rank, or the memory has been given back.
+        LayoutError, UnsupportedTypeError
+            If `source` is not of the shape, or not of the dtype and engine of that part.
         """
         self._check_rank(rank)
         self._put(self._checked(source, where), rank, where)
@@ -124,10 +132,10 @@ class Symmetric(ABC):
         signal : int
             Which of the signals of `rank`.
         value : int
-            What it becomes; programs count up.
+            What it becomes, of 64 bits and not negative; programs count up.
         """
         self._check_rank(rank)
-        self._check_signal(signal)
+        self._check_signal(signal, value)
         self._put_signal(self._checked(source, where), rank, where, signal, value)
 
     def wait_signal(self, signal: int, value: int) -> None:
@@ -140,15 +148,17 @@ class Symmetric(ABC):
         CommunicationTimeout
             On hosts, if it does not come in time (``COLLOPS_TIMEOUT``).
         """
-        self._check_signal(signal)
+        self._check_signal(signal, value)
         self._wait_signal(signal, value)
 
     def fence(self) -> None:
         """Complete all copies made so far before anything that follows. Not collective."""
+        self._check_kept()
         self._fence()
 
     def barrier(self) -> None:
         """Go on when all copies of all ranks are complete. Collective."""
+        self._check_kept()
         self._fence()
         self._barrier()
 
@@ -184,15 +194,27 @@ class Symmetric(ABC):
     @abstractmethod
     def _free(self) -> None: ...
 
+    def _check_kept(self) -> None:
+        if self.local is None:
+            raise InputError("this symmetric memory has been given back")
+
     def _check_rank(self, rank: int) -> None:
+        self._check_kept()
         if not 0 <= rank < self.comm.size:
             raise InputError(f"there is no rank {rank} among {self.comm.size}")
 
-    def _check_signal(self, signal: int) -> None:
+    def _check_signal(self, signal: int, value: int) -> None:
+        self._check_kept()
         if not 0 <= signal < self.signals:
             raise InputError(f"there is no signal {signal}: the array was made with signals={self.signals}")
+        if not 0 <= value < _VALUES:
+            raise InputError(f"a signal has values of 0 to 2^64 - 1, not {value}")
 
     def _checked(self, array: Any, where: Where) -> Any:
+        if not isinstance(array, type(self.local)):
+            raise UnsupportedTypeError(
+                f"symmetric memory of {type(self.local).__module__} takes and gives arrays of it, not {type(array)}"
+            )
         part = self.local[where]
         if array.dtype != self.dtype:
             raise UnsupportedTypeError(f"an array of dtype {array.dtype} cannot be copied to one of {self.dtype}")

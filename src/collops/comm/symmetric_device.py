@@ -116,6 +116,8 @@ class DeviceHeap(Symmetric):
 
     def _free(self) -> None:
         self._views.clear()
+        # Every rank has to come to the barrier before, which has no deadline on the device.
+        self.comm.wait(self._library.event(), "symmetric memory being given back")
         self._library.synchronize()
         if self._signal_pointer:
             self._library.bindings.free(self._signal_pointer)
@@ -148,6 +150,10 @@ class _Library:
 
     def stream(self) -> int:
         return self._cupy.cuda.get_current_stream().ptr
+
+    def event(self) -> Any:
+        """Return an event behind what is on the current stream."""
+        return self._cupy.cuda.get_current_stream().record()
 
     def synchronize(self) -> None:
         self._cupy.cuda.Device(self.device).synchronize()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedWindow"]
 
 _PAGE = 4096
+_SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
 
 
 class SharedWindow(Symmetric):
@@ -33,12 +36,13 @@ class SharedWindow(Symmetric):
                 TransportError(f"ranks on several nodes share no memory: symmetric memory needs all {comm.size} on one")
             )
         self._offset = -(-8 * signals // _PAGE) * _PAGE
-        size = self._offset + -(-nbytes_of(shape, dtype) // _PAGE) * _PAGE
+        size = max(_PAGE, self._offset + -(-nbytes_of(shape, dtype) // _PAGE) * _PAGE)
+        comm.check(_lack_of(size * comm.size))
         self._ranks = comm.control.Dup()
         error: Exception | None = None
         window = None
         try:
-            window = MPI.Win.Allocate_shared(max(size, _PAGE), 1, comm=self._ranks)
+            window = MPI.Win.Allocate_shared(size, 1, comm=self._ranks)
         except MPI.Exception as problem:
             error = MemoryError(f"MPI gives no shared window of {size} bytes: {problem.Get_error_string()}")
         comm.check(error)
@@ -91,6 +95,19 @@ class SharedWindow(Symmetric):
         self._window.Unlock_all()
         self._window.Free()
         self._ranks.Free()
+
+
+def _lack_of(size: int) -> MemoryError | None:
+    """Return what to raise if this machine has not so much memory to share, which containers often have little of.
+
+    MPI would give a window all the same, and the system end the program that writes to it.
+    """
+    if not os.path.isdir(_SHARED_FILES):
+        return None
+    free = shutil.disk_usage(_SHARED_FILES).free
+    if free >= size:
+        return None
+    return MemoryError(f"symmetric memory of {size} bytes on all ranks: {_SHARED_FILES} has {free} free")
 
 
 class _Arrival:
