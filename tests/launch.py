@@ -31,7 +31,7 @@ def mpiexec() -> str:
 
 
 def run_ranks(
-    ranks: int, program: str, environment: dict[str, str], seconds: float = 100.0
+    ranks: int, program: str, environment: dict[str, str], seconds: float = 200.0
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program on `ranks` ranks; fail if it takes longer than `seconds`.
 

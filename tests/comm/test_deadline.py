@@ -12,8 +12,9 @@ pytestmark = pytest.mark.serial
 LATE = """
 import os, pathlib, time
 from mpi4py import MPI
-os.environ["COLLOPS_TIMEOUT"] = ("3", "90", "90")[MPI.COMM_WORLD.rank]
 import collops
+os.environ["COLLOPS_TIMEOUT"] = ("5", "90", "90")[MPI.COMM_WORLD.rank]
+MPI.COMM_WORLD.Barrier()
 comm = collops.world()
 heard = pathlib.Path({heard!r})
 if comm.rank == 2:
@@ -46,8 +47,8 @@ def test_the_ranks_that_give_up_name_the_one_that_is_missing(tmp_path):
     lines = result.stdout.splitlines()
     first = next(line for line in lines if line.startswith("RANK 0"))
     second = next(line for line in lines if line.startswith("RANK 1"))
-    assert "allreduce at <string>:11 (Communicator.allreduce)" in first
-    assert "the deadline is 3 s" in first and "rank(s) 2 never arrived of 3" in first
+    assert "allreduce at <string>:12 (Communicator.allreduce)" in first
+    assert "the deadline is 5 s" in first and "rank(s) 2 never arrived of 3" in first
     assert "another rank gave up" in second and "rank(s) 2 never arrived of 3" in second
     assert sum("this communicator cannot be used any more, since CommunicationTimeout" in line for line in lines) == 2
 

@@ -336,7 +336,11 @@ if comm.rank == 1:
 comm.allreduce(1.0)
 """
 BUSY = """
-import time, collops
+import os, time
+from mpi4py import MPI
+import collops
+os.environ["COLLOPS_TIMEOUT"] = "4"
+MPI.COMM_WORLD.Barrier()
 comm = collops.world()
 if comm.rank == 1:
     time.sleep(90)
@@ -354,8 +358,8 @@ def test_the_end_of_the_program_is_a_call():
 
 @pytest.mark.serial
 def test_a_rank_that_makes_no_call_is_missing():
-    result = run_ranks(2, BUSY, {"COLLOPS_CHECK": "1", "COLLOPS_TIMEOUT": "4"})
+    result = run_ranks(2, BUSY, {"COLLOPS_CHECK": "1"})
     assert result.returncode != 0
     assert "CommunicationTimeout" in result.stderr
     assert "rank(s) 1 never arrived of 2" in result.stderr
-    assert "rank 0: allreduce(sum) of 1 float64 at <string>:6" in result.stderr
+    assert "rank 0: allreduce(sum) of 1 float64 at <string>:10" in result.stderr
