@@ -3,10 +3,10 @@
     mpiexec -n 2 python tests/robust/cost.py [--out RECORD.json]
 
 "Without" is what a plain build would do: MPI's blocking calls, no count of calls, no agreement on a solver's start.
-Both kinds take turns in short blocks, of which those of one turn are compared: what slows the machine for longer than a
-turn slows both. The median of the differences counts, beside the interval in which it lies with 95 % probability. On one rank all calls go through MPI as well, to this rank itself: that shows what is added to a
-call without the time that ranks wait for each other, which differs from block to block. Problems are those of
-`collops bench cgls`.
+Both kinds take turns in short blocks, of which those of one turn are compared: what slows the machine for longer than
+a turn slows both. The median of the differences counts, beside the interval in which it lies with 95 % probability.
+On one rank all calls go through MPI as well, to this rank itself: that shows what is added to a call without the time
+that ranks wait for each other, which differs from block to block. Problems are those of `collops bench cgls`.
 """
 
 from __future__ import annotations
