@@ -14,7 +14,7 @@ from collops.apps.lsm.gathers import some_gathers
 from collops.apps.lsm.job import run
 from collops.apps.lsm.migrate import kirchhoff, model_traces
 from collops.apps.lsm.options import Options
-from collops.apps.lsm.page import _packed, write_page
+from collops.apps.lsm.page import _convergence, _packed, write_page
 from collops.apps.lsm.problem import made_up
 from collops.backend import engine
 from tests.apps.jobs import group_of, job_numbers
@@ -91,6 +91,14 @@ def test_packing(values: np.ndarray) -> None:
     np.testing.assert_allclose(unpacked(packed), values, atol=span / 30_000 + 1e-12)
     if 0.0 in values:
         assert unpacked(packed)[list(values).index(0.0)] == 0.0
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("iterations", "shown"), [(0, 1), (1, 2), (499, 500), (100_000, 499)])
+def test_however_many_iterations_the_page_stays_small(iterations: int, shown: int) -> None:
+    line = _convergence(np.geomspace(1.0, 0.5, iterations + 1))
+    assert len(set(re.findall(r"iteration \d+, ", line))) == shown
+    assert f"iteration {iterations}, " in line
 
 
 @pytest.mark.serial

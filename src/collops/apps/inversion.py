@@ -45,16 +45,22 @@ class Stretch:
         Raises
         ------
         InputError
-            On every rank, if the numbers grow beyond what their type holds.
+            On every rank, if the numbers grow beyond what their type holds, or vanish.
         """
         from collops.array import dots
 
         gradient = operator.adjoint(data)
         squares = dots(*((a, a) for a in (gradient, operator.forward(gradient))))
         gradient_square, stretched_square = (float(square) for square in squares)
+        remedy = "scale the data" + ("" if gradient.dtype == np.float64 else ", or use --dtype float64")
         with raised_together():
             if not np.isfinite([gradient_square, stretched_square]).all():
-                raise InputError("the amplitudes are too large for float32: scale the data, or use --dtype float64")
+                raise InputError(f"the amplitudes are too large for {gradient.dtype}: {remedy}")
+            if not stretched_square and float(data.norm(np.inf)):
+                raise InputError(
+                    f"no model explains anything of the data, or their amplitudes are too small for {gradient.dtype}: "
+                    f"check what belongs to them, or {remedy}"
+                )
         norm = float(np.sqrt(stretched_square / gradient_square)) if gradient_square else 0.0
         return cls(gradient, norm, gradient_square / stretched_square if stretched_square else 0.0)
 

@@ -166,7 +166,9 @@ def interleave_iterations(
 ) -> dict[str, Timing]:
     """Time what an iteration of each solver costs, in turns. Collective.
 
-    Every solver runs `short` and `long` iterations in every round; see ``"wall"`` in `CLOCKS`.
+    Every solver runs `short` and `long` iterations in every round; see ``"wall"`` in `CLOCKS`. Rounds in which the long
+    run took no longer, for other programs were in the way, are left out; where there are no others, ``"whole"`` stands
+    for ``"wall"``.
 
     Parameters
     ----------
@@ -190,7 +192,11 @@ def interleave_iterations(
             brief = _time(lambda solve=solve: solve(short), 1, comm, engine)["wall"]
             full = _time(lambda solve=solve: solve(long), 1, comm, engine)["wall"]
             samples[name].append({"wall": (full - brief) / (long - short), "whole": full / long})
-    return {name: _timing(long, rounds) for name, rounds in samples.items()}
+    return {name: _timing(long, _telling(rounds)) for name, rounds in samples.items()}
+
+
+def _telling(rounds: Sequence[dict[str, float]]) -> Sequence[dict[str, float]]:
+    return [one for one in rounds if one["wall"] > 0] or [one | {"wall": one["whole"]} for one in rounds]
 
 
 def _timing(calls: int, rounds: Sequence[Mapping[str, float]]) -> Timing:

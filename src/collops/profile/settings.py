@@ -92,26 +92,28 @@ class _Exit:
 
 
 _exit: list[_Exit] = []  # empty, or the one that is registered
+_refused: list[InputError] = []  # empty, or what is wrong with the variable
 
 
-def start(text: str | None = None) -> None:
+def start() -> None:
     """Do what ``COLLOPS_PROFILE`` asks for; called once, when `collops.profile` is imported.
 
-    Parameters
-    ----------
-    text : str, optional
-        The value; that of the environment by default.
-
-    Raises
-    ------
-    InputError
-        If it holds a word that means nothing.
+    What is wrong with it is no reason for an import to fail: the first world raises it, and a program that makes none
+    says it at its end.
     """
-    settings = Settings.parse(os.environ.get("COLLOPS_PROFILE", "") if text is None else text)
-    if settings.on:
-        recording.enable(nvtx=settings.nvtx)
-        _exit.append(_Exit(settings))
-        atexit.register(_exit[0])
+    try:
+        settings = Settings.parse(os.environ.get("COLLOPS_PROFILE", ""))
+        if settings.on:
+            recording.enable(nvtx=settings.nvtx)
+            _exit.append(_Exit(settings))
+            atexit.register(_exit[0])
+    except InputError as problem:
+        _refused.append(problem)
+        atexit.register(_say, problem)
+
+
+def _say(problem: InputError) -> None:
+    sys.stderr.write(f"collops: nothing was recorded: {problem}\n")
 
 
 def report_on(comm: Comm) -> None:
@@ -124,12 +126,20 @@ def report_on(comm: Comm) -> None:
     comm : Communicator
         All ranks of the program.
 
+    Raises
+    ------
+    InputError
+        If ``COLLOPS_PROFILE`` has something that means nothing.
+
     Examples
     --------
     >>> import collops
     >>> from collops import profile
     >>> profile.report_on(collops.world())  # what COLLOPS_PROFILE reports at the end compares all ranks
     """
+    if _refused:
+        atexit.unregister(_say)
+        raise _refused[0]
     if _exit and _exit[0].comm is None:
         _exit[0].comm = comm
         # Exit functions run in reverse order: register anew, to run before those that close what `comm` needs.

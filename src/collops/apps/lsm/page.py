@@ -31,6 +31,7 @@ __all__ = ["write_page"]
 
 _HERE = Path(__file__).parent
 _MOST_POINTS = 30_000  # of an image on the page
+_MOST_NORMS = 500  # of the line of convergence
 _IMAGES = {
     "image": "least-squares image",
     "adjoint_image": "adjoint image",
@@ -186,7 +187,9 @@ def _canvas(name: str, words: str, *, small: bool = False) -> Markup:
 
 def _convergence(norms: np.ndarray) -> Markup:
     shares = norms / norms[0] if norms[0] else norms
-    points = [Point(number, float(value), f"iteration {number}, {value:.4g}") for number, value in enumerate(shares)]
+    last = len(shares) - 1
+    shown = [*range(0, last, -(-len(shares) // _MOST_NORMS)), last]
+    points = [Point(number, float(shares[number]), f"iteration {number}, {shares[number]:.4g}") for number in shown]
     drawn = [point for point in points if point.y > 0]
     line = Series("norm of the residual", drawn or points, 0)
     return line_chart(

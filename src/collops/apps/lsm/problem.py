@@ -216,6 +216,8 @@ def _grid_for(
 def _check_frequency(frequency: float, geometry: Geometry) -> None:
     # A wavelet must fit into the record, and two samples into its period.
     lowest, highest = 2 / (geometry.samples * geometry.interval), 0.5 / geometry.interval
+    if lowest >= highest:
+        raise InputError(f"a record of {geometry.samples} samples is too short for any wavelet: at least 5 are needed")
     if not lowest <= frequency < highest:
         raise InputError(
             f"a wavelet of {frequency:g} Hz does not fit {geometry.samples} samples of {geometry.interval * 1e3:g} ms: "
