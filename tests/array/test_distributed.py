@@ -348,8 +348,9 @@ def test_check_replicated(comm):
 
 def test_plot(comm):
     plt = pytest.importorskip("matplotlib.pyplot")
-    for a in (values(9), values((6, 5)), values(4, complex), values((3, 3), complex)):
-        for layout in layouts(a.shape, comm.size):
+    for number, a in enumerate((values((6, 5)), values(9), values(4, complex), values((3, 3), complex))):
+        every = layouts(a.shape, comm.size)
+        for layout in every[:1] if number else every:
             axes = ca.from_global(a, layout, comm=comm).plot()
             assert (axes is not None) == (comm.rank == 0)
             if axes is None:

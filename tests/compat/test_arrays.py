@@ -163,6 +163,9 @@ def test_other_shapes(comm) -> None:
     back = flat.reshape(x.local_shape, axis=1)
     assert back.global_shape == SHAPE
     np.testing.assert_array_equal(back.asarray(), values)
+    for wrong in (lambda: x.redistribute(2), lambda: flat.reshape(x.local_shape, axis=2)):
+        with pytest.raises(IndexError, match="no axis 2"):
+            wrong()
 
 
 @pytest.mark.parametrize(("front", "back"), [(None, None), (1, None), (None, 2), (1, 1), (4, 3)])
@@ -218,3 +221,7 @@ def test_what_one_rank_gets_wrong_raises_everywhere(comm) -> None:
     with pytest.raises(LayoutError):
         x.reshape((2, 3) if comm.rank < comm.size - 1 else (7,), axis=0)
     assert x.norm(1) == 6 * comm.size
+    copies = Distributed(6, partition=Partition.BROADCAST)
+    if comm.size > 1:
+        with pytest.raises(LayoutError, match=r"one shape, not \(2, 3\) and \(3, 2\)"):
+            copies.reshape((2, 3) if comm.rank else (3, 2))

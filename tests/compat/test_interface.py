@@ -163,6 +163,9 @@ def test_shifts_of_spectra(axes) -> None:
         np.testing.assert_array_equal(fftshift_nd(x, axes).asarray(), np.fft.fftshift(values, axes))
         y = pylops_mpi.DistributedArray.to_dist(values, axis=axis)
         np.testing.assert_array_equal(ifftshift_nd(y, axes).asarray(), np.fft.ifftshift(values, axes))
+    for shift in (fftshift_nd, ifftshift_nd):
+        with pytest.raises(ValueError, match="another one to split"):
+            shift(pylops_mpi.DistributedArray(4))
 
 
 def test_pictures(comm) -> None:

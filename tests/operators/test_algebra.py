@@ -8,7 +8,7 @@ import pytest
 from collops import profile
 from collops.array import from_global, random, zeros
 from collops.errors import CollopsError, InputError, LayoutError
-from collops.operators import BlockDiag, Identity, LinearOperator, StackedVStack, VStack
+from collops.operators import BlockDiag, Diagonal, Identity, LinearOperator, StackedVStack, VStack
 
 from .problems import assert_close, blocks, joined, matrix, vector
 
@@ -136,6 +136,7 @@ def test_operators_of_several_communicators_do_not_meet(comm):
         lambda: a + b,
         lambda: a @ b,
         lambda: StackedVStack([a, b]),
+        lambda: Diagonal(zeros(3, comm=comm), comm=other),
         lambda: a.forward(zeros(3, comm=other)),
         lambda: a.adjoint(zeros(3, comm=comm), zeros(3, comm=other)),
     ):

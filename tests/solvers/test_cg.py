@@ -7,9 +7,9 @@ import pylops
 import pytest
 from pylops.optimization import basic
 
-from collops.array import from_global
+from collops.array import from_global, random
 from collops.errors import LayoutError
-from collops.operators import BlockDiag
+from collops.operators import BlockDiag, Identity
 from collops.solvers import Status, cg
 
 from .problems import VARIETY, assert_close, problem, start
@@ -53,3 +53,15 @@ def test_needs_one_layout_on_both_sides(comm):
     op, _, _, yd = problem("vstack", comm, "f8")
     with pytest.raises(LayoutError, match="cgls takes any"):
         cg(op, yd)
+
+
+def test_what_is_linear_over_the_reals_only(comm):
+    """Two eigenvalues take two iterations, in the real inner product."""
+    part = BlockDiag([pylops.Real(3, dtype="complex128")], comm)
+    every = Identity(part.domain, comm=comm, dtype="complex128")
+    A = (1 + 2j) * every
+    A = (part @ A).H @ (part @ A) + 0.5 * every
+    assert A.dottest() and not A.clinear
+    y = random(A.range, comm=comm, dtype="complex128", seed=1)
+    x = cg(A, y, niter=2, tol=0).x
+    assert_close((A @ x).gather(), y.gather(), "c16")

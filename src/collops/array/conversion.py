@@ -58,6 +58,10 @@ def from_global(
     ------
     LayoutError
         If `layout` has another shape, or is for another number of ranks.
+    InputError
+        If there is no such dtype, engine or `root`.
+    UnsupportedTypeError
+        If `values` are no numbers, or an array with masked elements.
 
     Examples
     --------

@@ -10,11 +10,10 @@ from collops.array import DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
 from collops.backend import engine_of
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.coefficients import Coefficients
-from collops.operators.dims import Dims, as_layout
+from collops.operators.dims import Dims, as_layout, communicator_of
 
 __all__ = ["Diagonal"]
 
@@ -63,7 +62,7 @@ class Diagonal(LinearOperator):
         dtype: Any = None,
     ) -> None:
         distributed = isinstance(diag, DistributedArray)
-        comm = diag.comm if comm is None and distributed else communicator_or_world(comm)
+        comm = communicator_of(diag, comm)
         if not distributed:
             diag = np.asarray(diag) if isinstance(diag, list | tuple) else diag
             engine_of(diag)  # refuses what is no array

@@ -5,15 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
-from collops.array import Layout
+from collops.array import DistributedArray, Layout
+from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Dims", "along_axis", "as_layout", "check_holds"]
+__all__ = ["Dims", "along_axis", "as_layout", "check_holds", "communicator_of"]
 
 Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
+
+
+def communicator_of(made_of: Any, comm: Communicator | None) -> Communicator:
+    """Return the ranks of an operator: those of a distributed array that it is made of, else `comm` or the world.
+
+    Raises
+    ------
+    LayoutError
+        If `comm` is another communicator than that of the array.
+    """
+    if not isinstance(made_of, DistributedArray):
+        return communicator_or_world(comm)
+    if comm is not None and comm is not made_of.comm:
+        raise LayoutError("comm must be the communicator of the array that the operator is made of; leave it out")
+    return made_of.comm
 
 
 def as_layout(dims: Dims, comm: Communicator) -> Layout:

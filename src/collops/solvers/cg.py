@@ -95,7 +95,9 @@ class CG:
         direction = state.direction
         image = state.image = self._image(state.operator, state.damped, direction, state.image)
         (curvature,) = dots((direction, image))
-        curvature, previous_square = abs(curvature), state.residual_square
+        # Of what is linear over the real numbers only, the real part is the inner product.
+        curvature = abs(curvature) if state.operator.clinear else curvature.real
+        previous_square = state.residual_square
         state.residual = axpby((-1.0, previous_square, curvature), image, 1.0, state.residual, out=state.residual)
         (residual_square,) = dots((state.residual_agreed, state.residual_agreed))
         length: Any = (1.0, previous_square, curvature)

@@ -121,14 +121,13 @@ class DistributedArray:
         shape = as_shape(global_shape)
         if not isinstance(partition, Partition):
             raise InputError(f"partition must be one of {', '.join(map(str, Partition))}, not {partition!r}")
-        if not -len(shape) <= axis < len(shape):
-            raise IndexError(f"there is no axis {axis} in an array of shape {shape}")
+        axis = _axis(axis, shape)
         if local_array is not None:
             engine = engine_of(local_array).name
         if base_comm_nccl is not None and engine != "cupy":
             raise InputError("base_comm_nccl is for arrays of engine 'cupy'")
         comm = communicator(base_comm)
-        layout = _layout(shape, comm.size, partition, axis % len(shape), local_shapes, mask)
+        layout = _layout(shape, comm.size, partition, axis, local_shapes, mask)
         if local_array is None:
             array = native.empty(layout, comm=comm, dtype=dtype, engine=engine or "numpy")
         elif tuple(local_array.shape) != layout.local_shape(comm.rank):
@@ -136,7 +135,7 @@ class DistributedArray:
             raise InputError(f"local_array has the shape {tuple(local_array.shape)}, this rank's part {expected}")
         else:
             array = native.DistributedArray(layout, comm, local_array)
-        self._set(array, partition, axis % len(shape), mask, base_comm, base_comm_nccl)
+        self._set(array, partition, axis, mask, base_comm, base_comm_nccl)
 
     def _set(self, array: Any, partition: Partition, axis: int, mask: Any, base_comm: Any, base_comm_nccl: Any) -> None:
         self.native = array
@@ -368,8 +367,14 @@ class DistributedArray:
     # Other shapes and partitions
 
     def redistribute(self, axis: int) -> Self:
-        """Return the array in parts along another axis. Collective: one exchange."""
-        axis %= self.ndim
+        """Return the array in parts along another axis. Collective: one exchange.
+
+        Raises
+        ------
+        IndexError
+            If there is no such axis.
+        """
+        axis = _axis(axis, self.global_shape)
         if self.partition in _COPIES or axis == self.axis:
             return self
         target = _layout(self.global_shape, self.size, self.partition, axis, None, self.mask)
@@ -397,13 +402,18 @@ class DistributedArray:
         Raises
         ------
         ValueError
-            On every rank, if the parts do not fit together.
+            On every rank, if the parts do not fit together, or copies would have several shapes.
+        IndexError
+            If there is no such axis.
         """
         comm, shape = self.native.comm, as_shape(local_shape)
-        axis = (axis or 0) % len(shape)
+        axis = _axis(axis or 0, shape)
         wrong = math.prod(shape) != self.local_array.size
         comm.check(LayoutError(f"{self.local_shape} cannot become {shape}") if wrong else None)
         if self.partition in _COPIES:
+            shapes = {tuple(other) for other in comm.allgather_metadata(list(shape))}
+            if len(shapes) > 1:
+                raise LayoutError(f"copies have one shape, not {' and '.join(map(str, sorted(shapes)))}")
             layout = Layout.replicated(shape, comm.size, mask=self.mask)
         else:
             layout = Layout.from_local(shape, comm, axis, mask=self.mask)
@@ -436,6 +446,13 @@ class DistributedArray:
             f"<DistributedArray with global shape={self.global_shape}, local shape={self.local_shape}, "
             f"dtype={self.dtype}, processes={ranks}>"
         )
+
+
+def _axis(axis: int, shape: tuple[int, ...]) -> int:
+    """Return the number of an axis counted from the start."""
+    if not -len(shape) <= operator.index(axis) < len(shape):
+        raise IndexError(f"there is no axis {axis} in an array of shape {shape}")
+    return operator.index(axis) % len(shape)
 
 
 def _layout(

@@ -12,10 +12,9 @@ from collops.array import DistributedArray, Layout
 from collops.array.dtypes import real_of
 from collops.backend import Engine, engine_of
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import check_holds
+from collops.operators.dims import check_holds, communicator_of
 from collops.operators.matrix_mult.process_grid import best_process_grid, checked_process_grid
 from collops.operators.matrix_mult.rows import RowsOfAll, RowsOfSplit
 from collops.operators.matrix_mult.summa import Summa, panels
@@ -117,9 +116,7 @@ class MatrixMult(LinearOperator):
             raise InputError(f"kind must be 'summa' or 'block', not {kind!r}")
         if gather_range and kind == "summa":
             raise InputError("gather_range is for kind='block'; the data of SUMMA are split like its model")
-        if comm is None and isinstance(A, DistributedArray):
-            comm = A.comm
-        comm = communicator_or_world(comm)
+        comm = communicator_of(A, comm)
         grid = None if process_grid is None else checked_process_grid(process_grid, comm.size)
         if isinstance(A, DistributedArray):
             if A.ndim != 2:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from collops.errors import InputError
+
 __all__ = ["fftshift_nd", "ifftshift_nd"]
 
 
@@ -14,7 +16,7 @@ def fftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
     Parameters
     ----------
     x : DistributedArray
-        With two axes at least.
+        With two axes at least. Overwritten, as there, along axes that are not split.
     axes : int or sequence of int, optional
         Which to shift; all by default.
 
@@ -22,6 +24,11 @@ def fftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
     -------
     DistributedArray
         Perhaps split along another axis.
+
+    Raises
+    ------
+    ValueError
+        If there is one axis only.
     """
     return _shifted(x, axes, lambda xp, local, axis: xp.fft.fftshift(local, axes=axis))
 
@@ -32,6 +39,8 @@ def ifftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
 
 
 def _shifted(x: Any, axes: int | Sequence[int] | None, shift: Callable[[Any, Any, int], Any]) -> Any:
+    if x.ndim < 2:
+        raise InputError("shifts along the axis that is split need another one to split instead")
     chosen = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
     for axis in sorted({axis % x.ndim for axis in chosen}, key=lambda axis: axis == x.axis):
         if axis == x.axis:
