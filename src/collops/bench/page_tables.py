@@ -88,7 +88,6 @@ def record_table(records: Mapping[str, Record]) -> Markup:
             tag("code", name, class_="whole"),
             tag("span", place(record), class_="whole"),
             record.ranks,
-            tag("span", record.machine["processor"], class_="whole"),
             tag("span", _wires(record), title="\n".join(record.transport)),
             _versions(record),
             tag("code", _commit(record.commit), class_="whole"),
@@ -97,15 +96,16 @@ def record_table(records: Mapping[str, Record]) -> Markup:
         ]
         for name, record in records.items()
     ]
-    head = ["record", "machine", "ranks", "processor", "messages by", "versions", "commit", "begun", "options"]
+    head = ["record", "machine", "ranks", "messages by", "versions, processor", "commit", "begun", "options"]
     return table(head, rows, numbers=(2,), caption="Where and with what the records were made")
 
 
 def _versions(record: Record) -> Markup:
-    """Return this package's version, which unfolds to those of all others."""
+    """Return this package's version, which unfolds to those of all others and to the processor."""
     said = {package: f"{package} {version}" for package, version in record.versions.items() if version is not None}
     first = said.get("collops", "collops of unknown version")
-    return fold(first, tag("span", ", ".join(words for package, words in said.items() if package != "collops")))
+    rest = [words for package, words in said.items() if package != "collops"]
+    return fold(first, tag("span", ", ".join([*rest, record.machine["processor"]])))
 
 
 def _wires(record: Record) -> str:
