@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
-from collops.operators.base import LinearOperator
+from collops.operators.base import Buffers, LinearOperator
 from collops.operators.block_diag import BlockDiag
 from collops.operators.convolve import NonStationaryConvolve1D
 from collops.operators.csr import CSRMatrix
@@ -33,6 +33,7 @@ __all__ = [
     "MDC",
     "Adjoint",
     "BlockDiag",
+    "Buffers",
     "CSRMatrix",
     "Combination",
     "Conjugate",

@@ -298,6 +298,15 @@ class Buffers:
     """Intermediate arrays that an operator keeps, so that applying it again allocates nothing.
 
     A buffer is never dropped: a recorded CUDA graph may still write to it.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.operators import Buffers
+    >>> buffers, x = Buffers(), collops.ones(4)
+    >>> between = buffers.get("between", x.layout, x, x.dtype)
+    >>> buffers.get("between", x.layout, x, x.dtype) is between
+    True
     """
 
     __slots__ = ("_arrays",)
@@ -306,7 +315,19 @@ class Buffers:
         self._arrays: dict[Hashable, Any] = {}
 
     def get(self, slot: Hashable, layout: AnyLayout, like: Any, dtype: Any) -> Any:
-        """Return the array in `slot` for input such as `like`; a new one where none may be kept."""
+        """Return the array in `slot` for input such as `like`; a new one where none may be kept.
+
+        Parameters
+        ----------
+        slot : hashable
+            Its name; one slot has one layout.
+        layout : Layout or StackedLayout
+            Of the array.
+        like : DistributedArray or StackedArray
+            Has the engine and the communicator of the array.
+        dtype : dtype
+            Of its elements; each dtype has an array of its own.
+        """
         key = (slot, dtype, like.engine, like.comm)
         array = self._arrays.get(key)
         if array is None:
