@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ VELOCITY = ("--velocity", "1500+0.6z")
         (["--shots", "-3"], ["--shots"]),
         (["--receivers", "0"], ["--receivers"]),
         (["--samples", "1"], ["--samples"]),
+        (["--samples", "4"], ["4 samples", "at least 5"]),
         (["--iterations", "0"], ["--iterations"]),
         (["--ranks", "0"], ["--ranks"]),
         (["--ranks", "-1"], ["--ranks"]),
@@ -119,3 +121,12 @@ def test_a_command_that_is_none(here):
     result = here("lsmm")
     assert result.returncode == 2
     assert result.stderr.startswith("collops: ") and len(result.stderr.splitlines()) == 1
+
+
+def test_an_interrupt_before_the_command_begins(here, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["collops.cli.main"], "application", interrupted)
+    result = here("lsm")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")

@@ -72,7 +72,7 @@ def _run(arguments: list[str]) -> int:
         arguments = ["--help"]
     try:
         code = application(arguments, prog_name="collops", standalone_mode=False)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except _usage_errors() as error:
         context = getattr(error, "ctx", None)
