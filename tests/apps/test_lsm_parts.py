@@ -163,3 +163,10 @@ def test_a_geometry_that_makes_no_sense_is_refused(change):
     values = {name: getattr(good, name) for name in ("sources", "receivers", "samples", "interval", "start")}
     with pytest.raises(InputError):
         Geometry(**(values | change))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("dx", "samples"), [(1e300, None), (1e308, None), (10.0, 10**30)])
+def test_records_that_would_last_too_long(dx, samples):
+    with pytest.raises(InputError, match="longer than 600 s"), np.errstate(over="ignore"):
+        fixed_spread(Grid(31, 21, dx, 10.0), np.full((31, 21), 1500.0), 2, 3, samples)

@@ -61,6 +61,7 @@ def test_what_cannot_be_measured_leaves_no_record(tmp_path, here) -> None:
 
 
 def test_help_names_every_benchmark(here) -> None:
-    done = here("bench", "--help")
-    assert done.returncode == 0
-    assert all(name in done.stdout for name in (*BENCHMARKS, "plot"))
+    for arguments in (("bench", "--help"), ("bench",)):
+        done = here(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert all(name in done.stdout for name in (*BENCHMARKS, "plot"))

@@ -92,6 +92,10 @@ def test_a_bad_survey_on_three_ranks(tmp_path):
     [
         (["--nx", "5", "--dx", "10"], ["off the model"]),
         (["--x0", "200"], ["off the model"]),
+        (["--dx", "1e-300"], ["--dx", "too fine"]),
+        (["--dz", "1e-300"], ["--dz", "too fine"]),
+        (["--dx", "1e-5", "--dz", "1e-5"], ["GiB"]),
+        (["--velocity", "1e308+1e308z"], ["not a finite number"]),
         ([], ["--velocity"]),
         (["--velocity", "100-1z", "--nz", "30", "--dz", "10"], ["positive"]),
     ],

@@ -77,6 +77,7 @@ VOLUMES = [
     (["--wavelet", "ricker:0"], ["ricker:0"]),
     (["--wavelet", "ricker:200"], ["200 Hz"]),
     (["--wavelet", "ricker:5"], ["samples, but a trace only 60"]),
+    (["--interval", "1e-300"], ["samples, but a trace only 60"]),
     (["--wavelet", "gone.npy"], ["gone.npy", "does not exist"]),
     (["--wavelet", "data"], ["--volume"]),
     (["--inlines", "1000000", "--samples", "1000000"], ["GiB"]),

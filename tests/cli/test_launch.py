@@ -79,8 +79,9 @@ def test_the_user_may_name_the_launcher(tmp_path):
     launcher = _program(tmp_path, "mpirun")
     command = command_for(2, [], {"COLLOPS_MPIEXEC": f"{launcher} --bind-to none", "SLURM_JOB_ID": "1"})
     assert command[:5] == [str(launcher), "--bind-to", "none", "-n", "2"]
-    with pytest.raises(InputError, match="COLLOPS_MPIEXEC"):
-        command_for(2, [], {"COLLOPS_MPIEXEC": "/no/such/mpirun"})
+    for wrong in ("/no/such/mpirun", "mpirun --option 'without its end"):
+        with pytest.raises(InputError, match="COLLOPS_MPIEXEC"):
+            command_for(2, [], {"COLLOPS_MPIEXEC": wrong})
 
 
 def test_without_a_launcher_the_user_learns_what_to_install(tmp_path, monkeypatch):

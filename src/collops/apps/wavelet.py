@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["frequency_from_power", "power_spectrum", "ricker"]
+__all__ = ["frequency_from_power", "power_spectrum", "ricker", "ricker_half"]
+
+
+def ricker_half(frequency: float, interval: float) -> float:
+    """Return how many samples a Ricker wavelet has on either side of its centre; may be infinite."""
+    return float(np.ceil(4.3 / (np.pi * frequency) / interval))
 
 
 def ricker(frequency: float, interval: float, dtype: str | np.dtype = "float64") -> tuple[np.ndarray, int]:
@@ -23,7 +28,7 @@ def ricker(frequency: float, interval: float, dtype: str | np.dtype = "float64")
     -----
     .. math:: w(t) = (1 - 2 \pi^2 f^2 t^2) e^{-\pi^2 f^2 t^2}
     """
-    half = int(np.ceil(4.3 / (np.pi * frequency) / interval))
+    half = int(ricker_half(frequency, interval))
     argument = (np.pi * frequency * interval * np.arange(-half, half + 1)) ** 2
     return ((1 - 2 * argument) * np.exp(-argument)).astype(dtype), half
 

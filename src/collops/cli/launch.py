@@ -76,7 +76,11 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
         If there is no launcher, or this machine is to run more ranks than it can bear.
     """
     program = [sys.executable, "-m", "collops", *arguments]
-    chosen = shlex.split(environment.get("COLLOPS_MPIEXEC", ""))
+    named = environment.get("COLLOPS_MPIEXEC", "")
+    try:
+        chosen = shlex.split(named)
+    except ValueError as problem:
+        raise InputError(f"COLLOPS_MPIEXEC is {named!r} ({problem}): correct it or unset it") from None
     if chosen:
         if shutil.which(chosen[0]) is None:
             raise InputError(f"COLLOPS_MPIEXEC names {chosen[0]!r}, which is not there: correct it or unset it")

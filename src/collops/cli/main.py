@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from collops import __version__
 from collops.cli.bench import application as bench
 from collops.cli.errors import BAD_INPUT, report
 from collops.cli.info import info
@@ -38,9 +39,7 @@ application.add_typer(bench)
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"collops {version('collops')}")
+        typer.echo(f"collops {__version__}")
         raise typer.Exit
 
 
@@ -78,6 +77,8 @@ def _run(arguments: list[str]) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "collops"
         message = str(getattr(error, "format_message", error.__str__)())
+        if not message:  # of a group of commands alone, whose help has been shown
+            return 0
         # The parser shows its messages to a person in a box of several lines; here they are one line like all
         # others.
         report(command, f"{message.rstrip('.')}: see {command} --help")

@@ -14,6 +14,7 @@ __all__ = ["Grid", "cover"]
 
 _MOST_COLUMNS, _MOST_ROWS = 401, 401
 _MARGIN = 0.05
+_MOST_STEPS = 1e12
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ def cover(
             dx = _round_up(span / max(nx - 1, 1))
         else:
             dx = max(_round_down(_receiver_spacing(geometry) / 2), _round_up(span / (_MOST_COLUMNS - 1)))
+    _check_steps("dx", span, dx)
     margin = _MARGIN * (right - left)
     if dx > 0 and nx is None and x0 is None:
         # Columns at multiples of the spacing, so that stations at multiples of it lie on columns.
@@ -145,8 +147,15 @@ def cover(
         if dz is None:
             dz = max(dx, _round_up(depth / (_MOST_ROWS - 1))) if nz is None else _round_up(depth / max(nz - 1, 1))
         if nz is None:
+            _check_steps("dz", depth, dz)
             nz = int(np.ceil(depth / dz)) + 1 if dz > 0 else 1
     return Grid(nx, nz, dx, dz, x0)
+
+
+def _check_steps(name: str, length: float, step: float) -> None:
+    """Raise if a length has more steps than any array has elements; a step that is not positive is refused later."""
+    if step > 0 and not float(length) / step < _MOST_STEPS:
+        raise InputError(f"--{name} {step:g} is too fine for {length:g} m: choose a larger one")
 
 
 def _receiver_spacing(geometry: Geometry) -> float:

@@ -84,7 +84,8 @@ def made_up(options: Options, comm: Communicator) -> Problem:
         On every rank, if the options do not fit together.
     """
     notes: list[str] = []
-    with local_stage(comm):
+    # Velocities that become infinite are refused where they are put on the grid.
+    with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         model = _load_velocity(options.velocity or _SYNTHETIC_VELOCITY, options.inline)
         nx, nz = model.shape if isinstance(model, np.ndarray) else (_NX, _NZ)
         grid = Grid(
@@ -124,7 +125,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         On every rank, if a file or an option cannot be used, also when only one rank sees that.
     """
     path = str(options.survey)
-    with local_stage(comm):
+    with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         headers = read_headers(path)
         geometry, line, notes = headers.geometry, headers.line, headers.notes
         said = _Defaults(path, headers.defaults)
@@ -136,8 +137,8 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         if mode == "analytic" and not (isinstance(model, Gradient) and model.gradient == 0):
             raise InputError("--mode analytic needs a constant velocity: give one such as --velocity 1800")
         grid = _grid_for(geometry, model, options, said, notes)
-        grid.check_contains(geometry)
         _check_memory(grid, geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers()), options.dtype)
+        grid.check_contains(geometry)
         velocity = on_grid(model, grid, line, notes)
         frequency = options.frequency or said.number("frequency", float)
         shots = shots_of(comm.rank, geometry.shots, comm.size)

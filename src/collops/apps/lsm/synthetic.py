@@ -14,6 +14,7 @@ INTERVAL = 0.004
 """Sample interval of the synthetic survey in seconds."""
 
 _FREQUENCY = 20.0
+_LONGEST_RECORD = 600.0  # seconds
 # Layers of the cover: depth and reflection strength, depth as a fraction of the model's.
 _COVER = ((0.13, 0.7), (0.20, -0.5), (0.27, 0.8), (0.335, -0.6))
 # Layers below the unconformity, in the coordinate across the layering before tilting and faulting.
@@ -110,12 +111,19 @@ def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, s
         slowness = 1 / velocity[grid.nx // 2]
         vertical = grid.dz * float(slowness.sum())
         aside = 0.35 * grid.dx * (grid.nx - 1) * float(slowness.mean())
-        samples = int(np.ceil((2 * np.hypot(vertical, aside) + 0.1) / INTERVAL / 50)) * 50 + 1
-    if samples * INTERVAL > 600:
-        raise InputError(f"--samples {samples} is a record of {samples * INTERVAL:.0f} s: choose at most 150000")
+        seconds = float(2 * np.hypot(vertical, aside) + 0.1)
+        _check_seconds(seconds, "a smaller --dx, --dz, --nx or --nz")
+        samples = int(np.ceil(seconds / INTERVAL / 50)) * 50 + 1
+    else:
+        _check_seconds(samples * INTERVAL, "a smaller --samples")
     stations = np.stack([_spread(grid, receivers), np.zeros(receivers)])
     sources = np.stack([_spread(grid, shots), np.zeros(shots)])
     return Geometry(sources, [stations] * shots, samples, INTERVAL)
+
+
+def _check_seconds(seconds: float, remedy: str) -> None:
+    if not seconds <= _LONGEST_RECORD:
+        raise InputError(f"a record of {seconds:.4g} s is longer than {_LONGEST_RECORD:g} s: choose {remedy}")
 
 
 def _spread(grid: Grid, count: int) -> np.ndarray:

@@ -37,7 +37,8 @@ def recorded(options: VolumeOptions, comm: Communicator) -> Volume:
         On every rank, if the file or the wavelet cannot be used, also when only one rank sees that.
     """
     path = Path(str(options.volume))
-    with local_stage(comm):
+    # Amplitudes whose squares are too large for their type become infinite, which is said below.
+    with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         interval = None if options.interval is None else options.interval / 1e3
         reader = open_volume(path, options, interval, DATA_NAMES)
         cube = reader.cube
@@ -52,8 +53,12 @@ def recorded(options: VolumeOptions, comm: Communicator) -> Volume:
     power = comm.allreduce(power)
     notes = [f"read {cube.describe()}", *reader.notes]
     with raised_together():
-        if not energy > 0:
-            raise InputError(f"{path} holds nothing but zeros: there is nothing to invert")
+        if not np.isfinite(energy):
+            raise InputError(f"the amplitudes of {path} are too large for {options.dtype}: scale the data")
+        if not energy:
+            raise InputError(
+                f"{path} holds nothing but zeros, or numbers whose squares are zero: there is nothing to invert"
+            )
         wavelet = from_power(power, cube.samples, cube.interval) if given is None else given
     if given is None:
         notes.append(

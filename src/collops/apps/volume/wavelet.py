@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from collops.apps.arrays import open_array
-from collops.apps.wavelet import ricker
+from collops.apps.wavelet import ricker, ricker_half
 from collops.errors import InputError
 
 __all__ = ["from_power", "make_wavelet", "parse_wavelet"]
@@ -78,13 +78,16 @@ def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np
     if kind is None:
         raise InputError("--wavelet data needs data from a file: name them with --volume, or give another wavelet")
     if isinstance(kind, Path):
-        return _checked(_read(kind), samples, str(kind))
+        wavelet = _read(kind)
+        _check_length(len(wavelet), samples, str(kind))
+        return wavelet
     if kind >= 0.5 / interval:
         raise InputError(
             f"a wavelet of {kind:g} Hz cannot be sampled every {1e3 * interval:g} ms: "
             f"choose less than {0.5 / interval:g} Hz"
         )
-    return _checked(ricker(kind, interval)[0], samples, f"a Ricker wavelet of {kind:g} Hz")
+    _check_length(2 * ricker_half(kind, interval) + 1, samples, f"a Ricker wavelet of {kind:g} Hz")
+    return ricker(kind, interval)[0]
 
 
 def from_power(power: np.ndarray, samples: int, interval: float) -> np.ndarray:
@@ -130,7 +133,6 @@ def _read(path: Path) -> np.ndarray:
     return wavelet
 
 
-def _checked(wavelet: np.ndarray, samples: int, name: str) -> np.ndarray:
-    if len(wavelet) > samples:
-        raise InputError(f"{name} has {len(wavelet)} samples, but a trace only {samples}: choose a shorter wavelet")
-    return wavelet
+def _check_length(length: float, samples: int, name: str) -> None:
+    if length > samples:
+        raise InputError(f"{name} has {length:g} samples, but a trace only {samples}: choose a shorter wavelet")
