@@ -129,11 +129,14 @@ def test_no_effect_is_left(comm):
 def test_missing_ranks_become_an_error(comm, monkeypatch):
     """Nobody waits for ever inside a program. Who gave up on others does not meet them again on that communicator."""
     part = comm.split(0)
-    monkeypatch.setenv("COLLOPS_TIMEOUT", "0.2")  # of the messages in programs alone
+    wire_of(comm)
+    monkeypatch.setenv("COLLOPS_TIMEOUT", "0.2")  # of the messages in programs, and of this communicator alone
     wire_of(part)
+    # With enough work before it, JAX goes on while the program runs: the error comes later, with the results.
+    lonely = cj.jit(lambda x: cj.recv((x @ x @ x)[0], comm.size - 1, 9, comm=part))
     if comm.rank == 0:
         reasons = ("nothing was sent",) if comm.size == 1 else ("not all ranks arrived", "any more since recv")
         for reason in reasons:
             with pytest.raises(RuntimeError, match=reason):
-                cj.recv(jnp.ones(2), comm.size - 1, 9, comm=part).block_until_ready()
+                jax.block_until_ready(lonely(jnp.ones((500, 500))))
     assert float(cj.allreduce(jnp.ones(()), comm=comm)) == comm.size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,9 +122,27 @@ def test_ties_share_the_derivative(comm):
     close(y, np.ones(2))
 
 
+def test_receipt_of_a_message_is_zero(comm):
+    """Whatever the memory that XLA gives for it held before."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    program = cj.jit(lambda x: (cj.send(x, after, comm=comm), cj.recv(x, before, comm=comm)))
+    for _ in range(5):
+        freed = [jnp.full((), np.nan) for _ in range(8)]
+        jax.block_until_ready(freed)
+        del freed
+        assert float(program(jnp.ones(3))[0]) == 0
+
+
 def test_donated_argument(comm):
     reduce = cj.jit(lambda x: cj.allreduce(2 * x, comm=comm), donate_argnums=0)
     np.testing.assert_array_equal(reduce(jnp.ones(1000)), np.full(1000, 2.0 * comm.size))
+
+
+def test_constants_are_not_written_over(comm):
+    """Results are written over operands that nothing else uses; the next call uses a constant again."""
+    reduce = cj.jit(lambda: cj.allreduce(np.arange(3.0), comm=comm))
+    for _ in range(3):
+        np.testing.assert_array_equal(reduce(), np.arange(3.0) * comm.size)
 
 
 def test_static_arguments(comm):
@@ -130,6 +150,17 @@ def test_static_arguments(comm):
     np.testing.assert_array_equal(scaled(jnp.full(2, 3.0), 2, extra=1.0), np.full(2, 9.0 * comm.size + 1))
     named = cj.jit(lambda x, power: cj.allreduce(x**power, comm=comm), static_argnames="power")
     np.testing.assert_array_equal(named(jnp.full(2, 3.0), power=2), np.full(2, 9.0 * comm.size))
+
+
+def test_methods(comm):
+    class Doubling:
+        factor = 2.0
+
+        @functools.partial(cj.jit, static_argnums=0)
+        def total(self, x):
+            return self.factor * cj.allreduce(x, comm=comm)
+
+    np.testing.assert_array_equal(Doubling().total(jnp.ones(3)), np.full(3, 2.0 * comm.size))
 
 
 def test_refusals(comm):
@@ -140,6 +171,14 @@ def test_refusals(comm):
         cj.allgatherv(x, [1] * comm.size, comm=comm)
     with pytest.raises(InputError, match="no rank"):
         cj.bcast(x, comm.size, comm=comm)
+    with pytest.raises(InputError, match="root must be an integer"):
+        cj.bcast(x, 0.0, comm=comm)
+    with pytest.raises(InputError, match="known when tracing"):
+        jax.jit(lambda x, root: cj.bcast(x, root, comm=comm))(x, 0)
+    with pytest.raises(InputError, match="counts must be"):
+        cj.allgatherv(x, [1.5] * comm.size, comm=comm)
+    with pytest.raises(InputError, match="no option 'in_shardings'"):
+        cj.jit(lambda x: x, in_shardings=None)
     with pytest.raises(InputError, match="tag"):
         cj.send(x, 0, -1, comm=comm)
     with pytest.raises(InputError, match="convention"):

@@ -7,6 +7,7 @@ collective. Every call is waited for. Values are small integers, so that sums ha
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -54,17 +55,26 @@ def _of_ranks(context: Context) -> tuple[dict[str, Any], Callable[[Any], Any], d
         "collops": (lambda x: cj.allreduce(x, comm=comm), cj.jit),
         "collops in jax.jit": (lambda x: cj.allreduce(x, comm=comm), jax.jit),
     }
-    missing = {}
-    if not context.options.peer:
-        missing["mpi4jax"] = "not asked for"
-    elif importlib.util.find_spec("mpi4jax") is None:
-        missing["mpi4jax"] = "mpi4jax is not installed"
-    else:
-        import mpi4jax
-        from mpi4py import MPI
+    reason = _obstacle() if context.options.peer else "not asked for"
+    reasons = [reason for reason in comm.allgather_metadata(reason) if reason is not None]
+    if reasons:
+        return reductions, lambda x: x, {"mpi4jax": reasons[0]}
+    import mpi4jax
+    from mpi4py import MPI
 
-        reductions["mpi4jax"] = (lambda x: mpi4jax.allreduce(x, op=MPI.SUM), jax.jit)
-    return reductions, lambda x: x, missing
+    reductions["mpi4jax"] = (lambda x: mpi4jax.allreduce(x, op=MPI.SUM), jax.jit)
+    return reductions, lambda x: x, {}
+
+
+def _obstacle() -> str | None:
+    """Return why mpi4jax cannot be called here: it has to be built against the MPI that this program runs on."""
+    if importlib.util.find_spec("mpi4jax") is None:
+        return "mpi4jax is not installed"
+    try:
+        importlib.import_module("mpi4jax")
+    except (ImportError, RuntimeError) as error:
+        return f"mpi4jax does not load: {error}"
+    return None
 
 
 def _of_devices() -> tuple[dict[str, Any], Callable[[Any], Any], dict[str, str]]:

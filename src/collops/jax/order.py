@@ -96,9 +96,7 @@ class Jit:
         if not self._ordered:
             return self._fast(None, *args, **kwargs)[1]
         token = versions.get_runtime_token(ORDER)
-        if token is None:
-            token = jnp.zeros(0, bool)
-        token, result = self._fast(token, *args, **kwargs)
+        token, result = self._fast(_first_token() if token is None else token, *args, **kwargs)
         versions.set_runtime_token(ORDER, token)
         return result
 
@@ -144,6 +142,12 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return functools.partial(jit, **options)
     return Jit(function, options)
+
+
+@functools.cache
+def _first_token() -> Any:
+    with jax.ensure_compile_time_eval():  # kept, and so never a tracer
+        return jnp.zeros(0, bool)
 
 
 def _after_token(name: str, value: Any) -> Any:

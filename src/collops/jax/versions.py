@@ -44,14 +44,17 @@ def allow_everywhere(kind: type[Effect]) -> None:
 def get_runtime_token(effect: Effect) -> Any:
     """Return the token of the last computation with `effect`, an empty array; ``None`` if nothing is left to wait for.
 
-    The token of a computation that JAX dispatched itself cannot be handed to one that it believes to have no effect.
-    Where the two ways are mixed, this waits for it.
+    That is also so where the last computation has ended in an error: whoever waits for its results is told, and what is
+    called afterwards need not fail for the same reason. The token of a computation that JAX dispatched itself cannot be
+    handed to one that it believes to have no effect. Where the two ways are mixed, this waits for it.
     """
     token: Any = _tokens.current_tokens.get(effect)
+    if token is None:
+        return None
     if getattr(token, "of_collops", False):
-        return token._buf
-    if token is not None:
-        token.block_until_ready()
+        return None if token._buf.is_ready() else token._buf
+    del _tokens.current_tokens[effect]
+    token.block_until_ready()
     return None
 
 
