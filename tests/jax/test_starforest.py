@@ -55,6 +55,94 @@ def test_logical_operations(comm, dtype, ops):
         np.testing.assert_array_equal(up, graph.reduce(leaves, roots, op)[comm.rank])
 
 
+@pytest.mark.parametrize(
+    ("seed", "block", "dtype", "op"),
+    [  # each one compiles
+        (0, (), "float64", "sum"),
+        (1, (3,), "float32", "replace"),
+        (5, (), "bool", "prod"),
+        (7, (), "uint8", "lxor"),
+        (4, (0,), "float64", "sum"),
+    ],
+)
+def test_fetch_and_op(comm, seed, block, dtype, op):
+    forest, graph, roots, leaves = drawn(comm, seed, block, dtype)
+    old = [np.full_like(part, 1) for part in leaves]
+    want_roots, want = (parts[comm.rank] for parts in graph.fetch_and_op(roots, leaves, old, op))
+    x, y, z = (jnp.asarray(parts[comm.rank]) for parts in (roots, leaves, old))
+
+    def fetch(x, y, z):
+        started = [forest.start_fetch_and_op(x, y, start, op) for start in (z, None)]
+        return started[0].finish(), started[1].finish()
+
+    for got, without in (fetch(x, y, z), cj.jit(fetch)(x, y, z)):
+        # One after the other, in the order of all other engines.
+        assert np.asarray(got[0]).tobytes() == want.tobytes()
+        assert np.asarray(got[1]).tobytes() == np.asarray(without[1]).tobytes() == want_roots.tobytes()
+        mine = graph.leaves[comm.rank]
+        np.testing.assert_array_equal(without[0][mine], want[mine])
+        assert not np.delete(without[0], mine, 0).any()
+    np.testing.assert_array_equal(x, roots[comm.rank])
+
+
+def test_fetch_and_op_from_a_root_with_many_leaves(comm):
+    counts = np.array([40, 3, 1, 0, 7])  # leaves of each root of rank 0, on each rank
+    indices = np.repeat(np.arange(5), counts)
+    forest = StarForest(comm, 5 if comm.rank == 0 else 0, None, np.zeros(len(indices), int), indices)
+    fetched, roots = cj.jit(forest.fetch_and_op)(jnp.zeros(forest.nroots, int), jnp.ones(len(indices), int))
+    within = np.concatenate([np.arange(count) for count in counts])
+    np.testing.assert_array_equal(fetched, within + comm.rank * counts[indices])
+    np.testing.assert_array_equal(roots, comm.size * counts[: forest.nroots])
+
+
+def test_fetch_and_op_writes_to_variables(comm):
+    forest, graph, roots, leaves = drawn(comm, 5)
+    old = [np.zeros_like(part) for part in leaves]
+    want_roots, want = (parts[comm.rank] for parts in graph.fetch_and_op(roots, leaves, old, "sum"))
+    x, y, z = (engine("jax").xp.asarray(parts[comm.rank]) for parts in (roots, leaves, old))
+    started = forest.start_fetch_and_op(x, y, z)
+    y[...] = 99
+    assert started.finish() is started.finish() is z
+    assert np.asarray(x).tobytes() == want_roots.tobytes() and np.asarray(z).tobytes() == want.tobytes()
+
+
+def test_fetch_and_op_is_differentiated(comm):
+    forest, _, roots, leaves = drawn(comm, 3)
+    x, y = jnp.asarray(roots[comm.rank]), jnp.asarray(leaves[comm.rank])
+    (fetched, sums), transpose = jax.vjp(cj.jit(forest.fetch_and_op), x, y)
+    u, v = fetched + 1, sums - 2
+    # It is linear: <A(x, y), (u, v)> is <(x, y), A^T(u, v)>, over all ranks.
+    back = transpose((u, v))
+    sides = [jnp.vdot(fetched, u) + jnp.vdot(sums, v), jnp.vdot(x, back[0]) + jnp.vdot(y, back[1])]
+    ahead, behind = comm.allreduce(np.array(sides))
+    assert ahead == pytest.approx(behind, rel=1e-12)
+    many = jax.vmap(forest.fetch_and_op)(jnp.stack([x, 3 * x]), jnp.stack([y, 3 * y]))
+    np.testing.assert_allclose(many[0][1], 3 * fetched)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_fetch_and_op_is_differentiated_with_one_argument(comm, number):
+    # Leaves of rank 0 only, with roots on the last rank only: ranks differ in what they send.
+    count = 3 if comm.rank == 0 else 0
+    forest = StarForest(comm, 2 if comm.rank == comm.size - 1 else 0, None, [comm.size - 1] * count, [1, 0, 1][:count])
+    given = [jnp.arange(float(forest.nroots)) + 5, jnp.arange(float(count)) + 1]
+
+    @cj.jit
+    def tangents(*given):
+        def fetch(one):
+            return forest.fetch_and_op(*given[:number], one, *given[number + 1 :])
+
+        return jax.jvp(fetch, given[number : number + 1], (jnp.ones_like(given[number]),))[1]
+
+    fetched, roots = tangents(*given)
+    np.testing.assert_array_equal(fetched, [[1, 1, 1], [0, 0, 1]][number][:count])
+    np.testing.assert_array_equal(roots, [[1, 1], [1, 2]][number][: forest.nroots])
+    many = jax.vmap(forest.fetch_and_op, in_axes=(0, None) if number == 0 else (None, 0))(
+        *(jnp.stack([each, each]) if place == number else each for place, each in enumerate(given))
+    )
+    np.testing.assert_array_equal(many[0][1], [6, 5, 7][:count])
+
+
 def test_variables_are_written_to(comm):
     forest, graph, roots, leaves = drawn(comm, 5)
     xp = engine("jax").xp
@@ -88,7 +176,5 @@ def test_what_cannot_be(comm):
         forest.bcast(x, y, "mean")
     with pytest.raises(UnsupportedTypeError, match="'lor' needs booleans"):
         forest.bcast(x, y, "lor")
-    with pytest.raises(UnsupportedTypeError, match="fetch_and_op writes"):
-        forest.fetch_and_op(x, y)
-    with pytest.raises(UnsupportedTypeError, match="no operation"):
-        forest.bcast(x, y, "mean")
+    with pytest.raises(UnsupportedTypeError, match="there is no operation 'mean'"):
+        forest.fetch_and_op(x, y, op="mean")

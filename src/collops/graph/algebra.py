@@ -40,7 +40,7 @@ def multi_forest(forest: StarForest) -> StarForest:
     indices = np.empty(forest.nleaves, np.int64)
     here = plan.local_roots.size
     indices[plan.local_edges] = places[:here]
-    given, wanted = (_counts(side.segments, comm.size) for side in (plan.roots, plan.leaves))
+    given, wanted = (side.counts(comm.size) for side in (plan.roots, plan.leaves))
     indices[plan.leaf_edges] = comm.alltoallv(places[here:], given, wanted)
     return _like(forest, len(points), forest.leaves, forest.remote_ranks, indices)
 
@@ -205,13 +205,6 @@ def _roots_of_leaves(forest: StarForest, points: int) -> np.ndarray:
     known[forest.leaves, 0] = forest.remote_ranks
     known[forest.leaves, 1] = forest.remote_indices
     return known
-
-
-def _counts(segments: Any, size: int) -> list[int]:
-    counts = [0] * size
-    for segment in segments:
-        counts[segment.rank] = segment.stop - segment.start
-    return counts
 
 
 def _chosen(forest: StarForest, selected: Any, points: int, what: str) -> np.ndarray:

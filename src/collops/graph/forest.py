@@ -30,9 +30,8 @@ class StarForest(Movers, Derived):
     ``nroots`` points, leaf arrays at least ``leaf_space``. Movers take plain local arrays of NumPy, CuPy or JAX, of one
     dtype and engine on all ranks, and send one message to each rank that needs any. All of them are collective. Source
     and target may share memory, as points beside their ghosts do, unless a point is both read and written. Arrays of
-    JAX stay as they are, and the result is a new one (its variables are written to); ``bcast``, ``reduce``, ``gather``
-    and ``scatter`` can be traced: in ``jit``, in derivatives (the transpose of ``bcast`` is ``reduce`` with ``"sum"``),
-    and under ``vmap``.
+    JAX stay as they are, and the result is a new one (its variables are written to); every mover can be traced: in
+    ``jit``, in derivatives (the transpose of ``bcast`` is ``reduce`` with ``"sum"``), and under ``vmap``.
 
     Parameters
     ----------

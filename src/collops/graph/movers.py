@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.backend import Engine, engine_of
-from collops.errors import UnsupportedTypeError
 from collops.graph.moving import Fetching, Moving, UnderWay, UnderWayFetch, check_alike, flat_points
-from collops.graph.traced import TracedMoving
+from collops.graph.traced import TracedFetching, TracedMoving, TracedUnderWayFetch
 from collops.graph.wires.agreed import agreed
 from collops.graph.wires.choice import wire_for
 from collops.graph.wires.own import OwnWire
@@ -68,12 +67,16 @@ class Movers:
         UnsupportedTypeError
             If dtypes or engines differ, or `op` has no meaning for the dtype.
         """
-        moving, roots, leaves = self._down(roots, leaves, op)
+        moving = self._seen(True, op, roots, leaves)
+        if moving is None:
+            moving, roots, leaves = self._down(roots, leaves, op)
         return moving.move(roots, leaves)
 
     def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> UnderWay:
         """Start a :meth:`bcast`; the result is there after :meth:`UnderWay.finish`. Collective."""
-        moving, roots, leaves = self._down(roots, leaves, op)
+        moving = self._seen(True, op, roots, leaves)
+        if moving is None:
+            moving, roots, leaves = self._down(roots, leaves, op)
         return moving.start(roots, leaves)
 
     def reduce(self, leaves: Any, roots: Any, op: str = "sum") -> Any:
@@ -99,12 +102,16 @@ class Movers:
         LayoutError, UnsupportedTypeError
             As for :meth:`bcast`.
         """
-        moving, leaves = self._up(leaves, roots, op)
+        moving = self._seen(False, op, leaves, roots)
+        if moving is None:
+            moving, leaves = self._up(leaves, roots, op)
         return moving.move(leaves, roots)
 
     def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> UnderWay:
         """Start a :meth:`reduce`; the result is there after :meth:`UnderWay.finish`. Collective."""
-        moving, leaves = self._up(leaves, roots, op)
+        moving = self._seen(False, op, leaves, roots)
+        if moving is None:
+            moving, leaves = self._up(leaves, roots, op)
         return moving.start(leaves, roots)
 
     def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
@@ -126,15 +133,20 @@ class Movers:
         Returns
         -------
         array
-            What was fetched.
+            What was fetched; of JAX arrays, whose roots are not written to, a pair: what was fetched, and new roots.
+
+        Raises
+        ------
+        LayoutError, UnsupportedTypeError
+            As for :meth:`bcast`.
         """
         return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
 
-    def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> UnderWayFetch:
+    def start_fetch_and_op(
+        self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum"
+    ) -> UnderWayFetch | TracedUnderWayFetch:
         """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
         engine = engine_of(leaves)
-        if not engine.keeps:
-            raise UnsupportedTypeError(f"fetch_and_op writes to its arrays, which those of {engine.name} do not allow")
         check_alike(leaves, roots, engine, engine_of(roots))
         leaves = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
         flat_points(roots, engine, self.nroots, True, "roots", True)
@@ -143,14 +155,7 @@ class Movers:
         else:
             check_alike(leaves, fetched, engine, engine_of(fetched))
             flat_points(fetched, engine, self.leaf_space, False, "fetched", True)
-        key = ("fetch", op, leaves.dtype, leaves.shape[1:], engine)
-        fetching = self._movings.get(key)
-        if fetching is None:
-            block, dtype = leaves.shape[1:], leaves.dtype
-            up = self._channel(False, block, dtype, engine)
-            down = self._channel(True, block, dtype, engine)
-            fetching = self._movings[key] = Fetching(self.plan, op, block, dtype, engine, up, down)
-        return fetching.start(roots, leaves, fetched)
+        return self._fetching(op, leaves.shape[1:], leaves.dtype, engine).start(roots, leaves, fetched)
 
     def gather(self, leaves: Any, multi_roots: Any = None) -> Any:
         """Collect the leaves of every root, side by side, in the order of ranks and then of leaves. Collective.
@@ -206,9 +211,6 @@ class Movers:
 
     def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Moving | TracedMoving, Any, Any]:
         """Return what moves these roots to these leaves, and both."""
-        known = self._seen(True, op, roots, leaves)
-        if known is not None:
-            return known, roots, leaves
         engine = engine_of(roots)
         given = flat_points(roots, engine, self.nroots, True, "roots", False)
         if leaves is None:
@@ -220,9 +222,6 @@ class Movers:
 
     def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Moving | TracedMoving, Any]:
         """Return what moves these leaves to these roots, and the leaves."""
-        known = self._seen(False, op, leaves, roots)
-        if known is not None:
-            return known, leaves
         engine = engine_of(leaves)
         check_alike(leaves, roots, engine, engine_of(roots))
         given = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
@@ -234,7 +233,8 @@ class Movers:
         if target is None:
             return None
         try:
-            moving = self._checked.get((down, op, _signature(source), _signature(target)))
+            kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
+            moving = self._checked.get(kind)
         except AttributeError:
             return None  # no arrays, which the checks say better
         return moving if moving and source.flags.c_contiguous and target.flags.c_contiguous else None
@@ -245,7 +245,8 @@ class Movers:
             return moving  # nothing is gained by knowing arrays that a compiler has seen
         if len(self._checked) >= _MOST_CHECKED:
             self._checked.clear()
-        self._checked[down, op, _signature(source), _signature(target)] = moving
+        kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
+        self._checked[kind] = moving
         return moving
 
     def _moving_of(self, down: bool, op: str, source: Any, engine: Engine) -> Moving | TracedMoving:
@@ -258,6 +259,16 @@ class Movers:
             channel = self._channel(down, block, dtype, engine)
             moving = self._movings[key] = Moving(self.plan, down, op, block, dtype, engine, channel, self.deterministic)
         return moving
+
+    def _fetching(self, op: str, block: tuple[int, ...], dtype: Any, engine: Engine) -> Fetching | TracedFetching:
+        key = ("fetch", op, dtype, block, engine)
+        if key not in self._movings:
+            if engine.keeps:
+                up, down = (self._channel(way, block, dtype, engine) for way in (False, True))
+                self._movings[key] = Fetching(self.plan, op, block, dtype, engine, up, down)
+            else:
+                self._movings[key] = TracedFetching(self.comm, self.plan, op, dtype)
+        return self._movings[key]
 
     def _channel(self, down: bool, block: tuple[int, ...], dtype: Any, engine: Engine) -> Channel | None:
         """Return the channel for one direction and kind of values. Collective where it is new."""
@@ -287,10 +298,6 @@ class Movers:
             channel = OwnWire(self.comm).channel(self._routes(down), _flat(width), dtype, engine, self._tag)
         moving = Moving(self.plan, down, "replace", block, dtype, engine, channel, True)
         return moving.start(source, target).finish()
-
-
-def _signature(array: Any) -> tuple[Any, ...]:
-    return type(array), array.dtype, array.shape
 
 
 def _flat(width: int) -> tuple[int, ...]:

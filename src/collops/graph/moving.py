@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +64,14 @@ class Moving:
         Carries what leaves this rank; ``None`` where no rank sends anything.
     deterministic : bool
         Whether sums have one order.
+
+    Attributes
+    ----------
+    move : callable
+        Takes source and target, both checked; moves from start to end, and returns the target.
     """
 
-    __slots__ = ("_begin", "_elements", "_finish", "_move", "_nbytes", "_sends", "_shape", "_start", "_stay")
+    __slots__ = ("_begin", "_elements", "_finish", "_nbytes", "_sends", "_shape", "_start", "_stay", "move")
 
     def __init__(
         self,
@@ -85,28 +91,35 @@ class Moving:
         here, there = (plan.local_roots, plan.local_leaves) if down else (plan.local_leaves, plan.local_roots)
         motion = Motion(source.points, target.points, here, there, op, dtype, width, deterministic, packing_for(engine))
         self._sends = channel is not None and width > 0
+        self._elements = source.points.size * width
+        self._nbytes = self._elements * dtype.itemsize
         self._stay: Any = None
         if channel is not None and width:
             self._begin = channel.begin
-            self._start, self._finish, self._move = (
-                channel.starter(motion),
-                channel.finisher(motion),
-                channel.mover(motion),
-            )
-        elif width:
-            self._stay = motion.move(here, there)
-        self._elements = source.points.size * width
-        self._nbytes = self._elements * dtype.itemsize
+            self._start, self._finish = channel.starter(motion), channel.finisher(motion)
+            self.move = self._sending(channel.mover(motion), len(block) == len(self._shape))
+        else:
+            self._stay = motion.move(here, there) if width else None
+            self.move = self._staying
 
-    def move(self, source: Any, target: Any) -> Any:
-        """Move from start to end, and return the target; both arrays have been checked."""
-        if not self._sends:
-            return self.start(source, target).finish()
-        if messages.active:
-            messages.record("exchange", self._elements, self._nbytes)
-        shape = self._shape
-        self._move(_points(source, shape), _points(target, shape))
-        return target
+    def _sending(self, carry: Callable[[Any, Any], None], flat: bool) -> Callable[[Any, Any], Any]:
+        """Return the mover from start to end; small messages cannot wait for more calls than there are here."""
+        elements, nbytes, shape = self._elements, self._nbytes, self._shape
+
+        def move(source: Any, target: Any) -> Any:
+            if messages.active:
+                messages.record("exchange", elements, nbytes)
+            carry(source, target)
+            return target
+
+        def move_blocks(source: Any, target: Any) -> Any:
+            move(_points(source, shape), _points(target, shape))
+            return target
+
+        return move if flat else move_blocks
+
+    def _staying(self, source: Any, target: Any) -> Any:
+        return self.start(source, target).finish()
 
     def start(self, source: Any, target: Any) -> UnderWay:
         """Start moving; both arrays have been checked."""

@@ -48,6 +48,13 @@ class Side(NamedTuple):
     points: Index
     segments: tuple[Segment, ...]
 
+    def counts(self, ranks: int) -> list[int]:
+        """Return the points of each of so many ranks."""
+        counts = [0] * ranks
+        for rank, start, stop in self.segments:
+            counts[rank] = stop - start
+        return counts
+
 
 class Plan(NamedTuple):
     """All that the movers of a forest need to know, on one rank.

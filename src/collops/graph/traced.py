@@ -13,10 +13,12 @@ from collops.graph.moving import UnderWay
 from collops.graph.packing import Index, check_operation
 
 if TYPE_CHECKING:
-    from collops.comm import Communicator
-    from collops.graph.plan import Plan, Side
+    import numpy as np
 
-__all__ = ["TracedMoving", "TracedUnderWay"]
+    from collops.comm import Communicator
+    from collops.graph.plan import Plan
+
+__all__ = ["TracedFetching", "TracedMoving", "TracedUnderWay"]
 
 
 class TracedMoving:
@@ -56,7 +58,7 @@ class TracedMoving:
         values, result = getattr(source, "value", source), getattr(target, "value", target)
         arrived = None
         if self._sends:
-            counts = (_counts(side, self._comm.size) for side in (self._leaving, self._arriving))
+            counts = (side.counts(self._comm.size) for side in (self._leaving, self._arriving))
             arrived = self._comm.alltoallv(self._moves.taken(values, self._leaving.points), *counts)
         under_way = TracedUnderWay(self, kept, result, arrived)
         under_way.combine(self._there, self._moves.taken(values, self._here))
@@ -108,8 +110,71 @@ class TracedUnderWay(UnderWay):
         return self._target if self._variable is None else self._variable
 
 
-def _counts(side: Side, size: int) -> list[int]:
-    counts = [0] * size
-    for rank, start, stop in side.segments:
-        counts[rank] = stop - start
-    return counts
+class TracedFetching:
+    """Values of leaves combined with their roots, one after the other, for arrays of any shape.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    plan : Plan
+        Of the forest.
+    op : str
+        As for the movers.
+    dtype : dtype
+        Of the values.
+    """
+
+    def __init__(self, comm: Communicator, plan: Plan, op: str, dtype: np.dtype) -> None:
+        check_operation(op, dtype)
+        self._comm, self._plan, self._op = comm, plan, op
+        self._sends = plan.most_points > 0
+        self._wanted, self._given = (side.counts(comm.size) for side in (plan.leaves, plan.roots))
+        self._moves = importlib.import_module("collops.graph.packing.jax_moves")
+
+    def start(self, roots: Any, leaves: Any, fetched: Any) -> TracedUnderWayFetch:
+        """Send the leaves' values."""
+        values, plan = getattr(leaves, "value", leaves), self._plan
+        arrived = None
+        if self._sends:
+            leaving = self._moves.taken(values, plan.leaves.points)
+            arrived = self._comm.alltoallv(leaving, self._wanted, self._given)
+        here = self._moves.taken(values, plan.local_leaves)
+        return TracedUnderWayFetch(self, here, arrived, roots, fetched)
+
+    def complete(self, here: Any, arrived: Any, roots: Any, fetched: Any) -> tuple[Any, Any]:
+        """Return what the leaves fetched, and the roots after it."""
+        moves, plan = self._moves, self._plan
+        before, roots = moves.fetched(roots, plan.local_roots, here, self._op)
+        fetched = moves.combined(fetched, plan.local_leaves, before, "replace")
+        if arrived is not None:
+            before, roots = moves.fetched(roots, plan.roots.points, arrived, self._op)
+            answers = self._comm.alltoallv(before, self._given, self._wanted)
+            fetched = moves.combined(fetched, plan.leaves.points, answers, "replace")
+        return fetched, roots
+
+
+class TracedUnderWayFetch:
+    """A ``fetch_and_op`` of JAX arrays between start and finish."""
+
+    __slots__ = ("_arguments", "_fetched", "_roots")
+
+    def __init__(self, fetching: TracedFetching, here: Any, arrived: Any, roots: Any, fetched: Any) -> None:
+        self._arguments: Any = (fetching, here, arrived)
+        self._roots, self._fetched = roots, fetched
+
+    def finish(self) -> Any:
+        """Combine the values; return what the leaves fetched, and beside it roots that are not written to. Collective.
+
+        Variables are written to, so that their roots need not be returned.
+        """
+        written = hasattr(self._roots, "value") and hasattr(self._fetched, "value")
+        if self._arguments is not None:
+            (fetching, *values), self._arguments = self._arguments, None
+            given = (getattr(array, "value", array) for array in (self._roots, self._fetched))
+            fetched, roots = fetching.complete(*values, *given)
+            if written:
+                self._roots[...], self._fetched[...] = roots, fetched
+            else:
+                self._roots, self._fetched = roots, fetched
+        return self._fetched if written else (self._fetched, self._roots)

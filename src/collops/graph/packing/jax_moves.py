@@ -10,15 +10,26 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from collops.graph.packing.index import Index
 
-__all__ = ["combined", "mover", "taken"]
+__all__ = ["combined", "fetched", "mover", "taken"]
 
 _UPDATES = {"replace": "set", "sum": "add", "prod": "multiply", "min": "min", "max": "max"}
 _TRUTHS = {"land": "min", "lor": "max", "lxor": "add"}
 _OF_BOOLEANS = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}
 _IN_BOUNDS = "promise_in_bounds"
+_ONE_BY_ONE: dict[str, Callable[[Any, Any], Any]] = {
+    "replace": lambda old, new: new,
+    "sum": jnp.add,
+    "prod": jnp.multiply,
+    "min": jnp.minimum,
+    "max": jnp.maximum,
+    "land": jnp.logical_and,
+    "lor": jnp.logical_or,
+    "lxor": jnp.logical_xor,
+}
 
 
 def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Any:
@@ -50,6 +61,51 @@ def combined(array: Any, index: Index, values: Any, op: str) -> Any:
     run = _run(index)
     place = array.at[index.points if run is None else run]
     return getattr(place, _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
+
+
+def fetched(array: Any, index: Index, values: Any, op: str) -> tuple[Any, Any]:
+    """Return what was at an index just before each of the values was combined, and the array after all of them."""
+    combine, size = _ONE_BY_ONE[op], array.shape[0]
+    # All of it is replaced. On ranks that have nothing at the index it depends on the array and the values, too: where
+    # derivatives of what is sent are taken, they must be on all ranks.
+    before = jnp.concatenate([values, array[:0]])
+
+    def turn(array: Any, where: tuple[Any, Any]) -> tuple[Any, Any]:
+        points, positions = where
+        old = array.at[points].get(mode="fill", fill_value=0)
+        given = values.at[positions].get(mode="fill", fill_value=0)
+        new = combine(old, given).astype(array.dtype)
+        return array.at[points].set(new, mode="drop", unique_indices=True), old
+
+    for positions in index.kept("turns", lambda: _turns(index)):
+        # Places that a shorter turn does not need are beyond the array, each a different one.
+        idle = positions >= index.size
+        points = np.where(idle, size + positions, np.append(index.points, 0)[np.where(idle, index.size, positions)])
+        array, old = lax.scan(turn, array, (jnp.asarray(points), jnp.asarray(positions)))
+        flat = old.reshape(positions.size, *values.shape[1:])
+        before = before.at[positions.reshape(-1)].set(flat, mode="drop", unique_indices=True)
+    return before, array
+
+
+def _turns(index: Index) -> list[np.ndarray]:
+    """Return positions by turn, in tables of turns of at most twice the length of each other.
+
+    Each table is one loop of a compiled program, whose size thus grows but with the logarithm of the number of points.
+    Where a turn is short, there are positions beyond the index.
+    """
+    tables: list[list[np.ndarray]] = []
+    for turn in index.rounds:  # which get shorter
+        if not tables or 2 * len(turn) <= len(tables[-1][0]):
+            tables.append([])
+        tables[-1].append(turn)
+    found = []
+    for table in tables:
+        shape = len(table), len(table[0])
+        positions = index.size + np.arange(shape[0] * shape[1]).reshape(shape)
+        for row, turn in zip(positions, table, strict=True):
+            row[: len(turn)] = turn
+        found.append(positions)
+    return found
 
 
 def _combined_truths(array: Any, index: Index, values: Any, op: str) -> Any:

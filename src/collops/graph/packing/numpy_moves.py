@@ -177,13 +177,18 @@ def _assigning(read: Callable[[np.ndarray], np.ndarray], where: Any, flat: bool)
 def _combining(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Move:
     read, combine, ufunc = _reader(source, dtype, width), _combined(op, dtype), _UFUNCS[op]
     if target.affine is not None:
-        view = _viewer(target.affine, dtype, width)
+        view = _reader(target, dtype, width)
+
+        def combine_run(given: np.ndarray, taken: np.ndarray) -> None:
+            run = view(taken)
+            ufunc(run, read(given), out=run)
 
         def combine_view(given: np.ndarray, taken: np.ndarray) -> None:
             box = view(taken)
             ufunc(box, read(given).reshape(box.shape), out=box)
 
-        return combine_view
+        straight = _slices(target) is not None and (source.affine is None or _slices(source) is not None)
+        return combine_run if straight else combine_view
     points, read_old = target.points, _reader(Index(target.points), dtype, width)
 
     def combine_points(given: np.ndarray, taken: np.ndarray) -> None:

@@ -65,7 +65,7 @@ class _Channel(PoolChannel):
 
 
 class _Transfer(Transfer):
-    __slots__ = ("__weakref__", "_channel", "_on_device", "_requests", "_test")
+    __slots__ = ("__weakref__", "_channel", "_on_device", "_requests", "_start", "_test")
 
     def __init__(self, channel: _Channel, outgoing: Any, incoming: Any) -> None:
         self.outgoing = [outgoing]
@@ -81,13 +81,13 @@ class _Transfer(Transfer):
             messages.Send_init([buffer_of(outgoing[start:stop]), byte], rank, tag)
             for rank, start, stop in channel.routes.sends
         ]
-        self._test = mpi().Prequest.Testall
+        self._start, self._test = mpi().Prequest.Startall, mpi().Prequest.Testall
         weakref.finalize(self, _free, self._requests).atexit = False
 
     def post(self) -> None:
         if self._on_device:
             self._channel.engine.synchronize()
-        mpi().Prequest.Startall(self._requests)
+        self._start(self._requests)
 
     def wait(self) -> None:
         if not self._test(self._requests):

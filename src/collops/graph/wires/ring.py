@@ -109,18 +109,20 @@ class RingChannel(Channel):
         packers, stay, unpack = self.packers(motion), motion.move(motion.here, motion.there), unpacker(motion)
         places = [list(zip(packers, outgoing, strict=True)) for outgoing in self.outgoing]
 
+        turn, prepare, send, receive, consume = self.turn, self.prepare, self.send, self.receive, self.consume
+
         def move(source: Any, target: Any) -> None:
-            place, use = self.turn()
-            self.prepare(place, use)
+            place, use = turn()
+            prepare(place, use)
             for pack, outgoing in places[place]:
                 pack(source, outgoing)
-            self.send(place, use)
+            send(place, use)
             if stay is not None:
                 stay(source, target)
-            self.receive(place, use)
+            receive(place, use)
             if unpack is not None:
                 unpack(self.incoming[place], target)
-            self.consume(place, use)
+            consume(place, use)
 
         return move
 

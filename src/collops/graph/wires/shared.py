@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedWire"]
 
 _LINE = 64  # bytes of a cache line: no two ranks write to one
+_LOOKS = 100  # some microseconds
 
 
 class SharedWire(Wire):
@@ -126,7 +127,7 @@ class _Channel(RingChannel):
     def prepare(self, place: int, use: int) -> None:
         for counter in self._read[place]:
             if counter[0] < use - 1:
-                wait_for(self._comm, lambda counter=counter: counter[0] >= use - 1)
+                self._until(counter, use - 1)
 
     def send(self, place: int, use: int) -> None:
         self._sync()
@@ -136,13 +137,20 @@ class _Channel(RingChannel):
     def receive(self, place: int, use: int) -> None:
         for counter in self._come[place]:
             if counter[0] < use:
-                wait_for(self._comm, lambda counter=counter: counter[0] >= use)
+                self._until(counter, use)
         self._sync()
 
     def consume(self, place: int, use: int) -> None:
         self._sync()
         for counter in self._done[place]:
             counter[0] = use
+
+    def _until(self, counter: memoryview, least: int) -> None:
+        """Return when a counter has come so far; most often that is before a wait with a deadline would have begun."""
+        for _ in range(_LOOKS):
+            if counter[0] >= least:
+                return
+        wait_for(self._comm, lambda: counter[0] >= least)
 
     def free(self) -> None:
         self._comm.barrier()  # nobody writes any more

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Motion", "Routes", "Transfer", "Wire", "unpacker", "wait_for"]
 
+_LOOKS = 20  # before a wait begins that costs more than most small messages take
+
 
 class Routes(NamedTuple):
     """Who sends which part of one buffer to whom, and fills which part of the other.
@@ -253,5 +255,7 @@ def wait_for(comm: Communicator, test: Any) -> None:
     CommunicationTimeout
         When the deadline passes.
     """
-    if not test():
-        comm.wait(_Condition(test), "star forest")
+    for _ in range(_LOOKS):
+        if test():
+            return
+    comm.wait(_Condition(test), "star forest")
