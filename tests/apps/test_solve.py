@@ -81,6 +81,36 @@ def test_pictures_are_drawn_for_any_system(tmp_path):
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("symmetry", "field", "method"),
+    [
+        ("symmetric", "real", "cg"),
+        ("symmetric", "pattern", "cg"),
+        ("hermitian", "complex", "cg"),
+        ("symmetric", "complex", "lsqr"),
+        ("skew-symmetric", "integer", "lsqr"),
+        ("general", "real", "lsqr"),
+    ],
+)
+def test_kinds_of_files_choose_the_method(tmp_path, symmetry, field, method):
+    A = np.array([[3.0, 1.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 0.0]])  # its last row is empty
+    if field == "complex":
+        A = A * (1 + 2j)
+    if symmetry != "general":
+        A = {"hermitian": A + A.conj().T, "symmetric": A + A.T, "skew-symmetric": A - A.T}[symmetry]
+    if field == "pattern":
+        A = (A != 0).astype(float)
+    path = tmp_path / "a.mtx"
+    mmwrite(path, sp.coo_array(A.astype(int) if field == "integer" else A), field=field, symmetry=symmetry)
+    options = Options(matrix=str(path))
+    system = problem._system(options, 2, "rows")
+    np.testing.assert_array_equal(system.matrix.toarray(), A)
+    facts = problem._facts(system, "rows")
+    assert facts["complex"] is (field == "complex")
+    assert problem._method(options, facts) == method
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_mesh_is_solved(comm, folder):
     outcome = run(Options(points=120, out=str(folder / "out"), tol=1e-10, partition="rows"), comm, Quiet())
@@ -130,12 +160,34 @@ def test_least_squares_and_metis(comm, folder):
     assert outcome.numbers["partition"] == "metis"
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_the_error_of_a_complex_solution(comm, folder):
+    rows = np.diag(np.linspace(2, 3, 8)) + 1j * (np.eye(8, k=1) - np.eye(8, k=-1))  # Hermitian
+    path = written(comm, folder / "a.mtx", sp.coo_array(rows))
+    found = run(Options(matrix=path, iterations=1, out=str(folder / "out")), comm, Quiet()).numbers
+    assert found["method"] == "cg"
+    # One step of steepest descent towards ones.
+    b = rows @ np.ones(8)
+    x = b * (np.vdot(b, b) / np.vdot(b, rows @ b))
+    assert found["relative_error"] == pytest.approx(np.linalg.norm(x - 1) / np.sqrt(8), rel=1e-9)
+
+
 def test_what_cannot_be_solved(comm, folder):
     skew = written(comm, folder / "skew.mtx", sp.coo_array(np.array([[1.0, 2.0], [0.0, 1.0]])))
     with pytest.raises(InputError, match="needs a symmetric matrix"):
         run(Options(matrix=skew, method="cg", out=str(folder / "out")), comm, Quiet())
     data = written(comm, folder / "b.mtx", np.ones((3, 1)))
     with pytest.raises(InputError, match="but the matrix has 2 rows"):
+        run(Options(matrix=skew, rhs=data, out=str(folder / "out")), comm, Quiet())
+    nan = written(comm, folder / "nan.mtx", sp.coo_array(np.diag([1.0, np.nan])))
+    wrong = written(comm, folder / "c.mtx", np.array([[1.0], [np.inf]]))
+    for path, given in ((nan, {}), (wrong, {"matrix": skew, "rhs": wrong})):
+        with pytest.raises(InputError, match=f"{Path(path).name} has values that are infinite or no numbers"):
+            run(Options(**({"matrix": path} | given), out=str(folder / "out")), comm, Quiet())
+    if comm.rank == 0:  # it would fill the memory as an array
+        (folder / "b.mtx").write_text("%%MatrixMarket matrix coordinate real general\n999999 999999 1\n1 1 1.0\n")
+    comm.barrier()
+    with pytest.raises(InputError, match=r"has the shape \(999999, 999999\), but the matrix has 2 rows"):
         run(Options(matrix=skew, rhs=data, out=str(folder / "out")), comm, Quiet())
     with pytest.raises(InputError, match="does not exist"):
         Options(matrix="nothing.mtx").check()

@@ -101,6 +101,8 @@ def test_wrong_use(comm):
         scatter.forward(np.zeros(5), np.zeros(2))
     with pytest.raises(LayoutError, match="shape"):
         scatter.forward(collops.zeros(layout, comm=comm), np.zeros(3))
+    with pytest.raises(UnsupportedTypeError, match="no array"):
+        scatter.forward(collops.zeros(layout, comm=comm), [0.0, 0.0])
     if comm.size > 1:
         same = Layout.replicated(5, comm.size)
         back = IndexScatter(same, [0], 1, [0], comm=comm)

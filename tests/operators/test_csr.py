@@ -109,6 +109,11 @@ def test_matrix_market(comm, tmp_path):
     x = collops.from_global(np.arange(10.0), op.domain, comm=comm)
     np.testing.assert_array_equal(op.forward(x).gather(), A @ np.arange(10.0))
     np.testing.assert_array_equal(op.diagonal().gather(), A.tocsr().diagonal())
+    if comm.rank == 0:
+        mmwrite(path, A.toarray(), symmetry="symmetric")  # an array, of which the file has one triangle
+    comm.barrier()
+    whole = CSRMatrix.from_matrix_market(path, comm=comm, wire="own")
+    np.testing.assert_array_equal(whole.forward(x).gather(), A @ np.arange(10.0))
     with pytest.raises(InputError, match="cannot read"):
         CSRMatrix.from_matrix_market(path + "nothing", comm=comm)
     if comm.rank == 0:
@@ -140,6 +145,10 @@ def test_wrong_use(comm):
     with pytest.raises(LayoutError, match="layout of one axis"):
         CSRMatrix.from_global(matrix(4, 4, "f8"), columns=Layout.split(5, comm.size), comm=comm)
     if comm.size > 1:
+        copies = Layout.replicated(4, comm.size)
+        for ends in ({"rows": copies}, {"columns": copies}):
+            with pytest.raises(LayoutError, match="must be split over all ranks"):
+                CSRMatrix.from_global(matrix(4, 4, "f8"), comm=comm, **ends)
         with pytest.raises(LayoutError, match="equally many columns"):
             CSRMatrix(matrix(2, 3 + comm.rank, "f8"), comm=comm)
 

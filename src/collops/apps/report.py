@@ -207,7 +207,8 @@ def best_relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Commu
 
 
 def _dots(comm: Communicator | None, *pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    own = np.array([np.vdot(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs])
+    wide = np.result_type(np.float64, *(array.dtype for pair in pairs for array in pair))
+    own = np.array([np.vdot(a.astype(wide), b.astype(wide)).real for a, b in pairs])
     return own if comm is None else comm.allreduce(own)
 
 

@@ -271,10 +271,10 @@ def _flat(array: Any, end: End, what: str) -> Any:
         if array.layout is not end:
             raise LayoutError(f"{what} has the layout {end}, but this array has {array.layout}")
         array = array.local_array
-    elif array.shape != (end,):
-        raise LayoutError(f"{what} has the shape ({end},), but this array has {tuple(array.shape)}")
     else:
         array = engine_of(array).adopt(array)
+        if array.shape != (end,):
+            raise LayoutError(f"{what} has the shape ({end},), but this array has {tuple(array.shape)}")
     if array.ndim == 1:
         return array  # which the forest sees to be contiguous
     if not array.flags.c_contiguous:

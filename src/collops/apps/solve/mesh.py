@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Mesh(NamedTuple):
     tetrahedra : int
     """
 
-    matrix: object
+    matrix: Any
     points: np.ndarray
     solution: np.ndarray
     tetrahedra: int

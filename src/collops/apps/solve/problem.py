@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,17 +126,23 @@ def _system(options: Options, ranks: int, partition: str) -> System:
     else:
         matrix, points, truth = sparse.csr_array(read_matrix(options.matrix)), None, None
         name = Path(options.matrix).name
-    matrix = sparse.csr_array(matrix)
     rows, columns = matrix.shape
     if not rows or not columns:
         raise InputError(f"{options.matrix} has {rows} rows and {columns} columns: there is nothing to solve")
+    _check_finite(matrix.data, options.matrix)
     if options.rhs is not None:
         data = _read_rhs(options.rhs, rows)
+        _check_finite(data, options.rhs)
     else:
         truth = np.ones(columns) if truth is None else truth
         data = _with_noise(matrix @ truth, options)
     ordered = partition_rows(matrix, ranks, partition) if rows == columns else None
     return System(matrix, data, truth, points, ordered, name)
+
+
+def _check_finite(values: np.ndarray, path: str | None) -> None:
+    if not np.isfinite(values).all():
+        raise InputError(f"{path} has values that are infinite or no numbers (NaN): there is no solution")
 
 
 def _with_noise(data: np.ndarray, options: Options) -> np.ndarray:
@@ -145,13 +152,12 @@ def _with_noise(data: np.ndarray, options: Options) -> np.ndarray:
 
 
 def _read_rhs(path: str, rows: int) -> np.ndarray:
-    if Path(path).suffix.lower() == ".npy":
-        data = np.array(open_npy(Path(path)))
-    else:
-        data = read_matrix(path).toarray()
-    if data.size != rows or data.dtype.kind not in "biufc":
+    data = open_npy(Path(path)) if Path(path).suffix.lower() == ".npy" else read_matrix(path)
+    if math.prod(data.shape) != rows:
         raise InputError(f"{path} has the shape {data.shape}, but the matrix has {rows} rows")
-    return data.reshape(-1)
+    if data.dtype.kind not in "biufc":
+        raise InputError(f"{path} has values of type {data.dtype}, which are no numbers")
+    return np.array(data if isinstance(data, np.ndarray) else data.toarray()).reshape(-1)
 
 
 def _facts(system: System, ordering: str) -> dict[str, Any]:

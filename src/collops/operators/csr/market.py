@@ -33,7 +33,7 @@ def read_matrix(path: str | Path) -> Any:
 
     try:
         _check_text(Path(path))
-        _check_size(Path(path), *io.mminfo(path)[:4])
+        _check_size(Path(path), *io.mminfo(path))
         found = io.mmread(path)
     except InputError:
         raise
@@ -62,9 +62,11 @@ def _check_text(path: Path) -> None:
                 raise InputError(f"{path} is no Matrix Market file: it has other characters than numbers are made of")
 
 
-def _check_size(path: Path, rows: int, columns: int, entries: int, form: str) -> None:
+def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, _: str, symmetry: str) -> None:
     """Refuse a file whose first lines promise more than it can hold, before memory is asked for."""
     fewest = 4 if form == "coordinate" else 2  # bytes of the line of an entry: two indices or a value, and the ends
+    if form == "array" and symmetry != "general":
+        entries = rows * (rows - 1) // 2  # without the other triangle, which the file leaves out
     held = os.stat(path).st_size if path.suffix not in (".gz", ".bz2") else None
     if held is not None and entries * fewest > held + fewest:
         raise InputError(f"{path} promises {entries} entries but has {held} bytes: it is truncated or damaged")

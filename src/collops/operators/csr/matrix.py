@@ -55,7 +55,7 @@ class CSRMatrix(LinearOperator):
     Raises
     ------
     LayoutError
-        On every rank, if the local matrices have different numbers of columns, or `columns` does not fit.
+        On every rank, if the local matrices have different numbers of columns, or `columns` does not fit or has copies.
 
     Notes
     -----
@@ -94,7 +94,7 @@ class CSRMatrix(LinearOperator):
                 )
             matrix = sparse.csr_array(local)
             if columns is not None:
-                _check_columns(columns, matrix.shape[1], comm)
+                _check_split(columns, "columns", matrix.shape[1], comm)
         except REFUSALS as problem:
             error = problem
         comm.check(error)
@@ -278,18 +278,17 @@ class CSRMatrix(LinearOperator):
 def _rows_of(rows: Any, count: int, comm: Communicator) -> Layout:
     if rows is None:
         return Layout.split(count, comm.size)
-    if not isinstance(rows, Layout) or rows.ndim != 1 or rows.ranks != comm.size or rows.size != count:
-        raise LayoutError(f"the rows need a layout of one axis, {count} elements and {comm.size} ranks, not {rows!r}")
+    _check_split(rows, "rows", count, comm)
     return rows
 
 
-def _check_columns(columns: Layout, count: int, comm: Communicator) -> None:
-    if not isinstance(columns, Layout) or columns.ndim != 1 or columns.ranks != comm.size or columns.size != count:
+def _check_split(layout: Any, what: str, count: int, comm: Communicator) -> None:
+    if not isinstance(layout, Layout) or layout.ndim != 1 or layout.ranks != comm.size or layout.size != count:
         raise LayoutError(
-            f"the columns need a layout of one axis, {count} elements and {comm.size} ranks, not {columns}"
+            f"the {what} need a layout of one axis, {count} elements and {comm.size} ranks, not {layout!r}"
         )
-    if columns.is_replicated and comm.size > 1:
-        raise LayoutError("the columns must be split over the ranks; for a replicated vector use VStack")
+    if len(layout.sizes[0]) != comm.size:
+        raise LayoutError(f"the {what} must be split over all ranks, with no copies, unlike {layout}")
 
 
 def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:
