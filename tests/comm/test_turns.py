@@ -88,6 +88,15 @@ def test_one_refusal_after_another(comm):
     assert in_step(comm)
 
 
+def test_an_error_that_leaves_a_group_does_not_wait_for_its_messages(own):
+    with pytest.raises(ZeroDivisionError), own.group():
+        own.recv(np.zeros(3), (own.rank + 1) % own.size)
+        raise ZeroDivisionError("mine")
+    for call in (own.barrier, lambda: own.send(np.zeros(3), (own.rank - 1) % own.size)):
+        with pytest.raises(CommunicationError, match="any more, since a group was left by ZeroDivisionError: mine"):
+            call()
+
+
 def test_who_leaves_a_call_has_not_done_its_part(own):
     """What a rank that ends tells the others; it may end by ``sys.exit`` in a handler of signals, while it waits."""
     turns = own._turns

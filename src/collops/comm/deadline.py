@@ -251,6 +251,12 @@ class Watch:
         self._settle(error)
         raise error
 
+    def leave_behind(self, messages: Sequence[Any], why: str) -> None:
+        """Send nothing any more, since messages that others may send or wait for are not waited for."""
+        self._abandoned += messages
+        self.failure = why
+        self.turns.forget()
+
     def _settle(self, failure: Exception | None) -> None:
         """Go on after an incident, or not."""
         if failure is not None:

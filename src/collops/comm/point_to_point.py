@@ -62,7 +62,8 @@ class PointToPoint(Ranks):
         """Merge the calls inside: NCCL launches them at once, and no send waits for its receive.
 
         Inside, arrays must be contiguous, and results are there when the group ends. NCCL has no reductions of
-        booleans, 16-bit integers and logical operations inside.
+        booleans, 16-bit integers and logical operations inside. An error that leaves the group does not wait for what
+        has been started; nothing can be sent any more then.
         """
         if self._pending is not None:
             raise CommunicationError("groups cannot be nested")
@@ -72,10 +73,14 @@ class PointToPoint(Ranks):
                 if self._device is not None:
                     stack.enter_context(self._device.group())
                 yield
+        except BaseException as error:
+            if pending and self._watch is not None:
+                self._watch.leave_behind(pending, f"a group was left by {type(error).__name__}: {error}")
+            raise
         finally:
             self._pending = None
-            for message in pending:
-                message.wait()
+        for message in pending:
+            message.wait()
 
     def _receive(self, engine: Engine, sends: list[tuple[int, Any]], out: Any, source: int, tag: int) -> Any:
         landing = out if out.flags.c_contiguous else engine.xp.empty(out.shape, out.dtype)

@@ -113,7 +113,12 @@ class Ranks:
 
         Everything that can be refused must have been.
         """
-        wire = self._host if engine is None or engine is _HOST else self._wire(engine)
+        if engine is None or engine is _HOST:
+            wire = self._host
+        else:
+            wire = self._wire(engine)
+            if not engine.keeps:
+                return wire  # no turn: programs are traced anew where shapes change, which not all ranks' shapes do
         turns = self._turns
         if turns is not None:
             if turns.attention:
