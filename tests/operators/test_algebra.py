@@ -131,6 +131,8 @@ def test_numbers_do_not_change_the_precision(comm):
 
 def test_operators_of_several_communicators_do_not_meet(comm):
     other = comm.split(0)
+    if other is comm:
+        pytest.skip("a program of one rank without MPI has one communicator")
     a, b = Identity(3, comm=comm), Identity(3, comm=other)
     for meet in (
         lambda: a + b,

@@ -17,12 +17,17 @@ __all__ = ["Moved", "OnCopies", "Relabelled", "Translated", "between", "brought"
 
 
 def communicator(base_comm: Any) -> Communicator:
-    """Return the communicator of an mpi4py one; the world for ``None``. Collective when first called with it."""
+    """Return the communicator of an mpi4py one; the world for ``None``. Collective when first called with it.
+
+    A communicator of all ranks in their order, such as that of a process grid, is the world: what is made on either
+    meets without a thought in PyLops-MPI's programs.
+    """
     if base_comm is None:
         return collops.world()
     from mpi4py import MPI
 
-    return collops.world() if base_comm == MPI.COMM_WORLD else collops.from_mpi4py(base_comm)
+    alike = MPI.Comm.Compare(base_comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
+    return collops.world() if alike else collops.from_mpi4py(base_comm)
 
 
 def relabelled(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
