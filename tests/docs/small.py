@@ -27,7 +27,9 @@ _PICTURES = (
     "collops.apps.solve.job.draw",
     "collops.bench.report.write_plots",
 )
-# What makes a command small, by a pattern in it; all that fit are appended, and the last value of an option counts.
+# What makes a command small, by a pattern in it; all that fit are appended. What a page says itself stays as it is,
+# but for what takes long: there the last value counts.
+_LONG = {"--iterations", "--minutes", "--only", "-nx", "-ny"}
 _SMALLER = {
     r"^lsm": "--iterations 2",
     r"^lsm(?!.*--survey)": "--nx 31 --nz 21 --shots 2 --receivers 9 --samples 101",
@@ -138,7 +140,11 @@ def _run(words: str, folder: Path) -> int:
         (folder / "docs").mkdir()
         for name in ("README.md", "docs/scaling.md"):
             shutil.copy(ROOT / name, folder / name)
-    smaller = [more for pattern, more in _SMALLER.items() if re.search(pattern, words)]
+    arguments = shlex.split(words)
+    for more in (more for pattern, more in _SMALLER.items() if re.search(pattern, words)):
+        for option, value in re.findall(r"(-\S+)(?: ([^-]\S*))?", more):
+            if option in _LONG or option not in arguments:
+                arguments += [option, value] if value else [option]
     with pytest.raises(SystemExit) as left:
-        main(shlex.split(" ".join([words, *smaller])))
+        main(arguments)
     return int(left.value.code or 0)

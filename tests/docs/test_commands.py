@@ -114,7 +114,7 @@ TABLE = [
     (r"COLLOPS_ENGINE=cupy mpiexec -n 4 python program\.py", is_not_run, "needs GPUs; tests/gpu has CuPy's arrays"),
     (rf"{LAUNCHER}collops (?!bench jax|.*nccl_graphs).*", runs_small, "tests/cli has the commands on several ranks"),
     (rf"{LAUNCHER}collops .*nccl_graphs.*", is_understood, "needs GPUs; tests/gpu has this variant"),
-    (r"collops bench jax", is_understood, "needs a native library that may not be there; tests/jax has it"),
+    (r"collops bench jax( --ranks \d+)?", is_understood, "needs a native library; tests/jax has it"),
     (r"make [\w=]+( MPI=system)?", is_a_target, "needs a network, and takes minutes"),
     (r"srun --kill-on-bad-exit=1", is_not_run, "an option of Slurm's"),
     (r"pip install .*", installs_what_there_is, "needs a network"),
