@@ -69,6 +69,7 @@ def test_another_job_does_not_go_on(comm, folder, monkeypatch):
         ({"resume": True}, "--resume is about checkpoints"),
         ({"checkpoint": ""}, "--checkpoint must name a folder"),
         ({"out": ""}, "--out must name a folder"),
+        ({"checkpoint": "a/../b", "out": "b"}, "a folder of their own"),
         ({"checkpoint": "a", "every": "soon"}, "every must be"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from collops.apps.lsm.survey import shots_of
 from collops.apps.noise import with_noise
 from collops.apps.outputs import Field, atomic, check_writable, prepare_folder, write_result
-from collops.apps.report import TimeSplit, versions
+from collops.apps.report import TimeSplit, best_relative_error, relative_error, versions
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
@@ -70,6 +70,21 @@ def test_every_rank_writes_its_own_rows(comm, folder, rows, monkeypatch):
         assert group.attrs["answer"] == answer
         assert os.listdir(folder) == ["a.zarr"]
         comm.barrier()
+
+
+def test_errors_count_amplitudes_but_not_the_scale_of_an_adjoint(comm):
+    truth, across = np.array([3.0, 4.0, 0.0]), np.array([-4.0, 3.0, 0.0])
+    found = 2 * (truth + across)
+    assert relative_error(found, truth, comm) == pytest.approx(np.sqrt(5))
+    assert best_relative_error(found, truth, comm) == pytest.approx(np.sqrt(0.5))
+    # What ranks have is weighed together: that of the first one alone would ask for another scale.
+    own = found if comm.rank == 0 else truth
+    scale = (2 + comm.size - 1) / (8 + comm.size - 1)
+    expected = np.linalg.norm(np.concatenate([scale * found - truth] + [(scale - 1) * truth] * (comm.size - 1)))
+    whole = best_relative_error(own, truth, comm)
+    assert whole == pytest.approx(expected / (5 * np.sqrt(comm.size)))
+    assert relative_error(found, None, comm) is best_relative_error(found, None, comm) is None
+    assert relative_error(found, np.zeros(3), comm) is best_relative_error(np.zeros(3), truth, comm) is None
 
 
 @pytest.mark.serial

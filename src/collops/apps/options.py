@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collops.errors import InputError
@@ -101,6 +102,9 @@ class JobOptions:
             for name, given in (("every", self.every is not None), ("resume", self.resume)):
                 if given:
                     raise InputError(f"--{name} is about checkpoints: name their folder with --checkpoint")
+        elif Path(self.checkpoint).resolve() == Path(self.out).resolve():
+            # Later runs would take the results for things that are not theirs.
+            raise InputError("--checkpoint and --out name one folder: give checkpoints a folder of their own")
         if self.every is not None:
             from collops.solvers.agenda import Every
 

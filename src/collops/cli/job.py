@@ -20,6 +20,7 @@ from collops.cli.console import Progress, console, show
 from collops.cli.errors import guarded, report
 from collops.cli.launch import launch, started
 from collops.errors import InputError
+from collops.profile.settings import check_environment
 
 if TYPE_CHECKING:
     from collops.apps.job import Job
@@ -72,6 +73,7 @@ def with_world(
             if ranks is not None and ranks < 1:
                 raise InputError(f"--ranks must be at least 1, not {ranks}")
             _check_transport(transport)
+            check_environment()
             if check is not None:
                 check()
             launcher = started()

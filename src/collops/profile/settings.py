@@ -11,7 +11,7 @@ from collops.errors import CollopsError, InputError
 from collops.profile import recording
 from collops.profile.communicator import Comm
 
-__all__ = ["Settings", "report_on", "start"]
+__all__ = ["Settings", "check_environment", "report_on", "start"]
 
 _HELP = "a list, separated by commas, of: 1 (report at exit), nvtx, json=PATH, trace=PATH; or 0"
 
@@ -112,6 +112,19 @@ def start() -> None:
         atexit.register(_say, problem)
 
 
+def check_environment() -> None:
+    """Raise what is wrong with ``COLLOPS_PROFILE``, which an import does not.
+
+    Raises
+    ------
+    InputError
+        If it has something that means nothing.
+    """
+    if _refused:
+        atexit.unregister(_say)
+        raise _refused[0]
+
+
 def _say(problem: InputError) -> None:
     sys.stderr.write(f"collops: nothing was recorded: {problem}\n")
 
@@ -137,9 +150,7 @@ def report_on(comm: Comm) -> None:
     >>> from collops import profile
     >>> profile.report_on(collops.world())  # what COLLOPS_PROFILE reports at the end compares all ranks
     """
-    if _refused:
-        atexit.unregister(_say)
-        raise _refused[0]
+    check_environment()
     if _exit and _exit[0].comm is None:
         _exit[0].comm = comm
         # Exit functions run in reverse order: register anew, to run before those that close what `comm` needs.
