@@ -6,6 +6,7 @@ rank its own failures.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import sys
@@ -133,3 +134,14 @@ def pytest_collection_modifyitems(config, items) -> None:
 def comm():
     """The world: all ranks that run this suite."""
     return collops.world()
+
+
+@pytest.fixture
+def jax_double(comm):
+    """JAX with 64-bit numbers, and what its messages need."""
+    import jax
+
+    if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
+        pytest.skip("messages of JAX arrays need the native library")
+    with jax.enable_x64(True):
+        yield

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import numpy as np
 import pytest
 
@@ -14,15 +11,8 @@ from collops.graph import IndexScatter
 from collops.operators.csr import CSRMatrix
 from tests.operators.test_csr import matrix
 
+pytestmark = pytest.mark.usefixtures("jax_double")
 jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-
-@pytest.fixture(autouse=True)
-def double(comm):
-    if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
-        pytest.skip("messages of JAX arrays need the native library")
-    with jax.enable_x64(True):
-        yield
 
 
 def vectors(comm, op, dtype):

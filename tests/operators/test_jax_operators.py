@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -12,17 +9,10 @@ import scipy.sparse
 import collops
 from collops import operators as ops
 
+pytestmark = pytest.mark.usefixtures("jax_double")
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 jnp = jax.numpy
 MATRIX = np.random.default_rng(1).standard_normal((6, 4))
-
-
-@pytest.fixture(autouse=True)
-def double(comm):
-    if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
-        pytest.skip("messages of JAX arrays need the native library")
-    with jax.enable_x64(True):
-        yield
 
 
 CASES = {

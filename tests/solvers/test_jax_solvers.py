@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import numpy as np
 import pytest
 
@@ -12,16 +9,9 @@ import collops
 from collops.operators import FirstDerivative, Identity, Laplacian, StackedVStack, VStack
 from collops.solvers import cg, cgls, fista, ista, lsqr
 
+pytestmark = pytest.mark.usefixtures("jax_double")
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 jnp = jax.numpy
-
-
-@pytest.fixture(autouse=True)
-def double(comm):
-    if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
-        pytest.skip("messages of JAX arrays need the native library")
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from collops.solvers.driver import solve
 from collops.solvers.method import DOUBLE_PRECISION, Row, Test, first_passed, not_finite
 from collops.solvers.problem import (
     agreed,
-    check_number,
     check_problem,
-    precision_of,
+    checked_limits,
     starting_point,
     takes_part,
     working_dtype,
@@ -227,11 +226,5 @@ def cg(
     check_problem(A, y, x0, niter)
     if A.domain is not A.range:
         raise LayoutError(f"cg needs an operator with one layout on both sides, not {A!r}; cgls takes any")
-    method = CG(
-        damp=check_number("damp", damp),
-        tol=check_number("tol", tol),
-        precision=precision_of(A, y, x0),
-        rtol=check_number("rtol", rtol),
-        enough=check_number("rtol1", rtol1) and rtol1 * float(y.norm()),
-    )
+    method = CG(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
     return solve(method, A, y, x0, niter=niter, **run)

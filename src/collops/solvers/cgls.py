@@ -15,9 +15,8 @@ from collops.solvers.driver import solve
 from collops.solvers.method import DOUBLE_PRECISION, Row, Test, first_passed, not_finite, over
 from collops.solvers.problem import (
     agreed,
-    check_number,
     check_problem,
-    precision_of,
+    checked_limits,
     starting_point,
     takes_part,
     working_dtype,
@@ -337,11 +336,5 @@ def cgls(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter)
-    method = CGLS(
-        damp=check_number("damp", damp),
-        tol=check_number("tol", tol),
-        precision=precision_of(A, y, x0),
-        rtol=check_number("rtol", rtol),
-        enough=check_number("rtol1", rtol1) and rtol1 * float(y.norm()),
-    )
+    method = CGLS(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
     return solve(method, A, y, x0, niter=niter, **run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -19,9 +19,9 @@ __all__ = [
     "check_count",
     "check_number",
     "check_problem",
+    "checked_limits",
     "group_of",
     "is_traced",
-    "precision_of",
     "real_dtype",
     "starting_point",
     "takes_part",
@@ -124,9 +124,28 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
     return np.result_type(dtype, np.float32)
 
 
-def precision_of(operator: LinearOperator, data: Any, x0: Any) -> float:
-    """Return the relative size of rounding errors of a solver's squared norms."""
-    return float(np.finfo(real_dtype(working_dtype(operator, data, x0))).eps)
+class Limits(TypedDict):
+    """What CG and CGLS are made with: the damping, and where they end."""
+
+    damp: float
+    tol: float
+    precision: float
+    rtol: float
+    enough: float
+
+
+def checked_limits(
+    operator: LinearOperator, data: Any, x0: Any, damp: float, tol: float, rtol: float, rtol1: float
+) -> Limits:
+    """Return what CG and CGLS are made with. Collective if `rtol1` is not 0."""
+    return {
+        "damp": check_number("damp", damp),
+        "tol": check_number("tol", tol),
+        # The relative size of rounding errors of squared norms.
+        "precision": float(np.finfo(real_dtype(working_dtype(operator, data, x0))).eps),
+        "rtol": check_number("rtol", rtol),
+        "enough": check_number("rtol1", rtol1) and rtol1 * float(data.norm()),
+    }
 
 
 def agreed(array: Any) -> Any:
