@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-import collops
+from collops.errors import InputError
 
 pytestmark = pytest.mark.gpu
 jax = pytest.importorskip("jax")
@@ -20,10 +20,10 @@ cj = pytest.importorskip("collops.jax")
 cases = pytest.importorskip("tests.jax.cases")
 checks = pytest.importorskip("tests.jax.checks")
 
-if collops.world().size > 1:
-    if os.environ.get("COLLOPS_JAX_RANKS_ON_GPUS") != "1":
-        pytest.skip("JAX arrays on GPUs are not sent between ranks yet", allow_module_level=True)
+try:
     cj.use_local_device()
+except InputError as error:  # pytest's own world has used the GPUs
+    pytest.skip(f"JAX needs one GPU for each rank: {error}", allow_module_level=True)
 if jax.default_backend() != "gpu":
     pytest.skip("JAX has no GPU", allow_module_level=True)
 

@@ -7,9 +7,8 @@ import ctypes
 
 import pytest
 
-import collops.jax as cj
 from collops.errors import InputError, TransportError
-from collops.jax import devices, drivers, native
+from collops.jax import drivers, native, wires
 
 
 @pytest.mark.serial
@@ -32,15 +31,12 @@ def test_other_libraries_are_refused(tmp_path, monkeypatch):
         load()
 
 
-def test_gpus_of_several_ranks_are_refused_together(comm, monkeypatch):
+def test_a_rank_without_a_gpu_is_refused_by_all(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("one rank")
-    if comm.rank == comm.size - 1:
-        monkeypatch.setenv("COLLOPS_JAX_RANKS_ON_GPUS", "1")  # on this rank alone
-    else:
-        monkeypatch.delenv("COLLOPS_JAX_RANKS_ON_GPUS", raising=False)
-    with pytest.raises(TransportError, match="cannot be sent between ranks yet"):
-        devices.device_wire(comm)
+    monkeypatch.setattr(wires, "has_devices", lambda: comm.rank < comm.size - 1)
+    with pytest.raises(TransportError, match=f"none on rank {comm.size - 1}"):
+        wires._made(comm)
 
 
 class Cuda:
@@ -52,10 +48,6 @@ class Cuda:
     def cuInit(self, _):
         return 0
 
-    def cuDeviceGetCount(self, count):
-        count._obj.value = len(self.buses)
-        return 0
-
     def cuDeviceGet(self, handle, number):
         handle._obj.value = 100 + number.value
         return 0 if number.value < len(self.buses) else 101
@@ -64,23 +56,6 @@ class Cuda:
         assert length.value == ctypes.sizeof(name)
         name.value = self.buses[handle.value - 100].encode()
         return 0
-
-
-@pytest.mark.parametrize(("shown", "chosen"), [(["0:1", "0:2", "0:3"], 2), (["0:3"], 0), ([], 2)])
-@pytest.mark.serial
-def test_local_device(monkeypatch, shown, chosen):
-    """The third rank of a node takes its third GPU, or the only one that its launcher shows it."""
-    import jax
-    from jax.extend import backend
-
-    options = {}
-    monkeypatch.setattr(drivers, "_cuda", lambda: Cuda(shown))
-    monkeypatch.setattr(backend, "backends_are_initialized", lambda: False, raising=False)
-    monkeypatch.setattr(jax.config, "update", options.__setitem__)
-    monkeypatch.setattr(devices, "world", lambda: type("Third", (), {"local_size": 3, "local_rank": 2}))
-    cj.use_local_device()
-    monkeypatch.undo()
-    assert options == {"jax_cuda_visible_devices": str(chosen), "jax_rocm_visible_devices": str(chosen)}
 
 
 @pytest.mark.serial

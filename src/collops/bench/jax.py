@@ -1,8 +1,8 @@
 """What a collective costs inside a compiled JAX program: one in a call of its own, and each of many in one call.
 
-On hosts every rank is a process, and the peer is mpi4jax. On GPUs one process drives all devices by ``shard_map``, and
-the peer is JAX's own ``lax.psum``. An elementwise program of the same size says what a call costs without a
-collective. Every call is waited for. Values are small integers, so that sums have one right answer.
+Ranks have a core or a GPU each, and the peer is mpi4jax. One process on a machine with GPUs drives all of them by
+``shard_map``, and the peer is JAX's own ``lax.psum``. An elementwise program of the same size says what a call costs
+without a collective. Every call is waited for. Values are small integers, so that sums have one right answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collops.bench.record import Measurement, check
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["measure"]
 
 _MANY = 20
-_SIZES = (8, 8192, 1 << 20, 64 << 20)
+_SIZES = (8, 8192, 1 << 20, 64 << 20, 1 << 30)
 
 
 def measure(context: Context) -> Iterator[Measurement]:
@@ -32,20 +33,31 @@ def measure(context: Context) -> Iterator[Measurement]:
     import jax
 
     on_devices = jax.default_backend() == "gpu"
-    if on_devices and context.comm.size > 1:
-        raise InputError("on GPUs, collops bench jax runs in one process, which uses all of them: leave out --ranks")
     plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=9, seconds=0.05, most_calls=1000)
     sizes = _SIZES[:2] if context.options.quick else (_SIZES if on_devices else _SIZES[:3])
-    reductions, place, missing = _of_devices() if on_devices else _of_ranks(context)
-    peer = "lax.psum" if on_devices else "mpi4jax"
-    parties = len(jax.local_devices()) if on_devices else context.comm.size
+    mapped = on_devices and context.comm.size == 1
+    programs = _of_devices() if mapped else _of_ranks(context)
     for size in sizes:
         for many in (1, _MANY):
-            yield _measure(context, plan, size, many, reductions, place, parties, missing, peer)
+            yield _measure(context, plan, size, many, programs)
+    if mapped and importlib.util.find_spec("cupy") is not None:
+        from collops.bench.jax_table import table
+
+        yield from table(context)
 
 
-def _of_ranks(context: Context) -> tuple[dict[str, Any], Callable[[Any], Any], dict[str, str]]:
-    """Return how each program reduces and compiles, how an array gets to its place, and what is missing."""
+@dataclass(frozen=True)
+class _Programs:
+    """What is compared: how each reduces and compiles, how an array gets to its place, and what is missing."""
+
+    parties: int
+    place: Callable[[Any], Any]
+    reductions: dict[str, Any]
+    peer: str
+    missing: dict[str, str]
+
+
+def _of_ranks(context: Context) -> _Programs:
     import jax
 
     import collops.jax as cj
@@ -55,15 +67,17 @@ def _of_ranks(context: Context) -> tuple[dict[str, Any], Callable[[Any], Any], d
         "collops": (lambda x: cj.allreduce(x, comm=comm), cj.jit),
         "collops in jax.jit": (lambda x: cj.allreduce(x, comm=comm), jax.jit),
     }
+    missing = {}
     reason = _obstacle() if context.options.peer else "not asked for"
     reasons = [reason for reason in comm.allgather_metadata(reason) if reason is not None]
     if reasons:
-        return reductions, lambda x: x, {"mpi4jax": reasons[0]}
-    import mpi4jax
-    from mpi4py import MPI
+        missing["mpi4jax"] = reasons[0]
+    else:
+        import mpi4jax
+        from mpi4py import MPI
 
-    reductions["mpi4jax"] = (lambda x: mpi4jax.allreduce(x, op=MPI.SUM), jax.jit)
-    return reductions, lambda x: x, {}
+        reductions["mpi4jax"] = (lambda x: mpi4jax.allreduce(x, op=MPI.SUM), jax.jit)
+    return _Programs(comm.size, jax.device_put, reductions, "mpi4jax", missing)
 
 
 def _obstacle() -> str | None:
@@ -77,55 +91,32 @@ def _obstacle() -> str | None:
     return None
 
 
-def _of_devices() -> tuple[dict[str, Any], Callable[[Any], Any], dict[str, str]]:
+def _of_devices() -> _Programs:
     import jax
-    import numpy as np
 
     import collops.jax as cj
+    from collops.bench.jax_devices import Mesh
 
-    devices = jax.local_devices()
-    mesh = jax.sharding.Mesh(np.array(devices), "devices")
-    spec = jax.sharding.PartitionSpec("devices")
-    joined = cj.clique(devices)
-
-    def mapped(compile: Any) -> Any:
-        def wrap(function: Any) -> Any:
-            return compile(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
-
-        return wrap
-
-    def spread(x: Any) -> Any:
-        return jax.device_put(np.stack([x] * len(devices)), jax.sharding.NamedSharding(mesh, spec))
-
+    mesh = Mesh(jax.local_devices())
     reductions = {
-        "collops": (lambda x: cj.allreduce(x, comm=joined), mapped(cj.jit)),
-        "lax.psum": (lambda x: jax.lax.psum(x, "devices"), mapped(jax.jit)),
+        "collops": (mesh.allreduce, lambda function: cj.jit(mesh.mapped(function))),
+        "lax.psum": (mesh.psum, lambda function: jax.jit(mesh.mapped(function))),
     }
-    return reductions, spread, {}
+    return _Programs(mesh.size, mesh.spread, reductions, "lax.psum", {})
 
 
-def _measure(
-    context: Context,
-    plan: Plan,
-    size: int,
-    many: int,
-    reductions: dict[str, Any],
-    place: Callable[[Any], Any],
-    parties: int,
-    missing: dict[str, str],
-    peer: str,
-) -> Measurement:
+def _measure(context: Context, plan: Plan, size: int, many: int, compared: _Programs) -> Measurement:
     import jax
     import numpy as np
 
-    x = place((np.arange(size // 4) % 8).astype(np.float32))
+    x = compared.place((np.arange(size // 4) % 8).astype(np.float32))
     programs: dict[str, Callable[[], Any]] = {}
     checks = []
-    for name, (reduce, compile) in reductions.items():
+    for name, (reduce, compile) in compared.reductions.items():
 
         def chain(x: Any, reduce: Any = reduce) -> Any:
             for _ in range(many):
-                x = reduce(x) * np.float32(1 / parties)
+                x = reduce(x) * np.float32(1 / compared.parties)
             return x
 
         compiled = compile(chain)
@@ -137,10 +128,10 @@ def _measure(
     timings = interleave(programs, context.comm, context.engine, plan)
     return Measurement(
         "one allreduce in a call" if many == 1 else f"{many} allreduces in a call",
-        {"bytes": size, "allreduces": many, "parties": parties},
+        {"bytes": size, "allreduces": many, "parties": compared.parties},
         timings,
-        missing,
+        compared.missing,
         ours="collops",
-        peer=peer if peer in timings else None,
+        peer=compared.peer if compared.peer in timings else None,
         checks=checks,
     )

@@ -69,6 +69,8 @@ class Benchmark:
         Imported when the benchmark runs; its function ``measure(context)`` yields measurements.
     device_bytes, host_bytes : int
         What a rank needs of a device's or a host's memory: with less, ``collops bench all`` runs it small.
+    own_device : bool
+        Whether each rank is to see its own GPU alone.
 
     Examples
     --------
@@ -82,6 +84,7 @@ class Benchmark:
     module: str
     device_bytes: int = 0
     host_bytes: int = 0
+    own_device: bool = False
 
     def measure(self, context: Context) -> Iterator[Measurement]:
         """Yield one measurement after the other. Collective."""
@@ -109,7 +112,7 @@ BENCHMARKS = {
         Benchmark(
             "starforest", "Star forests and sparse products on every wire.", "collops.bench.starforest", 12 * _GIB, _GIB
         ),
-        Benchmark("jax", "Collectives inside compiled JAX programs.", "collops.bench.jax", 2 * _GIB, _GIB // 4),
+        Benchmark("jax", "Collectives inside compiled JAX programs.", "collops.bench.jax", 12 * _GIB, _GIB // 4, True),
         Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi", 24 * _GIB, _GIB),
         Benchmark("halos", "A halo exchange by messages and by every wire.", "collops.bench.halos"),
         Benchmark(

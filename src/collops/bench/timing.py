@@ -26,6 +26,7 @@ CLOCKS = {
     "host": "host clock around the same batch, but only until the last call has returned: what a call costs "
     "the program, although the device may still be at work",
     "device": "events on the device's stream around the same batch, over the calls in it",
+    "first": "host clock around the very first call, with what it compiles and connects",
     "whole": "host clock around a whole long solve, set-up included, over its iterations",
 }
 """What the clocks of a :class:`Timing` measure."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,10 +33,11 @@ _File = Annotated[
 _NoPeer = Annotated[bool, typer.Option("--no-peer", help="Leave the peer out.")]
 
 
-def _add(name: str, summary: str) -> None:
+def _add(benchmark: Benchmark) -> None:
     """Add the command of one benchmark; they differ in nothing but their name."""
+    name = benchmark.name
 
-    @application.command(name, help=summary)
+    @application.command(name, help=benchmark.summary)
     def command(
         *,
         ranks: Ranks = None,
@@ -54,8 +54,15 @@ def _add(name: str, summary: str) -> None:
             options = Options(quick=quick, peer=not no_peer, transport=transport)
             _measure(comm, name, engine, options, json)
 
-        command = f"collops bench {name}"
-        with_world(command, body, ranks=ranks, transport=transport, debug=debug, check=lambda: check_engine(engine))
+        with_world(
+            f"collops bench {name}",
+            body,
+            ranks=ranks,
+            transport=transport,
+            debug=debug,
+            check=lambda: check_engine(engine),
+            own_device=benchmark.own_device,
+        )
 
 
 def _measure(comm: Communicator, name: str, engine: str, options: Any, path: Path | None) -> None:
@@ -138,13 +145,13 @@ def plot(
     raise typer.Exit(guarded("collops bench plot", here, debug=debug))
 
 
-def _add_all(add: Callable[[str, str], None]) -> None:
+def _add_all() -> None:
     from collops.bench.registry import BENCHMARKS
 
     benchmarks: dict[str, Benchmark] = BENCHMARKS
     for benchmark in benchmarks.values():
-        add(benchmark.name, benchmark.summary)
+        _add(benchmark)
 
 
 application.command("all")(bench_all)
-_add_all(_add)
+_add_all()

@@ -44,6 +44,7 @@ def with_world(
     transport: str,
     debug: bool,
     check: Callable[[], None] | None = None,
+    own_device: bool = False,
 ) -> None:
     """Run `body` on every rank of the world, which is started first if need be, and exit.
 
@@ -61,6 +62,8 @@ def with_world(
         Whether errors show their traceback.
     check : callable, optional
         Raises what is wrong with the options; called before anything is started, and on every rank.
+    own_device : bool
+        Whether each rank is to see its own GPU alone, as JAX needs it.
 
     Raises
     ------
@@ -83,7 +86,10 @@ def with_world(
                     report(command, f"a rank died of {name}, which ended the others")
                 return code
             from collops.comm import world
+            from collops.comm.own_device import show_own_device
 
+            if own_device:
+                show_own_device()
             comm = world(transport)
             if launcher is not None and launcher.ranks not in (None, comm.size):
                 raise InputError(

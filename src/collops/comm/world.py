@@ -26,7 +26,7 @@ from collops.comm.threads import limit_blas
 from collops.comm.transport import Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
 
-__all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "load_mpi", "world"]
+__all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "load_mpi", "place_on_node", "world"]
 
 _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
 _LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
@@ -174,6 +174,17 @@ def device_count() -> int:
         return cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError:
         return 0
+
+
+def place_on_node() -> tuple[int, int]:
+    """Return rank and size of this process among those of its node, before there is a communicator. Collective."""
+    mpi, _ = load_mpi()
+    if mpi is None:
+        return 0, 1
+    control = _duplicate(mpi, mpi.COMM_WORLD)
+    place = _node(mpi, control)
+    control.Free()
+    return place
 
 
 def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:

@@ -19,7 +19,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from collops.comm import Communicator, world
+from collops.comm import Communicator
+from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
 from collops.jax import drivers, native
 
@@ -59,19 +60,21 @@ class Clique:
 
 
 def use_local_device() -> None:
-    """Give this rank the GPU of its number on its node, and JAX no other. Call it before JAX is first used.
+    """Give this rank the GPU of its number on its node, and hide the others from it. Collective.
 
-    JAX would else take all GPUs, and most of their memory, on every rank. Without GPUs it does nothing.
+    Call it before anything uses a GPU: before :func:`collops.world`, CuPy and JAX. JAX would else take all GPUs, and
+    most of their memory, on every rank. Not needed where the launcher shows each rank its own GPU; without GPUs, or
+    with one rank on a node, it does nothing.
 
     Raises
     ------
     InputError
-        If JAX has begun to use its devices already.
+        If JAX, or CUDA with several GPUs, is in use already.
 
     Examples
     --------
     >>> import collops.jax
-    >>> collops.jax.use_local_device()  # before anything else of JAX  # doctest: +SKIP
+    >>> collops.jax.use_local_device()  # before collops.world()  # doctest: +SKIP
     """
     from jax.extend import backend
 
@@ -80,12 +83,7 @@ def use_local_device() -> None:
         from jax._src.xla_bridge import backends_are_initialized as initialized
     if initialized():
         raise InputError("collops.jax.use_local_device() has to be called before JAX makes its first array")
-    comm = world()
-    if comm.local_size > 1:
-        # A launcher may show each rank its own GPU alone, which has the number 0 then.
-        shown = drivers.devices_shown()
-        for option in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
-            jax.config.update(option, str(comm.local_rank % shown if shown else comm.local_rank))
+    show_own_device()
 
 
 def clique(devices: Sequence[Any] | None = None) -> Clique:
@@ -127,8 +125,7 @@ def device_wire(comm: Communicator) -> int:
     Raises
     ------
     TransportError
-        If two ranks have the same GPU, or NCCL cannot join them. Several ranks are refused unless
-        ``COLLOPS_JAX_RANKS_ON_GPUS=1``: XLA's programs on them did not come to an end when that was tried.
+        If two ranks have the same GPU, or NCCL cannot join them.
     """
     if comm.size == 1:
         return clique_wire(clique(jax.local_devices()[:1]))
@@ -143,7 +140,8 @@ def device_wire(comm: Communicator) -> int:
     known = comm.allgather_metadata(mine)
     if len({place for place, _ in known}) < comm.size:
         raise TransportError(
-            "each rank needs a GPU of its own: call collops.jax.use_local_device() before JAX makes its first array"
+            "each rank needs a GPU of its own: call collops.jax.use_local_device() before collops.world(), "
+            "or let the launcher set CUDA_VISIBLE_DEVICES"
         )
     nccl, joined = _nccl(), ctypes.c_void_p()
     # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program.
@@ -158,11 +156,6 @@ def device_wire(comm: Communicator) -> int:
 
 def _ready(device: int, rank: int) -> list[Any]:
     """Return where this rank's GPU is, and on rank 0 the name under which NCCL lets the ranks meet."""
-    if os.environ.get("COLLOPS_JAX_RANKS_ON_GPUS") != "1":
-        raise TransportError(
-            "JAX arrays on GPUs cannot be sent between ranks yet: use one process with all GPUs of a host, "
-            "comm=collops.jax.clique() inside shard_map, or the cupy engine"
-        )
     nccl, identity = _nccl(), _UniqueId()
     if rank == 0:
         _succeeded(nccl.ncclGetUniqueId(ctypes.byref(identity)), "ncclGetUniqueId")
@@ -191,7 +184,8 @@ def _connect_pairs(nccl: ctypes.CDLL, joined: ctypes.c_void_p, rank: int, size: 
     NCCL connects two ranks at their first message. That takes the hosts of both, which must not wait for each other
     while one of them holds back what the other's device waits for; here nothing else is under way.
     """
-    scratch = jnp.zeros(2 * size, jnp.uint8).block_until_ready()
+    with jax.ensure_compile_time_eval():  # a wire may be wanted first while a program is traced
+        scratch = jnp.zeros(2 * size, jnp.uint8).block_until_ready()
     begin, stream, one = scratch.unsafe_buffer_pointer(), ctypes.c_void_p(), ctypes.c_size_t(1)
 
     def at(place: int) -> ctypes.c_void_p:

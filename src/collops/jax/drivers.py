@@ -11,22 +11,12 @@ import jax
 
 from collops.errors import TransportError
 
-__all__ = ["bus_of", "current", "devices_shown", "is_rocm", "wait_for_device"]
+__all__ = ["bus_of", "current", "is_rocm", "wait_for_device"]
 
 
 def is_rocm() -> bool:
     """Whether JAX's GPUs are AMD's."""
     return "rocm" in jax.local_devices()[0].client.platform_version.lower()
-
-
-def devices_shown() -> int:
-    """Return how many GPUs CUDA shows to this process; 0 where there is no CUDA. JAX need not have started."""
-    count = ctypes.c_int()
-    try:
-        cuda = _cuda()
-    except OSError:  # no such library
-        return 0
-    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
 def bus_of(device: int) -> str:

@@ -96,7 +96,7 @@ def wire_of(comm: Any = None) -> Wire:
     InputError
         If `comm` is none of them, or the native library is missing.
     TransportError
-        If MPI may not be called from XLA's threads.
+        If MPI may not be called from XLA's threads, or JAX has GPUs on some ranks only.
     """
     if comm is None:
         comm = world()
@@ -115,7 +115,11 @@ def _made(comm: Communicator | Clique) -> Wire:
         number = clique_wire(comm)
         return Wire(None, comm.size, {"cuda": number, "rocm": number})
     numbers = {"cpu": _host_wire(comm)}
-    if has_devices():
+    with_devices = comm.allgather_metadata(has_devices())
+    if len(set(with_devices)) > 1:
+        without = with_devices.index(False)
+        raise TransportError(f"JAX has a GPU on other ranks and none on rank {without}: start at most one rank per GPU")
+    if with_devices[0]:
         numbers["cuda"] = numbers["rocm"] = device_wire(comm)
     return Wire(comm.rank, comm.size, numbers)
 

@@ -1,0 +1,76 @@
+"""Each rank of a node is shown its own GPU alone, as long as nothing uses GPUs yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from collops.comm import own_device
+from collops.errors import InputError
+
+pytestmark = pytest.mark.serial
+
+
+class Cuda:
+    """Plays a driver that shows `count` GPUs to this process, or has not been started."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def cuDeviceGetCount(self, count):
+        if self.count is None:
+            return 3
+        count._obj.value = self.count
+        return 0
+
+
+@pytest.fixture
+def rank_of_node(monkeypatch):
+    """Return what plays the launcher and the driver of a rank."""
+
+    def forget(name):
+        monkeypatch.setenv(name, "")  # so that what the test leaves is undone
+        monkeypatch.delenv(name)
+
+    def play(rank, size, in_use=None, shown=None):
+        for names in own_device._PLACES:
+            for name in names:
+                forget(name)
+        monkeypatch.setattr(own_device, "place_on_node", lambda: (rank, size))
+        monkeypatch.setattr(own_device, "_cuda", lambda: Cuda(in_use))
+        for name in own_device._SHOWN:
+            forget(name)
+        if shown is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("shown", "chosen"), [(None, "2"), ("4,5,6,7", "6"), ("GPU-1,GPU-2", "GPU-1"), ("3", "3")], ids=str
+)
+def test_the_third_of_four(rank_of_node, shown, chosen):
+    rank_of_node(2, 4, shown=shown)
+    own_device.show_own_device()
+    assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == chosen
+    assert own_device.os.environ["HIP_VISIBLE_DEVICES"] == "2"
+
+
+def test_the_launcher_is_asked_before_mpi(rank_of_node, monkeypatch):
+    rank_of_node(0, 1)
+    monkeypatch.setenv("MPI_LOCALRANKID", "1")
+    monkeypatch.setenv("MPI_LOCALNRANKS", "2")
+    own_device.show_own_device()
+    assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+@pytest.mark.parametrize(("size", "in_use"), [(1, None), (1, 4), (4, 1)])
+def test_nothing_to_do(rank_of_node, size, in_use):
+    rank_of_node(0, size, in_use=in_use, shown="0,1")
+    own_device.show_own_device()
+    assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_too_late(rank_of_node):
+    rank_of_node(0, 4, in_use=4)
+    with pytest.raises(InputError, match=r"uses CUDA already, with 4 GPUs.*before collops.world"):
+        own_device.show_own_device()
