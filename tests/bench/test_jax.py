@@ -29,8 +29,10 @@ def test_jax_without_its_peer(comm, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     found = list(BENCHMARKS["jax"].measure(Context(comm, engine("numpy"), Options(quick=True))))
     sys.modules.pop("mpi4jax", None)
-    assert [measurement.parameters["allreduces"] for measurement in found] == [1, 2]
-    for measurement in found:
+    *reductions, cgls = found
+    assert [measurement.parameters["allreduces"] for measurement in reductions] == [1, 2]
+    assert set(cgls.timings) == {"collops on jax", "collops on numpy"} and cgls.peer == "collops on numpy"
+    for measurement in reductions:
         assert set(measurement.timings) == {"collops", "collops in jax.jit", "elementwise"}
         assert measurement.missing == {"mpi4jax": "mpi4jax does not load: no libmpi.so.40"}
         assert measurement.peer is None

@@ -21,6 +21,7 @@ import numpy as np
 from collops.array.dtypes import real_of
 from collops.array.layout import Layout
 from collops.backend import Engine
+from collops.backend import engine as find_engine
 from collops.errors import InputError, UnsupportedTypeError
 
 __all__ = ["child_seed", "fill_random"]
@@ -63,6 +64,9 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
     if real.name not in _BITS:
         raise UnsupportedTypeError(f"random numbers are real or complex, not {dtype}")
     xp = engine.xp
+    if xp.empty(0, np.uint64).dtype != np.uint64:
+        # Without its switch for 64 bits, JAX has no words that the hash could be made of.
+        return engine.from_host(fill_random(find_engine("numpy"), layout, rank, dtype, kind, seed))
     state = _mixed(seed & _WORD)
     count = layout.local_size(rank)
     result = xp.empty(count, dtype)

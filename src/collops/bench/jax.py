@@ -1,4 +1,4 @@
-"""What a collective costs inside a compiled JAX program: one in a call of its own, and each of many in one call.
+"""What collectives cost inside compiled JAX programs: one in a call of its own, many in one call, and a solver.
 
 Ranks have a core or a GPU each, and the peer is mpi4jax. One process on a machine with GPUs drives all of them by
 ``shard_map``, and the peer is JAX's own ``lax.psum``. An elementwise program of the same size says what a call costs
@@ -27,7 +27,7 @@ _SIZES = (8, 8192, 1 << 20, 64 << 20, 1 << 30)
 
 
 def measure(context: Context) -> Iterator[Measurement]:
-    """Yield two measurements for each size: a call with one allreduce, and each of twenty in a call."""
+    """Yield two measurements for each size, a call with one allreduce and one with twenty; then one of CGLS."""
     if importlib.util.find_spec("jax") is None:
         raise InputError("collops bench jax needs JAX: install collops[jax] and ./native")
     import jax
@@ -40,7 +40,10 @@ def measure(context: Context) -> Iterator[Measurement]:
     for size in sizes:
         for many in (1, _MANY):
             yield _measure(context, plan, size, many, programs)
-    if mapped and importlib.util.find_spec("cupy") is not None:
+    from collops.bench.jax_cgls import compare_cgls
+
+    yield compare_cgls(context, plan)
+    if mapped:
         from collops.bench.jax_table import table
 
         yield from table(context)

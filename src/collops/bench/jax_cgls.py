@@ -1,56 +1,55 @@
-"""CGLS on JAX, one compiled program, beside the loop of the engine that solvers otherwise run on."""
+"""CGLS on JAX, one compiled program, beside the engine that solvers otherwise run on: on GPUs, its replayed graph."""
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.comm import Communicator
+from collops.array import random
+from collops.backend import engine as find_engine
+from collops.bench.record import Measurement, check
+from collops.bench.timing import Plan, interleave
+from collops.operators import VStack
+from collops.solvers import CGLS, solve
 
-__all__ = ["seconds_of_cgls"]
+if TYPE_CHECKING:
+    from collops.bench.registry import Context
+
+__all__ = ["compare_cgls"]
+
+_ON_DEVICES = (4000, 8000, 100)  # rows, columns, iterations
+_ON_HOSTS = (400, 800, 40)
 
 
-def seconds_of_cgls(
-    comm: Communicator, engine: str, rows: int = 4000, columns: int = 8000, niter: int = 100, repeats: int = 5
-) -> float:
-    """Return the least time of one CGLS of `niter` iterations with a dense matrix on every rank. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    engine : str
-        ``"numpy"``, ``"cupy"`` or ``"jax"``.
-    rows, columns : int
-        Of each rank's matrix, in single precision.
-    niter : int
-        Iterations; none is left out.
-    repeats : int
-        Solutions that are timed, after one that is not.
-    """
-    from collops.array import random
-    from collops.backend import engine as find_engine
-    from collops.operators import VStack
-    from collops.solvers import CGLS, solve
-
-    chosen = find_engine(engine)
+def compare_cgls(context: Context, plan: Plan) -> Measurement:
+    """Time a whole CGLS with a dense matrix in single precision on every rank. Collective."""
+    comm = context.comm
+    rows, columns, niter = _ON_DEVICES if context.engine.memory == "device" else _ON_HOSTS
     values = np.random.default_rng(comm.rank).standard_normal((rows, columns), np.float32)
-    operator = VStack([chosen.from_host(values)], comm)
-    data = random(operator.range, seed=1, dtype=np.float32, comm=comm, engine=engine)
+    programs: dict[str, Callable[[], Any]] = {}
+    solutions, checks = [], []
+    for name in ("jax", context.engine.name):
+        operator = VStack([find_engine(name).from_host(values)], comm)
+        data = random(operator.range, seed=1, dtype=np.float32, comm=comm, engine=name)
 
-    method = CGLS(tol=0.0, precision=0.0)
+        def solution(operator: Any = operator, data: Any = data) -> Any:
+            return solve(CGLS(tol=0.0, precision=0.0), operator, data, niter=niter, progress=False)
 
-    def solution() -> Any:
-        return solve(method, operator, data, niter=niter, progress=False).x
-
-    solution()
-    times = []
-    for _ in range(repeats):
-        comm.barrier()
-        begin = time.perf_counter()
-        x = solution()
-        float(x.norm())
-        times.append(time.perf_counter() - begin)
-    return min(times)
+        result = solution()
+        checks.append(check(comm, f"iterations on {name} that are missing", niter - result.iterations, 0.0))
+        solutions.append(result.x.engine.to_host(result.x.gather()))
+        programs[f"collops on {name}"] = solution
+    error = float(np.abs(solutions[0] - solutions[1]).max() / np.abs(solutions[1]).max())
+    checks.append(check(comm, "solutions on both engines", error, 1e-3))
+    ours, other = programs
+    return Measurement(
+        "a CGLS over VStack",
+        {"rows": rows, "columns": columns, "iterations": niter},
+        interleave(programs, comm, context.engine, plan),
+        {},
+        ours=ours,
+        peer=other,
+        checks=checks,
+    )
