@@ -173,7 +173,8 @@ def _with_token(function: Callable[..., Any]) -> Callable[..., Any]:
 
         operands = [leaves[place] for place in traced]
         program, shapes = jax.make_jaxpr(on_leaves, return_shape=True)(*operands)
-        results = _whole_p.bind(*operands, program=program, name=getattr(function, "__name__", "ordered"))
+        name = getattr(function, "__name__", "ordered")
+        results = _whole_p.bind(*operands, program=versions.lowered(program), name=name)
         result = jax.tree.unflatten(jax.tree.structure(shapes), results)
         return (None if token is None else jnp.zeros(0, bool)), result
 
