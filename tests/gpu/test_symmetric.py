@@ -51,3 +51,14 @@ def test_a_kernel_writes_to_the_neighbour(comm):
 def test_memory_that_no_machine_has(comm):
     with pytest.raises(InputError, match="more than this machine has"):
         comm.symmetric(1 << 45, "int8", engine="cupy")
+
+
+def test_many_in_a_row(comm):
+    """The barrier at the end of one allocation is still on the stream when the next one begins."""
+    for _ in range(40):
+        kept = [comm.symmetric(1 << 24, "float32", engine="cupy", signals=2) for _ in range(3)]
+        for memory in kept:
+            memory.local.fill(1)
+            memory.barrier()
+        for memory in kept:
+            memory.free()

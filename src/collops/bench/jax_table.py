@@ -28,7 +28,7 @@ __all__ = ["table"]
 _ELEMENTS = (10, 500, 2000)
 _DEVICES = 3
 _CALLS = 50
-_ROUNDS = 5
+_ROUNDS = 3
 
 
 def table(context: Context) -> Iterator[Measurement]:

@@ -90,7 +90,9 @@ def _run(
     if first and as_json:
         typer.echo(json.dumps(dataclasses.asdict(tally) | {"passed": tally.passed}, allow_nan=False))
     if not tally.passed:
-        comm.check(CollopsError(f"{len(tally.failures)} cases failed, {len(tally.leaks)} things grew"))
+        details = [f"case {failure.number} ({failure.case})" for failure in tally.failures] + tally.leaks
+        said = f"{len(tally.failures)} cases failed, {len(tally.leaks)} things grew"
+        comm.check(CollopsError(f"{said} with --seed {tally.seed}: {', '.join(details)}"))
 
 
 def _show(tally: Tally, where: Any) -> None:

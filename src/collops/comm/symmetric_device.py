@@ -32,6 +32,7 @@ class DeviceHeap(Symmetric):
         super().__init__(comm, shape, dtype, signals)
         self._library = library = _started_library(comm)
         self._bytes = nbytes_of(shape, dtype)
+        self._wait("symmetric memory before more of it is made")
         self._pointer = self._new(max(self._bytes, 1))
         self._signal_pointer = 0
         try:
@@ -114,11 +115,17 @@ class DeviceHeap(Symmetric):
     def _barrier(self) -> None:
         self._library.bindings.barrier_all_on_stream(self._library.stream())
 
+    def _wait(self, what: str) -> None:
+        """Wait for barriers on the stream: those that NVSHMEM's calls from the host have in them share their counters.
+
+        Every rank has to come to such a barrier, which has no deadline on the device.
+        """
+        self.comm.wait(self._library.event(), what)
+        self._library.synchronize()
+
     def _free(self) -> None:
         self._views.clear()
-        # Every rank has to come to the barrier before, which has no deadline on the device.
-        self.comm.wait(self._library.event(), "symmetric memory being given back")
-        self._library.synchronize()
+        self._wait("symmetric memory being given back")
         if self._signal_pointer:
             self._library.bindings.free(self._signal_pointer)
         self._library.bindings.free(self._pointer)
