@@ -29,7 +29,7 @@ def compare_cgls(context: Context, plan: Plan) -> Measurement:
     rows, columns, niter = _ON_DEVICES if context.engine.memory == "device" else _ON_HOSTS
     values = np.random.default_rng(comm.rank).standard_normal((rows, columns), np.float32)
     programs: dict[str, Callable[[], Any]] = {}
-    solutions, checks = [], []
+    histories, checks = [], []
     for name in ("jax", context.engine.name):
         operator = VStack([find_engine(name).from_host(values)], comm)
         data = random(operator.range, seed=1, dtype=np.float32, comm=comm, engine=name)
@@ -39,10 +39,11 @@ def compare_cgls(context: Context, plan: Plan) -> Measurement:
 
         result = solution()
         checks.append(check(comm, f"iterations on {name} that are missing", niter - result.iterations, 0.0))
-        solutions.append(result.x.engine.to_host(result.x.gather()))
+        histories.append(result.residual_norms)
         programs[f"collops on {name}"] = solution
-    error = float(np.abs(solutions[0] - solutions[1]).max() / np.abs(solutions[1]).max())
-    checks.append(check(comm, "solutions on both engines", error, 1e-3))
+    # Solutions of a square random system differ by rounding far more than what they explain of the data.
+    error = float(np.abs(histories[0] - histories[1]).max() / histories[1][0])
+    checks.append(check(comm, "residuals on both engines", error, 1e-4))
     ours, other = programs
     return Measurement(
         "a CGLS over VStack",

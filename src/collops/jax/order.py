@@ -41,6 +41,7 @@ from jax.interpreters import mlir
 
 from collops.errors import InputError
 from collops.jax import versions
+from collops.jax_engine import lowered
 
 __all__ = ["ORDER", "Jit", "jit"]
 
@@ -174,7 +175,7 @@ def _with_token(function: Callable[..., Any]) -> Callable[..., Any]:
         operands = [leaves[place] for place in traced]
         program, shapes = jax.make_jaxpr(on_leaves, return_shape=True)(*operands)
         name = getattr(function, "__name__", "ordered")
-        results = _whole_p.bind(*operands, program=versions.lowered(program), name=name)
+        results = _whole_p.bind(*operands, program=lowered(program), name=name)
         result = jax.tree.unflatten(jax.tree.structure(shapes), results)
         return (None if token is None else jnp.zeros(0, bool)), result
 

@@ -9,7 +9,6 @@ from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
 from jax._src.interpreters import mlir as _mlir
-from jax._src.interpreters import partial_eval as _partial_eval
 from jaxlib.mlir import ir
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "custom_call",
     "get_runtime_token",
     "is_intermediate",
-    "lowered",
     "set_runtime_token",
 ]
 
@@ -71,17 +69,6 @@ def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name:
     """Lower a call of `jaxpr`, which has `effect`, into a computation that has none: its tokens begin and end here."""
     inner = context.replace(tokens_in=_mlir.TokenSet({effect: _mlir.create_token()}), tokens_out=None)
     return _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
-
-
-def lowered(program: Any) -> Any:
-    """Return a jaxpr as primitives of ours may hold it.
-
-    Since 0.11 JAX replaces some calls, as those of functions with derivatives of their own, before it compiles; it does
-    not look for them in here.
-    """
-    if not getattr(program, "is_high", False):
-        return program
-    return _partial_eval.lower_jaxpr2(program)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def custom_call(

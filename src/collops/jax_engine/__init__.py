@@ -6,6 +6,7 @@ is a pure function. Loaded by :func:`collops.backend.engine` when the engine is 
 """
 
 from collops.jax_engine.engine import JaxEngine
+from collops.jax_engine.lowering import lowered
 from collops.jax_engine.variable import Variable, value_of
 
-__all__ = ["JaxEngine", "Variable", "value_of"]
+__all__ = ["JaxEngine", "Variable", "lowered", "value_of"]

@@ -19,7 +19,7 @@ from jax import core, lax
 
 from collops.array import zeros
 from collops.errors import InputError, UnsupportedTypeError
-from collops.jax_engine import Variable, value_of
+from collops.jax_engine import Variable, lowered, value_of
 from collops.solvers.carried import carried, put_back
 from collops.solvers.method import Method
 from collops.solvers.problem import working_dtype
@@ -148,16 +148,25 @@ def _program(
     _traces += 1
     closed, shapes = jax.make_jaxpr(run, return_shape=True)(data, x0)
     structure = jax.tree.structure(shapes)
-    jit = _jit(data.comm)
-    compiled = jit(lambda constants, leaves: core.eval_jaxpr(closed.jaxpr, constants, *leaves))
+    depends = any(isinstance(constant, core.Tracer) for constant in closed.consts)  # on what is being traced
+    plain = closed if depends else lowered(closed)
+    at_once = _compiled(plain, data.comm)
+    derived = at_once if plain is closed else _compiled(closed, data.comm)
 
     def program(data: Any, x0: Any) -> Any:
-        # What the operator holds would otherwise be copied into the program.
-        return jax.tree.unflatten(structure, compiled(closed.consts, jax.tree.leaves((data, x0))))
+        leaves = jax.tree.leaves((data, x0))
+        chosen = derived if any(isinstance(leaf, core.Tracer) for leaf in leaves) else at_once
+        return jax.tree.unflatten(structure, chosen(leaves))
 
-    if key is not None and not any(isinstance(constant, core.Tracer) for constant in closed.consts):
+    if key is not None and not depends:
         known[key] = program
     return program
+
+
+def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
+    """Return a traced program as a function of its arguments; what the operator holds is not copied into it."""
+    call = _jit(comm)(lambda constants, leaves: core.eval_jaxpr(program.jaxpr, constants, *leaves))
+    return lambda leaves: call(program.consts, leaves)
 
 
 def _jit(comm: Any) -> Callable[..., Any]:
