@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 
+import collops
 from collops.errors import InputError
 
 pytestmark = pytest.mark.gpu
@@ -92,3 +93,22 @@ def test_several_devices_of_one_process(comm):
     np.testing.assert_allclose(highest, np.tile(np.asarray(x).max(0), (n, 1)))
     gradient = jax.grad(lambda x: jnp.sum(program(x)[0] ** 2))(x)
     np.testing.assert_allclose(gradient, 2 * n * expected)
+
+
+def test_a_compiled_solver_and_its_derivative(comm):
+    """Least squares over the ranks' matrices, and how the energy of its solution depends on the data."""
+    matrix = np.random.default_rng(comm.rank).standard_normal((9, 5)).astype(np.float32)
+    whole = np.vstack(comm.allgather_metadata(matrix.tolist()))
+    A = collops.VStack([jnp.asarray(matrix)], comm)
+    data, y = (collops.random(A.range, seed=1, dtype="float32", comm=comm, engine=name) for name in ("numpy", "jax"))
+    inverse = np.linalg.pinv(whole)
+    expected = inverse @ data.gather()
+    found = collops.cgls(A, y, niter=20).x
+    np.testing.assert_allclose(np.asarray(found.gather()), expected, atol=1e-4)
+
+    def energy(y):
+        x = collops.cgls(A, y, niter=20).x
+        return x.vdot(x)
+
+    slope = jax.grad(energy)(y)
+    np.testing.assert_allclose(np.asarray(slope.gather()), 2 * inverse.T @ expected, atol=1e-3)
