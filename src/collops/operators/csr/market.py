@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import inspect
 import os
 import zlib
 from pathlib import Path
@@ -34,7 +35,9 @@ def read_matrix(path: str | Path) -> Any:
     try:
         _check_text(Path(path))
         _check_size(Path(path), *io.mminfo(path))
-        found = io.mmread(path)
+        # SciPy before 1.15 has matrices alone; after that it warns where the kind is left open.
+        arrays = {"spmatrix": False} if "spmatrix" in inspect.signature(io.mmread).parameters else {}
+        found = io.mmread(path, **arrays)
     except InputError:
         raise
     except OSError as problem:
