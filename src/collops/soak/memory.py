@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from collops.backend import Engine
 
@@ -76,8 +77,7 @@ class Watch:
     """Samples of one rank, and whether they grow.
 
     What is kept on purpose (plans, kernels, communicators of groups) has been made after a while; that is the warm-up.
-    Of the samples after it, the least of the last third is compared with the least of the first third: what leaks is
-    never given back, while what the last case held comes and goes.
+    Of the samples after it, the middle one of the last third is compared with the middle one of the first third.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Watch:
         before, after = warm[:third], warm[-third:]
 
         def share(values: list[float], later: list[float]) -> float:
-            low, high = min(values), min(later)
+            low, high = median(values), median(later)
             return (high - low) / low if low else float(high > 0)
 
         found = {
