@@ -139,9 +139,19 @@ def comm():
 @pytest.fixture
 def jax_double(comm):
     """JAX with 64-bit numbers, and what its messages need."""
+    yield from _jax_of(comm, double=True)
+
+
+@pytest.fixture
+def jax_single(comm):
+    """JAX as it comes, without 64-bit numbers, and what its messages need."""
+    yield from _jax_of(comm, double=False)
+
+
+def _jax_of(comm, double):
     import jax
 
     if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
         pytest.skip("messages of JAX arrays need the native library")
-    with jax.enable_x64(True):
+    with jax.enable_x64(double):
         yield

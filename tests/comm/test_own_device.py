@@ -37,7 +37,7 @@ def rank_of_node(monkeypatch):
                 forget(name)
         monkeypatch.setattr(own_device, "place_on_node", lambda: (rank, size))
         monkeypatch.setattr(own_device, "_cuda", lambda: Cuda(in_use))
-        for name in own_device._SHOWN:
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
             forget(name)
         if shown is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
@@ -53,6 +53,20 @@ def test_the_third_of_four(rank_of_node, shown, chosen):
     own_device.show_own_device()
     assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == chosen
     assert own_device.os.environ["HIP_VISIBLE_DEVICES"] == "2"
+
+
+@pytest.mark.parametrize(("shown", "chosen"), [("7", "0"), ("4,5", "0"), ("4,5,6,7", "2")])
+def test_what_rocm_left_is_counted_anew(rank_of_node, monkeypatch, shown, chosen):
+    rank_of_node(2, 4)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", shown)
+    own_device.show_own_device()
+    assert own_device.os.environ["HIP_VISIBLE_DEVICES"] == chosen
+
+
+def test_hidden_gpus_stay_hidden(rank_of_node):
+    rank_of_node(1, 2, shown="")
+    own_device.show_own_device()
+    assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_the_launcher_is_asked_before_mpi(rank_of_node, monkeypatch):

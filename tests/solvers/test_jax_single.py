@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import numpy as np
 import pytest
 
 import collops
 from tests.operators.test_jax_operators import CASES, gathered
 
+pytestmark = pytest.mark.usefixtures("jax_single")
 jax = pytest.importorskip("jax", reason="JAX is not installed")
-
-
-@pytest.fixture(autouse=True)
-def jax_single(comm):
-    if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
-        pytest.skip("messages of JAX arrays need the native library")
-    with jax.enable_x64(False):
-        yield
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform"])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from collops.bench.jax_cgls import compare_cgls
 from collops.bench.record import Measurement, check
 from collops.bench.timing import Plan, interleave
 from collops.errors import InputError
@@ -40,8 +41,6 @@ def measure(context: Context) -> Iterator[Measurement]:
     for size in sizes:
         for many in (1, _MANY):
             yield _measure(context, plan, size, many, programs)
-    from collops.bench.jax_cgls import compare_cgls
-
     yield compare_cgls(context, plan)
     if mapped:
         from collops.bench.jax_table import table

@@ -112,7 +112,14 @@ BENCHMARKS = {
         Benchmark(
             "starforest", "Star forests and sparse products on every wire.", "collops.bench.starforest", 12 * _GIB, _GIB
         ),
-        Benchmark("jax", "Collectives inside compiled JAX programs.", "collops.bench.jax", 12 * _GIB, _GIB // 4, True),
+        Benchmark(
+            "jax",
+            "Collectives inside compiled JAX programs.",
+            "collops.bench.jax",
+            12 * _GIB,
+            _GIB // 4,
+            own_device=True,
+        ),
         Benchmark("jacobi", "Jacobi's method by every programming model.", "collops.bench.jacobi", 24 * _GIB, _GIB),
         Benchmark("halos", "A halo exchange by messages and by every wire.", "collops.bench.halos"),
         Benchmark(

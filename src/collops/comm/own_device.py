@@ -16,13 +16,14 @@ _PLACES = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
 )
-_SHOWN = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+# What a library shows its programs, and what narrows that down before.
+_SHOWN = (("CUDA_VISIBLE_DEVICES", None), ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
 
 
 def show_own_device() -> None:
     """Let CUDA and HIP show this process one GPU, that of its number on its node. Collective.
 
-    Nothing is changed for a rank that has its node to itself, or that its launcher shows one GPU.
+    Nothing is changed for a rank that has its node to itself, is shown one GPU already, or has all hidden from it.
 
     Raises
     ------
@@ -39,9 +40,19 @@ def show_own_device() -> None:
         )
     if count == 1:
         return
-    for name in _SHOWN:
-        known = [each for each in os.environ.get(name, "").split(",") if each]
-        os.environ[name] = known[rank % len(known)] if known else str(rank)
+    for name, before in _SHOWN:
+        shown = _listed(name)
+        if shown is None:
+            left = _listed(before)
+            shown = [str(number) for number in range(rank + 1 if left is None else len(left))]
+        if shown:
+            os.environ[name] = shown[rank % len(shown)]
+
+
+def _listed(name: str | None) -> list[str] | None:
+    """Return the GPUs that an environment variable names; ``None`` where it is not set."""
+    value = None if name is None else os.environ.get(name)
+    return None if value is None else [each for each in value.split(",") if each]
 
 
 def _place() -> tuple[int, int]:
