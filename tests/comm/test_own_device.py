@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from collops.comm import own_device
+from collops.comm.world import place_on_node
 from collops.errors import InputError
-
-pytestmark = pytest.mark.serial
 
 
 class Cuda:
@@ -45,6 +44,11 @@ def rank_of_node(monkeypatch):
     return play
 
 
+def test_places_are_those_of_the_world(comm):
+    assert place_on_node() == (comm.local_rank, comm.local_size)
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("shown", "chosen"), [(None, "2"), ("4,5,6,7", "6"), ("GPU-1,GPU-2", "GPU-1"), ("3", "3")], ids=str
 )
@@ -55,6 +59,7 @@ def test_the_third_of_four(rank_of_node, shown, chosen):
     assert own_device.os.environ["HIP_VISIBLE_DEVICES"] == "2"
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(("shown", "chosen"), [("7", "0"), ("4,5", "0"), ("4,5,6,7", "2")])
 def test_what_rocm_left_is_counted_anew(rank_of_node, monkeypatch, shown, chosen):
     rank_of_node(2, 4)
@@ -63,12 +68,14 @@ def test_what_rocm_left_is_counted_anew(rank_of_node, monkeypatch, shown, chosen
     assert own_device.os.environ["HIP_VISIBLE_DEVICES"] == chosen
 
 
+@pytest.mark.serial
 def test_hidden_gpus_stay_hidden(rank_of_node):
     rank_of_node(1, 2, shown="")
     own_device.show_own_device()
     assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
+@pytest.mark.serial
 def test_the_launcher_is_asked_before_mpi(rank_of_node, monkeypatch):
     rank_of_node(0, 1)
     monkeypatch.setenv("MPI_LOCALRANKID", "1")
@@ -77,6 +84,7 @@ def test_the_launcher_is_asked_before_mpi(rank_of_node, monkeypatch):
     assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == "1"
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(("size", "in_use"), [(1, None), (1, 4), (4, 1)])
 def test_nothing_to_do(rank_of_node, size, in_use):
     rank_of_node(0, size, in_use=in_use, shown="0,1")
@@ -84,6 +92,7 @@ def test_nothing_to_do(rank_of_node, size, in_use):
     assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
+@pytest.mark.serial
 def test_too_late(rank_of_node):
     rank_of_node(0, 4, in_use=4)
     with pytest.raises(InputError, match=r"uses CUDA already, with 4 GPUs.*before collops.world"):

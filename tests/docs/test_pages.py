@@ -11,6 +11,7 @@ import pytest
 
 import collops
 import collops.solvers.proximal
+from collops.bench.reading import read_record
 from collops.bench.report import read_records
 from tests.docs.pages import PAGES, ROOT
 
@@ -134,6 +135,23 @@ def test_the_table_of_jacobi_is_the_record():
         for column, cell in zip(columns, cells.split(" | "), strict=True):
             seconds = column.timings["one rank" if name == "single" else name].wall.median
             assert float(cell.split()[0]) == pytest.approx(1e6 * seconds, rel=5e-3, abs=0.05)
+
+
+def test_the_table_of_jax_is_the_records():
+    one, each = (read_record(measured.RESULTS / f"jax-nvidia-h200-{ranks}.json").measurements for ranks in (1, 2))
+    row = r"^\| (nothing|one|twenty)(.*?)((?: \| [\d.]+ [mµ]s){3}) \|$"
+    rows = re.findall(row, (DOCS / "from-mpi4jax.md").read_text("utf-8"), re.M)
+    assert len(rows) == 5
+    units = {"µs": 1e-6, "ms": 1e-3}
+    sizes = {"8 kB": 8192, "64 MiB": 64 << 20, "1 GiB": 1 << 30}
+    for what, rest, cells in rows:
+        size = next(size for text, size in sizes.items() if text in rest)
+        programs = ("elementwise",) * 3 if what == "nothing" else ("collops", "lax.psum", "collops")
+        for found, program, cell in zip((one, one, each), programs, cells.split(" | ")[1:], strict=True):
+            wanted = {"bytes": size, "allreduces": 20 if what == "twenty" else 1, "parties": 2}
+            seconds = next(m for m in found if m.parameters == wanted).timings[program].wall.median
+            value, unit = cell.split()
+            assert float(value) * units[unit] == pytest.approx(seconds, rel=1e-2)
 
 
 def test_the_drawing_has_every_element_once():

@@ -116,9 +116,10 @@ class DeviceHeap(Symmetric):
         self._library.bindings.barrier_all_on_stream(self._library.stream())
 
     def _wait(self, what: str) -> None:
-        """Wait for barriers on the stream: those that NVSHMEM's calls from the host have in them share their counters.
+        """Wait for what is on the stream, barriers among it, before NVSHMEM is called from the host.
 
-        Every rank has to come to such a barrier, which has no deadline on the device.
+        Such calls have barriers of their own, and all barriers share their counters. On the device they have no
+        deadline, and every rank has to come to them.
         """
         self.comm.wait(self._library.event(), what)
         self._library.synchronize()
