@@ -164,9 +164,8 @@ ffi::Error barrier(Place at, std::int64_t wire, Arguments, Results out) {
 }  // namespace
 }  // namespace collops
 
-// Each handler three times: on hosts; on devices that all run one program, where it may be recorded in a command buffer; and on
-// devices whose ranks have programs of their own. Those may differ, and so would what is recorded ahead of its turn: NCCL
-// connects ranks at the first call of a kind, on the host, which has to come in one order on all of them.
+// Each handler three times: on hosts; on devices; and on devices where it may be recorded in a command buffer, a graph that is
+// launched as a whole. Python chooses: see Wire.handlers in src/collops/jax/wires.py.
 #define COLLOPS_EXPORT extern "C" __attribute__((visibility("default"))) XLA_FFI_Error*
 #define ON_DEVICE(NAME, BINDING, ...)                                                                  \
   static auto* handler =                                                                               \
@@ -187,10 +186,10 @@ ffi::Error barrier(Place at, std::int64_t wire, Arguments, Results out) {
             .release();                                                                                \
     return handler->Call(frame);                                                                       \
   }                                                                                                    \
-  COLLOPS_EXPORT collops_clique_##NAME(XLA_FFI_CallFrame* frame) {                                     \
+  COLLOPS_EXPORT collops_device_##NAME(XLA_FFI_CallFrame* frame) { ON_DEVICE(NAME, BINDING) }          \
+  COLLOPS_EXPORT collops_recorded_##NAME(XLA_FFI_CallFrame* frame) {                                   \
     ON_DEVICE(NAME, BINDING, xla::ffi::Traits::kCmdBufferCompatible)                                   \
-  }                                                                                                    \
-  COLLOPS_EXPORT collops_ranks_##NAME(XLA_FFI_CallFrame* frame) { ON_DEVICE(NAME, BINDING) }
+  }
 #define INTEGER(NAME) .Attr<std::int64_t>(NAME)
 #define INTEGERS(NAME) .Attr<xla::ffi::Span<const std::int64_t>>(NAME)
 #define ARRAYS .RemainingArgs().RemainingRets()

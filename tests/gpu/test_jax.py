@@ -20,6 +20,7 @@ jnp = pytest.importorskip("jax.numpy")
 cj = pytest.importorskip("collops.jax")
 cases = pytest.importorskip("tests.jax.cases")
 checks = pytest.importorskip("tests.jax.checks")
+programs = pytest.importorskip("tests.jax.programs")
 
 try:
     cj.use_local_device()
@@ -27,6 +28,8 @@ except InputError as error:  # pytest's own world has used the GPUs
     pytest.skip(f"JAX needs one GPU for each rank: {error}", allow_module_level=True)
 if jax.default_backend() != "gpu":
     pytest.skip("JAX has no GPU", allow_module_level=True)
+
+PROGRAMS = int(os.environ.get("COLLOPS_RANDOM_PROGRAMS", "12"))  # a multiple of three
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
@@ -67,6 +70,12 @@ def test_order_in_control_flow(comm):
         a, b, c, d = compiled(x)
         expected = [total / comm.size, 2 * comm.size, 1, total / comm.size]
         np.testing.assert_allclose([a[0], b[0], c[0], d[0]], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, 3))
+def test_random_programs_again_and_again(comm, first, jax_double):
+    """XLA runs calls one by one at first, then records them as it goes, each rank others, and replays what it has."""
+    programs.check_programs(comm, range(first, first + 3), cj.jit, calls=5)
 
 
 def test_several_devices_of_one_process(comm):

@@ -8,6 +8,7 @@ registers of all ranks at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,12 +16,36 @@ import jax.numpy as jnp
 import numpy as np
 
 import collops.jax as cj
+from tests.jax.checks import close
 
 SHAPE = (3,)
 REGISTERS = 3
 COLLECTIVES = ("sum", "max", "bcast", "gathered", "scattered", "ring", "alltoall", "exchange")
 NESTS = ("scan", "while", "cond", "jit", "checkpoint", "vmap")
 Step = tuple[Any, ...]
+
+
+def check_programs(comm: Any, seeds: Sequence[int], compile: Callable[..., Any], calls: int) -> None:
+    """Compile programs together, and compare what they do with NumPy's results, on other registers at each call."""
+    made = [random_program(seed) for seed in seeds]
+
+    def all_of_them(registers: Any) -> Any:
+        return [run(comm, steps, own, seed) for steps, own, seed in zip(made, registers, seeds, strict=True)]
+
+    compiled = compile(all_of_them)
+    for call in range(calls):
+        starts = [registers_of(comm.size, seed + call) for seed in seeds]
+        found = compiled([tuple(start[comm.rank]) for start in starts])
+        for steps, start, result in zip(made, starts, found, strict=True):
+            for mine, expected in zip(result, expect(steps, start)[comm.rank], strict=True):
+                close(mine, expected)
+
+
+def registers_of(size: int, seed: int) -> list[list[np.ndarray]]:
+    """Draw the registers of all ranks, indexed by rank and register."""
+    return [
+        [np.random.default_rng([seed, rank, i]).normal(size=SHAPE) for i in range(REGISTERS)] for rank in range(size)
+    ]
 
 
 def random_program(seed: int) -> list[Step]:

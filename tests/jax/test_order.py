@@ -18,27 +18,10 @@ PROGRAMS = int(os.environ.get("COLLOPS_RANDOM_PROGRAMS", "12"))  # 1000 take min
 GROUP = 3  # programs in one compilation
 
 
-def registers_of(size: int, seed: int) -> list[list[np.ndarray]]:
-    return [
-        [np.random.default_rng([seed, rank, i]).normal(size=programs.SHAPE) for i in range(programs.REGISTERS)]
-        for rank in range(size)
-    ]
-
-
 @pytest.mark.parametrize("first", range(0, PROGRAMS, GROUP))
 def test_random_programs(comm, first):
     seeds = [1000 * comm.size + seed for seed in range(first, min(first + GROUP, PROGRAMS))]
-    made = [programs.random_program(seed) for seed in seeds]
-    starts = [registers_of(comm.size, seed) for seed in seeds]
-
-    def all_of_them(registers):
-        return [programs.run(comm, steps, own, seed) for steps, own, seed in zip(made, registers, seeds, strict=True)]
-
-    compiled = (jax.jit if first % 2 else cj.jit)(all_of_them)
-    found = compiled([tuple(start[comm.rank]) for start in starts])
-    for steps, start, result in zip(made, starts, found, strict=True):
-        for mine, expected in zip(result, programs.expect(steps, start)[comm.rank], strict=True):
-            close(mine, expected)
+    programs.check_programs(comm, seeds, jax.jit if first % 2 else cj.jit, calls=2)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -54,7 +37,7 @@ def test_derivatives_of_random_programs(comm, seed):
         return kept + [(nest, linear(inner), n) for nest, inner, n in (s for s in steps if s[0] not in ("do", "while"))]
 
     steps = linear([step for s in range(3) for step in programs.random_program(7 * seed + s)])
-    x, y = (tuple(registers_of(comm.size, number)[comm.rank]) for number in (1, 2))
+    x, y = (tuple(programs.registers_of(comm.size, number)[comm.rank]) for number in (1, 2))
 
     @cj.jit
     def both(x, y):
@@ -123,7 +106,8 @@ def test_no_effect_is_left(comm):
     plain = jax.make_jaxpr(lambda x: cj.allreduce(x, comm=comm))(1.0)
     assert plain.effects
     program = cj.jit(lambda x: cj.allreduce(x, comm=comm))
-    assert not jax.make_jaxpr(program._fast)(None, 1.0).effects
+    assert not jax.make_jaxpr(program._in_turn)(jnp.zeros(0, bool), 1.0).effects
+    assert not jax.make_jaxpr(program._alone)(1.0).effects
 
 
 def test_missing_ranks_become_an_error(comm, monkeypatch):

@@ -2,7 +2,8 @@
 
 Ranks have a core or a GPU each, and the peer is mpi4jax. One process on a machine with GPUs drives all of them by
 ``shard_map``, and the peer is JAX's own ``lax.psum``. An elementwise program of the same size says what a call costs
-without a collective. Every call is waited for. Values are small integers, so that sums have one right answer.
+without a collective. Every call is waited for; on GPUs short ones also run ahead, as in a program that does not look at
+its results. Values are small integers, so that sums have one right answer.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ __all__ = ["measure"]
 
 _MANY = 20
 _SIZES = (8, 8192, 1 << 20, 64 << 20, 1 << 30)
+_SHORT = 8192
 
 
 def measure(context: Context) -> Iterator[Measurement]:
-    """Yield two measurements for each size, a call with one allreduce and one with twenty; then one of CGLS."""
+    """Yield measurements for each size, calls with one allreduce and with twenty; then one of CGLS."""
     if importlib.util.find_spec("jax") is None:
         raise InputError("collops bench jax needs JAX: install collops[jax] and ./native")
     import jax
@@ -39,8 +41,10 @@ def measure(context: Context) -> Iterator[Measurement]:
     mapped = on_devices and context.comm.size == 1
     programs = _of_devices() if mapped else _of_ranks(context)
     for size in sizes:
-        for many in (1, _MANY):
-            yield _measure(context, plan, size, many, programs)
+        yield _measure(context, plan, size, 1, programs)
+        if on_devices and size <= _SHORT:
+            yield _measure(context, plan, size, 1, programs, ahead=True)
+        yield _measure(context, plan, size, _MANY, programs)
     yield compare_cgls(context, plan)
     if mapped:
         from collops.bench.jax_table import table
@@ -107,29 +111,37 @@ def _of_devices() -> _Programs:
     return _Programs(mesh.size, mesh.spread, reductions, "lax.psum", {})
 
 
-def _measure(context: Context, plan: Plan, size: int, many: int, compared: _Programs) -> Measurement:
+def _measure(
+    context: Context, plan: Plan, size: int, many: int, compared: _Programs, *, ahead: bool = False
+) -> Measurement:
     import jax
     import numpy as np
 
     x = compared.place((np.arange(size // 4) % 8).astype(np.float32))
+    mean = np.float32(1 / compared.parties)
     programs: dict[str, Callable[[], Any]] = {}
     checks = []
+
+    def add(name: str, compiled: Any) -> None:
+        programs[name] = lambda: compiled(x) if ahead else compiled(x).block_until_ready()
+
     for name, (reduce, compile) in compared.reductions.items():
 
         def chain(x: Any, reduce: Any = reduce) -> Any:
             for _ in range(many):
-                x = reduce(x) * np.float32(1 / compared.parties)
+                x = reduce(x) * mean
             return x
 
-        compiled = compile(chain)
-        error = float(np.max(np.abs(np.asarray(compiled(x)) - np.asarray(x))))
-        checks.append(check(context.comm, f"{name}: the mean of equal arrays", error, 1e-4))
-        programs[name] = lambda compiled=compiled: compiled(x).block_until_ready()
-    elementwise = jax.jit(lambda x: x * np.float32(0.5) + 1)
-    programs["elementwise"] = lambda: elementwise(x).block_until_ready()
+        compiled = compile(reduce if many == 1 else chain)
+        expected = np.asarray(x) * (compared.parties if many == 1 else 1)
+        error = float(np.max(np.abs(np.asarray(compiled(x)) - expected)))
+        checks.append(check(context.comm, f"{name}: the sum of equal arrays", error, 1e-4))
+        add(name, compiled)
+    add("elementwise", jax.jit(lambda x: x * np.float32(0.5) + 1))
     timings = interleave(programs, context.comm, context.engine, plan)
+    call = "one allreduce in a call" if many == 1 else f"{many} allreduces in a call"
     return Measurement(
-        "one allreduce in a call" if many == 1 else f"{many} allreduces in a call",
+        f"{call}, run ahead" if ahead else call,
         {"bytes": size, "allreduces": many, "parties": compared.parties},
         timings,
         compared.missing,

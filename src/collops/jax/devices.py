@@ -144,8 +144,10 @@ def device_wire(comm: Communicator) -> int:
             "or let the launcher set CUDA_VISIBLE_DEVICES"
         )
     nccl, joined = _nccl(), ctypes.c_void_p()
-    # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program.
+    # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program, and tell
+    # each other the addresses in what XLA records: while one rank records, another may have nothing to record.
     os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
+    os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
     with drivers.current(device):
         identity = _UniqueId.from_buffer_copy(bytes(known[0][1]))
         code = nccl.ncclCommInitRank(ctypes.byref(joined), ctypes.c_int(comm.size), identity, ctypes.c_int(comm.rank))

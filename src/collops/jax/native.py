@@ -37,7 +37,7 @@ _MPI_FUNCTIONS = (
 )
 
 
-_INTERFACE = 1  # of native/src/api.h
+_INTERFACE = 2  # of native/src/api.h
 
 
 @cache
@@ -56,8 +56,8 @@ def library() -> ctypes.CDLL:
     for name in HANDLERS:
         _register(loaded, f"host_{name}", "cpu")
         for platform in ("CUDA", "ROCM"):
-            _register(loaded, f"ranks_{name}", platform)
-            _register(loaded, f"clique_{name}", platform)
+            _register(loaded, f"device_{name}", platform)
+            _register(loaded, f"recorded_{name}", platform)
     return loaded
 
 

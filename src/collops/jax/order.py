@@ -22,8 +22,8 @@ cannot do so here, from the inside out:
 
 JAX pays for an ordered effect at every dispatch: a compiled program that has one is started by Python code instead of
 by JAX's C++ path. :func:`jit` therefore compiles a program whose tokens begin and end inside it, so that it has no
-effect as far as JAX knows, and hands over the token of point 3 as an ordinary array. It is the same token that JAX
-would use: ``jax.jit`` may be used as well and mixed with it at will, each call only takes longer.
+effect as far as JAX knows, and on hosts hands over the token of point 3 as an ordinary array. It is the same token that
+JAX would use: ``jax.jit`` may be used as well and mixed with it at will, each call only takes longer.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Jit:
         functools.update_wrapper(self, function)
         self._function = function
         self._plain = jax.jit(function, **options)
+        self._alone = jax.jit(_without_effect(function), **options)
         shifted = {name: _after_token(name, value) for name, value in options.items()}
-        self._fast = jax.jit(_with_token(function), keep_unused=True, **shifted)
-        self._ordered: bool | None = None  # known when JAX has chosen its devices
+        self._in_turn = jax.jit(_with_token(function), keep_unused=True, **shifted)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiling it first where that has not been done for such arguments."""
@@ -92,12 +92,10 @@ class Jit:
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on values, after every other computation with collectives."""
-        if self._ordered is None:
-            self._ordered = jax.default_backend() == "cpu"
-        if not self._ordered:
-            return self._fast(None, *args, **kwargs)[1]
+        if not _on_hosts():
+            return self._alone(*args, **kwargs)
         token = versions.get_runtime_token(ORDER)
-        token, result = self._fast(_first_token() if token is None else token, *args, **kwargs)
+        token, result = self._in_turn(_first_token() if token is None else token, *args, **kwargs)
         versions.set_runtime_token(ORDER, token)
         return result
 
@@ -146,6 +144,11 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 @functools.cache
+def _on_hosts() -> bool:
+    return jax.default_backend() == "cpu"
+
+
+@functools.cache
 def _first_token() -> Any:
     with jax.ensure_compile_time_eval():  # kept, and so never a tracer
         return jnp.zeros(0, bool)
@@ -159,10 +162,11 @@ def _after_token(name: str, value: Any) -> Any:
     return tuple(position if position < 0 else position + 1 for position in positions)
 
 
-def _with_token(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with a token before its arguments and its result, and with its effect kept inside."""
+def _without_effect(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with its effect kept inside."""
 
-    def inside(token: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
         traced = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tracer)]
 
@@ -176,8 +180,17 @@ def _with_token(function: Callable[..., Any]) -> Callable[..., Any]:
         program, shapes = jax.make_jaxpr(on_leaves, return_shape=True)(*operands)
         name = getattr(function, "__name__", "ordered")
         results = _whole_p.bind(*operands, program=lowered(program), name=name)
-        result = jax.tree.unflatten(jax.tree.structure(shapes), results)
-        return (None if token is None else jnp.zeros(0, bool)), result
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return inside
+
+
+def _with_token(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` without its effect, and with a token before its arguments and its result."""
+    without_effect = _without_effect(function)
+
+    def inside(token: Any, *args: Any, **kwargs: Any) -> Any:
+        return jnp.zeros_like(token), without_effect(*args, **kwargs)
 
     try:
         signature = inspect.signature(function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
@@ -12,6 +13,7 @@ from jax._src.interpreters import mlir as _mlir
 from jaxlib.mlir import ir
 
 __all__ = [
+    "RUNS_BEFORE_RECORDING",
     "Effect",
     "allow_everywhere",
     "at_top_level",
@@ -21,6 +23,9 @@ __all__ = [
     "is_intermediate",
     "set_runtime_token",
 ]
+
+# Whether XLA runs calls one by one before it records them: the first of a kind may need what no recording allows.
+RUNS_BEFORE_RECORDING = jax.__version_info__ >= (0, 11)
 
 Effect = _effects.Effect
 at_top_level = _core.trace_state_clean

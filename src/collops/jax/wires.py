@@ -10,7 +10,7 @@ from collops.comm import Communicator, from_mpi4py, world
 from collops.comm.cores import available_cores
 from collops.comm.deadline import default_timeout
 from collops.errors import InputError, TransportError
-from collops.jax import native
+from collops.jax import native, versions
 from collops.jax.devices import Clique, clique_wire, device_wire, has_devices
 
 __all__ = ["Wire", "wire_of"]
@@ -30,10 +30,11 @@ class Wire:
         Of the wires in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``).
     """
 
-    def __init__(self, rank: int | None, size: int, numbers: dict[str, int]) -> None:
+    def __init__(self, rank: int | None, size: int, numbers: dict[str, int], on_one_node: bool) -> None:
         self._rank = rank
         self.size = size
         self.numbers = numbers
+        self._recorded = on_one_node and versions.RUNS_BEFORE_RECORDING
 
     @property
     def rank(self) -> int:
@@ -71,10 +72,16 @@ class Wire:
         return self.numbers[platform]
 
     def handlers(self, platform: str) -> str:
-        """Return which handlers of the native library are to be called on `platform`."""
+        """Return which handlers of the native library are to be called on `platform`.
+
+        XLA records sequences of calls on GPUs and launches them as a whole, which halves what a short one costs. What
+        is recorded comes ahead of its turn, and the programs of other ranks may differ: while it is recorded, nothing
+        may wait for another rank. NCCL has connected all ranks by then (see :mod:`collops.jax.devices`) and sets up
+        what else it needs in the run before. Between nodes that has not been tried.
+        """
         if platform == "cpu":
             return "host"
-        return "clique" if self._rank is None else "ranks"
+        return "recorded" if self._recorded else "device"
 
     def __repr__(self) -> str:
         return f"<rank {self._rank} of {self.size}>"
@@ -113,7 +120,7 @@ def wire_of(comm: Any = None) -> Wire:
 def _made(comm: Communicator | Clique) -> Wire:
     if isinstance(comm, Clique):
         number = clique_wire(comm)
-        return Wire(None, comm.size, {"cuda": number, "rocm": number})
+        return Wire(None, comm.size, {"cuda": number, "rocm": number}, on_one_node=True)
     numbers = {"cpu": _host_wire(comm)}
     with_devices = comm.allgather_metadata(has_devices())
     if len(set(with_devices)) > 1:
@@ -121,7 +128,7 @@ def _made(comm: Communicator | Clique) -> Wire:
         raise TransportError(f"JAX has a GPU on other ranks and none on rank {without}: start at most one rank per GPU")
     if with_devices[0]:
         numbers["cuda"] = numbers["rocm"] = device_wire(comm)
-    return Wire(comm.rank, comm.size, numbers)
+    return Wire(comm.rank, comm.size, numbers, on_one_node=comm.local_size == comm.size)
 
 
 def _host_wire(comm: Communicator) -> int:
