@@ -88,6 +88,24 @@ def test_several_devices_of_one_process(comm):
     n = len(devices)
     x = jnp.arange(4.0 * n).reshape(n, 4)
 
+    def again(x, _):
+        """Long enough to be recorded, with a branch in it."""
+        x = jax.lax.cond(x[0, 0] < 1e9, lambda: cj.allreduce(x, "avg", comm=joined), lambda: x)
+        for _ in range(3):
+            x = cj.allreduce(x, "avg", comm=joined)
+        return x, None
+
+    branching = cj.jit(
+        jax.shard_map(
+            lambda x: jax.lax.scan(again, x, None, length=5)[0],
+            mesh=mesh,
+            in_specs=spec,
+            out_specs=spec,
+            check_vma=False,
+        )
+    )
+    np.testing.assert_allclose(branching(x), np.tile(np.asarray(x).mean(0), (n, 1)), rtol=1e-6)
+
     def local(x):
         y = cj.allreduce(x, comm=joined)
         z = cj.allgather(x[0], comm=joined)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import collops.jax as cj
-from collops.jax.wires import wire_of
+from collops.jax.wires import Wire, wire_of
 from tests.jax import programs
 from tests.jax.checks import close
 
@@ -108,6 +108,32 @@ def test_no_effect_is_left(comm):
     program = cj.jit(lambda x: cj.allreduce(x, comm=comm))
     assert not jax.make_jaxpr(program._in_turn)(jnp.zeros(0, bool), 1.0).effects
     assert not jax.make_jaxpr(program._alone)(1.0).effects
+
+
+def test_what_is_recorded(comm, monkeypatch):
+    """On GPUs XLA may launch a program's collectives as a whole, but not those in a branch."""
+    found = []
+    plain = Wire.handlers
+    monkeypatch.setattr(Wire, "handlers", lambda wire, *what: found.append(what) or plain(wire, *what))
+
+    def total(x):
+        return cj.allreduce(x, comm=comm)
+
+    def branch(x):
+        return jax.lax.cond(x[0] > 0, jax.jit(total), lambda x: x, x)
+
+    def loop(step):
+        return lambda x: jax.lax.scan(lambda x, _: (step(x), None), x, None, length=2)[0]
+
+    def after_branch(x):
+        return total(jax.lax.cond(x[0] > 0, lambda x: -x, lambda x: x, x))
+
+    for program, expected in ((loop(total), True), (after_branch, True), (branch, False), (loop(branch), False)):
+        cj.jit(program)(jnp.ones(2))
+        assert found == [("cpu", expected)]
+        found.clear()
+    jax.jit(lambda x: total(2 * x))(jnp.ones(2))
+    assert found == [("cpu", False)]
 
 
 def test_missing_ranks_become_an_error(comm, monkeypatch):

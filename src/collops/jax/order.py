@@ -31,6 +31,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ from collops.errors import InputError
 from collops.jax import versions
 from collops.jax_engine import lowered
 
-__all__ = ["ORDER", "Jit", "jit"]
+__all__ = ["ORDER", "Jit", "jit", "recordable"]
 
 
 class Order(versions.Effect):
@@ -61,6 +62,17 @@ class Order(versions.Effect):
 
 ORDER = Order()
 versions.allow_everywhere(Order)
+
+
+_recordable = ContextVar("recordable", default=False)
+
+
+def recordable() -> bool:
+    """Whether XLA may record the collectives of the program that is being lowered, to launch them as a whole on GPUs.
+
+    So it is in programs of :func:`jit` that have no collectives in the branches of a condition.
+    """
+    return _recordable.get()
 
 
 _OPTIONS = {"compiler_options", "donate_argnames", "donate_argnums", "static_argnames", "static_argnums"}
@@ -206,9 +218,16 @@ def _whole_avals(*_: Any, program: Any, name: str) -> Iterable[Any]:
     return program.out_avals
 
 
+def _lower_whole(context: Any, *operands: Any, program: Any, name: str) -> Any:
+    # A branch of what is recorded may hold kernels only, and NCCL adds events to them.
+    before = _recordable.set(not versions.branches(program, ORDER))
+    try:
+        return versions.call_in_order(context, ORDER, operands, program, name)
+    finally:
+        _recordable.reset(before)
+
+
 _whole_p = Primitive("collops_whole_program")
 _whole_p.multiple_results = True
 _whole_p.def_abstract_eval(_whole_avals)
-mlir.register_lowering(
-    _whole_p, lambda context, *operands, program, name: versions.call_in_order(context, ORDER, operands, program, name)
-)
+mlir.register_lowering(_whole_p, _lower_whole)

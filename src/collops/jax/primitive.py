@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from collops.jax import versions
-from collops.jax.order import ORDER, Jit
+from collops.jax.order import ORDER, Jit, recordable
 from collops.jax.wires import Wire
 
 __all__ = ["PLATFORMS", "collective", "like", "linear", "whole"]
@@ -52,7 +52,7 @@ def collective(
         return versions.custom_call(
             context,
             ORDER,
-            f"collops_{wire.handlers(platform)}_{handler}",
+            f"collops_{wire.handlers(platform, recordable())}_{handler}",
             list(values[:count]),
             {"wire": wire.number(platform), **attributes(context.avals_in, wire=wire, **parameters)},
             {0: 0} if in_place and versions.is_intermediate(values[0]) else {},

@@ -17,6 +17,7 @@ __all__ = [
     "Effect",
     "allow_everywhere",
     "at_top_level",
+    "branches",
     "call_in_order",
     "custom_call",
     "get_runtime_token",
@@ -74,6 +75,15 @@ def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name:
     """Lower a call of `jaxpr`, which has `effect`, into a computation that has none: its tokens begin and end here."""
     inner = context.replace(tokens_in=_mlir.TokenSet({effect: _mlir.create_token()}), tokens_out=None)
     return _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
+
+
+def branches(program: Any, effect: Effect) -> bool:
+    """Whether what a program does with `effect` depends on a condition anywhere in it."""
+    return any(
+        (equation.primitive.name == "cond" and effect in equation.effects)
+        or any(branches(inner, effect) for inner in _core.jaxprs_in_params(equation.params))
+        for equation in program.eqns
+    )
 
 
 def custom_call(

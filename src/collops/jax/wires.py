@@ -71,17 +71,17 @@ class Wire:
             )
         return self.numbers[platform]
 
-    def handlers(self, platform: str) -> str:
-        """Return which handlers of the native library are to be called on `platform`.
+    def handlers(self, platform: str, recordable: bool) -> str:
+        """Return which handlers of the native library a program is to call on `platform`.
 
-        XLA records sequences of calls on GPUs and launches them as a whole, which halves what a short one costs. What
-        is recorded comes ahead of its turn, and the programs of other ranks may differ: while it is recorded, nothing
-        may wait for another rank. NCCL has connected all ranks by then (see :mod:`collops.jax.devices`) and sets up
-        what else it needs in the run before. Between nodes that has not been tried.
+        XLA records what is `recordable` on GPUs and launches it as a whole, which halves what a short call costs. It
+        records ahead of what runs, and the programs of other ranks may differ: meanwhile nothing may wait for another
+        rank. NCCL has connected all ranks by then (see :mod:`collops.jax.devices`) and sets up what else it needs in
+        the run before. Between nodes that has not been tried.
         """
         if platform == "cpu":
             return "host"
-        return "recorded" if self._recorded else "device"
+        return "recorded" if recordable and self._recorded else "device"
 
     def __repr__(self) -> str:
         return f"<rank {self._rank} of {self.size}>"
