@@ -90,3 +90,28 @@ def test_can_be_captured():
         stream.synchronize()
     expected = host.adjoint_local(host.forward_local(np.full(image.size, 2, "f4")))
     np.testing.assert_allclose(back.get(), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(3, 5, (37, 23), 131), (17, 101, (100, 60), 130), (1, 2, (5, 6), 70_000)])
+def test_the_same_bits_in_every_run(monkeypatch, shape, dtype):
+    monkeypatch.setenv("COLLOPS_DETERMINISTIC", "1")
+    device, host = pair(*shape, 31, dtype, rough=True)
+    rng = np.random.default_rng(1)
+    for columns, name in ((device.shape[1], "forward_local"), (device.shape[0], "adjoint_local")):
+        vector = (10.0 ** rng.uniform(-12, 12, 1) * rng.standard_normal(columns)).astype(dtype)
+        found, *again = (cupy.asnumpy(getattr(device, name)(cupy.asarray(vector))) for _ in range(5))
+        expected = getattr(host, name)(vector)
+        assert np.linalg.norm(found - expected) <= TOLERANCE[dtype] * np.linalg.norm(expected)
+        for other in again:
+            np.testing.assert_array_equal(other, found)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_stays_visible_where_runs_repeat(monkeypatch, value):
+    monkeypatch.setenv("COLLOPS_DETERMINISTIC", "1")
+    device, _ = pair(2, 3, (7, 9), 50, 5, "float32")
+    image = cupy.zeros(63, "float32")
+    assert not cupy.asnumpy(device.forward_local(image)).any()
+    image[5] = value
+    assert np.isnan(cupy.asnumpy(device.forward_local(image))).all()

@@ -1,7 +1,8 @@
 """Kill a random rank of `collops lsm` at a random time, again and again, and go on from its checkpoint.
 
 Every time the other ranks must end within ten seconds, with an error, and leave no process behind; and `--resume` must
-then give the image of an undisturbed run, to the last bit.
+then give the image of an undisturbed run, to the last bit. Jobs run with COLLOPS_DETERMINISTIC=1: two runs on GPUs
+would else differ in their last bits, disturbed or not.
 
     python tests/robust/kill_runs.py --runs 50 --ranks 3 --out benchmarks/results/kill-runs-cpu-2-cores-3.json
 """
@@ -65,7 +66,10 @@ class Job:
         self._errors = (folder / "errors.txt").open("w+")
         command = [sys.executable, "-m", "collops", "lsm", "--ranks", str(ranks), "--quiet", "--debug", *JOB, *options]
         self.process = subprocess.Popen(
-            [*command, "--out", str(folder / "result")], stdout=self._errors, stderr=subprocess.STDOUT
+            [*command, "--out", str(folder / "result")],
+            env=os.environ | {"COLLOPS_DETERMINISTIC": "1"},
+            stdout=self._errors,
+            stderr=subprocess.STDOUT,
         )
         self.begin = time.monotonic()
 

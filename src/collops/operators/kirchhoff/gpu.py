@@ -17,7 +17,7 @@ _LONGEST_SEGMENT = 32  # columns that a thread of the forward kernel marches ove
 
 
 @cache
-def _module(device: int, double: bool, wide_times: bool, receivers_per_block: int) -> Any:
+def _module(device: int, double: bool, wide_times: bool, receivers_per_block: int, repeatable: bool) -> Any:
     """Compile kirchhoff.cu for one device, its types and unrolling; cached for the life of the process."""
     import cupy
 
@@ -26,6 +26,8 @@ def _module(device: int, double: bool, wide_times: bool, receivers_per_block: in
         options.append("-DCOLLOPS_DOUBLE")
     if wide_times:
         options.append("-DCOLLOPS_WIDE_TIMES")
+    if repeatable:
+        options.append("-DREPEATABLE")
     source = Path(__file__).with_name("kirchhoff.cu").read_text(encoding="utf-8")
     with cupy.cuda.Device(device):
         return cupy.RawModule(code=source, options=tuple(options))
@@ -35,7 +37,8 @@ class CudaKernels:
     """Forward and adjoint on one device for one set of travel-time tables.
 
     Nothing is allocated after construction and nothing waits for the device, so that both directions can be captured
-    in a CUDA graph. Sums are made by atomic additions: results agree from call to call to rounding, not to the bit.
+    in a CUDA graph. Sums are made by atomic additions: results agree from call to call to rounding, to the bit where
+    that is asked for, which takes longer: sums are of integers then, and not divided among blocks.
 
     Parameters
     ----------
@@ -47,9 +50,13 @@ class CudaKernels:
         Index of the tap at time zero.
     columns, depths : int
         The image is (columns, depths); a 3-D image has ny * nx columns.
+    repeatable : bool
+        Whether every run is to give the same bits.
     """
 
-    def __init__(self, tables: FixedTables, wavelet: np.ndarray, center: int, columns: int, depths: int) -> None:
+    def __init__(
+        self, tables: FixedTables, wavelet: np.ndarray, center: int, columns: int, depths: int, repeatable: bool
+    ) -> None:
         import cupy
 
         self._dtype = tables.scale.dtype
@@ -68,6 +75,9 @@ class CudaKernels:
         # The traces before the convolution (forward), or after it as pairs (adjoint).
         self._scratch = cupy.zeros(2 * self._traces * n_samples, dtype=self._dtype)
 
+        self._repeatable = repeatable
+        self._scale = cupy.ones(1)
+
         device = cupy.cuda.Device()
         multiprocessors = device.attributes["MultiProcessorCount"]
         wanted = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
@@ -78,25 +88,26 @@ class CudaKernels:
         self._segment = max(1, min(_LONGEST_SEGMENT, share, columns))
         receivers_per_block = 2 if share >= _LONGEST_SEGMENT and self._receivers > 1 else 1
         module = _module(
-            device.id, self._dtype.itemsize == 8, tables.scale.fixed_type.itemsize == 8, receivers_per_block
+            device.id, self._dtype.itemsize == 8, tables.scale.fixed_type.itemsize == 8, receivers_per_block, repeatable
         )
+        self._choose_scale = module.get_function("choose_scale")
         self._forward_kernel = module.get_function("forward")
         self._adjoint_kernel = module.get_function("adjoint")
         self._convolve = module.get_function("convolve")
 
         # Forward: one block for every (source, group of receivers), part of the image and window of samples.
-        bytes_per_sample = self._dtype.itemsize * receivers_per_block
+        bytes_per_sample = (8 if repeatable else self._dtype.itemsize) * receivers_per_block
         groups = self._sources * -(-self._receivers // receivers_per_block)
         self._window = min(n_samples, device.attributes["MaxSharedMemoryPerBlockOptin"] // bytes_per_sample)
         slots = depths * -(-columns // self._segment)
-        parts = min(-(-wanted // groups), max(1, slots // _THREADS))
+        parts = 1 if repeatable else min(-(-wanted // groups), max(1, slots // _THREADS))
         self._forward_grid = (groups, parts, -(-n_samples // self._window))
         self._forward_shared = bytes_per_sample * self._window
         self._forward_kernel.max_dynamic_shared_size_bytes = self._forward_shared
 
         # Adjoint: one thread a point; receivers are split until there are enough threads.
         blocks = -(-depths // 32) * -(-columns // (_THREADS // 32))
-        parts = min(-(-2 * wanted // blocks), self._receivers)
+        parts = 1 if repeatable else min(-(-2 * wanted // blocks), self._receivers)
         self._receivers_per_part = -(-self._receivers // parts)
         self._adjoint_grid = (blocks, -(-self._receivers // self._receivers_per_part))
 
@@ -104,6 +115,8 @@ class CudaKernels:
         """Demigrate a flat image into flat traces, ordered on the current stream."""
         if self._traces == 0:
             return
+        if self._repeatable:
+            self._choose_scale((1,), (1024,), (image, np.int64(image.size), self._scale))
         raw = self._scratch[: traces.size]
         if self._forward_grid[1] > 1:
             raw.fill(0)  # the parts of the image add to it
@@ -114,6 +127,7 @@ class CudaKernels:
                 image,
                 self._source_times,
                 self._receiver_times,
+                self._scale,
                 raw,
                 np.int32(self._receivers),
                 np.int32(self._samples),

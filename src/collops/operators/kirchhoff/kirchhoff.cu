@@ -9,6 +9,8 @@
 // compile-with: -DRECEIVERS_PER_BLOCK=2
 // compile-with: -DRECEIVERS_PER_BLOCK=2 -DCOLLOPS_WIDE_TIMES
 // compile-with: -DRECEIVERS_PER_BLOCK=2 -DCOLLOPS_WIDE_TIMES -DCOLLOPS_DOUBLE
+// compile-with: -DRECEIVERS_PER_BLOCK=1 -DREPEATABLE
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DREPEATABLE -DCOLLOPS_DOUBLE
 //
 // Layouts, all C order: image (columns, depths) with columns = ny * nx; source_times (sources, points);
 // receiver_times (receivers, points); traces (sources, receivers, samples).
@@ -35,6 +37,18 @@ typedef long long Fixed;
 typedef int Fixed;
 #endif
 
+// Threads add to a trace in any order. With REPEATABLE they add integers, multiples of 1 / scale, for which the order does
+// not matter; `choose_scale` makes those as small as the largest possible sum allows.
+#ifdef REPEATABLE
+typedef unsigned long long Sum;
+#define AS_SUM(value, scale) ((Sum)__double2ll_rn((double)(value) * (scale)))
+#define AS_REAL(sum, scale) ((Real)((double)(long long)(sum) / (scale)))
+#else
+typedef Real Sum;
+#define AS_SUM(value, scale) (value)
+#define AS_REAL(sum, scale) (sum)
+#endif
+
 #define SOURCES_PER_PASS 5  // of 4, 5 and 10 the fastest on an H200 at all slopes, in float32 and float64
 
 #define NOWHERE 0x3fffffff  // an index behind every window
@@ -52,11 +66,46 @@ struct Run {
     Real left, right;
 };
 
-__device__ __forceinline__ void add_to_window(Real *window, int index, int start, int length, Real value)
+// The samples of one trace that a block makes, in shared memory.
+struct Window {
+    Sum *sums;
+    int start, length;
+    double scale;
+};
+
+__device__ __forceinline__ void add_to_window(const Window &window, int index, Real value)
 {
-    int local = index - start;
-    if ((unsigned)local < (unsigned)length)
-        atomicAdd(window + local, value);
+    const int local = index - window.start;
+    if ((unsigned)local < (unsigned)window.length)
+        atomicAdd(window.sums + local, AS_SUM(value, window.scale));
+}
+
+__device__ __forceinline__ double larger(double a, double b)  // or what is no number
+{
+    return b > a || b != b ? b : a;
+}
+
+// ---- the scale of repeatable sums: by one block, from the image -------------------------------------------------------
+// A sum of all elements stays below 2^62. Where that is infinite or no number, the scale is no number, and so is every sum.
+extern "C" __global__ void __launch_bounds__(1024)
+choose_scale(const Real *__restrict__ image, long long n_points, double *scale)
+{
+    __shared__ double largest[1024];
+    double mine = 0;
+    for (long long point = threadIdx.x; point < n_points; point += blockDim.x)
+        mine = larger(mine, fabs((double)image[point]));
+    largest[threadIdx.x] = mine;
+    for (int half = 512; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            largest[threadIdx.x] = larger(largest[threadIdx.x], largest[threadIdx.x + half]);
+    }
+    if (threadIdx.x == 0) {
+        const double bound = largest[0] * n_points;
+        int exponent;
+        frexp(bound, &exponent);
+        *scale = isfinite(bound) ? ldexp(1.0, min(62 - exponent, 1000)) : bound - bound;
+    }
 }
 
 // ---- forward: lanes along depth, each marching over a segment of columns ------------------------------------------
@@ -65,11 +114,12 @@ __device__ __forceinline__ void add_to_window(Real *window, int index, int start
 // more atomic additions. A trace that is longer than shared memory is made in windows, one block each.
 extern "C" __global__ void __launch_bounds__(256)
 forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
-        const Fixed *__restrict__ receiver_times, Real *__restrict__ traces, int n_receivers, int n_samples,
-        int n_columns, int n_depths, int segment_columns, int window_length, int fraction_bits)
+        const Fixed *__restrict__ receiver_times, const double *__restrict__ scale, Real *__restrict__ traces,
+        int n_receivers, int n_samples, int n_columns, int n_depths, int segment_columns, int window_length,
+        int fraction_bits)
 {
     extern __shared__ char shared_bytes[];
-    Real *windows = (Real *)shared_bytes;
+    Sum *sums = (Sum *)shared_bytes;
     const int groups = (n_receivers + RECEIVERS_PER_BLOCK - 1) / RECEIVERS_PER_BLOCK;
     const int source = blockIdx.x / groups;
     const int first_receiver = (blockIdx.x % groups) * RECEIVERS_PER_BLOCK;
@@ -78,8 +128,12 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
     const long long n_points = (long long)n_columns * n_depths;
 
     for (int i = threadIdx.x; i < RECEIVERS_PER_BLOCK * window_length; i += blockDim.x)
-        windows[i] = 0;
+        sums[i] = 0;
     __syncthreads();
+    Window windows[RECEIVERS_PER_BLOCK];
+#pragma unroll
+    for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
+        windows[r] = {sums + r * window_length, start, window_length, *scale};
 
     source_times += source * n_points;
     const Fixed *times[RECEIVERS_PER_BLOCK];
@@ -117,17 +171,17 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
                 if ((unsigned)index >= (unsigned)(n_samples - 1))
                     index = NOWHERE;
                 if (index != run.index) {
-                    Real *window = windows + r * window_length;
+                    const Window &window = windows[r];
                     if (index == run.index - 1) {
-                        add_to_window(window, run.index + 1, start, window_length, run.right);
+                        add_to_window(window, run.index + 1, run.right);
                         run.right = run.left;
                         run.left = 0;
                     } else {
-                        add_to_window(window, run.index, start, window_length, run.left);
+                        add_to_window(window, run.index, run.left);
                         if (index == run.index + 1) {
                             run.left = run.right;
                         } else {
-                            add_to_window(window, run.index + 1, start, window_length, run.right);
+                            add_to_window(window, run.index + 1, run.right);
                             run.left = 0;
                         }
                         run.right = 0;
@@ -140,8 +194,8 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
         }
 #pragma unroll
         for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-            add_to_window(windows + r * window_length, runs[r].index, start, window_length, runs[r].left);
-            add_to_window(windows + r * window_length, runs[r].index + 1, start, window_length, runs[r].right);
+            add_to_window(windows[r], runs[r].index, runs[r].left);
+            add_to_window(windows[r], runs[r].index + 1, runs[r].right);
         }
     }
     __syncthreads();
@@ -150,10 +204,11 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
     const int length = min(window_length, n_samples - start);
     for (int r = 0; r < receivers; ++r)
         for (int i = threadIdx.x; i < length; i += blockDim.x) {
+            const Real value = AS_REAL(sums[r * window_length + i], *scale);
             if (gridDim.y == 1)
-                traces[(long long)r * n_samples + i] = windows[r * window_length + i];
+                traces[(long long)r * n_samples + i] = value;
             else
-                atomicAdd(traces + (long long)r * n_samples + i, windows[r * window_length + i]);
+                atomicAdd(traces + (long long)r * n_samples + i, value);
         }
 }
 

@@ -179,17 +179,12 @@ class LocalKirchhoff:
         self, tables: FixedTables, taps: np.ndarray, center: int, kernels: str | None, threads: int | None
     ) -> _Kernels:
         if self.engine.name == "cupy":
-            if repeatable():
-                raise InputError(
-                    "Kirchhoff modelling on GPUs adds in an order that changes from run to run: use the numpy engine, "
-                    "or leave out COLLOPS_DETERMINISTIC"
-                )
             if kernels is not None or threads is not None:
                 raise InputError("kernels and threads are for the numpy engine only; leave them out on a GPU")
             from collops.operators.kirchhoff.gpu import CudaKernels
 
             columns = math.prod(self.dims[:-1])
-            return CudaKernels(tables, taps, center, columns, self.dims[-1])
+            return CudaKernels(tables, taps, center, columns, self.dims[-1], repeatable())
         if self.engine.name != "numpy":
             raise UnsupportedTypeError(
                 f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
