@@ -182,8 +182,8 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
         adjoint[PEER] = lambda: peer_operator.rmatvec(peer_y).local_array
         solvers[PEER] = lambda iterations: peer.cgls(peer_operator, peer_y, start, iterations)
 
-    # In single precision a travel time on the edge of a sample may fall to either side of it. On GPUs any two runs differ
-    # by rounding, which iterations make larger: images differ by 0.0008 to 0.003 of their norm.
+    # In single precision a travel time on the edge of a sample may fall to either side of it. Any two runs on GPUs
+    # differ by rounding, which iterations make larger: images by 0.0008 to 0.003 of their norm.
     tolerance = {"float64": 1e-8, "float32": 2e-3}[problem.dtype]
     tolerances = {"iteration": 5 * tolerance}
     iterated = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}

@@ -47,6 +47,8 @@ class SpeedRow(NamedTuple):
         How many times as fast as the peer; ``None`` where it was not measured.
     kind : tuple of str
         Benchmark, work without its size and direction, and kind of machine: what rows have in common.
+    devices : int
+        How many GPUs worked, 0 on hosts.
     seconds : float
         The time of ours.
     """
@@ -58,6 +60,7 @@ class SpeedRow(NamedTuple):
     peer_name: str | None
     ratio: float | None
     kind: tuple[str, str, str]
+    devices: int
     seconds: float
 
 
@@ -78,9 +81,10 @@ def _row(record: Record, measurement: Measurement) -> SpeedRow:
         peer = f"{measurement.peer}: {time}"
     seconds = measurement.timings[measurement.ours].wall.median
     work = ", ".join(word for word in measurement.case.split(", ") if word not in _WAYS)
-    kind = record.benchmark, work, next(iter(record.machine["devices"]), "CPU")
-    ours = seconds_in_words(seconds)
-    return SpeedRow(label(measurement), place(record), ours, peer, name, measurement.speedup, kind, seconds)
+    devices = record.machine["devices"]
+    kind = record.benchmark, work, next(iter(devices), "CPU")
+    times = seconds_in_words(seconds), peer, name, measurement.speedup
+    return SpeedRow(label(measurement), place(record), *times, kind, len(devices), seconds)
 
 
 def label(measurement: Measurement) -> str:
@@ -101,11 +105,13 @@ def place(record: Record) -> str:
 def longest(rows: Iterable[SpeedRow]) -> list[SpeedRow]:
     """Return one row for each kind of work on each kind of machine, in their order: the one that takes us longest.
 
-    That is the largest problem, and of a forward, an adjoint and a whole iteration the iteration. Ratios have no say.
+    That is the largest problem, and of a forward, an adjoint and a whole iteration the iteration. Of records on several
+    numbers of GPUs it is from the one with the most. Ratios have no say.
     """
     found: dict[tuple[str, str, str], SpeedRow] = {}
     for row in rows:
-        if row.kind not in found or row.seconds > found[row.kind].seconds:
+        best = found.get(row.kind)
+        if best is None or (row.devices, row.seconds) > (best.devices, best.seconds):
             found[row.kind] = row
     return list(found.values())
 
@@ -120,7 +126,7 @@ def speed_summary(records: Sequence[Record]) -> str:
     rows = [row for row in speed_rows(records) if row.ratio is not None]
     source = (
         f"Median wall times, both programs in turns in one run. Of {len(rows)} measurements these are the longest of "
-        "each kind of work on each kind of machine. Written by `collops bench plot`."
+        "each kind of work on each kind of machine, on the most GPUs. Written by `collops bench plot`."
     )
     return f"{_table(longest(rows))}\n\n{source}"
 
