@@ -37,8 +37,8 @@ def cgls(draw: Draw) -> None:
     peer = pylops.MatrixMult(matrix, dtype=matrix.dtype)
     with np.errstate(invalid="ignore"):
         wanted = peer_cgls(peer, data, niter=niter, damp=damp, tol=0.0)[0]
-    if not np.isfinite(wanted).all():
-        # PyLops goes on where the gradient has vanished, and divides zero by zero.
+    if niter > matrix.shape[1] or not np.isfinite(wanted).all():
+        # With an iteration for each unknown the system is solved. PyLops goes on with rounding, or divides by zero.
         normal = matrix.conj().T @ matrix + damp**2 * np.eye(matrix.shape[1])
         wanted = np.linalg.solve(normal, matrix.conj().T @ data)
     draw.close("cgls", draw.whole(found.x), wanted, _SOLVED)
