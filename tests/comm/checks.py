@@ -83,6 +83,10 @@ def check_movement(comm: Any, xp: Any, name: str) -> None:
     x = xp.asarray(parts[rank])
     for root in range(size):
         np.testing.assert_array_equal(to_host(comm.bcast(x, root)), parts[root])
+        np.testing.assert_array_equal(to_host(x), parts[rank])
+        in_place = x.copy()
+        assert comm.bcast(in_place, root, out=in_place) is in_place
+        np.testing.assert_array_equal(to_host(in_place), parts[root])
         gathered = comm.gather(x, root)
         assert (gathered is None) == (rank != root)
         if gathered is not None:

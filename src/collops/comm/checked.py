@@ -45,9 +45,9 @@ class CheckedTransport(Transport):
         self._agree("reduce", source, op=op, root=root)
         self._inner.reduce(source, target, op, root)
 
-    def bcast(self, target: Any, root: int) -> None:
+    def bcast(self, source: Any, target: Any, root: int) -> None:
         self._agree("bcast", target, root=root)
-        self._inner.bcast(target, root)
+        self._inner.bcast(source, target, root)
 
     def allgather(self, source: Any, target: Any) -> None:
         self._agree("allgather", source)

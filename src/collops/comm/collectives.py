@@ -89,11 +89,9 @@ class Collectives(Control):
         self._check_rank(root, "root")
         source, engine = prepared(x, self._pending)
         target, give = target_of(out, source, source.shape, engine, self._pending)
-        if self.rank == root and target is not source:
-            target[...] = source
         if messages.active:
             messages.record("bcast", source.size, source.nbytes)
-        self._begin(engine).bcast(target, root)
+        self._begin(engine).bcast(source, target, root)
         return give(target)
 
     @of_arrays

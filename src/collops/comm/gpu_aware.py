@@ -99,11 +99,11 @@ class GpuAwareTransport(StagedTransport):
         else:
             super().reduce(source, target, op, root)
 
-    def bcast(self, target: Any, root: int) -> None:
+    def bcast(self, source: Any, target: Any, root: int) -> None:
         if self._takes(target):
-            self._direct.bcast(target, root)
+            self._direct.bcast(source, target, root)
         else:
-            super().bcast(target, root)
+            super().bcast(source, target, root)
 
     def allgather(self, source: Any, target: Any) -> None:
         if self._takes(source):

@@ -39,8 +39,8 @@ class JaxTransport(Transport):
         if target is not None:
             target[...] = result
 
-    def bcast(self, target: Any, root: int) -> None:
-        target[...] = self._calls.bcast(target.value, root, comm=self._comm, cotangents="replicated")
+    def bcast(self, source: Any, target: Any, root: int) -> None:
+        target[...] = self._calls.bcast(source.value, root, comm=self._comm, cotangents="replicated")
 
     def allgather(self, source: Any, target: Any) -> None:
         result = self._calls.allgather(source.value, comm=self._comm, cotangents="replicated")

@@ -151,7 +151,9 @@ class MpiTransport(Transport):
         if op == "avg" and target is not None:
             _divide(target, self._size)
 
-    def bcast(self, target: Any, root: int) -> None:
+    def bcast(self, source: Any, target: Any, root: int) -> None:
+        if self._rank == root and source is not target:
+            target[...] = source
         self._wait(self._comm.Ibcast([self._buffer(target), self._wire.moved(target)], root), "bcast")
 
     def allgather(self, source: Any, target: Any) -> None:

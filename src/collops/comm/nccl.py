@@ -122,10 +122,11 @@ class NcclTransport(Transport):
         except self._error as error:
             self._failed(error)
 
-    def bcast(self, target: Any, root: int) -> None:
-        address = target.data.ptr
+    def bcast(self, source: Any, target: Any, root: int) -> None:
         try:
-            self.binding.broadcast(address, address, target.nbytes, _BYTE, root, self._comm, self._stream().ptr)
+            self.binding.broadcast(
+                source.data.ptr, target.data.ptr, target.nbytes, _BYTE, root, self._comm, self._stream().ptr
+            )
         except self._error as error:
             self._failed(error)
 

@@ -26,8 +26,8 @@ class SerialTransport(Transport):
     def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
         _copy(source, target)
 
-    def bcast(self, target: Any, root: int) -> None:
-        pass
+    def bcast(self, source: Any, target: Any, root: int) -> None:
+        _copy(source, target)
 
     def allgather(self, source: Any, target: Any) -> None:
         _copy(source, target)

@@ -44,8 +44,8 @@ class StagedTransport(Transport):
 
         self._in_chunks(source, target, reduce_chunk)
 
-    def bcast(self, target: Any, root: int) -> None:
-        self._in_chunks(target, target, lambda chunk: self._host.bcast(chunk, root))
+    def bcast(self, source: Any, target: Any, root: int) -> None:
+        self._in_chunks(source, target, lambda chunk: self._host.bcast(chunk, chunk, root))
 
     def allgather(self, source: Any, target: Any) -> None:
         self._whole(source, target, self._host.allgather)

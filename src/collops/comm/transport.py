@@ -59,8 +59,8 @@ class Transport(ABC):
         """Reduce `source` over the ranks into `target` of `root`; elsewhere `target` is ``None``."""
 
     @abstractmethod
-    def bcast(self, target: Any, root: int) -> None:
-        """Copy `target` of `root` into `target` of every rank."""
+    def bcast(self, source: Any, target: Any, root: int) -> None:
+        """Copy `source` of `root` into every rank's `target` (which may be `source`)."""
 
     @abstractmethod
     def allgather(self, source: Any, target: Any) -> None:
