@@ -139,27 +139,15 @@ class NcclTransport(Transport):
             self._failed(error)
 
     def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
-        pieces = _cut(target, counts)
-        others = [rank for rank in range(self._size) if rank != self._rank]
-        pieces[self._rank][...] = source.ravel()
-        sends = [(rank, source) for rank in others]
-        self.start_exchange(sends, [(rank, pieces[rank]) for rank in others], 0)
+        self.start_addresses(self._to_all(source), _pieces(target, counts), False)
 
     def gatherv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        if self._rank != root:
-            self.start_exchange([(root, source)], [], 0)
-            return
-        pieces = _cut(target, counts)
-        pieces[root][...] = source.ravel()
-        self.start_exchange([], [(rank, piece) for rank, piece in enumerate(pieces) if rank != root], 0)
+        leaving = [message for message in self._to_all(source) if message[0] == root]
+        self.start_addresses(leaving, _pieces(target, counts) if self._rank == root else [], False)
 
     def scatterv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        if self._rank != root:
-            self.start_exchange([], [(root, target)], 0)
-            return
-        pieces = _cut(source, counts)
-        target.ravel()[...] = pieces[root]
-        self.start_exchange([(rank, piece) for rank, piece in enumerate(pieces) if rank != root], [], 0)
+        arriving = [(root, target.data.ptr, target.nbytes)] if target.size else []
+        self.start_addresses(_pieces(source, counts) if self._rank == root else [], arriving, False)
 
     def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
         datatype, operation, width = self._resolve(source.dtype, op)
@@ -180,12 +168,11 @@ class NcclTransport(Transport):
             self._failed(error)
 
     def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
-        leaving = _cut(source, send_counts)
-        arriving = _cut(target, receive_counts)
-        arriving[self._rank][...] = leaving[self._rank]
-        others = [rank for rank in range(self._size) if rank != self._rank]
-        sends = [(rank, leaving[rank]) for rank in others]
-        self.start_exchange(sends, [(rank, arriving[rank]) for rank in others], 0)
+        self.start_addresses(_pieces(source, send_counts), _pieces(target, receive_counts), False)
+
+    def _to_all(self, source: Any) -> list[tuple[int, int, int]]:
+        """Return a message of `source` to every rank, this one included; none if it is empty."""
+        return [(rank, source.data.ptr, source.nbytes) for rank in range(self._size) if source.size]
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages."""
@@ -261,6 +248,8 @@ class NcclTransport(Transport):
 
     def _resolve(self, dtype: Any, op: str) -> tuple[int, int, int]:
         """NCCL's type and operation, and how many of that type make one element; width 0: reduce in a wider type."""
+        if (dtype, op) in self._resolved:
+            return self._resolved[dtype, op]
         name = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
         if dtype.kind == "b" or op in ("land", "lor", "lxor") or name in ("int16", "uint16"):
             found = (0, 0, 0)
@@ -330,8 +319,12 @@ class _Join(Pending):
         self._stream().wait_event(self.event)
 
 
-def _cut(array: Any, counts: Sequence[int]) -> list[Any]:
-    """Return views of consecutive pieces of a contiguous array."""
-    flat = array.ravel()
-    ends = list(accumulate(counts, initial=0))
-    return [flat[start:stop] for start, stop in pairwise(ends)]
+def _pieces(array: Any, counts: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return rank, address and bytes of the consecutive pieces of a contiguous array that are not empty."""
+    address, width = array.data.ptr, array.itemsize
+    ends = accumulate(counts, initial=0)
+    return [
+        (rank, address + start * width, (stop - start) * width)
+        for rank, (start, stop) in enumerate(pairwise(ends))
+        if stop > start
+    ]
