@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from collops import profile
-from collops.comm.calls import Calls
+from collops.comm.calls import Calls, check_level
 from collops.comm.checked import CheckedTransport
 from collops.comm.choice import TRANSPORTS, by_all, choose
 from collops.comm.communicator import Communicator
@@ -188,8 +188,9 @@ def place_on_node() -> tuple[int, int]:
 
 
 def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
-    devices = device_count()
+    devices, timeout = device_count(), default_timeout()
     if comm is None or comm.size == 1:
+        check_level()  # a mistake in the environment is no less one where there is nobody to agree with
         if comm is not None:
             comm = comm.Dup()
         serial = SerialTransport()
@@ -203,7 +204,7 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     share = _share_of_cores(mpi, control)
     crowded = share < _ONE_CORE
     limit_blas(share)
-    watch = Watch(mpi, control, default_timeout(), crowded)
+    watch = Watch(mpi, control, timeout, crowded)
     host = MpiTransport(mpi, control, watch)
     reasons = [f"host arrays: {mpi_reason}"]
     identity = _use_device(local_rank, devices) if devices else ""
