@@ -15,6 +15,7 @@ from collops.solvers import Status, cg, cgls, lsqr
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+graph = pytest.importorskip("collops.solvers.graph")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
@@ -286,3 +287,25 @@ def test_no_memory_is_lost_by_repetition(comm):
         if number == 5:
             before = cupy.cuda.runtime.memGetInfo()[0]
     assert before - cupy.cuda.runtime.memGetInfo()[0] <= 64 << 20
+
+
+def test_solvers_that_fail_give_their_memory_back(comm):
+    """Once the device has come to the end of their work; until then it stays as it is."""
+    _, _, device, yd = both(comm, "f8")
+
+    def fail(number, view):
+        raise ZeroDivisionError
+
+    def lanes():
+        return len(graph._abandoned) + sum(map(len, graph._idle_lanes.values()))
+
+    cgls(device, yd, niter=5, tol=0)
+    cupy.cuda.Device().synchronize()
+    before = lanes()
+    for _ in range(4):
+        with pytest.raises(ZeroDivisionError):
+            cgls(device, yd, niter=30, tol=0, callback=fail)
+        assert len(graph._abandoned) == 1
+        cupy.cuda.Device().synchronize()
+    assert cgls(device, yd, niter=5, tol=0).execution == REPLAYED
+    assert lanes() == before and not graph._abandoned

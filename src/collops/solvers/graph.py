@@ -39,15 +39,25 @@ class _Lane:
 
 _idle_lanes: dict[int, list[_Lane]] = {}
 _lanes_lock = threading.Lock()
-_abandoned: list[Any] = []
-"""What solvers that failed may still be using: nobody waits for the device then, which may never get there."""
+_abandoned: list[tuple[Any, Any, int, _Lane]] = []
+"""What solvers that failed may be using until an event: nobody waits for the device, which may never get there."""
 
 
 def _take_lane(device: int) -> _Lane:
     """Return a lane that no running solver uses, such as one around a solver that is called from a callback."""
     with _lanes_lock:
+        _take_back()
         idle = _idle_lanes.setdefault(device, [])
         return idle.pop() if idle else _Lane()
+
+
+def _take_back() -> None:
+    """Let others use the lanes of solvers that failed as soon as the device has come to the end of their work."""
+    for abandoned in list(_abandoned):
+        event, _, device, lane = abandoned
+        if event.done:
+            _abandoned.remove(abandoned)
+            _idle_lanes.setdefault(device, []).append(lane)
 
 
 class GraphExecution:
@@ -92,14 +102,15 @@ class GraphExecution:
         """Order the caller's stream after the solver's work."""
         self._next = self._eager.advance
         self._contexts.close()
-        self._caller.wait_event(self._lane.stream.record())
-        if kind is None:
-            # The driver has read the last row, so nothing runs any more that could write to the pool's memory.
-            self._graph = None
-            with _lanes_lock:
+        end = self._lane.stream.record()
+        self._caller.wait_event(end)
+        with _lanes_lock:
+            if kind is None:
+                # The driver has read the last row, so nothing runs any more that could write to the pool's memory.
                 _idle_lanes[self._device].append(self._lane)
-        else:
-            _abandoned.append((self._graph, self._lane))
+            else:
+                _abandoned.append((end, self._graph, self._device, self._lane))
+        self._graph = None
 
     def advance(self, state: Any) -> Any:
         """Return the state after one more step."""
