@@ -149,11 +149,12 @@ def soak(
 
 
 def _fill_caches(wires: dict[str, Communicator], engine: Engine) -> None:
-    """Make as many plans of moves as are kept, so that later ones push others out. Collective."""
+    """Make as many plans of moves and halos as are kept, so that later ones push others out. Collective."""
     for comm in wires.values():
         for extent in range(1, PLANS_KEPT + 1):
             x = zeros(Layout.replicated(extent, comm.size), comm=comm, engine=engine)
             split = x.redistribute(Layout.split(extent, comm.size))
+            split.halo(1)
             split.redistribute(Layout.split(extent, comm.size, sizes=[0] * (comm.size - 1) + [extent]))
 
 
