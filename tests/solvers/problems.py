@@ -9,7 +9,7 @@ import scipy.linalg
 from collops.array import from_global
 from collops.operators import BlockDiag, HStack, VStack
 
-ROWS = ([4, 5], [], [7], [3])
+ROWS = ([4, 5], [], [7], [3], [2, 1], [6], [], [5])
 """Rows of each rank's operators: two on the first rank, none on the second."""
 
 VARIETY = [
