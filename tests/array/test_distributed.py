@@ -321,7 +321,7 @@ def test_repr_says_what_and_where(comm):
 
 def test_a_mask_stays_and_makes_no_communicator_later(comm):
     for mask in masks(comm.size):
-        x = ca.ones(Layout.split((comm.size + 1, 2), comm.size, mask=mask), comm=comm)
+        x = ca.ones(Layout.split((max(5, comm.size + 1), 2), comm.size, mask=mask), comm=comm)
         ca.zeros(Layout.grid((4, 4), (comm.size, 1), mask=mask), comm=comm)
         with profile.count_messages() as messages:
             results = [x.copy(), x + x, 2 * x, x.conj(), x.astype("float32"), ca.zeros_like(x), x.real]
