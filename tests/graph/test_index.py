@@ -54,6 +54,11 @@ def test_any_index(points):
             assert seen.get(points[position], -1) < position
             seen[points[position]] = position
     assert seen == {point: max(np.flatnonzero(np.array(points) == point)) for point in points}
+    if index.unique:
+        source, target = index.ascending(Index(np.arange(len(points)) * 7 % 11))
+        given = set(zip(np.arange(len(points)) * 7 % 11, points, strict=True))
+        assert set(zip(source.points, target.points, strict=True)) == given
+        assert index.affine is not None or (np.diff(target.points) > 0).all()
     positions, different = index.last()
     assert dict(zip(different.points.tolist(), positions.points.tolist(), strict=True)) == seen
 

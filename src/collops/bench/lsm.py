@@ -4,7 +4,8 @@ The small problem is that of PyLops-MPI's tutorial: an image of 81 x 60 points, 
 reflectors in a constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large
 one, on GPUs, has 401 x 300 points, 40 shots, 101 receivers and 1001 samples. Travel times are straight
 rays. The peer runs PyLops' operator with its fastest engine: Numba on hosts (in double precision, as in the
-tutorial), CUDA on GPUs (in single precision).
+tutorial), CUDA on GPUs (in single precision). Images are compared after five iterations; on GPUs those of this package's
+ways to run after ten, too, there with sums in a fixed order.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ from collops.operators.kirchhoff import Kirchhoff
 __all__ = ["Problem", "measure"]
 
 _SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
+
+_COMPARED_ITERATIONS = 5
+"""After so many, images of the large problem differ by what the programs differ. From the seventh on the directions of
+CGLS lose their orthogonality to rounding: after ten, single and double precision are 5 % apart."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Problem:
         values, _, centre = ricker(self.t[:41], f0=20)
         return values, centre
 
-    def operator(self, context: Context) -> Kirchhoff:
+    def operator(self, context: Context, deterministic: bool = False) -> Kirchhoff:
         """Return the modelling of all shots, spread over the ranks. Collective."""
         wavelet, centre = self.wavelet()
         return Kirchhoff(
@@ -109,6 +114,7 @@ class Problem:
             comm=context.comm,
             engine=context.engine.name,
             dtype=self.dtype,
+            deterministic=deterministic,
         )
 
     def model(self, context: Context, operator: Kirchhoff) -> DistributedArray:
@@ -183,12 +189,16 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
         solvers[PEER] = lambda iterations: peer.cgls(peer_operator, peer_y, start, iterations)
 
     # In single precision a travel time on the edge of a sample may fall to either side of it.
-    tolerance = {"float64": 1e-8, "float32": 2e-3}[problem.dtype]
-    iterated = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}
+    tolerance = {"float64": 1e-8, "float32": 2e-4}[problem.dtype]
+    iterated = {name: partial(solve, _COMPARED_ITERATIONS) for name, solve in solvers.items()}
     checks = {
         case: agreement(context, f"{case} of the {problem.name}", programs, tolerance)
         for case, programs in (("forward", forward), ("adjoint", adjoint), ("iteration", iterated))
     }
+    if engine.memory == "device":
+        repeatable, _ = solvers_of_collops(context, problem.operator(context, deterministic=True), y)
+        programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in repeatable.items()}
+        checks["iteration"] += agreement(context, f"the same bits of the {problem.name}", programs, 0.0)
     plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=7, seconds=0.2)
 
     def measurement(case: str, timings: dict[str, Timing], ours: str, sent: dict[str, int]) -> Measurement:

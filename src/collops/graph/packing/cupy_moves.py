@@ -1,5 +1,6 @@
 """Moves on the GPU: the launches of what ``moves.cu`` has, each move one kernel on the current stream.
 
+Devices read in any order faster than they write: where no point repeats, targets are written from first to last.
 Where points repeat, one thread combines the values of a point in the order of the index, so that sums have the bits
 that they have on the host; only sums that need not be deterministic are added by atomic operations.
 """
@@ -41,6 +42,7 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
         positions, target = target.last()
         source = Index(source.points[positions.points])
     if target.unique:
+        source, target = target.ascending(source)
         if op == "replace" and _is_run(source) and _is_run(target):
             return _copying(source, target, dtype, width)
         return _launching("move", source, op, dtype, width, target.size, described(target))

@@ -112,6 +112,17 @@ class Index:
         points, starts, order = self.segments
         return Index(order[starts[1:] - 1]), Index(points)
 
+    def ascending(self, source: Index) -> tuple[Index, Index]:
+        """Return source and this target of a move as pairs ordered by target; where it is a pattern, as they are."""
+        if self.affine is not None or (self.points[1:] > self.points[:-1]).all():
+            return source, self
+
+        def ordered() -> tuple[Index, Index]:
+            points, _, order = self.segments
+            return Index(source.points[order]), Index(points)
+
+        return self.kept(source, ordered)
+
     def piece(self, start: int, stop: int) -> Index:
         """Return the points at the positions ``start .. stop - 1``."""
         return self if (start, stop) == (0, self.size) else Index(self.points[start:stop])

@@ -24,6 +24,7 @@ _BLOCKS_TO_FILL_IT = 8
 _MOST_AT_ONCE = 6 << 20  # bytes, from where launches cost less than empty places on the device
 _WAITING = 32
 _SOURCE = Path(__file__).with_name("put.cu")
+_NOTHING = Index.run(0)
 
 
 class Ends(NamedTuple):
@@ -78,17 +79,17 @@ def takes_itself(motion: Motion) -> bool:
 
 def put(motion: Motion, ends: Ends, staying: bool) -> Launch | None:
     """Prepare to pack and put, and to move what stays if that is wanted; ``None`` if there is neither."""
-    staying_points = motion.here.size if staying else 0
-    if not (ends.receivers or staying_points):
+    here, there = motion.there.ascending(motion.here) if staying else (_NOTHING, _NOTHING)
+    if not (ends.receivers or here.size):
         return None
     return _launch(
         "put",
         motion,
-        max(motion.leaving.size, staying_points),
+        max(motion.leaving.size, here.size),
         _BLOCKS_PER_PROCESSOR if takes_itself(motion) else _BLOCKS_TO_FILL_IT,
         2,
         *_leaving(motion, ends),
-        *(staying_points, *cupy_moves.described(motion.here), *cupy_moves.described(motion.there)),
+        *(here.size, *cupy_moves.described(here), *cupy_moves.described(there)),
         ends.state,
     )
 

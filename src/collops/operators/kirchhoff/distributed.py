@@ -70,7 +70,7 @@ class Kirchhoff(VStack):
         ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
     dtype : dtype, optional
         float32 or float64.
-    kernels, threads : optional
+    kernels, threads, deterministic : optional
         See :class:`LocalKirchhoff`. By default ranks on one node share its cores.
 
     Attributes
@@ -128,6 +128,7 @@ class Kirchhoff(VStack):
         dtype: Any = "float64",
         kernels: str | None = None,
         threads: int | None = None,
+        deterministic: bool = False,
     ) -> None:
         comm = communicator_or_world(comm)
         survey: _Survey | None = None
@@ -151,7 +152,14 @@ class Kirchhoff(VStack):
         try:
             local = [
                 LocalKirchhoff(
-                    tables, self.dims, wavelet, wavelet_center, engine=engine, kernels=kernels, threads=threads
+                    tables,
+                    self.dims,
+                    wavelet,
+                    wavelet_center,
+                    engine=engine,
+                    kernels=kernels,
+                    threads=threads,
+                    deterministic=deterministic,
                 )
             ]
         except REFUSALS as refused:

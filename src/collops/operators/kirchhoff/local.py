@@ -47,6 +47,9 @@ class LocalKirchhoff:
         Without Numba plain NumPy is the default, with a warning.
     threads : int, optional
         Threads of the Numba kernels; by default NUMBA_NUM_THREADS, or else all cores of this process.
+    deterministic : bool, optional
+        Whether results on a device are to have the same bits in every run, which takes longer; on hosts they have
+        them in any case. The environment's COLLOPS_DETERMINISTIC asks for it everywhere.
 
     Attributes
     ----------
@@ -77,8 +80,8 @@ class LocalKirchhoff:
     before the first sample, at the last or behind it are left out. Travel times are kept as integers, finely enough for
     relative errors below 1e-5 in float32 on traces of any length; for float64 operators, and for float32 operators on
     more than 8,191 samples, they take 8 bytes a number instead of 4. Taps at the ends of the wavelet that rounding
-    swallows are left out. On devices sums are made in no fixed order, so
-    results agree from call to call to rounding; on hosts they are the same whatever the number of threads.
+    swallows are left out. On devices sums are made in no fixed order unless that is asked for, so results agree from
+    call to call to rounding; on hosts they are the same whatever the number of threads.
     """
 
     capturable = True
@@ -93,6 +96,7 @@ class LocalKirchhoff:
         engine: str | Engine | None = None,
         kernels: str | None = None,
         threads: int | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.engine = engine if isinstance(engine, Engine) else engine_called(engine)
         self.dims = tuple(int(n) for n in dims)
@@ -106,7 +110,7 @@ class LocalKirchhoff:
         self.dtype = tables.scale.dtype
         self.shape = (math.prod(self.dimsd), points)
         taps, center = _audible(*checked_wavelet(wavelet, wavelet_center), self.dtype)
-        self._kernels = self._choose(tables, taps, center, kernels, threads)
+        self._kernels = self._choose(tables, taps, center, kernels, threads, deterministic or repeatable())
 
     def __repr__(self) -> str:
         return f"<LocalKirchhoff {self.dims} -> {self.dimsd}, {self.dtype}, {self.engine.name}>"
@@ -176,7 +180,13 @@ class LocalKirchhoff:
         return store(result, out)
 
     def _choose(
-        self, tables: FixedTables, taps: np.ndarray, center: int, kernels: str | None, threads: int | None
+        self,
+        tables: FixedTables,
+        taps: np.ndarray,
+        center: int,
+        kernels: str | None,
+        threads: int | None,
+        deterministic: bool,
     ) -> _Kernels:
         if self.engine.name == "cupy":
             if kernels is not None or threads is not None:
@@ -184,7 +194,7 @@ class LocalKirchhoff:
             from collops.operators.kirchhoff.gpu import CudaKernels
 
             columns = math.prod(self.dims[:-1])
-            return CudaKernels(tables, taps, center, columns, self.dims[-1], repeatable())
+            return CudaKernels(tables, taps, center, columns, self.dims[-1], deterministic)
         if self.engine.name != "numpy":
             raise UnsupportedTypeError(
                 f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
