@@ -26,6 +26,7 @@ DRIVER = """
 #define __global__
 #define __device__
 #define __restrict__
+#define __launch_bounds__(...)
 struct Number { int x; };
 thread_local Number blockIdx, blockDim, gridDim, threadIdx;
 inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }

@@ -4,8 +4,8 @@ The small problem is that of PyLops-MPI's tutorial: an image of 81 x 60 points, 
 reflectors in a constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large
 one, on GPUs, has 401 x 300 points, 40 shots, 101 receivers and 1001 samples. Travel times are straight
 rays. The peer runs PyLops' operator with its fastest engine: Numba on hosts (in double precision, as in the
-tutorial), CUDA on GPUs (in single precision). Images are compared after five iterations; on GPUs those of this package's
-ways to run after ten, too, there with sums in a fixed order.
+tutorial), CUDA on GPUs (in single precision). Images are compared after five iterations; on GPUs those of this
+package's ways to run after ten, too, there with sums in a fixed order.
 """
 
 from __future__ import annotations

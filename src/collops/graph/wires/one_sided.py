@@ -20,7 +20,7 @@ __all__ = ["Ends", "arrival", "exchange", "fill", "put", "takes_itself"]
 
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 2  # of those that fit
-_BLOCKS_TO_FILL_IT = 8
+_BLOCKS_TO_FILL_IT = 6  # for which put.cu keeps registers
 _MOST_AT_ONCE = 6 << 20  # bytes, from where launches cost less than empty places on the device
 _WAITING = 32
 _SOURCE = Path(__file__).with_name("put.cu")
@@ -82,15 +82,17 @@ def put(motion: Motion, ends: Ends, staying: bool) -> Launch | None:
     here, there = motion.there.ascending(motion.here) if staying else (_NOTHING, _NOTHING)
     if not (ends.receivers or here.size):
         return None
+    few = takes_itself(motion)
     return _launch(
         "put",
         motion,
         max(motion.leaving.size, here.size),
-        _BLOCKS_PER_PROCESSOR if takes_itself(motion) else _BLOCKS_TO_FILL_IT,
+        _BLOCKS_PER_PROCESSOR if few else _BLOCKS_TO_FILL_IT,
         2,
         *_leaving(motion, ends),
         *(here.size, *cupy_moves.described(here), *cupy_moves.described(there)),
         ends.state,
+        not few,
     )
 
 

@@ -92,15 +92,13 @@ __device__ inline void move_values(
 #define ARRIVING                                                                                                       \
     const Element *incoming, Long senders, const Count *const *filled_here, Count *const *read_there, Count *state
 
-// Sends what leaves, and moves what stays while that travels.
+// Sends what leaves, and moves what stays: while that travels, or before it.
 __device__ inline void send(const Element* source, Element* target, Long width, Long leaving, const Points& from,
     Long receivers, const Long* stops, Element* const* places, const Count* const* read_here, Count* const* filled_there,
-    Long staying, const Points& here, const Points& there, Count* state)
+    Long staying, const Points& here, const Points& there, Count* state, bool staying_first = false)
 {
-    if (!receivers) {
-        move_values(source, target, staying, width, here, there);
-        return;
-    }
+    if (staying_first || !receivers) move_values(source, target, staying, width, here, there);
+    if (!receivers) return;
     const Count use = now(state + SENT);
     wait_for_all(receivers, read_here, use);
     const Long count = leaving * width, stride = static_cast<Long>(gridDim.x) * blockDim.x;
@@ -121,7 +119,7 @@ __device__ inline void send(const Element* source, Element* target, Long width, 
             places[receiver][u - begin * width] = values[k];
         }
     }
-    move_values(source, target, staying, width, here, there);
+    if (!staying_first) move_values(source, target, staying, width, here, there);
     if (comes_last(state + SENDING)) {
         state[SENT] = use + 1;
         tell_all(receivers, filled_there, use + 1);
@@ -168,10 +166,12 @@ __device__ inline void take_in_turn(const Element* source, Element* target, Long
 
 // ---- Kernels: the start of a mover, its end, and all of it
 
-extern "C" __global__ void put(const Element* source, Element* target, Long width, LEAVING, STAYING, Count* state)
+// Where `both` is true every second block begins with what stays: that keeps the memory busy, and what leaves the links.
+extern "C" __launch_bounds__(256, 6) __global__ void put(
+    const Element* source, Element* target, Long width, LEAVING, STAYING, Count* state, Long both)
 {
     send(source, target, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, staying,
-        AS_POINTS(here), AS_POINTS(there), state);
+        AS_POINTS(here), AS_POINTS(there), state, both && blockIdx.x % 2);
 }
 
 extern "C" __global__ void fill(Element* target, Long width, Long arriving, POINTS(to), ARRIVING)
