@@ -24,6 +24,7 @@ __all__ = ["Failure", "Tally", "soak"]
 _SAMPLE_SECONDS = 10.0
 _RARE = {"killed": 0.001, "interrupted": 0.01, "files": 0.02}
 """Weights beside the others' 1 / number of cases: what takes long by itself."""
+_AFTER_WARM_UP = "killed"  # takes so long that little else would be made before memory is watched
 _MOST_FAILURES = 10
 
 
@@ -129,11 +130,16 @@ def soak(
         _fill_caches(wires, engine)
     begin = time.monotonic()
     watch = Watch(warm_up=minutes * 60 / 3)
-    number, sampled = 0, 0.0
+    others_first = only is None and set(names) != {_AFTER_WARM_UP}
+    number, now, sampled = -1, 0.0, 0.0
     while True:
-        case = number if only is None else only
-        _run_case(case, seed, names, wires, comm, engine, tally)
         number += 1
+        case = number if only is None else only
+        random = np.random.default_rng([seed, case, 1])
+        name = _drawn(random, names)
+        if name == _AFTER_WARM_UP and others_first and now < watch.warm_up:
+            continue
+        _run_case(name, case, seed, str(random.choice(list(wires))), wires, comm, engine, tally)
         tally.seconds = time.monotonic() - begin
         if report is not None:
             report(tally)
@@ -168,19 +174,22 @@ def _conclude(tally: Tally, watch: Watch, comm: Communicator, engine: Engine) ->
         tally.memory.append(memory)
 
 
+def _drawn(random: np.random.Generator, names: Sequence[str]) -> str:
+    """Return the name of a case."""
+    weights = np.array([_RARE.get(name, 1.0 / len(CASES)) for name in names])
+    return str(random.choice(names, p=weights / weights.sum()))
+
+
 def _run_case(
+    name: str,
     number: int,
     seed: int,
-    names: Sequence[str],
+    wire: str,
     wires: dict[str, Communicator],
     comm: Communicator,
     engine: Engine,
     tally: Tally,
 ) -> None:
-    random = np.random.default_rng([seed, number, 1])
-    weights = np.array([_RARE.get(name, 1.0 / len(CASES)) for name in names])
-    name = str(random.choice(names, p=weights / weights.sum()))
-    wire = str(random.choice(list(wires)))
     chosen = comm if name in ("killed", "files", "interrupted") else wires[wire]
     begin = time.monotonic()
     message = ""
