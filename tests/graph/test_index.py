@@ -59,6 +59,8 @@ def test_any_index(points):
         given = set(zip(np.arange(len(points)) * 7 % 11, points, strict=True))
         assert set(zip(source.points, target.points, strict=True)) == given
         assert index.affine is not None or (np.diff(target.points) > 0).all()
+        kept = [index.ascending(Index.run(len(points)))[1] for _ in range(2)]
+        assert kept[0] is kept[1]
     positions, different = index.last()
     assert dict(zip(different.points.tolist(), positions.points.tolist(), strict=True)) == seen
 

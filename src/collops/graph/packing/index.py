@@ -121,14 +121,15 @@ class Index:
             points, _, order = self.segments
             return Index(source.points[order]), Index(points)
 
-        return self.kept(source, ordered)
+        # Equal patterns are one key: moves by other operations and of other dtypes use the same pairs.
+        return self.kept(source if source.affine is None else source.affine, ordered)
 
     def piece(self, start: int, stop: int) -> Index:
         """Return the points at the positions ``start .. stop - 1``."""
         return self if (start, stop) == (0, self.size) else Index(self.points[start:stop])
 
     def kept(self, key: Any, make: Any) -> Any:
-        """Return what `make` makes of this index for `key` (an engine, a width), made once."""
+        """Return what `make` makes of this index for `key` (an engine, the other end of a move), made once."""
         try:
             return self._on_engine[key]
         except KeyError:
