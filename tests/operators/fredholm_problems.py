@@ -9,7 +9,7 @@ from tests.array.cases import values
 
 from .problems import assert_close
 
-SLICES = (3, 0, 4, 2)
+SLICES = (3, 0, 4, 2, 1, 0, 2, 5)
 FORMS = ("split", "replicated")
 
 
