@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from collops.cli.soak import _run as run_soak
 from collops.errors import CollopsError
 from collops.soak import CASES, Draw, WrongAnswer, soak
 from collops.soak.memory import Sample, Watch
-from collops.soak.run import Failure, Tally
+from collops.soak.run import _RARE, Failure, Tally
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "killed"])  # which starts programs: below
@@ -31,6 +32,19 @@ def test_a_wrong_answer_is_a_failure_that_can_be_run_again(comm, monkeypatch):
     assert first.case == "reductions" and "WrongAnswer: sum: the error is" in first.message
     again = soak(comm, engine("numpy"), minutes=0.01, seed=3, names=("reductions",), only=first.number)
     assert again.count == 1 and again.failures[0].message == first.message
+
+
+def test_programs_are_killed_after_the_warm_up_only(comm, monkeypatch):
+    seen = []
+    monkeypatch.setitem(CASES, "killed", lambda draw: seen.append(time.monotonic()))
+    monkeypatch.setitem(_RARE, "killed", 1.0)
+    begin = time.monotonic()
+    tally = soak(comm, engine("numpy"), minutes=0.04, names=("halo", "killed"))
+    assert tally.passed and tally.cases["halo"] and len(seen) == tally.cases["killed"] > 0
+    assert min(seen) - begin >= 0.04 * 60 / 3
+    assert soak(comm, engine("numpy"), minutes=0.001, names=("killed",)).cases == {
+        "killed": len(seen) - tally.cases["killed"]
+    }
 
 
 def test_a_mistake_on_one_rank_is_one_of_all(comm, monkeypatch):
