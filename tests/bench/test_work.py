@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from collops.backend import engine
 from collops.bench import BENCHMARKS, Measurement, Options
 from collops.bench.arrays import dot_of_integers
 from collops.bench.integers import fill, largest_error
-from collops.bench.peers import PEER
+from collops.bench.peers import PEER, load_peer
 from collops.bench.registry import Context
 from collops.bench.starforest import stencil_rows
 
@@ -129,3 +130,15 @@ def test_errors_of_all_pieces_count(monkeypatch) -> None:
     for place, wrong, largest in ((9, 3.0, 1.0), (0, 7.0, 5.0), (5, np.nan, np.nan)):
         vector[place] = wrong
         np.testing.assert_equal(largest_error(np, vector, lambda index: index % 3, first=5), largest)
+
+
+def test_a_peer_that_does_not_load_is_left_out_with_the_reason(comm, monkeypatch, tmp_path):
+    """A package that it needs is missing on one rank: no rank calls it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pylops_mpi"]:
+        monkeypatch.delitem(sys.modules, name)
+    module = "import nothing_of_this_name\n" if comm.rank == comm.size - 1 else ""
+    (tmp_path / "pylops_mpi.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = load_peer(Context(comm, engine("numpy"), Options()))
+    sys.modules.pop("pylops_mpi", None)
+    assert found == "pylops-mpi does not load: No module named 'nothing_of_this_name'"

@@ -8,13 +8,13 @@ its results. All ranks have the same small integers, so that sums of sums have o
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collops.bench.jax_cgls import compare_cgls
+from collops.bench.peers import why_not_loaded
 from collops.bench.record import Measurement, check
 from collops.bench.timing import Plan, interleave
 from collops.errors import InputError
@@ -90,11 +90,7 @@ def _obstacle() -> str | None:
     """Return why mpi4jax cannot be called here: it has to be built against the MPI that this program runs on."""
     if importlib.util.find_spec("mpi4jax") is None:
         return "mpi4jax is not installed"
-    try:
-        importlib.import_module("mpi4jax")
-    except (ImportError, RuntimeError) as error:
-        return f"mpi4jax does not load: {error}"
-    return None
+    return why_not_loaded("mpi4jax")
 
 
 def _of_devices() -> _Programs:

@@ -5,6 +5,7 @@ It runs in the same processes. Where it is not installed the reason is recorded 
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from collops.errors import CollopsError
 if TYPE_CHECKING:
     from collops.bench.registry import Context
 
-__all__ = ["PEER", "Peer", "load_peer"]
+__all__ = ["PEER", "Peer", "load_peer", "why_not_loaded"]
 
 PEER = "PyLops-MPI"
 """Name of the peer in records."""
@@ -127,9 +128,18 @@ def _peer(engine: str, ranks: int) -> Peer:
     return Peer(engine, ranks)
 
 
+def why_not_loaded(module: str) -> str | None:
+    """Return why a peer that is installed does not load: it needs something else, or was built against another MPI."""
+    try:
+        importlib.import_module(module)
+    except (ImportError, RuntimeError) as error:
+        return f"{module.replace('_', '-')} does not load: {error}"
+    return None
+
+
 def _obstacle() -> str | None:
     if importlib.util.find_spec("pylops_mpi") is None:
         return "pylops-mpi is not installed: pip install 'collops[bench]'"
     if importlib.util.find_spec("mpi4py") is None:
         return f"pylops-mpi {importlib.metadata.version('pylops-mpi')} needs mpi4py, which is not installed"
-    return None
+    return why_not_loaded("pylops_mpi")
