@@ -14,7 +14,9 @@ from collops.bench.arrays import dot_of_integers
 from collops.bench.integers import fill, largest_error
 from collops.bench.peers import PEER, load_peer
 from collops.bench.registry import Context
+from collops.bench.solving import agreement
 from collops.bench.starforest import stencil_rows
+from collops.errors import CollopsError
 
 PEER_INSTALLED = importlib.util.find_spec("pylops_mpi") is not None
 
@@ -142,3 +144,12 @@ def test_a_peer_that_does_not_load_is_left_out_with_the_reason(comm, monkeypatch
     found = load_peer(Context(comm, engine("numpy"), Options()))
     sys.modules.pop("pylops_mpi", None)
     assert found == "pylops-mpi does not load: No module named 'nothing_of_this_name'"
+
+
+def test_a_rank_with_nothing_agrees_and_a_wrong_answer_does_not(comm):
+    right = np.arange(3.0 * comm.rank)
+    context = Context(comm, engine("numpy"), Options())
+    (found,) = agreement(context, "parts", {"ours": lambda: right, "theirs": lambda: right}, 1e-12)
+    assert found.error == 0.0
+    with pytest.raises(CollopsError, match=r"parts, ours against theirs: the error is 0\.5"):
+        agreement(context, "parts", {"ours": lambda: np.ones(4), "theirs": lambda: np.full(4, 2.0)}, 1e-12)

@@ -36,15 +36,15 @@ def measure(context: Context) -> Iterator[Measurement]:
     import jax
 
     on_devices = jax.default_backend() == "gpu"
-    plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=9, seconds=0.05, most_calls=1000)
+    plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=15, seconds=0.04, most_calls=1000)
     sizes = _SIZES[:2] if context.options.quick else (_SIZES if on_devices else _SIZES[:3])
     mapped = on_devices and context.comm.size == 1
     programs = _of_devices() if mapped else _of_ranks(context)
     for size in sizes:
-        yield _measure(context, plan, size, 1, programs)
-        if on_devices and size <= _SHORT:
-            yield _measure(context, plan, size, 1, programs, ahead=True)
-        yield _measure(context, plan, size, _MANY, programs)
+        for many in (1, _MANY):
+            yield _measure(context, plan, size, many, programs)
+            if on_devices and size <= _SHORT:
+                yield _measure(context, plan, size, many, programs, ahead=True)
     yield compare_cgls(context, plan)
     if mapped:
         from collops.bench.jax_table import table

@@ -66,11 +66,16 @@ def agreement(context: Context, what: str, programs: Mapping[str, Callable[[], A
         check(
             context.comm,
             f"{what}, {first} against {other}",
-            float(np.linalg.norm(reference - result) / np.linalg.norm(result)),
+            _relative_error(reference, result),
             tolerance,
         )
         for other, result in others
     ]
+
+
+def _relative_error(reference: np.ndarray, result: np.ndarray) -> float:
+    difference = float(np.linalg.norm(reference - result))
+    return difference / float(np.linalg.norm(result)) if difference else 0.0  # a rank may have nothing
 
 
 def messages_of_a_call(program: Callable[[], Any]) -> dict[str, int]:
