@@ -7,7 +7,7 @@
 
 // Says which version of these functions, of their lists and of the handlers this is. To be raised with every change of them, here
 // and in src/collops/jax/native.py, which refuses any other.
-constexpr int kInterface = 2;
+constexpr int kInterface = 3;
 COLLOPS_API int collops_interface();
 
 // The wire of a world of one. Returns its number.
@@ -25,6 +25,11 @@ COLLOPS_API std::int64_t collops_add_mpi(std::int64_t communicator, int rank, in
 // Says which NCCL (or RCCL) to call: addresses in the order of NcclFunctions (nccl.cpp).
 COLLOPS_API void collops_load_nccl(const std::int64_t* functions);
 
-// The wire of NCCL communicators, one for each device of this process: device `devices[i]` is rank `ranks[i]`.
+// Says by which functions of CUDA's driver short calls of NCCL are recorded: addresses in the order of CudaFunctions
+// (recordings.cpp). Without them nothing is recorded.
+COLLOPS_API void collops_load_cuda(const std::int64_t* functions);
+
+// The wire of NCCL communicators, one for each device of this process: device `devices[i]` is rank `ranks[i]`. `record` says
+// whether short calls that come again may be recorded.
 COLLOPS_API std::int64_t collops_add_nccl(const std::int64_t* communicators, const int* devices, const int* ranks,
-                                          int count, int size);
+                                          int count, int size, int record);

@@ -3,10 +3,12 @@
 // No header of CUDA or NCCL is used: functions are called through addresses from Python, and the few types that they
 // take are declared here. Whatever only moves is sent as bytes. One process may drive several devices: each has its own
 // communicator, and the handler is told which device it runs on.
+#include <algorithm>
 #include <cstring>
 #include <map>
 
 #include "api.h"
+#include "recordings.h"
 #include "wire.h"
 
 namespace collops {
@@ -31,6 +33,7 @@ struct NcclFunctions {
 };
 constexpr int kFunctions = sizeof(NcclFunctions) / sizeof(void*);
 constexpr int kBytes = 1;  // ncclUint8
+constexpr std::size_t kMostRecorded = 1 << 20;  // bytes: longer messages take the device longer than any call the host
 
 NcclFunctions nccl{};
 
@@ -71,42 +74,49 @@ int operation_of(Op op) {
 struct Seat {
   Comm comm;
   int rank;
+  std::unique_ptr<Recordings> recordings;  // none where nothing may be recorded
 };
+
+// Those of which a call says all in a few numbers.
+enum class Operation : int { None, Allreduce, Reduce, Bcast, Allgather, ReduceScatter, Barrier };
 
 class NcclWire final : public Wire {
  public:
   NcclWire(std::map<int, Seat> seats, int size) : Wire(seats.begin()->second.rank, size), seats_(std::move(seats)) {}
 
   Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place at) override {
-    return reducing("allreduce", type, op, at, [&](const Numbers& of, int operation, const Seat& seat) {
-      return nccl.all_reduce(in, out, of.each * size_of(count), of.type, operation, seat.comm, at.stream);
+    const Call again = repeated(Operation::Allreduce, in, out, count, type, op);
+    return reducing("allreduce", type, op, at, again, [&](const Numbers& of, int operation, const Seat& seat, Stream stream) {
+      return nccl.all_reduce(in, out, of.each * size_of(count), of.type, operation, seat.comm, stream);
     });
   }
 
   Failure reduce(const void* in, void* out, std::int64_t count, Type type, Op op, int root, Place at) override {
-    return reducing("reduce", type, op, at, [&](const Numbers& of, int operation, const Seat& seat) {
-      return nccl.reduce(in, out, of.each * size_of(count), of.type, operation, root, seat.comm, at.stream);
+    const Call again = repeated(Operation::Reduce, in, out, count, type, op, root);
+    return reducing("reduce", type, op, at, again, [&](const Numbers& of, int operation, const Seat& seat, Stream stream) {
+      return nccl.reduce(in, out, of.each * size_of(count), of.type, operation, root, seat.comm, stream);
     });
   }
 
   Failure bcast(const void* in, void* out, std::int64_t count, int width, int root, Place at) override {
-    return moving("bcast", at, [&](const Seat& seat) {
-      return nccl.broadcast(in, out, size_of(count * width), kBytes, root, seat.comm, at.stream);
+    const Call again = repeated(Operation::Bcast, in, out, count * width, Type::U8, Op::Sum, root);
+    return moving("bcast", at, again, [&](const Seat& seat, Stream stream) {
+      return nccl.broadcast(in, out, size_of(count * width), kBytes, root, seat.comm, stream);
     });
   }
 
   Failure allgather(const void* in, void* out, const Counts& counts, int width, Place at) override {
-    return moving("allgather", at, [&](const Seat& seat) {
-      bool equal = true;
-      for (const std::int64_t count : counts) equal = equal && count == counts[0];
-      if (equal) return nccl.all_gather(in, out, size_of(counts[0] * width), kBytes, seat.comm, at.stream);
+    const bool equal = all_equal(counts);
+    const Call again = equal ? repeated(Operation::Allgather, in, out, counts[0] * width, Type::U8) : Call{};
+    return moving("allgather", at, again, [&](const Seat& seat, Stream stream) {
+      if (equal) return nccl.all_gather(in, out, size_of(counts[0] * width), kBytes, seat.comm, stream);
       return grouped([&] {
         auto* to = static_cast<char*>(out);
         for (int peer = 0; peer < size(); ++peer) {
           const std::size_t mine = size_of(counts[static_cast<std::size_t>(seat.rank)] * width);
           const std::size_t theirs = size_of(counts[static_cast<std::size_t>(peer)] * width);
-          if (int code = send(in, mine, peer, seat, at)) return code;
-          if (int code = receive(to, theirs, peer, seat, at)) return code;
+          if (int code = send(in, mine, peer, seat, stream)) return code;
+          if (int code = receive(to, theirs, peer, seat, stream)) return code;
           to += theirs;
         }
         return 0;
@@ -115,12 +125,12 @@ class NcclWire final : public Wire {
   }
 
   Failure gather(const void* in, void* out, std::int64_t count, int width, int root, Place at) override {
-    return moving("gather", at, [&](const Seat& seat) {
+    return moving("gather", at, Call{}, [&](const Seat& seat, Stream stream) {
       return grouped([&] {
         const std::size_t bytes = size_of(count * width);
-        if (int code = send(in, bytes, root, seat, at)) return code;
+        if (int code = send(in, bytes, root, seat, stream)) return code;
         for (int peer = 0; seat.rank == root && peer < size(); ++peer) {
-          if (int code = receive(static_cast<char*>(out) + size_of(peer) * bytes, bytes, peer, seat, at)) return code;
+          if (int code = receive(static_cast<char*>(out) + size_of(peer) * bytes, bytes, peer, seat, stream)) return code;
         }
         return 0;
       });
@@ -128,30 +138,31 @@ class NcclWire final : public Wire {
   }
 
   Failure scatter(const void* in, void* out, std::int64_t count, int width, int root, Place at) override {
-    return moving("scatter", at, [&](const Seat& seat) {
+    return moving("scatter", at, Call{}, [&](const Seat& seat, Stream stream) {
       return grouped([&] {
         const std::size_t bytes = size_of(count * width);
         for (int peer = 0; seat.rank == root && peer < size(); ++peer) {
-          if (int code = send(static_cast<const char*>(in) + size_of(peer) * bytes, bytes, peer, seat, at)) return code;
+          if (int code = send(static_cast<const char*>(in) + size_of(peer) * bytes, bytes, peer, seat, stream)) return code;
         }
-        return receive(out, bytes, root, seat, at);
+        return receive(out, bytes, root, seat, stream);
       });
     });
   }
 
   Failure reduce_scatter(const void* in, void* out, const Counts& counts, Type type, Op op, Place at) override {
-    return reducing("reduce_scatter", type, op, at, [&](const Numbers& of, int operation, const Seat& seat) {
-      bool equal = true;
-      for (const std::int64_t count : counts) equal = equal && count == counts[0];
+    const bool equal = all_equal(counts);
+    const Call again = equal ? repeated(Operation::ReduceScatter, in, out, counts[0], type, op) : Call{};
+    return reducing("reduce_scatter", type, op, at, again,
+                    [&](const Numbers& of, int operation, const Seat& seat, Stream stream) {
       if (equal) {
-        return nccl.reduce_scatter(in, out, of.each * size_of(counts[0]), of.type, operation, seat.comm, at.stream);
+        return nccl.reduce_scatter(in, out, of.each * size_of(counts[0]), of.type, operation, seat.comm, stream);
       }
       return grouped([&] {
         const auto* from = static_cast<const char*>(in);
         for (int root = 0; root < size(); ++root) {
           const std::size_t count = size_of(counts[static_cast<std::size_t>(root)]);
           if (count == 0) continue;
-          if (int code = nccl.reduce(from, out, of.each * count, of.type, operation, root, seat.comm, at.stream)) {
+          if (int code = nccl.reduce(from, out, of.each * count, of.type, operation, root, seat.comm, stream)) {
             return code;
           }
           from += count * of.width;
@@ -163,15 +174,15 @@ class NcclWire final : public Wire {
 
   Failure alltoall(const void* in, void* out, const Counts& leaving, const Counts& arriving, int width,
                    Place at) override {
-    return moving("alltoall", at, [&](const Seat& seat) {
+    return moving("alltoall", at, Call{}, [&](const Seat& seat, Stream stream) {
       return grouped([&] {
         const auto* from = static_cast<const char*>(in);
         auto* to = static_cast<char*>(out);
         for (int peer = 0; peer < size(); ++peer) {
           const std::size_t sent = size_of(leaving[static_cast<std::size_t>(peer)] * width);
           const std::size_t received = size_of(arriving[static_cast<std::size_t>(peer)] * width);
-          if (int code = send(from, sent, peer, seat, at)) return code;
-          if (int code = receive(to, received, peer, seat, at)) return code;
+          if (int code = send(from, sent, peer, seat, stream)) return code;
+          if (int code = receive(to, received, peer, seat, stream)) return code;
           from += sent;
           to += received;
         }
@@ -181,13 +192,13 @@ class NcclWire final : public Wire {
   }
 
   Failure exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Place at) override {
-    return moving("exchange", at, [&](const Seat& seat) {
+    return moving("exchange", at, Call{}, [&](const Seat& seat, Stream stream) {
       return grouped([&] {
         for (const Message& message : sends) {
-          if (int code = send(message.data, size_of(message.count * message.width), message.peer, seat, at)) return code;
+          if (int code = send(message.data, size_of(message.count * message.width), message.peer, seat, stream)) return code;
         }
         for (const Message& message : receives) {
-          if (int code = receive(message.data, size_of(message.count * message.width), message.peer, seat, at)) {
+          if (int code = receive(message.data, size_of(message.count * message.width), message.peer, seat, stream)) {
             return code;
           }
         }
@@ -198,20 +209,35 @@ class NcclWire final : public Wire {
 
   // One byte from everybody to everybody, in memory that XLA gave: `scratch` is part of the program.
   Failure barrier(void* scratch, Place at) override {
-    return moving("barrier", at, [&](const Seat& seat) {
-      return nccl.all_reduce(scratch, scratch, 1, kBytes, operation_of(Op::Max), seat.comm, at.stream);
+    const Call again = repeated(Operation::Barrier, scratch, scratch, 1, Type::U8);
+    return moving("barrier", at, again, [&](const Seat& seat, Stream stream) {
+      return nccl.all_reduce(scratch, scratch, 1, kBytes, operation_of(Op::Max), seat.comm, stream);
     });
   }
 
  private:
   static std::size_t size_of(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-  // Empty messages are left out on both sides.
-  static int send(const void* from, std::size_t bytes, int peer, const Seat& seat, Place at) {
-    return bytes ? nccl.send(from, bytes, kBytes, peer, seat.comm, at.stream) : 0;
+  static bool all_equal(const Counts& counts) {
+    return std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts[0]; });
   }
-  static int receive(void* to, std::size_t bytes, int peer, const Seat& seat, Place at) {
-    return bytes ? nccl.receive(to, bytes, kBytes, peer, seat.comm, at.stream) : 0;
+
+  // What is recorded when it comes again.
+  static Call repeated(Operation operation, const void* in, const void* out, std::int64_t count, Type type,
+                       Op op = Op::Sum, int root = 0) {
+    if (count == 0 || size_of(count) * numbers_of(type).width > kMostRecorded) return {};
+    const int parts[] = {root, static_cast<int>(op), static_cast<int>(type), static_cast<int>(operation)};
+    std::uint64_t all = 0;
+    for (const int part : parts) all = all << 8 | static_cast<unsigned>(part);
+    return {all, {reinterpret_cast<std::uintptr_t>(in), reinterpret_cast<std::uintptr_t>(out), size_of(count)}};
+  }
+
+  // Empty messages are left out on both sides.
+  static int send(const void* from, std::size_t bytes, int peer, const Seat& seat, Stream stream) {
+    return bytes ? nccl.send(from, bytes, kBytes, peer, seat.comm, stream) : 0;
+  }
+  static int receive(void* to, std::size_t bytes, int peer, const Seat& seat, Stream stream) {
+    return bytes ? nccl.receive(to, bytes, kBytes, peer, seat.comm, stream) : 0;
   }
 
   template <class Calls>
@@ -222,27 +248,34 @@ class NcclWire final : public Wire {
     return code ? code : end;
   }
 
-  template <class Call>
-  Failure moving(const char* operation, Place at, Call call) {
+  template <class Enqueue>
+  Failure moving(const char* operation, Place at, const Call& again, Enqueue enqueue) {
     // The one device of a process is found whatever XLA numbers it.
     const auto found = seats_.size() == 1 ? seats_.begin() : seats_.find(at.device);
     if (found == seats_.end()) {
       return std::string(operation) + ": device " + std::to_string(at.device) + " is not part of this communicator";
     }
-    if (const int code = call(found->second)) {
-      std::string text = std::string(operation) + ": NCCL reports: " + nccl.error_string(code);
-      if (nccl.last_error) text += std::string(" (") + nccl.last_error(found->second.comm) + ")";
+    const Seat& seat = found->second;
+    const auto on = [&](Stream stream) { return enqueue(seat, stream); };
+    const bool recorded = seat.recordings && again.operation;
+    const Codes codes = recorded ? seat.recordings->run(again, at.stream, on) : Codes{on(at.stream), 0};
+    if (codes.nccl) {
+      std::string text = std::string(operation) + ": NCCL reports: " + nccl.error_string(codes.nccl);
+      if (nccl.last_error) text += std::string(" (") + nccl.last_error(seat.comm) + ")";
       return text;
+    }
+    if (codes.cuda) {
+      return std::string(operation) + ": CUDA reports error " + std::to_string(codes.cuda) + " for NCCL's recorded call";
     }
     return {};
   }
 
-  template <class Call>
-  Failure reducing(const char* name, Type type, Op op, Place at, Call call) {
+  template <class Enqueue>
+  Failure reducing(const char* name, Type type, Op op, Place at, const Call& again, Enqueue enqueue) {
     const Numbers of = numbers_of(type);
     const int operation = operation_of(op);
     if (of.type < 0 || operation < 0) return std::string(name) + ": NCCL has no such reduction of this dtype";
-    return moving(name, at, [&](const Seat& seat) { return call(of, operation, seat); });
+    return moving(name, at, again, [&](const Seat& seat, Stream stream) { return enqueue(of, operation, seat, stream); });
   }
 
   std::map<int, Seat> seats_;
@@ -259,11 +292,12 @@ void collops_load_nccl(const std::int64_t* functions) {
 }
 
 std::int64_t collops_add_nccl(const std::int64_t* communicators, const int* devices, const int* ranks, int count,
-                              int size) {
+                              int size, int record) {
   using namespace collops;
   std::map<int, Seat> seats;
   for (int i = 0; i < count; ++i) {
-    seats[devices[i]] = {reinterpret_cast<void*>(static_cast<std::intptr_t>(communicators[i])), ranks[i]};
+    seats[devices[i]] = {reinterpret_cast<void*>(static_cast<std::intptr_t>(communicators[i])), ranks[i],
+                         record && can_record() ? std::make_unique<Recordings>() : nullptr};
   }
   return add_wire(std::make_unique<NcclWire>(std::move(seats), size));
 }

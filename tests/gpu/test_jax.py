@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections import deque
 
 import numpy as np
 import pytest
@@ -78,6 +79,36 @@ def test_random_programs_again_and_again(comm, first, jax_double):
     programs.check_programs(comm, range(first, first + 3), cj.jit, calls=5)
 
 
+def test_calls_that_some_ranks_have_recorded(comm):
+    """Ranks keep different numbers of results, so that addresses come again, and are recorded, after other calls."""
+    total, n = comm.size * (comm.size + 1) / 2, comm.size
+    rank = 1.0 + comm.rank
+    programs = (
+        (lambda x: cj.allreduce(x, comm=comm), lambda turn: total + n * turn),
+        (lambda x: cj.bcast(x, root=n - 1, comm=comm), lambda turn: n + turn),
+        (lambda x: cj.allgather(x, comm=comm).mean(0), lambda turn: total / n + turn),
+        (lambda x: cj.reduce_scatter(jnp.broadcast_to(x, (n, 500)), comm=comm), lambda turn: total + n * turn),
+        (lambda x: sum_of_many(x, comm), lambda turn: total / n + turn),
+    )
+    compiled = [(cj.jit(program), expected) for program, expected in programs]
+    kept = deque(maxlen=1 + 70 * comm.rank)
+    for turn in range(400):
+        program, expected = compiled[0 if turn % 3 else turn // 3 % len(compiled)]
+        kept.append((program(jnp.full(500, rank + turn, jnp.float32)), expected(turn)))
+    for result, expected in kept:
+        np.testing.assert_allclose(result, np.full(500, expected), rtol=1e-5)
+    x = jnp.full(500, rank)
+    for turn in range(50):
+        np.testing.assert_allclose(compiled[turn % 2][0](x), np.full(500, total if turn % 2 == 0 else n), rtol=1e-6)
+
+
+def sum_of_many(x, comm):
+    """Enough of them for XLA to record the program."""
+    for _ in range(8):
+        x = cj.allreduce(x, "avg", comm=comm)
+    return x
+
+
 def test_several_devices_of_one_process(comm):
     if comm.size > 1:
         pytest.skip("one process")
@@ -112,7 +143,7 @@ def test_several_devices_of_one_process(comm):
         return y, z.sum(0, keepdims=True), cj.allreduce(x, "max", comm=joined)
 
     program = cj.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
-    for _ in range(3):
+    for _ in range(6):
         total, gathered, highest = program(x)
     expected = np.tile(np.asarray(x).sum(0), (n, 1))
     np.testing.assert_allclose(total, expected)

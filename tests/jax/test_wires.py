@@ -15,7 +15,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 @pytest.mark.serial
 def test_wires_under_sanitizers(tmp_path):
-    """All calls of the wires of NCCL, played by threads on one to four devices, and of a world of one."""
+    """All calls of the wires of NCCL, played by threads on one to four devices, recorded or not, and of one rank."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
@@ -23,7 +23,7 @@ def test_wires_under_sanitizers(tmp_path):
     empty.write_text("int main() {}\n")
     if subprocess.run([compiler, *SANITIZERS, empty, "-o", program], check=False, capture_output=True).returncode:
         pytest.skip("the compiler has no sanitizers")
-    sources = [HERE / "wires.cpp", *(NATIVE / f"{name}.cpp" for name in ("wire", "alone", "nccl"))]
+    sources = [HERE / "wires.cpp", *(NATIVE / f"{name}.cpp" for name in ("wire", "alone", "nccl", "recordings"))]
     flags = ["-std=c++17", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread", *SANITIZERS, f"-I{NATIVE}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
     ended = subprocess.run([program], check=False, capture_output=True, text=True, timeout=100)

@@ -1,4 +1,5 @@
-// Every call of the wires of the native library, under sanitizers: NCCL is played by threads that hand each other bytes.
+// Every call of the wires of the native library, under sanitizers: NCCL is played by threads that hand each other bytes, and
+// CUDA by lists of what is to be done.
 //
 // Each rank of a size is a thread with a device number of its own. Blocks and messages have different lengths, some none.
 #include <algorithm>
@@ -16,6 +17,7 @@
 
 #include "api.h"
 #include "half.h"
+#include "recordings.h"
 #include "wire.h"
 
 namespace {
@@ -59,6 +61,60 @@ void take(Seat* seat, int peer, void* to, std::size_t bytes) {
   letters.pop_front();
 }
 
+// A graph is what NCCL was called for while its stream was captured.
+using Graph = std::vector<std::function<void()>>;
+struct Stream {
+  bool captured = false;
+  Graph calls;
+};
+struct Tally {
+  int recorded = 0, launched = 0, destroyed = 0, alive = 0, most = 0;
+};
+thread_local Tally tally;
+thread_local int broken_launch = 0, broken_call = 0;
+
+int stream_create(void** stream, unsigned) { return *stream = new Stream, 0; }
+int stream_is_capturing(void* stream, int* status) {
+  *status = stream && static_cast<Stream*>(stream)->captured;
+  return 0;
+}
+int begin_capture(void* stream, int) {
+  static_cast<Stream*>(stream)->captured = true;
+  return 0;
+}
+int end_capture(void* stream, void** graph) {
+  auto* ended = static_cast<Stream*>(stream);
+  ended->captured = false;
+  *graph = new Graph(std::exchange(ended->calls, {}));
+  return 0;
+}
+int graph_instantiate(void** made, void* graph, unsigned long long) {
+  *made = new Graph(*static_cast<Graph*>(graph));
+  ++tally.recorded;
+  tally.most = std::max(tally.most, ++tally.alive);
+  return 0;
+}
+int graph_launch(void* graph, void*) {
+  if (broken_launch) return broken_launch;
+  ++tally.launched;
+  for (auto& call : *static_cast<Graph*>(graph)) call();
+  return 0;
+}
+int graph_destroy(void* graph) { return delete static_cast<Graph*>(graph), 0; }
+int graph_exec_destroy(void* graph) {
+  ++tally.destroyed;
+  --tally.alive;
+  return graph_destroy(graph);
+}
+
+// Whether `call` is kept for later, because its stream is captured.
+template <class F>
+bool kept(void* stream, F call) {
+  if (stream == nullptr || !static_cast<Stream*>(stream)->captured) return false;
+  static_cast<Stream*>(stream)->calls.emplace_back(call);
+  return true;
+}
+
 std::size_t width(int type) { return type == 7 ? 4 : 1; }
 
 int send(const void* from, std::size_t count, int type, int peer, void* seat, void*) {
@@ -78,7 +134,8 @@ int group_end() {
   }
   return 0;
 }
-int all_gather(const void* in, void* out, std::size_t count, int type, void* handle, void*) {
+int all_gather(const void* in, void* out, std::size_t count, int type, void* handle, void* stream) {
+  if (kept(stream, [=] { all_gather(in, out, count, type, handle, nullptr); })) return 0;
   auto* seat = static_cast<Seat*>(handle);
   const std::size_t bytes = count * width(type);
   const std::vector<char> mine(static_cast<const char*>(in), static_cast<const char*>(in) + bytes);  // may be in place
@@ -86,7 +143,9 @@ int all_gather(const void* in, void* out, std::size_t count, int type, void* han
   for (int peer = 0; peer < seat->world->size; ++peer) take(seat, peer, static_cast<char*>(out) + peer * bytes, bytes);
   return 0;
 }
-int all_reduce(const void* in, void* out, std::size_t count, int type, int op, void* handle, void*) {
+int all_reduce(const void* in, void* out, std::size_t count, int type, int op, void* handle, void* stream) {
+  if (stream && broken_call) return broken_call;
+  if (kept(stream, [=] { all_reduce(in, out, count, type, op, handle, nullptr); })) return 0;
   auto* seat = static_cast<Seat*>(handle);
   std::vector<char> all(count * width(type) * static_cast<std::size_t>(seat->world->size));
   all_gather(in, all.data(), count, type, handle, nullptr);
@@ -102,19 +161,22 @@ int all_reduce(const void* in, void* out, std::size_t count, int type, int op, v
   }
   return 0;
 }
-int reduce(const void* in, void* out, std::size_t count, int type, int op, int root, void* handle, void*) {
+int reduce(const void* in, void* out, std::size_t count, int type, int op, int root, void* handle, void* stream) {
+  if (kept(stream, [=] { reduce(in, out, count, type, op, root, handle, nullptr); })) return 0;
   Values mine(count);
   all_reduce(in, mine.data(), count, type, op, handle, nullptr);
   if (static_cast<Seat*>(handle)->rank == root && count) std::memcpy(out, mine.data(), count * sizeof(float));
   return 0;
 }
-int broadcast(const void* in, void* out, std::size_t count, int type, int root, void* handle, void*) {
+int broadcast(const void* in, void* out, std::size_t count, int type, int root, void* handle, void* stream) {
+  if (kept(stream, [=] { broadcast(in, out, count, type, root, handle, nullptr); })) return 0;
   auto* seat = static_cast<Seat*>(handle);
   for (int peer = 0; seat->rank == root && peer < seat->world->size; ++peer) put(seat, peer, in, count * width(type));
   take(seat, root, out, count * width(type));
   return 0;
 }
-int reduce_scatter(const void* in, void* out, std::size_t count, int type, int op, void* handle, void*) {
+int reduce_scatter(const void* in, void* out, std::size_t count, int type, int op, void* handle, void* stream) {
+  if (kept(stream, [=] { reduce_scatter(in, out, count, type, op, handle, nullptr); })) return 0;
   auto* seat = static_cast<Seat*>(handle);
   Values all(count * static_cast<std::size_t>(seat->world->size));
   all_reduce(in, all.data(), all.size(), type, op, handle, nullptr);
@@ -203,6 +265,69 @@ void every_call(collops::Wire& wire, int rank, Place at) {
   well(wire.barrier(&scratch, at));
 }
 
+// The same call again and again, on each rank with as many results in turn as its number says: some ranks launch what others
+// still call NCCL for.
+void again(collops::Wire& wire, int rank, Place at) {
+  const int size = wire.size();
+  const float sum = static_cast<float>(size * (size + 1) / 2);
+  const std::size_t results = 1 + 90 * static_cast<std::size_t>(rank);  // two ranks have more than are kept
+  Values mine(5, static_cast<float>(rank + 1)), all(5 * results);
+  tally = {};
+  for (std::size_t turn = 0; turn < 400; ++turn) {
+    float* out = all.data() + 5 * (turn % results);
+    std::fill(out, out + 5, 0.0F);
+    well(wire.allreduce(mine.data(), out, 5, Type::F32, Op::Sum, at));
+    expect({out, out + 5}, Values(5, sum), "allreduce again");
+  }
+  const int before = collops::Recordings::kCallsBefore;
+  const bool kept = results <= collops::Recordings::kMost;
+  const int recorded = kept ? static_cast<int>(results) : 0;
+  const int launched = kept ? 400 - before * static_cast<int>(results) : 0;
+  if (tally.recorded != recorded || tally.launched != launched) std::abort();
+
+  Stream captured;  // by XLA: a graph is never launched there
+  captured.captured = true;
+  float* out = all.data();
+  well(wire.allreduce(mine.data(), out, 5, Type::F32, Op::Sum, Place{&captured, at.device}));
+  if (captured.calls.size() != 1 || tally.launched != launched) std::abort();
+  for (auto& call : captured.calls) call();
+
+  Values longer(300000);  // more than a call of NCCL is worth
+  for (int turn = 0; turn < 4; ++turn) {
+    well(wire.allreduce(longer.data(), longer.data(), 300000, Type::F32, Op::Max, at));
+  }
+  if (tally.recorded != recorded) std::abort();
+
+  for (int turn = 0; turn < 3; ++turn) {  // what differs in anything is another call
+    for (const Op op : {Op::Sum, Op::Max}) {
+      for (const std::int64_t count : {3, 4}) {
+        well(wire.allreduce(mine.data(), out, count, Type::F32, op, at));
+        const float result = op == Op::Sum ? sum : static_cast<float>(size);
+        expect({out, out + count}, Values(static_cast<std::size_t>(count), result), "another allreduce");
+        for (const int root : {0, size - 1}) {
+          well(wire.bcast(mine.data(), out, count, 4, root, at));
+          expect({out, out + count}, Values(static_cast<std::size_t>(count), static_cast<float>(root + 1)), "bcast");
+        }
+      }
+    }
+  }
+  if (tally.most > static_cast<int>(collops::Recordings::kMost)) std::abort();
+
+  Values once(2, 1.0F), sums(2);
+  for (int turn = 0; turn < 5; ++turn) {  // the third is to be recorded, which fails, and the fourth is
+    broken_call = turn == 2 ? 5 : 0;
+    const collops::Failure failure = wire.allreduce(once.data(), sums.data(), 2, Type::F32, Op::Sum, at);
+    if (failure != (turn == 2 ? "allreduce: NCCL reports: an error (the last error)" : "")) std::abort();
+    if (turn != 2) expect(sums, Values(2, static_cast<float>(size)), "allreduce after a failure");
+    std::fill(sums.begin(), sums.end(), 0.0F);
+  }
+
+  broken_launch = 700;
+  const collops::Failure failure = wire.allreduce(mine.data(), out, 3, Type::F32, Op::Sum, at);
+  if (failure != "allreduce: CUDA reports error 700 for NCCL's recorded call") std::abort();
+  broken_launch = 0;
+}
+
 void halves() {  // every 16-bit number survives being widened
   for (std::uint32_t bits = 0; bits < 1 << 16; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
@@ -230,6 +355,10 @@ int main() {
   const std::int64_t functions[] = {at(all_reduce), at(reduce), at(broadcast), at(all_gather), at(reduce_scatter),
                                     at(send), at(receive), at(group_start), at(group_end), at(error_string), at(last_error)};
   collops_load_nccl(functions);
+  const std::int64_t graphs[] = {at(stream_create), at(stream_is_capturing), at(begin_capture), at(end_capture),
+                                 at(graph_instantiate), at(graph_launch), at(graph_destroy), at(graph_exec_destroy)};
+  if (collops::can_record()) std::abort();
+  collops_load_cuda(graphs);
   every_call(*collops::find_wire(collops_add_alone()), 0, {});
   for (int size = 1; size <= 4; ++size) {
     World world{size, {}, {}, {}};
@@ -242,12 +371,20 @@ int main() {
       devices.push_back(7 - rank);
       ranks.push_back(rank);
     }
-    auto* wire = collops::find_wire(collops_add_nccl(communicators.data(), devices.data(), ranks.data(), size, size));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([=] { every_call(*wire, rank, Place{nullptr, 7 - rank}); });
+    collops::Wire* wire = nullptr;
+    for (const int record : {0, 1}) {
+      wire = collops::find_wire(collops_add_nccl(communicators.data(), devices.data(), ranks.data(), size, size, record));
+      std::vector<std::thread> threads;
+      for (int rank = 0; rank < size; ++rank) {
+        threads.emplace_back([=] {
+          const Place place{nullptr, 7 - rank};
+          for (int turn = 0; turn < 4; ++turn) every_call(*wire, rank, place);
+          if (record) again(*wire, rank, place);
+          if (!record && tally.recorded) std::abort();
+        });
+      }
+      for (auto& thread : threads) thread.join();
     }
-    for (auto& thread : threads) thread.join();
     for (auto& [ends, letters] : world.letters) {
       if (!letters.empty()) std::abort();
     }

@@ -144,16 +144,12 @@ def device_wire(comm: Communicator) -> int:
             "or let the launcher set CUDA_VISIBLE_DEVICES"
         )
     nccl, joined = _nccl(), ctypes.c_void_p()
-    # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program, and tell
-    # each other the addresses in what XLA records: while one rank records, another may have nothing to record.
-    os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
-    os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
     with drivers.current(device):
         identity = _UniqueId.from_buffer_copy(bytes(known[0][1]))
         code = nccl.ncclCommInitRank(ctypes.byref(joined), ctypes.c_int(comm.size), identity, ctypes.c_int(comm.rank))
         _succeeded(code, "ncclCommInitRank")
         _connect_pairs(nccl, joined, comm.rank, comm.size)
-    return _add([joined.value or 0], [device], [comm.rank], comm.size)
+    return _add([joined.value or 0], [device], [comm.rank], comm.size, comm.local_size == comm.size)
 
 
 def _ready(device: int, rank: int) -> list[Any]:
@@ -170,13 +166,18 @@ def clique_wire(joined: Clique) -> int:
     communicators = (ctypes.c_void_p * joined.size)()
     code = _nccl().ncclCommInitAll(communicators, ctypes.c_int(joined.size), (ctypes.c_int * joined.size)(*devices))
     _succeeded(code, "ncclCommInitAll")
-    return _add([value or 0 for value in communicators], devices, list(range(joined.size)), joined.size)
+    return _add([value or 0 for value in communicators], devices, list(range(joined.size)), joined.size, True)
 
 
-def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int) -> int:
+def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int, on_one_node: bool) -> int:
     count = len(devices)
     return native.library().collops_add_nccl(
-        native.int64s(communicators), (ctypes.c_int * count)(*devices), (ctypes.c_int * count)(*ranks), count, size
+        native.int64s(communicators),
+        (ctypes.c_int * count)(*devices),
+        (ctypes.c_int * count)(*ranks),
+        count,
+        size,
+        on_one_node,  # recording between nodes has not been tried
     )
 
 
@@ -212,6 +213,12 @@ def _nccl() -> ctypes.CDLL:
     loaded.ncclGetErrorString.restype = ctypes.c_char_p
     addresses = [ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in _NCCL_FUNCTIONS]
     native.library().collops_load_nccl(native.int64s(addresses))
+    if not drivers.is_rocm():
+        native.library().collops_load_cuda(native.int64s(drivers.graph_functions()))
+    # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program, and tell
+    # each other the addresses in what is recorded: while one rank records, another may have nothing to record.
+    os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
+    os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
     return loaded
 
 

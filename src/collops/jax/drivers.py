@@ -1,4 +1,4 @@
-"""The few calls of a GPU's driver, CUDA's or HIP's, that joining GPUs by NCCL takes; by ctypes, without a toolkit."""
+"""The few calls of a GPU's driver, CUDA's or HIP's, that NCCL between GPUs takes; by ctypes, without a toolkit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import jax
 
 from collops.errors import TransportError
 
-__all__ = ["bus_of", "current", "is_rocm", "wait_for_device"]
+__all__ = ["bus_of", "current", "graph_functions", "is_rocm", "wait_for_device"]
+
+_GRAPH_FUNCTIONS = (
+    *("cuStreamCreate", "cuStreamIsCapturing", "cuStreamBeginCapture_v2", "cuStreamEndCapture"),
+    *("cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphDestroy", "cuGraphExecDestroy"),
+)
 
 
 def is_rocm() -> bool:
@@ -70,6 +75,11 @@ def current(device: int) -> Iterator[None]:
         yield
     finally:
         cuda.cuCtxSetCurrent(before)
+
+
+def graph_functions() -> list[int]:
+    """Return the addresses of CUDA's functions that record and launch graphs."""
+    return [ctypes.cast(getattr(_cuda(), name), ctypes.c_void_p).value or 0 for name in _GRAPH_FUNCTIONS]
 
 
 def wait_for_device() -> None:

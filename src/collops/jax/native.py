@@ -37,7 +37,7 @@ _MPI_FUNCTIONS = (
 )
 
 
-_INTERFACE = 2  # of native/src/api.h
+_INTERFACE = 3  # of native/src/api.h
 
 
 @cache
