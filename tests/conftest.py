@@ -36,7 +36,7 @@ hypothesis.settings.load_profile("ranks")
 
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
-MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", "2"))
+MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
 JAX_ON_ALL_RANKS = "tests/jax/test_primitives.py::test_primitive["
 
 
@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(config, items) -> None:
     items[:] = [item for item in items if not item.get_closest_marker("serial")]
     config.hook.pytest_deselected(items=serial)
     if collops.world().size > MOST_RANKS_WITH_JAX:
-        reason = f"each rank compiles for itself: {collops.world().size} ranks do so with COLLOPS_JAX_RANKS set"
+        reason = f"each of {collops.world().size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
         for item in items:
             if "jax" in item.nodeid and not item.nodeid.startswith(JAX_ON_ALL_RANKS):
                 item.add_marker(pytest.mark.skip(reason=reason))

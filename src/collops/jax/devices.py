@@ -166,10 +166,12 @@ def clique_wire(joined: Clique) -> int:
     communicators = (ctypes.c_void_p * joined.size)()
     code = _nccl().ncclCommInitAll(communicators, ctypes.c_int(joined.size), (ctypes.c_int * joined.size)(*devices))
     _succeeded(code, "ncclCommInitAll")
-    return _add([value or 0 for value in communicators], devices, list(range(joined.size)), joined.size, True)
+    joined_by = [value or 0 for value in communicators]
+    return _add(joined_by, devices, list(range(joined.size)), joined.size, joined.size > 1)
 
 
-def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int, on_one_node: bool) -> int:
+def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int, record: bool) -> int:
+    """Make a wire; what `record` allows has not been tried between nodes, and gains nothing on one device alone."""
     count = len(devices)
     return native.library().collops_add_nccl(
         native.int64s(communicators),
@@ -177,7 +179,7 @@ def _add(communicators: list[int], devices: list[int], ranks: list[int], size: i
         (ctypes.c_int * count)(*ranks),
         count,
         size,
-        on_one_node,  # recording between nodes has not been tried
+        record,
     )
 
 
