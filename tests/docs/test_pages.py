@@ -137,12 +137,25 @@ def test_the_table_of_jacobi_is_the_record():
             assert float(cell.split()[0]) == pytest.approx(1e6 * seconds, rel=5e-3, abs=0.05)
 
 
+def records_of_jax():
+    """Of one process with four GPUs, and of four with one each."""
+    return [read_record(measured.RESULTS / f"jax-nvidia-h200-{ranks}.json").measurements for ranks in (1, 4)]
+
+
+def seconds_in_jax(measurements, case: str, program: str, **parameters: int) -> float:
+    chosen = [one for one in measurements if one.case == case and parameters.items() <= one.parameters.items()]
+    (measurement,) = chosen
+    return measurement.timings[program].wall.median
+
+
+UNITS = {"µs": 1e-6, "ms": 1e-3}
+
+
 def test_the_table_of_jax_is_the_records():
-    one, each = (read_record(measured.RESULTS / f"jax-nvidia-h200-{ranks}.json").measurements for ranks in (1, 2))
+    one, each = records_of_jax()
     row = r"^\| (nothing|one|twenty)(.*?)((?: \| [\d.]+ [mµ]s){3}) \|$"
     rows = re.findall(row, (DOCS / "from-mpi4jax.md").read_text("utf-8"), re.M)
-    assert len(rows) == 7
-    units = {"µs": 1e-6, "ms": 1e-3}
+    assert len(rows) == 8
     sizes = {"64 MiB": 64 << 20, "1 GiB": 1 << 30}
     for what, rest, cells in rows:
         size = next((size for text, size in sizes.items() if text in rest), 8192)
@@ -150,26 +163,46 @@ def test_the_table_of_jax_is_the_records():
         case = "20 allreduces in a call" if what == "twenty" else "one allreduce in a call"
         case += ", run ahead" * ("run ahead" in rest)
         for found, program, cell in zip((one, one, each), programs, cells.split(" | ")[1:], strict=True):
-            measurement = next(m for m in found if m.case == case and m.parameters["bytes"] == size)
-            seconds = measurement.timings[program].wall.median
             value, unit = cell.split()
-            assert float(value) * units[unit] == pytest.approx(seconds, rel=1e-2)
+            assert float(value) * UNITS[unit] == pytest.approx(
+                seconds_in_jax(found, case, program, bytes=size), rel=1e-2
+            )
 
 
-def test_each_further_allreduce_costs_what_the_page_of_jax_says():
-    text = (DOCS / "from-mpi4jax.md").read_text("utf-8")
-    said = re.search(
-        r"costs (\d+) µs in one process, where `lax.psum` costs (\d+), and (\d+) µs", " ".join(text.split())
-    )
-    records = [read_record(measured.RESULTS / f"jax-nvidia-h200-{ranks}.json").measurements for ranks in (1, 2)]
-    for number, found, program in zip(
-        said.groups(), records[:1] * 2 + records[1:], ("collops", "lax.psum", "collops"), strict=True
-    ):
-        one, many = (
-            next(m for m in found if m.case == case and m.parameters["bytes"] == 8192).timings[program].wall.median
-            for case in ("one allreduce in a call", "20 allreduces in a call")
-        )
-        assert float(number) == pytest.approx(1e6 * (many - one) / 19, abs=0.6)
+def test_what_an_allreduce_costs_is_what_the_page_of_jax_says():
+    text = " ".join((DOCS / "from-mpi4jax.md").read_text("utf-8").split())
+    one, each = records_of_jax()
+    least, most = map(int, re.search(r"costs (\d+) to (\d+) µs more than the elementwise", text).groups())
+    more = [
+        1e6
+        * (seconds_in_jax(found, case, "collops", bytes=size) - seconds_in_jax(found, case, "elementwise", bytes=size))
+        for found in (one, each)
+        for size in (8, 8192)
+        for case in ["one allreduce in a call, run ahead"]
+    ]
+    assert (least, most) == (round(min(more)), round(max(more)))
+    said = re.search(r"costs (\d+) µs in one .* costs (\d+), and (\d+) µs .*; waited for, (\d+), (\d+) and (\d+)", text)
+    cases = [("one allreduce in a call", "20 allreduces in a call")]
+    cases.insert(0, tuple(f"{case}, run ahead" for case in cases[0]))
+    programs = [(one, "collops"), (one, "lax.psum"), (each, "collops")]
+    found = [
+        1e6 * (seconds_in_jax(where, many, program, bytes=8192) - seconds_in_jax(where, few, program, bytes=8192)) / 19
+        for few, many in cases
+        for where, program in programs
+    ]
+    assert [float(number) for number in said.groups()] == pytest.approx(found, abs=0.6)
+
+
+def test_the_table_of_nccl4jax_is_the_record():
+    one, _ = records_of_jax()
+    rows = re.findall(r"^\| (\d+)((?: \| [\d.]+ [mµ]s){4}) \|$", (DOCS / "from-mpi4jax.md").read_text("utf-8"), re.M)
+    assert [int(elements) for elements, _ in rows] == [10, 500, 2000]
+    programs = ("collops alone", "collops under jit", "lax.psum under jit", "CuPy")
+    for elements, cells in rows:
+        for program, cell in zip(programs, cells.split(" | ")[1:], strict=True):
+            value, unit = cell.split()
+            seconds = seconds_in_jax(one, "the table of NCCL4JAX", program, elements=int(elements), parties=3)
+            assert float(value) * UNITS[unit] == pytest.approx(seconds, rel=1e-2)
 
 
 def test_the_drawing_has_every_element_once():

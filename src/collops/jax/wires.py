@@ -74,7 +74,7 @@ class Wire:
     def handlers(self, platform: str, recordable: bool) -> str:
         """Return which handlers of the native library a program is to call on `platform`.
 
-        XLA records what is `recordable` on GPUs and launches it as a whole, which halves what a short call costs. It
+        XLA records what is `recordable` on GPUs and launches it as a whole, if it is more than a few kernels. It
         records ahead of what runs, and the programs of other ranks may differ: meanwhile nothing may wait for another
         rank. NCCL has connected all ranks by then (see :mod:`collops.jax.devices`) and sets up what else it needs in
         the run before. Between nodes that has not been tried.
