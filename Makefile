@@ -1,7 +1,7 @@
 # make demo     make .venv, install, migrate a made survey on two ranks, say where the pictures are
 # make test     make .venv, install, run linters and all tests on 1, 2, 3 and 4 ranks
 # make docs     make .venv, install, build the documentation: docs/_build/html/index.html
-# make test-jax-oldest    the tests of JAX with its oldest supported version
+# make test-jax-oldest    all tests of JAX with its oldest supported version, not only those of its primitives
 # make fuzz     ten thousand calls with wrong arguments, and damaged files, on two ranks
 # make examples thousands of random graphs for the star forests, and random programs of JAX, on 1, 2, 3 and 4 ranks
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
@@ -31,7 +31,8 @@ endif
 DEMO := $(VENV)/.installed-for-demo-with-$(MPI)
 TEST := $(VENV)/.installed-for-test-with-$(MPI)
 DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
-OLDEST := $(VENV)/with-oldest-jax
+OLDEST := $(VENV)/oldest-jax/.installed
+WITH_OLDEST := PYTHONPATH=$(CURDIR)/$(dir $(OLDEST))
 
 .PHONY: demo docs test test-jax-oldest fuzz examples lint format clean
 
@@ -44,12 +45,14 @@ docs: $(DOCS)
 	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "The documentation is in $(CURDIR)/docs/_build/html/index.html"
 
-test: lint
+test: lint $(OLDEST)
 	$(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 3 --dist worksteal
 	@set -e; for ranks in $(filter-out 1,$(RANKS)); do \
 	  echo "== tests on $$ranks rank(s)"; \
 	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \
 	done
+	@$(WITH_OLDEST) $(BIN)/python -c 'import jax; print("== tests on 2 ranks with JAX", jax.__version__)'
+	$(WITH_OLDEST) $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/jax/test_primitives.py
 	@echo "All tests passed on $(RANKS) ranks."
 
 fuzz: $(TEST)
@@ -98,11 +101,14 @@ $(TEST): $(BIN)/python pyproject.toml $(wildcard native/*.* native/src/*)
 	@$(PIP) install --quiet --no-build-isolation ./native
 	@touch $@
 
-# The tests of JAX with the oldest that is supported, in an environment of its own.
-test-jax-oldest: $(BIN)/python
-	@$(BIN)/python -m venv $(OLDEST)
-	@$(OLDEST)/bin/python -m pip install --quiet --editable ".[$(EXTRA_MPI)numba,segy]" $(MPI_PACKAGES) \
-	  "jax==0.7.0" "jaxlib==0.7.0" "setuptools>=77" hypothesis pytest pytest-timeout
-	@$(OLDEST)/bin/python -m pip install --quiet --no-build-isolation ./native
-	$(OLDEST)/bin/python -m pytest tests/jax
-	$(if $(EXTRA_MPI),$(OLDEST)/bin/mpiexec,$(MPIEXEC)) -n 2 $(OLDEST)/bin/python -m pytest tests/jax
+# The oldest JAX that is supported, and the native library built with it, in a folder that goes before all others.
+$(OLDEST): $(TEST)
+	@echo "Installing JAX 0.7.0 into $(@D)"
+	@rm -rf $(@D)
+	@$(PIP) install --quiet --no-deps --target $(@D) jax==0.7.0 jaxlib==0.7.0
+	@PYTHONPATH=$(CURDIR)/$(@D) $(PIP) install --quiet --no-build-isolation --no-deps --target $(@D) ./native
+	@touch $@
+
+test-jax-oldest: $(OLDEST)
+	$(WITH_OLDEST) $(BIN)/python -m pytest tests/jax
+	$(WITH_OLDEST) $(MPIEXEC) -n 2 $(BIN)/python -m pytest -m "not serial" tests/jax
