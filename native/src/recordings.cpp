@@ -45,7 +45,7 @@ Recordings::Known& Recordings::find(const Call& call) {
   return found->second;
 }
 
-int Recordings::is_recorded(Stream stream, bool& answer) {
+int Recordings::is_captured(Stream stream, bool& answer) {
   int status = 0;
   const int code = cuda.stream_is_capturing(stream, &status);
   answer = status != 0;

@@ -39,9 +39,9 @@ class Recordings {
   // what it has recorded, and both do the same on their devices.
   template <class Enqueue>
   Codes run(const Call& call, Stream stream, Enqueue enqueue) {
-    bool recorded_by_others = false;
-    if (const int code = is_recorded(stream, recorded_by_others)) return {0, code};
-    if (recorded_by_others) return {enqueue(stream), 0};
+    bool captured = false;  // by XLA, which records the whole program and takes NCCL's own calls
+    if (const int code = is_captured(stream, captured)) return {0, code};
+    if (captured) return {enqueue(stream), 0};
     const std::lock_guard<std::mutex> lock(mutex_);
     Known& known = find(call);
     if (known.graph == nullptr) {
@@ -66,7 +66,7 @@ class Recordings {
   };
 
   Known& find(const Call& call);
-  static int is_recorded(Stream stream, bool& answer);
+  static int is_captured(Stream stream, bool& answer);
   int begin();
   int end(Known* known);  // null: what was recorded is of no use
   static int launch(const Known& known, Stream stream);

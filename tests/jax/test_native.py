@@ -8,7 +8,7 @@ import ctypes
 import pytest
 
 from collops.errors import InputError, TransportError
-from collops.jax import drivers, native, wires
+from collops.jax import drivers, native, versions, wires
 
 
 @pytest.mark.serial
@@ -37,6 +37,18 @@ def test_a_rank_without_a_gpu_is_refused_by_all(comm, monkeypatch):
     monkeypatch.setattr(wires, "has_devices", lambda: comm.rank < comm.size - 1)
     with pytest.raises(TransportError, match=f"none on rank {comm.size - 1}"):
         wires._made(comm)
+
+
+def test_nothing_is_recorded_where_nccl_is_told_not_to_mix(monkeypatch):
+    monkeypatch.setattr(versions, "RUNS_BEFORE_RECORDING", True)
+    for setting, chosen in (("", "recorded"), ("1", "recorded"), ("0", "device")):
+        monkeypatch.setenv("NCCL_GRAPH_MIXING_SUPPORT", setting)
+        assert wires.Wire(0, 2, {"cuda": 1}, on_one_node=True).handlers("cuda", recordable=True) == chosen
+    monkeypatch.delenv("NCCL_GRAPH_MIXING_SUPPORT")
+    for on_one_node, recordable, chosen in ((True, True, "recorded"), (True, False, "device"), (False, True, "device")):
+        wire = wires.Wire(0, 2, {"cuda": 1, "cpu": 2}, on_one_node)
+        assert wire.handlers("cuda", recordable) == chosen
+        assert wire.handlers("cpu", recordable) == "host"
 
 
 class Cuda:

@@ -24,7 +24,7 @@ from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
 from collops.jax import drivers, native
 
-__all__ = ["Clique", "clique", "clique_wire", "device_wire", "has_devices", "use_local_device"]
+__all__ = ["Clique", "clique", "clique_wire", "device_wire", "has_devices", "may_record", "use_local_device"]
 
 _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
@@ -119,6 +119,11 @@ def has_devices() -> bool:
     return jax.default_backend() == "gpu"
 
 
+def may_record() -> bool:
+    """Whether a communicator of NCCL takes recorded calls beside others, as it does by default."""
+    return os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") != "0"
+
+
 def device_wire(comm: Communicator) -> int:
     """Connect the GPUs of all ranks; return the number of the wire. Collective.
 
@@ -179,7 +184,7 @@ def _add(communicators: list[int], devices: list[int], ranks: list[int], size: i
         (ctypes.c_int * count)(*ranks),
         count,
         size,
-        record,
+        record and may_record(),
     )
 
 

@@ -11,7 +11,7 @@ from collops.comm.cores import available_cores
 from collops.comm.deadline import default_timeout
 from collops.errors import InputError, TransportError
 from collops.jax import native, versions
-from collops.jax.devices import Clique, clique_wire, device_wire, has_devices
+from collops.jax.devices import Clique, clique_wire, device_wire, has_devices, may_record
 
 __all__ = ["Wire", "wire_of"]
 
@@ -34,7 +34,7 @@ class Wire:
         self._rank = rank
         self.size = size
         self.numbers = numbers
-        self._recorded = on_one_node and versions.RUNS_BEFORE_RECORDING
+        self._recorded = on_one_node and versions.RUNS_BEFORE_RECORDING and may_record()
 
     @property
     def rank(self) -> int:
