@@ -95,7 +95,7 @@ $(DOCS): $(BIN)/python pyproject.toml
 	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)docs]" $(MPI_PACKAGES)
 	@touch $@
 
-$(TEST): $(BIN)/python pyproject.toml $(wildcard native/*.* native/src/*)
+$(TEST): $(BIN)/python pyproject.toml $(wildcard native/*.toml native/*.py native/*/*.py native/src/*)
 	@echo "Installing collops and what its tests need into $(VENV)"
 	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)test]" $(MPI_PACKAGES)
 	@$(PIP) install --quiet --no-build-isolation ./native

@@ -44,13 +44,15 @@ def test_dtypes(comm, name):
         np.testing.assert_array_equal(np.asarray(highest), np.max(values, axis=0))
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_half_precision_rounds_as_numpy(comm, name):
+@pytest.mark.parametrize(("name", "rounding", "least"), [("float16", 2.0**-11, 2.0**-24), ("bfloat16", 2.0**-8, 0.0)])
+def test_half_precision_rounds_each_step(comm, name, rounding, least):
+    """Each of the sums or products on the way is rounded, and is at most as large as that of the magnitudes."""
     values = [np.random.default_rng(rank).normal(size=300).astype(jnp.dtype(name)) for rank in range(comm.size)]
-    for op, ufunc in (("sum", np.add), ("prod", np.multiply), ("min", np.minimum)):
+    exact = [value.astype(np.float32) for value in values]
+    for op, ufunc, steps in (("sum", np.add, comm.size), ("prod", np.multiply, comm.size), ("min", np.minimum, 0)):
         found = np.asarray(cj.allreduce(jnp.asarray(values[comm.rank]), op, comm=comm)).astype(np.float32)
-        expected = ufunc.reduce([value.astype(np.float32) for value in values])
-        np.testing.assert_allclose(found, expected, rtol=comm.size * 2.0**-7, atol=2.0**-7)
+        bound = steps * (rounding * ufunc.reduce(np.abs(exact)) + least)
+        assert (np.abs(found - ufunc.reduce(exact)) <= bound).all()
 
 
 @pytest.mark.parametrize("op", ["land", "lor", "lxor"])
