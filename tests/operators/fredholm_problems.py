@@ -14,8 +14,8 @@ FORMS = ("split", "replicated")
 
 
 def kernel(comm, rows, columns, dtype, counts=SLICES):
-    """Return all slices, and those of this rank; some ranks have none."""
-    counts = counts[: comm.size]
+    """Return all slices, and those of this rank; some ranks have none, as those beyond the counts."""
+    counts = (*counts, *(0,) * comm.size)[: comm.size]
     whole = values((sum(counts), rows, columns), dtype, 7)
     begin = sum(counts[: comm.rank])
     return whole, whole[begin : begin + counts[comm.rank]]

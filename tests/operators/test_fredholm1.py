@@ -69,7 +69,7 @@ def test_messages_of_fredholm(comm):
 
 
 def test_real_matrices_stay_real(comm):
-    _, mine = kernel(comm, 64, 64, "f8", (8, 8, 8, 8))
+    _, mine = kernel(comm, 64, 64, "f8", (8,) * comm.size)
     op = Fredholm1(mine, 2, comm=comm)
     x, out = random(op.domain, comm=comm, dtype="c16"), zeros(op.range, comm=comm, dtype="c16")
     expected = mine @ x.local_array

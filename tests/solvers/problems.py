@@ -9,8 +9,8 @@ import scipy.linalg
 from collops.array import from_global
 from collops.operators import BlockDiag, HStack, VStack
 
-ROWS = ([4, 5], [], [7], [3], [2, 1], [6], [], [5])
-"""Rows of each rank's operators: two on the first rank, none on the second."""
+ROWS = ([4, 5], [], [7], [3], [2, 1], [6], [], [8])
+"""Rows of each rank's operators: two on the first rank, none on the second. Equal numbers would give equal matrices."""
 
 VARIETY = [
     ("vstack", "f4"),
@@ -45,7 +45,9 @@ def problem(kind: str, comm, dtype):
         every = [[random_matrix(n + 3, 6, dtype, n) for n in rows] for rows in ranks]
         op, whole = VStack(every[comm.rank], comm), np.vstack(joined(every))
     elif kind == "hstack":
-        every = [[random_matrix(30, n, dtype, n) for n in rows] for rows in ranks]
+        # More rows than all ranks have columns, so that there is one solution.
+        height = max(30, 3 * sum(map(sum, ranks)) // 2)
+        every = [[random_matrix(height, n, dtype, n) for n in rows] for rows in ranks]
         op, whole = HStack(every[comm.rank], comm), np.hstack(joined(every))
     else:
         every = [[random_matrix(n + 2, n, dtype, n) for n in rows] for rows in ranks]

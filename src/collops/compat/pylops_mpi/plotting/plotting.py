@@ -51,7 +51,11 @@ def plot_local_arrays(
         values = arr.native.engine.to_host(whole)
         figure, axes = plt.subplots(1, arr.size, squeeze=False)
         for rank, ax in enumerate(axes[0]):
-            ax.imshow(np.atleast_2d(values[arr.native.layout.slices(rank)]), vmin=vmin, vmax=vmax)
+            part = values[arr.native.layout.slices(rank)]
+            if part.size:
+                ax.imshow(np.atleast_2d(part), vmin=vmin, vmax=vmax)
+            else:
+                ax.set_axis_off()  # a picture without points is one that Matplotlib warns of
             ax.set_title(f"Rank {rank}")
         if title is not None:
             figure.suptitle(title)
