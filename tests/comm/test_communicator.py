@@ -39,6 +39,16 @@ def test_average(comm, name):
 
 
 @pytest.mark.serial
+def test_averages_of_complex_numbers_are_rounded_once():
+    from collops.comm.mpi import _divide
+
+    for size in (3, 7, 14, 15):
+        average = np.full((), 6 * size * (1 - 1j), np.complex64)
+        _divide(average, size)
+        assert average == 6 - 6j
+
+
+@pytest.mark.serial
 def test_half_types_are_reduced_on_any_number_of_communicators():
     from mpi4py import MPI
 

@@ -246,4 +246,6 @@ def _pieces(buffer: Any, counts: Sequence[int], datatype: Any) -> list[Any]:
 
 def _divide(array: Any, size: int) -> None:
     """Turn a sum into an average in the array's own dtype (bfloat16 has no in-place division by an int)."""
-    array[...] = (array / size).astype(array.dtype)
+    # NumPy divides complex numbers by way of a reciprocal, which rounds once more.
+    for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
+        part[...] = (part / size).astype(part.dtype)
