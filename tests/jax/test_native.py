@@ -39,16 +39,23 @@ def test_a_rank_without_a_gpu_is_refused_by_all(comm, monkeypatch):
         wires._made(comm)
 
 
-def test_nothing_is_recorded_where_nccl_is_told_not_to_mix(monkeypatch):
+@pytest.mark.parametrize(
+    ("mixing", "register", "chosen"),
+    [("", "0", "recorded"), ("1", "0", "recorded"), ("0", "0", "device"), ("1", "1", "device")],
+)
+def test_nothing_is_recorded_where_nccl_cannot(monkeypatch, mixing, register, chosen):
     monkeypatch.setattr(versions, "RUNS_BEFORE_RECORDING", True)
-    for setting, chosen in (("", "recorded"), ("1", "recorded"), ("0", "device")):
-        monkeypatch.setenv("NCCL_GRAPH_MIXING_SUPPORT", setting)
-        assert wires.Wire(0, 2, {"cuda": 1}, on_one_node=True).handlers("cuda", recordable=True) == chosen
-    monkeypatch.delenv("NCCL_GRAPH_MIXING_SUPPORT")
-    for on_one_node, recordable, chosen in ((True, True, "recorded"), (True, False, "device"), (False, True, "device")):
-        wire = wires.Wire(0, 2, {"cuda": 1, "cpu": 2}, on_one_node)
-        assert wire.handlers("cuda", recordable) == chosen
-        assert wire.handlers("cpu", recordable) == "host"
+    monkeypatch.setenv("NCCL_GRAPH_MIXING_SUPPORT", mixing)
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", register)
+    assert wires.Wire(0, 2, {"cuda": 1}, on_one_node=True).handlers("cuda", recordable=True) == chosen
+
+
+@pytest.mark.parametrize(("on_one_node", "recordable"), [(True, True), (True, False), (False, True)])
+def test_what_is_recorded(monkeypatch, on_one_node, recordable):
+    monkeypatch.setattr(versions, "RUNS_BEFORE_RECORDING", True)
+    wire = wires.Wire(0, 2, {"cuda": 1, "cpu": 2}, on_one_node)
+    assert wire.handlers("cuda", recordable) == ("recorded" if on_one_node and recordable else "device")
+    assert wire.handlers("cpu", recordable) == "host"
 
 
 class Cuda:

@@ -120,8 +120,12 @@ def has_devices() -> bool:
 
 
 def may_record() -> bool:
-    """Whether a communicator of NCCL takes recorded calls beside others, as it does by default."""
-    return os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") != "0"
+    """Whether NCCL takes recorded calls beside others, and those of a rank whose peers record nothing.
+
+    It does unless the environment says otherwise.
+    """
+    registers = os.environ.get("NCCL_GRAPH_REGISTER", "0") != "0"
+    return not registers and os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") != "0"
 
 
 def device_wire(comm: Communicator) -> int:
