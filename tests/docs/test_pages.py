@@ -172,25 +172,27 @@ def test_the_table_of_jax_is_the_records():
 def test_what_an_allreduce_costs_is_what_the_page_of_jax_says():
     text = " ".join((DOCS / "from-mpi4jax.md").read_text("utf-8").split())
     one, each = records_of_jax()
-    least, most = map(int, re.search(r"costs (\d+) to (\d+) µs more than the elementwise", text).groups())
+
+    def microseconds(found, case: str, program: str, size: int = 8192) -> float:
+        return 1e6 * seconds_in_jax(found, case, program, bytes=size)
+
+    few, many = "one allreduce in a call", "20 allreduces in a call"
+    ahead = f"{few}, run ahead", f"{many}, run ahead"
     more = [
-        1e6
-        * (seconds_in_jax(found, case, "collops", bytes=size) - seconds_in_jax(found, case, "elementwise", bytes=size))
+        microseconds(found, ahead[0], "collops", size) - microseconds(found, ahead[0], "elementwise", size)
         for found in (one, each)
         for size in (8, 8192)
-        for case in ["one allreduce in a call, run ahead"]
     ]
-    assert (least, most) == (round(min(more)), round(max(more)))
+    said = re.search(r"costs (\d+) to (\d+) µs more than the elementwise", text).groups()
+    assert [int(number) for number in said] == [round(min(more)), round(max(more))]
+
     said = re.search(r"costs (\d+) µs in one .* costs (\d+), and (\d+) µs .*; waited for, (\d+), (\d+) and (\d+)", text)
-    cases = [("one allreduce in a call", "20 allreduces in a call")]
-    cases.insert(0, tuple(f"{case}, run ahead" for case in cases[0]))
-    programs = [(one, "collops"), (one, "lax.psum"), (each, "collops")]
-    found = [
-        1e6 * (seconds_in_jax(where, many, program, bytes=8192) - seconds_in_jax(where, few, program, bytes=8192)) / 19
-        for few, many in cases
-        for where, program in programs
+    further = [
+        (microseconds(found, last, program) - microseconds(found, first, program)) / 19
+        for first, last in (ahead, (few, many))
+        for found, program in ((one, "collops"), (one, "lax.psum"), (each, "collops"))
     ]
-    assert [float(number) for number in said.groups()] == pytest.approx(found, abs=0.6)
+    assert [float(number) for number in said.groups()] == pytest.approx(further, abs=0.6)
 
 
 def test_the_table_of_nccl4jax_is_the_record():

@@ -175,8 +175,8 @@ def clique_wire(joined: Clique) -> int:
     communicators = (ctypes.c_void_p * joined.size)()
     code = _nccl().ncclCommInitAll(communicators, ctypes.c_int(joined.size), (ctypes.c_int * joined.size)(*devices))
     _succeeded(code, "ncclCommInitAll")
-    joined_by = [value or 0 for value in communicators]
-    return _add(joined_by, devices, list(range(joined.size)), joined.size, joined.size > 1)
+    handles = [value or 0 for value in communicators]
+    return _add(handles, devices, list(range(joined.size)), joined.size, joined.size > 1)
 
 
 def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int, record: bool) -> int:
