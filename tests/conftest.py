@@ -28,6 +28,7 @@ import hypothesis
 import pytest
 
 import collops
+from collops.comm.abort import abort
 from collops.errors import CommunicationTimeout
 
 # All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.
@@ -66,8 +67,7 @@ class Agreement:
 
     @pytest.hookimpl
     def pytest_internalerror(self, excrepr) -> None:
-        self.tell("pytest itself failed", str(excrepr))
-        self.control.Abort(3)
+        abort(sys.modules["mpi4py.MPI"], 3, f"=== rank {self.control.rank}: pytest itself failed\n{excrepr}")
 
     @pytest.hookimpl
     def pytest_collectreport(self, report) -> None:

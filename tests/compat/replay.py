@@ -62,6 +62,8 @@ def main(folder: str, *words: str) -> None:
     from matplotlib.figure import Figure
     from mpi4py import MPI
 
+    from collops.comm.abort import abort
+
     rank = MPI.COMM_WORLD.Get_rank()
     results = Path(folder).resolve()
     time.sleep = lambda _: None  # some scripts pause, so that ranks print in turn
@@ -78,8 +80,7 @@ def main(folder: str, *words: str) -> None:
             left = replay(script)
         except Exception:
             traceback.print_exc()
-            sys.stderr.flush()
-            MPI.COMM_WORLD.Abort(1)
+            abort(MPI, 1, f"{script} failed on rank {rank}")
             raise
         with open(results / package / f"{script.stem}.{rank}", "wb") as file:
             pickle.dump(left, file)

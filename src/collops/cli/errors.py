@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 
 from collops.cli.launch import started
+from collops.comm.abort import abort
 from collops.errors import CollopsError, Interrupted
 
 __all__ = ["BAD_INPUT", "guarded", "report"]
@@ -55,9 +55,8 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
         if error.on_all_ranks or not _in_parallel():
             report(command, str(error))
         else:
-            launcher = started()
-            _write(f"{command}: rank {launcher.rank if launcher else '?'}: {' '.join(str(error).split())}")
-            _end_all_ranks(BAD_INPUT)
+            rank = sys.modules["mpi4py.MPI"].COMM_WORLD.rank
+            _end_all_ranks(BAD_INPUT, f"{command}: rank {rank}: {' '.join(str(error).split())}")
         return BAD_INPUT
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -65,14 +64,12 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
         # The one place where anything may be caught: without it the other ranks would wait for this one for
         # ever.
         traceback.print_exc()
-        _write(f"{command}: this is a bug in collops; please report it with the lines above")
-        _end_all_ranks(_BUG)
+        _end_all_ranks(_BUG, f"{command}: this is a bug in collops; please report it with the lines above")
         return _BUG
 
 
 def _write(line: str) -> None:
-    # One call, so that lines of several ranks do not mix; past Python's buffers, because the job may be ended
-    # next.
+    # One call past Python's buffers, so that lines of several ranks do not mix.
     sys.stderr.flush()
     os.write(2, (line + "\n").encode("utf-8", "replace"))
 
@@ -82,9 +79,8 @@ def _in_parallel() -> bool:
     return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1
 
 
-def _end_all_ranks(code: int) -> None:
+def _end_all_ranks(code: int, why: str) -> None:
     if _in_parallel():
-        sys.stdout.flush()
-        # A launcher may drop what is still in its pipes when a job is aborted.
-        time.sleep(0.3)
-        sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(code)
+        abort(sys.modules["mpi4py.MPI"], code, why)
+    else:
+        _write(why)

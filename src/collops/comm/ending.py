@@ -9,6 +9,7 @@ import weakref
 from types import TracebackType
 from typing import Any
 
+from collops.comm.abort import abort
 from collops.comm.calls import Calls
 from collops.comm.deadline import ENDED, Watch
 from collops.errors import CommunicationError
@@ -49,8 +50,7 @@ def end_together(mpi: Any, control: Any, watch: Watch, calls: Calls | None) -> N
             if calls is not None and not watch.failure:
                 calls.collective(_END, {"call": "end"})
         except CommunicationError as error:
-            _say(f"collops: {type(error).__name__}: {error}")
-            mpi.COMM_WORLD.Abort(1)
+            abort(mpi, 1, f"collops: {type(error).__name__}: {error}")
         _wait_for_others(mpi, control, watch)
 
     atexit.register(end)
@@ -71,8 +71,7 @@ def _wait_for_others(mpi: Any, control: Any, watch: Watch) -> None:
                 each.notes.say_end(each.turns.done)
             told = True
         if waited > _MISSED_SECONDS and watch.failure:
-            _say(f"collops: rank {control.rank} has ended and ends all ranks, since some no longer answer")
-            mpi.COMM_WORLD.Abort(1)
+            abort(mpi, 1, f"collops: rank {control.rank} has ended and ends all ranks, since some no longer answer")
     # Messages that nobody took would be an error of the program for MPI.
     for each in _answering:
         each.notes.hear_ends()
@@ -91,18 +90,12 @@ def abort_on_uncaught_errors(mpi: Any) -> None:
     report = sys.excepthook
 
     def end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        report(kind, error, trace)
-        sys.stdout.flush()
-        if not getattr(error, "on_all_ranks", False):
-            world = mpi.COMM_WORLD
-            _say(f"collops: rank {world.rank} of {world.size} ends all ranks, because of its {kind.__name__} above")
-            world.Abort(1)
+        try:
+            report(kind, error, trace)
+        finally:
+            if not getattr(error, "on_all_ranks", False):
+                here = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
+                abort(mpi, 1, f"collops: {here} ends all ranks, because of its {kind.__name__} above")
 
     end_all_ranks.ends_all_ranks = True  # type: ignore[attr-defined]
     sys.excepthook = end_all_ranks
-
-
-def _say(line: str) -> None:
-    # In one piece, so that lines of several ranks do not mix, and before all of them are ended.
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

@@ -1,0 +1,46 @@
+"""A rank that ends all others is heard: it ends only when its launcher has read what it wrote, or reads no more."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.serial
+
+PROGRAM = """
+import os, sys
+from types import SimpleNamespace
+from collops.comm.abort import abort
+world = SimpleNamespace(Abort=os._exit)
+sys.stdout.write("a result")
+abort(SimpleNamespace(COMM_WORLD=world), 7, "the reason")
+"""
+
+
+def aborting(program: str = PROGRAM) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_it_waits_for_a_launcher_that_reads_late():
+    with aborting() as rank:
+        select.select([rank.stderr], [], [], 60)
+        with pytest.raises(subprocess.TimeoutExpired):
+            rank.wait(0.5)
+        assert rank.stdout.read1(100) == b"a result"
+        assert rank.stderr.read1(100) == b"the reason\n"
+        assert rank.wait(60) == 7
+
+
+def test_it_does_not_wait_for_ever():
+    with aborting() as rank:
+        assert rank.wait(60) == 7
+        assert rank.stderr.read() == b"the reason\n"
+
+
+@pytest.mark.parametrize("loss", ["os.close(2)", "os.close(1)", "sys.stderr = None", "sys.stdout = None"])
+def test_it_ends_where_nothing_can_be_written(loss):
+    with aborting(PROGRAM.replace("abort(S", f"{loss}\nabort(S")) as rank:
+        assert rank.wait(60) == 7
