@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import sys
@@ -21,11 +22,14 @@ abort(SimpleNamespace(COMM_WORLD=world), 7, "the reason")
 
 
 def aborting(program: str = PROGRAM) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.Popen(
+        [sys.executable, "-c", program], env=buffered, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def test_it_waits_for_a_launcher_that_reads_late():
-    with aborting() as rank:
+    with aborting(PROGRAM.replace("world =", "abort.__globals__['_LONGEST_SECONDS'] = 60\nworld =")) as rank:
         select.select([rank.stderr], [], [], 60)
         with pytest.raises(subprocess.TimeoutExpired):
             rank.wait(0.5)
