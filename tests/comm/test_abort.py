@@ -33,18 +33,29 @@ def test_it_waits_for_a_launcher_that_reads_late():
         select.select([rank.stderr], [], [], 60)
         with pytest.raises(subprocess.TimeoutExpired):
             rank.wait(0.5)
-        assert rank.stdout.read1(100) == b"a result"
         assert rank.stderr.read1(100) == b"the reason\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            rank.wait(0.5)
+        assert rank.stdout.read1(100) == b"a result"
         assert rank.wait(60) == 7
 
 
 def test_it_does_not_wait_for_ever():
     with aborting() as rank:
         assert rank.wait(60) == 7
-        assert rank.stderr.read() == b"the reason\n"
+        assert (rank.stderr.read(), rank.stdout.read()) == (b"the reason\n", b"a result")
 
 
-@pytest.mark.parametrize("loss", ["os.close(2)", "os.close(1)", "sys.stderr = None", "sys.stdout = None"])
-def test_it_ends_where_nothing_can_be_written(loss):
+@pytest.mark.parametrize(
+    ("loss", "heard"),
+    [
+        ("os.close(2)", b""),
+        ("sys.stderr = None", b""),
+        ("os.close(1)", b"the reason\n"),
+        ("sys.stdout = None", b"the reason\n"),
+    ],
+)
+def test_it_ends_where_an_output_is_gone(loss, heard):
     with aborting(PROGRAM.replace("abort(S", f"{loss}\nabort(S")) as rank:
+        assert rank.stderr.read() == heard
         assert rank.wait(60) == 7

@@ -9,11 +9,10 @@ import struct
 import sys
 import termios
 import time
-from typing import Any
+from typing import Any, TextIO
 
 __all__ = ["abort"]
 
-_STANDARD_OUTPUTS = (1, 2)
 _LONGEST_SECONDS = 2.0  # that a launcher may take to read: one that hangs must not keep the other ranks waiting
 _NAP_SECONDS = 1e-3
 
@@ -31,16 +30,20 @@ def abort(mpi: Any, code: int, why: str) -> None:
         One line for standard error.
     """
     try:
-        sys.stdout.flush()
-        # In one piece, so that lines of several ranks do not mix.
-        sys.stderr.write(f"{why}\n")
-        sys.stderr.flush()
-        given_up = time.monotonic() + _LONGEST_SECONDS
-        while any(_unread_bytes(output) for output in _STANDARD_OUTPUTS) and time.monotonic() < given_up:
-            time.sleep(_NAP_SECONDS)
+        # First what matters more, and in one piece, so that lines of several ranks do not mix.
+        _deliver(sys.stderr, 2, f"{why}\n")
+        _deliver(sys.stdout, 1)
     finally:
         # Also where nothing can be written any more.
         mpi.COMM_WORLD.Abort(code)
+
+
+def _deliver(stream: TextIO, descriptor: int, text: str = "") -> None:
+    stream.write(text)
+    stream.flush()
+    given_up = time.monotonic() + _LONGEST_SECONDS
+    while _unread_bytes(descriptor) and time.monotonic() < given_up:
+        time.sleep(_NAP_SECONDS)
 
 
 def _unread_bytes(descriptor: int) -> int:
