@@ -12,6 +12,7 @@ from collops import profile
 from collops.array import StackedArray, dots, from_global, zeros
 from collops.operators import BlockDiag
 from collops.solvers import Status, cg, cgls, lsqr
+from collops.solvers.history import open_history
 from collops.solvers.problem import agreed
 from collops.solvers.progress import open_progress
 from collops.solvers.state import array_fields, local_arrays, other_fields
@@ -43,6 +44,24 @@ def test_callbacks_can_stop(comm, solver):
     assert len(result.residual_norms) == 4
     ignored = solver(op, yd, niter=2, callback=lambda number, view: view)
     assert ignored.status is Status.ITERATION_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("options", "ahead"),
+    [({}, 0), ({"tol": 0}, None), ({"tol": 0, "rtol": 1e-3}, 0), ({"tol": 1e-3, "lag": 2}, 2)],
+)
+def test_no_iteration_follows_the_one_that_passed_the_test(comm, monkeypatch, options, ahead):
+    """Devices may run ahead of the host only where no tolerance can end the run: later steps change the solution."""
+    asked = []
+
+    def opened(engine, width, capacity, lag, comm):
+        asked.append(lag)
+        return open_history(engine, width, capacity, lag, comm)
+
+    monkeypatch.setattr("collops.solvers.driver.open_history", opened)
+    op, _, _, yd = problem("vstack", comm, "f8")
+    cgls(op, yd, niter=2, **options)
+    assert asked == [ahead]
 
 
 def test_no_iterations(comm):

@@ -48,6 +48,7 @@ def collective(
     primitive.def_impl(functools.partial(_run, primitive))
 
     def lower(platform: str, context: Any, *values: Any, wire: Wire, **parameters: Any) -> Any:
+        wire.check_devices(versions.device_count(context))
         count = len(values) if operands is None else operands(wire=wire, **parameters)
         return versions.custom_call(
             context,

@@ -20,6 +20,7 @@ __all__ = [
     "branches",
     "call_in_order",
     "custom_call",
+    "device_count",
     "get_runtime_token",
     "is_intermediate",
     "set_runtime_token",
@@ -75,6 +76,16 @@ def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name:
     """Lower a call of `jaxpr`, which has `effect`, into a computation that has none: its tokens begin and end here."""
     inner = context.replace(tokens_in=_mlir.TokenSet({effect: _mlir.create_token()}), tokens_out=None)
     return _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
+
+
+def device_count(context: Any) -> int:
+    """Return the number of devices that the program being lowered runs on."""
+    axes = context.module_context.axis_context
+    if (count := getattr(axes, "num_devices", None)) is not None:
+        return count
+    if (mesh := getattr(axes, "mesh", None)) is not None:  # inside shard_map
+        return mesh.size
+    return axes.axis_env.nreps  # inside pmap
 
 
 def branches(program: Any, effect: Effect) -> bool:

@@ -71,6 +71,27 @@ class Wire:
             )
         return self.numbers[platform]
 
+    def check_devices(self, count: int) -> None:
+        """Check that a program on `count` devices can use this wire, before anything is sent.
+
+        Raises
+        ------
+        InputError
+            If the program would call the wire once for each device, and not once for each rank of it. The calls of
+            several devices arrive in any order, so that the wrong ones would be paired.
+        """
+        if self._rank is None and count != self.size:
+            raise InputError(
+                f"a clique of {self.size} devices is used in a program on {count}: "
+                "use it inside shard_map over the devices that it joins"
+            )
+        if self._rank is not None and count != 1:
+            raise InputError(
+                f"this communicator joins ranks with one device each, but the program runs on {count} devices: call "
+                "the collective outside shard_map on an array of a single device (jax.device_put moves it there), or "
+                "start a rank for each device; collops.jax.clique() joins the GPUs of one process"
+            )
+
     def handlers(self, platform: str, recordable: bool) -> str:
         """Return which handlers of the native library a program is to call on `platform`.
 

@@ -278,8 +278,9 @@ def cgls(
         On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
         operator can be recorded, ``True`` insists, ``False`` launches every iteration.
     lag : int, optional
-        On devices, how many iterations the host may be ahead of those whose numbers it checks, which can then be
-        done in vain; by default 3. On hosts always 0.
+        On devices, how many iterations the host may launch before it checks the numbers of the oldest. The default
+        is 0 if a tolerance can stop the solver, so that `x` is the iterate that passed the test, and otherwise 3.
+        With a larger value up to ``lag + 1`` further iterations change `x`. On hosts always 0.
     checkpoint : str or path, optional
         Folder of checkpoints, which all ranks see: the last one, that is, from which the solver can go on. Without it
         nothing is written, and signals do what they did before.

@@ -120,6 +120,8 @@ def solve(
         if can_be_compiled(method, data):
             return solve_compiled(method, operator, data, x0, niter, differentiate)  # pyright: ignore[reportReturnType]
     comm = group_of(data)
+    if lag is None and _ends_at_a_tolerance(method):
+        lag = 0  # iterations beyond the one that passes its test would still change the solution
     comm.agree("a solver's start", _start(method, operator, data, x0, niter, callback is not None, lag))
     # One row before the first iteration, one after each.
     history = open_history(data.engine, method.width, niter + 1, lag, comm)
@@ -186,6 +188,12 @@ def _start(
         "callback": callback,
         "lag": lag,
     }
+
+
+def _ends_at_a_tolerance(method: Method) -> bool:
+    """Return whether a test other than that for rounding errors can end the run before `niter` iterations."""
+    tolerances = frozenset(getattr(method, "stops", ())) - {"precision", "niter"}
+    return any(getattr(method, name) for name in tolerances)
 
 
 def _check_finite(method: Method, rows: np.ndarray, x: Any, lag: int) -> None:
