@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import pickle
 
@@ -72,6 +73,35 @@ def test_groups_hold_what_they_reduce_once(layout, data):
         expected[lines] = 1
         assert (seen == expected).all()
         assert layout.reduction_count(rank, axes) == math.prod(layout.shape[a] for a in reduced)
+
+
+def layouts_of_eight_ranks():
+    """Yield every way to split an array over every process grid of eight ranks, none of which is without elements."""
+    shape = (9, 8, 11)
+    for grid in ((8,), (2, 4), (4, 2), (2, 2, 2)):
+        for places in itertools.permutations([*range(len(grid)), None, None, None], 3):
+            yield Layout(shape, 8, grid, places)
+
+
+@serial
+def test_groups_on_every_process_grid():
+    """Two ranks are of one group if their blocks lie on the same lines along the reduced axes, of the same copy."""
+    for layout in set(layouts_of_eight_ranks()):
+        slices = [layout.slices(rank) for rank in range(8)]
+        held = [tuple((s.start, s.stop) for s in slices[rank]) for rank in range(8)]
+        for axes in itertools.chain.from_iterable(itertools.combinations(range(3), k) for k in range(4)):
+            groups = layout.reduction_groups(axes)
+            if groups is None:
+                assert not {*axes} & {*layout.split_axes}, (layout, axes)
+                continue
+            blocks = [tuple(pair for axis, pair in enumerate(held[rank]) if axis not in axes) for rank in range(8)]
+            for group in set(groups):
+                members = [rank for rank in range(8) if groups[rank] == group]
+                # The same block of the result; among the members each block of the array once, and none missing.
+                assert len({blocks[rank] for rank in members}) == 1, (layout, axes)
+                assert len({held[rank] for rank in members}) == len(members), (layout, axes)
+                wanted = {held[rank] for rank in range(8) if blocks[rank] == blocks[members[0]]}
+                assert {held[rank] for rank in members} == wanted, (layout, axes)
 
 
 @serial

@@ -70,9 +70,17 @@ def check_reductions(comm: Any, xp: Any, name: str, op: str) -> None:
 
 
 def check_average(comm: Any, xp: Any, name: str) -> None:
+    """The mean of 0, 2, 4, ... by every call that reduces."""
     dtype = dtype_of(name)
-    x = xp.full(5, comm.rank * 2, dtype)
-    np.testing.assert_array_equal(to_host(comm.allreduce(x, "avg")), np.full(5, comm.size - 1, dtype))
+    x, mean = xp.full(5, comm.rank * 2, dtype), np.full(5, comm.size - 1, dtype)
+    np.testing.assert_array_equal(to_host(comm.allreduce(x, "avg")), mean)
+    for root in range(comm.size):
+        result = comm.reduce(x, "avg", root)
+        assert (result is None) == (comm.rank != root)
+        if result is not None:
+            np.testing.assert_array_equal(to_host(result), mean)
+    blocks = xp.full((comm.size, 5), comm.rank * 2, dtype)
+    np.testing.assert_array_equal(to_host(comm.reduce_scatter(blocks, "avg")), mean)
 
 
 def check_movement(comm: Any, xp: Any, name: str) -> None:

@@ -78,6 +78,30 @@ def test_exchange_plan(comm):
     checks.check_plan(comm, np)
 
 
+def test_exchange_plans_in_flight(comm):
+    """Plans between the same ranks, started in one order and finished in another, among messages with small tags."""
+    comm = comm.split(0, key=comm.rank)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    plans = []
+    for size in (2, 5, 3):
+        box = (slice(0, size),)
+        plans.append(collops.ExchangePlan(comm, [(right, box)], [(left, box)]))
+    tags = range(8)
+    received = [np.zeros(3) for _ in tags]
+    with comm.group():
+        for tag in tags:
+            comm.send(np.full(3, 100.0 * comm.rank + tag), right, tag)
+        exchanges = [plan.start(np.full(5, 10.0 * comm.rank + n), np.zeros(5)) for n, plan in enumerate(plans)]
+        for tag in tags:
+            comm.recv(received[tag], left, tag)
+    for number in (2, 0, 1) if comm.rank % 2 else (1, 2, 0):
+        size = (2, 5, 3)[number]
+        expected = np.array([10.0 * left + number] * size + [0.0] * (5 - size))
+        np.testing.assert_array_equal(exchanges[number].finish(), expected)
+    for tag in tags:
+        np.testing.assert_array_equal(received[tag], np.full(3, 100.0 * left + tag))
+
+
 def test_exchange_plan_of_several_arrays(comm):
     checks.check_plan_of_several_arrays(comm, np)
 
@@ -165,6 +189,61 @@ def test_check_raises_everywhere(comm):
 def test_metadata_keeps_order(comm):
     rows = comm.allgather_metadata({"rank": comm.rank, "shape": (comm.rank, 2)})
     assert rows == [{"rank": rank, "shape": [rank, 2]} for rank in range(comm.size)]
+
+
+def calls_that_send(comm):
+    """Every method of a communicator that sends something: a call of it, and what it counts as on several ranks."""
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    x, blocks, out = np.ones(3), np.ones((size, 2)), np.empty(2)
+
+    def message():
+        with comm.group():
+            comm.send(x, right)
+            comm.recv(np.empty(3), left)
+
+    return {
+        "allreduce": (lambda: comm.allreduce(x), {"allreduce": 3}),
+        "reduce": (lambda: comm.reduce(x, root=size - 1), {"reduce": 3}),
+        "bcast": (lambda: comm.bcast(x, root=size - 1), {"bcast": 3}),
+        "allgather": (lambda: comm.allgather(x), {"allgather": 3}),
+        "allgatherv": (lambda: comm.allgatherv(x, [3] * size), {"allgatherv": 3}),
+        "gather": (lambda: comm.gather(x, root=size - 1), {"gather": 3}),
+        "gatherv": (lambda: comm.gatherv(x, [3] * size), {"gatherv": 3}),
+        "scatter": (lambda: comm.scatter(None if rank else blocks, out=out), {"scatter": 2 if rank else 2 * size}),
+        "scatterv": (
+            lambda: comm.scatterv(x[:0] if rank else x, [3, *[0] * (size - 1)]),
+            {"scatterv": 0 if rank else 3},
+        ),
+        "reduce_scatter": (lambda: comm.reduce_scatter(blocks), {"reduce_scatter": 2 * size}),
+        "alltoall": (lambda: comm.alltoall(blocks), {"alltoall": 2 * size}),
+        "alltoallv": (lambda: comm.alltoallv(np.ones(size), [1] * size, [1] * size), {"alltoallv": size}),
+        "send": (message, {"send": 3, "recv": 3}),
+        "recv": (message, {"send": 3, "recv": 3}),
+        "sendrecv": (lambda: comm.sendrecv(x, right, np.empty(3), left), {"sendrecv": 3}),
+        "barrier": (comm.barrier, {"barrier": 0}),
+        "allgather_metadata": (lambda: comm.allgather_metadata(7), {"metadata": 1}),
+        "check": (lambda: comm.check(None), {"metadata": 1}),
+        "agree": (lambda: comm.agree("a number", 7), {"agreement": 2}),
+        "split": (lambda: comm.split(0, key=-size - rank), {"metadata": len(f"[0, {-size - rank}]"), "split": 0}),
+        "subgroup": (lambda: comm.subgroup((*range(size - 1), 77)), {"split": 0}),
+        "symmetric": (lambda: comm.symmetric(3, engine="numpy").free(), None),
+    }
+
+
+SEND_NOTHING = {"announce", "begin", "describe", "group", "next_plan_tag", "refuse", "transport_of", "wait"}
+
+
+def test_every_call_that_sends_is_counted(comm):
+    methods = {name for name in dir(comm) if callable(getattr(comm, name)) and not name.startswith("_")}
+    calls = calls_that_send(comm)
+    assert methods == calls.keys() | SEND_NOTHING
+    for name, (call, expected) in calls.items():
+        with collops.profile.count_messages() as messages:
+            call()
+        if comm.size > 1 and expected is not None:
+            assert {record.operation: record.elements for record in messages.records} == expected, name
+            assert messages.total == len(expected), name
 
 
 def test_counters(comm):

@@ -40,6 +40,20 @@ with comm.symmetric(1000, engine="numpy") as memory:
     comm.check(collops.errors.InputError("bad file") if comm.rank == 1 else None)
 """
 
+PATIENT = """
+import time
+import collops
+comm = collops.world()
+time.sleep(2 * comm.rank)
+assert float(comm.allreduce(1.0)) == 2
+"""
+
+
+@pytest.mark.parametrize("forever", ["0", "none"])
+def test_without_a_deadline_a_late_rank_is_waited_for(forever):
+    result = run_ranks(2, PATIENT, {"COLLOPS_TIMEOUT": forever})
+    assert result.returncode == 0, result.stderr
+
 
 def test_the_ranks_that_give_up_name_the_one_that_is_missing(tmp_path):
     result = run_ranks(3, LATE.format(heard=str(tmp_path / "heard")), {})

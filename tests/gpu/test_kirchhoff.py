@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
+from tests.operators import kirchhoff_matrix
 
 cupy = pytest.importorskip("cupy")
 try:
@@ -63,6 +64,13 @@ def test_agrees_with_numpy(sources, receivers, dims, samples, taps, rough, dtype
         assert result.dtype == dtype
         error = np.linalg.norm(result.get() - expected) / np.linalg.norm(expected)
         assert error < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("taps", "center"), kirchhoff_matrix.WAVELETS)
+def test_both_ways_are_those_of_the_definition(taps, center, dtype, deterministic):
+    kirchhoff_matrix.check_matrix(dtype, taps, center, engine="cupy", deterministic=deterministic)
 
 
 def test_no_shots():

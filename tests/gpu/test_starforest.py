@@ -70,11 +70,11 @@ def test_wires_carry_the_same_bits(comm, wire):
         rng = np.random.default_rng(seed)
         graph = Graph.drawn(rng, comm.size, most_roots=300, most_leaves=700)
         with forest_of(comm, graph, wire=wire) as forest:
-            roots = values(rng, graph.nroots, (), "float32")
-            leaves = values(rng, [graph.space(r) for r in range(comm.size)], (), "float32")
-            mine = cupy.asarray(roots[comm.rank]), cupy.asarray(leaves[comm.rank])
             under_way = []
-            for op in ("replace", "sum", "max", "sum"):
+            for op in ("replace", "sum", "max", "sum"):  # more than a ring has places, each with values of its own
+                roots = values(rng, graph.nroots, (), "float32")
+                leaves = values(rng, [graph.space(r) for r in range(comm.size)], (), "float32")
+                mine = cupy.asarray(roots[comm.rank]), cupy.asarray(leaves[comm.rank])
                 want = graph.bcast(roots, leaves, op)[comm.rank]
                 under_way.append((forest.start_bcast(mine[0], mine[1].copy(), op), want))
                 want = graph.reduce(leaves, roots, op)[comm.rank]

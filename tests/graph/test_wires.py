@@ -32,15 +32,17 @@ def test_wires_carry_the_same_bits(comm, wire, seed):
     rank = comm.rank
     edges = (graph.nroots[rank], graph.leaves[rank], graph.ranks[rank], graph.indices[rank])
     block = ((), (2,))[rng.integers(2)]
-    roots = values(rng, graph.nroots, block, "float32")
-    leaves = values(rng, [graph.space(r) for r in range(comm.size)], block, "float32")
     with StarForest(comm, *edges, wire=wire) as forest:
         under_way = []
-        for op in ("replace", "sum", "min", "max", "sum"):  # more than a ring has places
+        for op in ("replace", "sum", "min", "max", "sum"):  # more than a ring has places, each with values of its own
+            roots = values(rng, graph.nroots, block, "float32")
+            leaves = values(rng, [graph.space(r) for r in range(comm.size)], block, "float32")
             under_way.append((forest.start_bcast(roots[rank], leaves[rank].copy(), op), graph.bcast(roots, leaves, op)))
             under_way.append(
                 (forest.start_reduce(leaves[rank], roots[rank].copy(), op), graph.reduce(leaves, roots, op))
             )
+        at_once = forest.bcast(roots[rank], leaves[rank].copy())  # while the others are under way
+        assert at_once.tobytes() == graph.bcast(roots, leaves, "replace")[rank].tobytes()
         for number in np.random.default_rng(seed + rank).permutation(len(under_way)):
             started, want = under_way[number]
             assert started.finish().tobytes() == want[rank].tobytes()

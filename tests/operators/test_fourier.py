@@ -72,6 +72,25 @@ def test_agrees_with_pylops(comm, shape, dtype, real):
                 assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("norm", ["ortho", "none", "1/n"])
+@pytest.mark.parametrize("real", [True, False])
+def test_large_transforms_by_two_threads(comm, monkeypatch, real, norm):
+    """Against NumPy, with a local part that is large enough for each of the threads."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    shape, axes = (comm.size, 250, 300), (1, 2)
+    scaled = {"ortho": "ortho", "none": "backward", "1/n": "forward"}[norm]
+    op = FFTND(Layout.split(shape, comm.size), axes, norm=norm, real=real, comm=comm)
+    x = values(shape, "f8" if real else "c16", 1)
+    forward = op.forward(from_global(x, op.domain, comm=comm))
+    expected = np.fft.rfftn(x, axes=axes, norm=scaled) if real else np.fft.fftn(x, axes=axes, norm=scaled)
+    if real:  # the frequencies whose negatives are left out count twice
+        expected[..., 1:150] *= np.sqrt(2)
+    assert_close(forward.gather(), expected, "c16")
+    # The transform is a multiple of a unitary one.
+    unscaled = {"ortho": 1, "none": 75000, "1/n": 1 / 75000}[norm]
+    assert_close(op.adjoint(forward).gather(), unscaled * x, "c16")
+
+
 def test_forms_for_one_and_two_axes(comm):
     shape = (4, 5, 6)
     one = FFT(shape, 0, 7, 0.5, "1/n", True, True, comm=comm, dtype="f8")

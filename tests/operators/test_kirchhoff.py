@@ -15,6 +15,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import Kirchhoff
 from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
 from collops.profile import count_messages
+from tests.operators import kirchhoff_matrix
 
 pytest.importorskip("numba")
 
@@ -260,6 +261,13 @@ def test_local_operator_fills_what_it_is_given():
     back = np.full(12, np.nan, np.float32)
     assert operator.adjoint_local(expected, back) is back
     np.testing.assert_array_equal(operator.rmatvec(expected), back)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernels", ["numba", "numpy"])
+@pytest.mark.parametrize(("taps", "center"), kirchhoff_matrix.WAVELETS)
+def test_both_ways_are_those_of_the_definition(taps, center, kernels, dtype):
+    kirchhoff_matrix.check_matrix(dtype, taps, center, engine="numpy", kernels=kernels, threads=1)
 
 
 @pytest.mark.parametrize("kernels", ["numba", "numpy"])

@@ -30,20 +30,26 @@ METHODS = {
     "cg": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, **run),
     "cgls": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, **run),
     "lsqr": lambda op, y, **run: lsqr(op, y, calc_var=True, **run),
-    "ista": lambda op, y, **run: ista(op, y, eps=0.3, decay=1 / (1 + np.arange(run["niter"])), **run),
+    "ista": lambda op, y, **run: ista(op, y, eps=0.3, decay=_falling(**run), **run),
     "fista": lambda op, y, **run: fista(op, y, eps=0.3, threshkind="half", rtol=1e-9, **run),
     "percentile": lambda op, y, **run: fista(op, y, threshkind="soft-percentile", perc=50, **run),
     "power iteration": lambda op, y, **run: power_iteration(op.H @ op, dtype=y.dtype, tol=0, **run),
     "proximal gradient": lambda op, y, **run: proximal_gradient(
-        L2(op, y), L1(0.3), _start(op, y), acceleration="fista", objective=True, **run
+        L2(op, y), L1(0.3), _start(op, y), epsg=_falling(**run), acceleration="fista", objective=True, **run
     ),
     "ADMM": lambda op, y, **run: admm(L2(op, y, niter=4), L1(0.3), _start(op, y), 0.1, tol=0, **run),
     "ADMM, least squares": lambda op, y, **run: admm_l2(L1(0.3), op, y, op, _start(op, y), 0.1, inner=3, **run),
-    "linearised ADMM": lambda op, y, **run: linearized_admm(L2(), L1(0.3), op, _start(op, y), 0.1, 0.001, **run),
+    # With a weight that leaves values between its cuts, so that the multiplier still moves.
+    "linearised ADMM": lambda op, y, **run: linearized_admm(L2(), L1(9.0), op, _start(op, y), 1.0, 0.01, **run),
     "primal-dual": lambda op, y, **run: primal_dual(
-        L2(), L1(0.3), op, _start(op, y), [0.05] * run["niter"], 0.05, **run
+        L2(), L1(0.3), op, _start(op, y), 0.05 * _falling(**run), 0.05, **run
     ),
 }
+
+
+def _falling(niter, **_):
+    """A factor for each iteration."""
+    return 1 / (1 + np.arange(niter))
 
 
 def _start(op, y):
@@ -88,8 +94,27 @@ def test_what_goes_on_ends_where_it_would_have(comm, folder, name):
     assert resumed.resumed_from == 3
     assert_same(resumed, expected)
     assert os.listdir(folder) == ["iteration-000000005"]
-    if name in ("cgls", "fista"):
-        assert_same(run(op, y, niter=5, checkpoint=folder, resume=True), expected)
+    assert_same(run(op, y, niter=5, checkpoint=folder, resume=True), expected)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda op, y, **run: power_iteration(op.H @ op, dtype=y.dtype, tol=1e-3, **run),
+        lambda op, y, **run: cgls(op, y, tol=1e-3, **run),
+        lambda op, y, **run: lsqr(op, y, atol=1e-3, btol=1e-3, **run),
+        lambda op, y, **run: ista(op, y, eps=0.3, tol=1e-2, monitorres=True, **run),
+    ],
+)
+def test_what_goes_on_stops_where_it_would_have(comm, folder, method):
+    """Also where the test of the next iteration compares it with the last one before the checkpoint."""
+    op, _, _, y = problem("vstack", comm, "f8")
+    expected = method(op, y, niter=100)
+    assert 1 < expected.iterations < 100
+    method(op, y, niter=expected.iterations - 1, checkpoint=folder)
+    resumed = method(op, y, niter=100, checkpoint=folder, resume=True)
+    assert resumed.status is expected.status
+    assert_same(resumed, expected)
 
 
 @pytest.mark.parametrize("name", ["cgls", "lsqr", "fista", "proximal gradient"])

@@ -10,7 +10,7 @@ from pylops.optimization import sparsity
 from collops import profile
 from collops.array import Layout, StackedArray, from_global
 from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedTypeError
-from collops.operators import FFT, BlockDiag, LinearOperator, StackedBlockDiag, StackedVStack, VStack
+from collops.operators import FFT, BlockDiag, Diagonal, LinearOperator, StackedBlockDiag, StackedVStack, VStack
 from collops.solvers import Status, fista, ista
 from collops.solvers.percentile import Percentile
 from collops.solvers.shrinkage import shrink
@@ -60,6 +60,21 @@ def test_iterates_are_those_of_pylops(comm, mine, theirs, kind, threshkind, perc
         assert_close(result.details["cost"], cost, dtype)
     assert_close(result.residual_norms[-1], np.linalg.norm(y - serial.A @ x), dtype)
     assert 0 < np.count_nonzero(x) < x.size
+
+
+@pytest.mark.parametrize(("threshkind", "perc"), [("soft", None), ("hard", None), ("soft-percentile", 40)])
+@pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
+def test_long_vectors(comm, mine, theirs, threshkind, perc):
+    """So long that the vector kernels cut the part of a rank into pieces, the last of which is shorter."""
+    size = 70_001 * comm.size
+    divisors, y = 1 + np.abs(random_matrix(size, 2, "f8", 1)).T
+    op = Diagonal(1 / divisors, comm=comm)
+    options = {"niter": 3, "alpha": 1.0, "eps": 2.0, "tol": 0, "threshkind": threshkind, "perc": perc}
+    result = mine(op, from_global(y, op.range, comm=comm), **options)
+    x, _, cost = theirs(pylops.Diagonal(1 / divisors), y, **options)
+    assert_close(result.x.gather(), x)
+    assert_close(result.details["cost"], cost)
+    assert 0 < np.count_nonzero(x[-1000:]) < 1000
 
 
 @pytest.mark.parametrize(("mine", "theirs"), SOLVERS)

@@ -21,11 +21,21 @@ def matrices(comm):
     return whole, mine, VStack([mine], comm), VStack([jnp.asarray(mine)], comm)
 
 
+def sparse(solver, A, y, threshkind):
+    """Solve with a penalty for which the first step cuts off what is below 0.6 of its largest value."""
+    alpha = 0.01
+    cut = 0.6 * alpha * float((A.H @ y).norm(np.inf))
+    thresholds = {"soft": cut, "hard": cut**2 / 2, "half": (cut * 4 / 54 ** (1 / 3)) ** 1.5}
+    return solver(A, y, niter=12, eps=2 * thresholds[threshkind] / alpha, alpha=alpha, threshkind=threshkind)
+
+
 SOLVERS = {
     "cgls": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20),
-    "lsqr": lambda A, y: lsqr(A, y, niter=20),
-    "ista": lambda A, y: ista(A, y, niter=12, eps=0.1, alpha=0.01),
-    "fista": lambda A, y: fista(A, y, niter=12, eps=0.1, alpha=0.01),
+    "lsqr": lambda A, y: lsqr(A, y, niter=20, damp=0.3, calc_var=True),
+    "ista": lambda A, y: sparse(ista, A, y, "soft"),
+    "ista, hard": lambda A, y: sparse(ista, A, y, "hard"),
+    "ista, half": lambda A, y: sparse(ista, A, y, "half"),
+    "fista": lambda A, y: sparse(fista, A, y, "soft"),
 }
 
 
@@ -38,6 +48,13 @@ def test_a_compiled_loop_is_the_loop(comm, matrices, name):
     assert result.execution == "compiled loop"
     np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-11)
     np.testing.assert_allclose(result.residual_norms, expected.residual_norms, rtol=1e-9)
+    assert result.details.keys() == expected.details.keys()
+    for key, value in expected.details.items():
+        found = result.details[key]
+        found, value = (v.gather() if hasattr(v, "gather") else v for v in (found, value))
+        np.testing.assert_allclose(found, value, rtol=1e-8, atol=1e-11, err_msg=key)
+    if "alpha" in expected.details:
+        assert 0 < np.count_nonzero(expected.x.gather()) < 5
 
 
 def test_one_program_serves_all_data(comm, matrices):
