@@ -63,6 +63,9 @@ def check_reductions(comm: Any, xp: Any, name: str, op: str) -> None:
         assert (result is None) == (comm.rank != root)
         if result is not None:
             np.testing.assert_array_equal(to_host(result), expected)
+        inplace = x.copy()
+        comm.reduce(inplace, op, root, out=inplace)
+        np.testing.assert_array_equal(to_host(inplace), expected if comm.rank == root else parts[comm.rank])
 
     blocks = [values(rank, 3 * comm.size, dtype).reshape(comm.size, 3) for rank in range(comm.size)]
     scattered = comm.reduce_scatter(xp.asarray(blocks[comm.rank]), op)
@@ -121,6 +124,12 @@ def check_movement(comm: Any, xp: Any, name: str) -> None:
     table = [values(r, 2 * size, dtype).reshape(size, 2) for r in range(size)]
     expected = np.stack([table[r][rank] for r in range(size)])
     np.testing.assert_array_equal(to_host(comm.alltoall(xp.asarray(table[rank]))), expected)
+    table = [values(r, 3000 * size, dtype).reshape(size, 3000) for r in range(size)]  # more than is sent at once
+    in_place = xp.asarray(table[rank])
+    assert comm.alltoall(in_place, out=in_place) is in_place
+    np.testing.assert_array_equal(
+        to_host(in_place), np.stack([values(r, 3000 * size, dtype).reshape(size, 3000)[rank] for r in range(size)])
+    )
 
     def rows_between(sender: int, receiver: int) -> int:
         return (sender + 2 * receiver) % 3

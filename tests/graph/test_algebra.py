@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collops.errors import LayoutError
@@ -122,6 +122,7 @@ def test_parts(comm, seed):
 
 @SOME
 @given(seed=SEEDS, block=st.integers(0, 3), apart=st.booleans())
+@example(seed=1, block=3, apart=True)
 def test_strided_moves_all_values_of_a_point(comm, seed, block, apart):
     forest = forest_of(comm, Graph.drawn(np.random.default_rng(seed), comm.size), wire="own")
     roots = numbered(forest)[:, None] * 10 + np.arange(block)

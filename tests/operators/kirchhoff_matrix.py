@@ -1,4 +1,4 @@
-"""The matrix of a small Kirchhoff operator, written down from its definition, and the comparison of an engine with it."""
+"""The matrix of a small Kirchhoff operator by its definition, and the comparison of an engine with it."""
 
 from __future__ import annotations
 
