@@ -25,14 +25,14 @@ class Overlap(Variant):
         """Make `count` sweeps."""
         for slot in range(count):
             source, target = self.turns()
-            square = self.checked(slot)
+            checked = self.checked(slot)
             with self._side.work():
                 with self.span("boundary", lane=1):
-                    self.sweeps.boundary(source, target, norms, square)
+                    self.sweeps.boundary(source, target, norms, checked)
                 with self.span("halo", lane=1):
                     exchange = self.halo.start(target, target)
             with self.span("inner"):
-                self.sweeps.inner(source, target, norms, square)
+                self.sweeps.inner(source, target, norms, checked)
             with self._side.work(), self.span("halo", lane=1):
                 exchange.finish()
             self._side.join()
