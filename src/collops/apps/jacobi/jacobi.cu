@@ -271,9 +271,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // All blocks run at once, each with a band of rows. A band needs only the outermost rows of the bands next to it, so it
 // waits for these, on this device or on another, and there is no barrier of the whole grid. `flags` has numbers of
 // finished sweeps: of the band above this device's, of its own bands, of the band below, then of the bands to the left
-// and to the right. The grid of even sweeps is at `grid` and that of odd ones `stride` elements further, here and on the
-// neighbours' devices. The squared norm of the n-th sweep of this launch is added to `norms[n]`, for every `check`-th
-// sweep since the very first.
+// and to the right. The grid of even sweeps is at `grid` and that of odd ones `stride` elements further, here and on
+// the neighbours' devices. The squared norm of the n-th sweep of this launch is added to `norms[n]`, for every
+// `check`-th sweep since the very first.
 extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS)
     persistent(real* grid, Index stride, Index pitch, int rows, int columns, int first, int last, real* above,
                real* below, real* left, real* right, Flag* flags, Flag* set_above, Flag* set_below, Flag* set_left,
