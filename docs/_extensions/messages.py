@@ -42,7 +42,10 @@ SUBJECTS = {
         "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each "
         "rank gives.",
     ),
-    "Stencils": (("stencil",), "The sizes or the variant do not go with the ranks: see [`collops jacobi`](jacobi.md)."),
+    "Jacobi's method": (
+        ("apps/jacobi",),
+        "An option is wrong, or the sizes or the variant do not fit the ranks: see [`collops jacobi`](jacobi.md).",
+    ),
     "Communicators, transports and messages": (
         ("comm",),
         "A `TransportError` names what is missing: `collops info` on the same ranks shows what each has, and [choosing "

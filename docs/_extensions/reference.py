@@ -25,7 +25,6 @@ PACKAGES = (
     "collops.solvers.proximal",
     "collops.comm",
     "collops.graph",
-    "collops.stencil",
     "collops.jax",
     "collops.profile",
     "collops.profile.predict",

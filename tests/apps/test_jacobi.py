@@ -7,18 +7,15 @@ import re
 import numpy as np
 import pytest
 
-from collops.apps.jacobi.job import run_job
-from collops.apps.jacobi.lines import csv_line, heading, norm_line, summary
-from collops.apps.jacobi.options import Options
-from collops.apps.jacobi.reference import Reference
+from collops.apps.jacobi import Problem, make, run
+from collops.apps.jacobi.job import Options, csv_line, heading, norm_line, run_job, summary
+from collops.apps.jacobi.measure import STRETCH, Reference
 from collops.backend import engine
 from collops.errors import InputError
 from collops.profile import count_messages
-from collops.stencil import Problem, make, run
-from collops.stencil.run import STRETCH
+from tests.apps.jacobi.model import relaxed
+from tests.apps.jacobi.test_variants import process_grids
 from tests.apps.jobs import Listener
-from tests.stencil.model import relaxed
-from tests.stencil.test_variants import process_grids
 
 SMALL = {"nx": 40, "ny": 33, "niter": 120, "engine": "numpy"}
 
@@ -132,7 +129,7 @@ def test_what_the_ranks_cannot_do_is_said_before_anything_runs(comm):
 
 def test_other_ranks_hear_that_the_first_one_goes_on(comm, monkeypatch):
     """Its run may take longer than a wait is allowed to."""
-    monkeypatch.setattr("collops.apps.jacobi.reference._PULSE_SECONDS", 0.0)
+    monkeypatch.setattr("collops.apps.jacobi.measure._PULSE_SECONDS", 0.0)
     with count_messages() as messages:
         Reference(Problem(nx=8, ny=8, iterations=3 * STRETCH - 1, tolerance=0.0), comm, engine("numpy"))
     assert messages["bcast"] == 4

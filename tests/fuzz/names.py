@@ -13,8 +13,9 @@ from scipy import sparse
 
 import collops
 from collops import array as array_room
-from collops import backend, graph, operators, profile, solvers, stencil
+from collops import backend, graph, operators, profile, solvers
 from collops import comm as comm_room
+from collops.apps import jacobi
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
 from collops.compat import pylops_mpi
 from collops.solvers import proximal
@@ -33,7 +34,7 @@ _FIXED: dict[str, Any] = {
     "solvers": solvers,
     "proximal": proximal,
     "profile": profile,
-    "stencil": stencil,
+    "jacobi": jacobi,
     "backend": backend,
     "sparse": sparse,
     "pylops": pylops,
@@ -107,7 +108,7 @@ def _makers(comm: Any, folder: Path) -> dict[str, Callable[[], Any]]:
         "D": lambda: pylops_mpi.MPIBlockDiag([pylops.MatrixMult(np.eye(3))]),
         "L1": lambda: proximal.L1(0.1),
         "L2": proximal.L2,
-        "problem": lambda: stencil.Problem(nx=8, ny=8, iterations=2),
+        "problem": lambda: jacobi.Problem(nx=8, ny=8, iterations=2),
         "numpy_engine": lambda: backend.engine("numpy"),
         "folder": lambda: str(folder),
         "store": lambda: str(folder / "store"),

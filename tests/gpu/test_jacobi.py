@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from collops.apps.jacobi import MODELS, Problem, Timeline, make, obstacle, run
 from collops.backend import engine
-from collops.stencil import MODELS, Problem, make, obstacle, run, timeline_of
-from tests.stencil.model import relaxed
-from tests.stencil.test_variants import compare, process_grids
+from tests.apps.jacobi.model import relaxed
+from tests.apps.jacobi.test_variants import compare, process_grids
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 DEVICE = [name for name, model in MODELS.items() if "cupy" in model.engines and name != "single"]
@@ -76,7 +76,7 @@ def test_timeline(comm, name):
     engine_used = engine("cupy")
     if name == "single":
         comm = comm.split(comm.rank)
-    timeline = timeline_of(engine_used)
+    timeline = Timeline(engine_used)
     variant = make(name, problem, comm, engine_used, None, timeline)
     timeline.start()
     variant.advance(4, cupy.zeros(4))

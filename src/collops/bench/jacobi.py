@@ -16,15 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collops.apps.jacobi.memory_limit import memory_limit
-from collops.apps.jacobi.reference import Reference
+from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
+from collops.apps.jacobi.measure import Reference, memory_limit
 from collops.bench.record import Check, Measurement, check
 from collops.bench.timing import Plan, interleave_iterations
-from collops.stencil import MODELS, Problem, make, obstacle, run
 
 if TYPE_CHECKING:
+    from collops.apps.jacobi import Variant
     from collops.bench.registry import Context
-    from collops.stencil import Variant
 
 __all__ = ["ALONE", "measure"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from collops.apps.jacobi.options import Options
+from collops.apps.jacobi import MODELS
+from collops.apps.jacobi.job import Options
 from collops.cli.console import Progress, console
 from collops.cli.job import with_world
 from collops.cli.options import Debug, Dtype, Engine, Json, Out, Quiet, Ranks, Transport
-from collops.stencil import MODELS
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,1 +1,134 @@
-"""NVIDIA's multi-GPU samples as one job: Jacobi's method by any programming model, timed, checked and compared."""
+"""Jacobi's method by many multi-GPU programming models, written like any program that uses collops.
+
+Each model is a short file that shows its sweep, its exchange and its norm from top to bottom; the table `MODELS` has
+them in the order of the course. ``collops jacobi`` runs and times them, and compares each with one rank point by point.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from collops.apps.jacobi.blocked import Blocked
+from collops.apps.jacobi.graphs import Graphs
+from collops.apps.jacobi.measure import Run, Timeline, run
+from collops.apps.jacobi.messages import Messages, Single
+from collops.apps.jacobi.one_sided import OneSided
+from collops.apps.jacobi.overlap import Overlap
+from collops.apps.jacobi.peer import Peer
+from collops.apps.jacobi.persistent import Persistent
+from collops.apps.jacobi.problem import Grid, Problem
+from collops.apps.jacobi.variant import Variant
+from collops.backend import Engine
+from collops.comm import Communicator, from_mpi4py
+from collops.errors import InputError, TransportError
+
+__all__ = ["MODELS", "Grid", "Model", "Problem", "Run", "Timeline", "Variant", "make", "obstacle", "run"]
+
+
+class Model(NamedTuple):
+    """A programming model.
+
+    Parameters
+    ----------
+    summary : str
+        A few words on how halos travel.
+    variant : type
+        The class that iterates.
+    engines : tuple of str
+        Engines of its grids.
+    transport : str, optional
+        The transport that its messages of device arrays need.
+    symmetric : bool
+        Whether it needs memory that all ranks can address.
+    """
+
+    summary: str
+    variant: type[Variant]
+    engines: tuple[str, ...]
+    transport: str | None = None
+    symmetric: bool = False
+
+
+_BOTH, _HOST, _DEVICE = ("numpy", "cupy"), ("numpy",), ("cupy",)
+
+MODELS = {
+    "single": Model("one rank alone", Single, _BOTH),
+    "staged": Model("halos through pinned host memory", Messages, _DEVICE, "staged"),
+    "mpi": Model("halos by MPI, GPU-aware on GPUs", Messages, _BOTH, "mpi"),
+    "mpi_overlap": Model("halos by MPI, while the inner points are swept", Overlap, _BOTH, "mpi"),
+    "nccl": Model("halos by NCCL, in stream order", Messages, _DEVICE, "nccl"),
+    "nccl_overlap": Model("boundary first, NCCL while the inner points are swept", Overlap, _DEVICE, "nccl"),
+    "nccl_graphs": Model("nccl_overlap, replayed from CUDA graphs", Graphs, _DEVICE, "nccl"),
+    "peer": Model("kernels store into the neighbours' memory", Peer, _DEVICE, symmetric=True),
+    "nvshmem": Model("puts with signals on streams", OneSided, _DEVICE, symmetric=True),
+    "persistent": Model("the whole loop in one kernel", Persistent, _DEVICE, symmetric=True),
+    "blocked": Model("several sweeps between two passages through memory", Blocked, _DEVICE),
+    "shared": Model("puts with signals in a shared window of MPI", OneSided, _HOST, symmetric=True),
+}
+"""All programming models by name, in the order of the course."""
+
+
+def obstacle(name: str, comm: Communicator, engine: Engine) -> str | None:
+    """Return why these ranks cannot run a programming model on `engine`, or ``None``. Collective.
+
+    Raises
+    ------
+    InputError
+        If there is no such model.
+    """
+    if name not in MODELS:
+        raise InputError(f"there is no variant {name!r}: choose one of {', '.join(MODELS)}")
+    model = MODELS[name]
+    if engine.name not in model.engines:
+        return f"{name} is for {' and '.join(model.engines)} arrays"
+    if name == "single":
+        return "single runs on one rank" if comm.size > 1 else None
+    if comm.size == 1:
+        return None
+    if model.symmetric and comm.local_size != comm.size:
+        return f"{name} needs all ranks on one node"
+    if model.symmetric and engine.memory == "device" and importlib.util.find_spec("nvshmem") is None:
+        return f"{name} needs nvshmem4py"
+    try:
+        _connected(model, comm, engine)
+    except TransportError as error:
+        return str(error)
+    return None
+
+
+def make(
+    name: str,
+    problem: Problem,
+    comm: Communicator,
+    engine: Engine,
+    process_grid: Sequence[int] | None = None,
+    timeline: Timeline | None = None,
+) -> Variant:
+    """Make a programming model ready to iterate. Collective.
+
+    Parameters
+    ----------
+    name : str
+        A key of `MODELS`.
+    problem, comm, engine, process_grid, timeline
+        See `Variant`.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, or these ranks cannot run it.
+    """
+    reason = obstacle(name, comm, engine)
+    if reason is not None:
+        raise InputError(f"variant {name}: {reason}")
+    model = MODELS[name]
+    return model.variant(problem, _connected(model, comm, engine), engine, process_grid, timeline)
+
+
+def _connected(model: Model, comm: Communicator, engine: Engine) -> Communicator:
+    """Return a communicator of the same ranks whose device arrays go by the model's transport."""
+    if model.transport in (None, comm.device_transport) or comm.size == 1 or engine.memory == "host":
+        return comm
+    return from_mpi4py(comm.control, model.transport)

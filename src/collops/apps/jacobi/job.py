@@ -1,69 +1,141 @@
-"""Run Jacobi's method by one programming model or by all, and check each against one rank point by point."""
+"""``collops jacobi``: run one programming model or all, and compare each with one rank.
+
+The options with one dash and the lines of output are those of NVIDIA's samples, to the letter, so that scripts that
+read their output can read that of this program.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collops.apps.jacobi.lines import csv_line, heading, norm_printer, summary
-from collops.apps.jacobi.memory_limit import memory_limit
-from collops.apps.jacobi.options import Options
-from collops.apps.jacobi.reference import Difference, Reference
+from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
+from collops.apps.jacobi.measure import Difference, Reference, Run, Span, first_rank, memory_limit
 from collops.apps.job import Listener, engine_of_ranks
 from collops.apps.memory import check_memory
+from collops.apps.options import check_choice, check_folders, check_least, check_not_negative
 from collops.apps.outputs import prepare_folder
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import CollopsError, InputError, LayoutError
-from collops.stencil import MODELS, Grid, Problem, Span, make, obstacle, run, timeline_of
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
-    from collops.stencil import Run
 
-__all__ = ["Measured", "Outcome", "run_job"]
+__all__ = ["Measured", "Options", "Outcome", "csv_line", "heading", "norm_line", "run_job", "summary"]
 
 _FASTEST = {"numpy": "mpi_overlap", "cupy": "blocked"}  # by engine
+_PRINTED = 100  # iterations from one printed norm to the next
 _SHOWN = 6  # iterations of a timeline
 
 
-@dataclass(frozen=True)
-class Measured:
-    """How one variant did.
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The choices of the command, with the defaults of NVIDIA's samples.
+
+    Parameters
+    ----------
+    variant : str
+        A key of `collops.apps.jacobi.MODELS`, or ``"auto"``: the fastest one for the engine.
+    nx, ny, niter, nccheck : int
+        Columns, rows, iterations, and iterations from one check of the norm to the next.
+    tolerance : float
+        The norm at which to stop.
+    dtype, engine : str
+        Dtype and engine of the grid.
+    process_grid : str, optional
+        Blocks down and across, as ``2x2``; by default whole rows.
+    skip_single_gpu : bool
+        Whether to leave out the run on one rank, and with it the comparison of values.
+    csv : bool
+        Whether to print one line for a table instead of sentences.
+    compare : bool
+        Whether to run all variants.
+    timeline : bool
+        Whether to draw when each stream did what.
+    out : str
+        Folder for pictures.
+    """
+
+    variant: str = "auto"
+    nx: int = 16384
+    ny: int = 16384
+    niter: int = 1000
+    nccheck: int = 1
+    tolerance: float = 1e-8
+    dtype: str = "float32"
+    engine: str = "auto"
+    process_grid: str | None = None
+    skip_single_gpu: bool = False
+    csv: bool = False
+    compare: bool = False
+    timeline: bool = False
+    out: str = "collops-result"
+
+    def check(self) -> None:
+        """Raise if a number makes no sense or options contradict each other.
+
+        Raises
+        ------
+        InputError
+            With the option and a remedy.
+        """
+        check_least(self, {"nx": 3, "ny": 3, "niter": 1, "nccheck": 1})
+        check_not_negative(self, ["tolerance"])
+        check_choice("dtype", self.dtype, ("float32", "float64"))
+        check_choice("engine", self.engine, ("auto", "numpy", "cupy"))
+        check_choice("variant", self.variant, ("auto", *MODELS))
+        check_folders(self, ["out"])
+        if self.compare and self.variant != "auto":
+            raise InputError("--compare runs every variant: leave out --variant")
+        if self.compare and (self.csv or self.skip_single_gpu):
+            raise InputError("--compare checks all variants against one rank: leave out -csv and -skip_single_gpu")
+        self.blocks()
+
+    def blocks(self) -> tuple[int, int] | None:
+        """Return the process grid."""
+        if self.process_grid is None:
+            return None
+        found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", self.process_grid.strip())
+        if found is None:
+            raise InputError(f"--process-grid must be like 2x2 (blocks down and across), not {self.process_grid!r}")
+        return int(found[1]), int(found[2])
+
+    def problem(self) -> Problem:
+        """Return the problem to solve."""
+        return Problem(self.nx, self.ny, self.niter, self.nccheck, self.tolerance, self.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Run):
+    """The run of one variant.
 
     Parameters
     ----------
     name : str
-        Of the variant.
-    iterations : int
-        How many it made.
-    seconds : float
-        For all of them.
-    norm : float
-        The last one that was computed.
-    difference : Difference or None
+        The variant.
+    difference : Difference, optional
         From the run on one rank.
     """
 
     name: str
-    iterations: int
-    seconds: float
-    norm: float
-    difference: Difference | None
+    difference: Difference | None = None
 
 
 @dataclass
 class Outcome:
-    """What the job gave.
+    """The results of the command; runs and files are listed on the first rank only.
 
     Parameters
     ----------
     problem : Problem
-        What was solved.
+        The problem.
     ranks : int
-        By how many.
+        Number of ranks.
     unit : str
         What a rank is: ``"GPU"`` or ``"CPU"``.
     single : Measured, optional
@@ -75,7 +147,7 @@ class Outcome:
     limit : float, optional
         Seconds in which the memory of all ranks lets the grid be read once and written once.
     files : list of Path
-        What was written.
+        Files written.
     """
 
     problem: Problem
@@ -88,14 +160,12 @@ class Outcome:
     files: list[Path] = field(default_factory=list)
 
     def speedup(self, measured: Measured) -> float | None:
-        """How many times faster than one rank."""
-        if self.single is None:
-            return None
-        return self.single.seconds / self.single.iterations / (measured.seconds / measured.iterations)
+        """Return how many times faster than one rank a variant is."""
+        return None if self.single is None else self.single.seconds_per_iteration / measured.seconds_per_iteration
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
+        """All results, as JSON holds them."""
         return {
             "problem": asdict(self.problem),
             "ranks": self.ranks,
@@ -108,61 +178,98 @@ class Outcome:
         }
 
     def _numbers(self, measured: Measured) -> dict[str, Any]:
-        speedup = self.speedup(measured)
+        speedup, difference = self.speedup(measured), measured.difference
         return {
             "variant": measured.name,
             "iterations": measured.iterations,
             "seconds": measured.seconds,
-            "us_per_iteration": 1e6 * measured.seconds / measured.iterations,
-            "norm": measured.norm,
+            "us_per_iteration": 1e6 * measured.seconds_per_iteration,
+            "norm": list(measured.norms.values())[-1],
             "speedup": speedup,
             "efficiency": None if speedup is None else speedup / (1 if measured is self.single else self.ranks),
-            "differing_points": None if measured.difference is None else measured.difference.points,
-            "largest_difference": None if measured.difference is None else measured.difference.largest,
+            "differing_points": None if difference is None else difference.points,
+            "largest_difference": None if difference is None else difference.largest,
         }
 
 
+def heading(problem: Problem, who: str = "") -> str:
+    """Return the line before a run; `who` is ``"Single GPU "`` or nothing."""
+    name = f"{who}jacobi" if who else "Jacobi"
+    return (
+        f"{name} relaxation: {problem.iterations} iterations on {problem.ny} x {problem.nx} mesh "
+        f"with norm check every {problem.check} iterations"
+    )
+
+
+def norm_line(iteration: int, norm: float) -> str:
+    """Return the line of every hundredth iteration."""
+    return f"{iteration:5d}, {norm:0.6f}"
+
+
+def summary(problem: Problem, ranks: int, seconds: float, single: float | None, unit: str = "GPU") -> list[str]:
+    """Return the lines at the end; `single` is the time of one rank, if it was measured."""
+    size = f"{problem.nx}x{problem.ny}"
+    first = f"Num {unit}s: {ranks}."
+    if single is None:
+        return [first, f"{size}: {ranks} {unit}s: {seconds:8.4f} s "]
+    speedup = single / seconds
+    return [
+        first,
+        f"{size}: 1 {unit}: {single:8.4f} s, {ranks} {unit}s: {seconds:8.4f} s, "
+        f"speedup: {speedup:8.2f}, efficiency: {100 * speedup / ranks:8.2f} ",
+    ]
+
+
+def csv_line(variant: str, problem: Problem, ranks: int, seconds: float, single: float | None) -> str:
+    """Return the line for a table; without a run on one rank its time is 0."""
+    return (
+        f"{variant}, {problem.nx}, {problem.ny}, {problem.iterations}, {problem.check}, {ranks}, 1, "
+        f"{seconds:f}, {single or 0.0:f}"
+    )
+
+
 def run_job(options: Options, comm: Communicator, listener: Listener, echo: Callable[[str], None]) -> Outcome:
-    """Do what the options ask for. Collective.
+    """Run one variant, or all of them. Collective.
 
     Parameters
     ----------
     options : Options
-        What the user chose.
+        The user's choices.
     comm : Communicator
         The ranks.
     listener : Listener
-        Hears what is being done.
+        Told about the progress.
     echo : callable
-        Prints a line of what NVIDIA's samples print; called on the first rank only.
+        Prints a line of NVIDIA's samples; called on the first rank only.
 
     Raises
     ------
+    InputError
+        On every rank, if these ranks cannot do what the options ask for.
     CollopsError
         On every rank, if a variant's values are not those of one rank.
     """
-    problem = options.problem()
     engine = engine_of_ranks(options.engine, comm)
     if options.compare or options.timeline:
         with local_stage(comm):
             if comm.rank == 0:
                 prepare_folder(Path(options.out))
     with raised_together():
-        _check_memory(options, problem, comm, engine)
+        _check_memory(options, comm, engine)
         reason = obstacle(options.variant, comm, engine) if options.variant not in ("auto", "single") else None
         if reason is not None:
             raise InputError(f"--variant {options.variant}: {reason}")
-    outcome = Outcome(problem, comm.size, "GPU" if engine.memory == "device" else "CPU")
-    job = _Job(options, problem, comm, engine, listener, echo, outcome)
+    job = _Job(options, comm, engine, listener, echo)
     if options.compare:
         job.compare()
     else:
         job.one()
-    return outcome
+    return job.outcome
 
 
-def _check_memory(options: Options, problem: Problem, comm: Communicator, engine: Engine) -> None:
+def _check_memory(options: Options, comm: Communicator, engine: Engine) -> None:
     """Raise if the grids exceed the memory, or if blocks do not fit the ranks."""
+    problem = options.problem()
 
     def two(rows: int, pitch: int) -> int:
         return 2 * rows * pitch * problem.itemsize
@@ -175,154 +282,141 @@ def _check_memory(options: Options, problem: Problem, comm: Communicator, engine
     check_memory(needed, what, f"choose a smaller -nx or -ny{remedy}", engine)
 
 
+@dataclass
 class _Job:
     """One call of the program."""
 
-    def __init__(
-        self,
-        options: Options,
-        problem: Problem,
-        comm: Communicator,
-        engine: Engine,
-        listener: Listener,
-        echo: Callable[[str], None],
-        outcome: Outcome,
-    ) -> None:
-        self._options = options
-        self._problem = problem
-        self._comm = comm
-        self._engine = engine
-        self._listener = listener
-        self._spoken = comm.rank == 0 and not options.csv and not options.compare
-        self._echo = echo
-        self._outcome = outcome
-        self._blocks = options.blocks()
+    options: Options
+    comm: Communicator
+    engine: Engine
+    listener: Listener
+    echo: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.problem = self.options.problem()
+        self.blocks = self.options.blocks()
+        self.prints = self.comm.rank == 0 and not self.options.csv and not self.options.compare
+        self.outcome = Outcome(self.problem, self.comm.size, "GPU" if self.engine.memory == "device" else "CPU")
 
     def one(self) -> None:
-        """Run one variant beside the run on one rank."""
-        options, outcome, problem = self._options, self._outcome, self._problem
-        name = self._chosen()
+        """Run one variant, after one rank alone."""
+        options, outcome, problem, comm = self.options, self.outcome, self.problem, self.comm
+        name = options.variant
+        if name == "auto":
+            name = _FASTEST[self.engine.name]
+            self.listener.note(f"variant {name}: {MODELS[name].summary}")
         if name == "single":
             self._reference()
         else:
-            reference = None if options.skip_single_gpu else self._reference()
-            self._run(name, reference)
-        if self._comm.rank != 0:
+            self._run(name, None if options.skip_single_gpu else self._reference())
+        if comm.rank != 0:
             return
-        measured = outcome.variants[0] if outcome.variants else outcome.single
-        assert measured is not None
         single = None if outcome.single is None else outcome.single.seconds
+        seconds = outcome.variants[0].seconds if outcome.variants else single
+        assert seconds is not None
         if options.csv:
-            self._echo(csv_line(name, problem, self._comm.size, measured.seconds, single))
+            self.echo(csv_line(name, problem, comm.size, seconds, single))
         else:
-            for line in summary(problem, self._comm.size, measured.seconds, single, outcome.unit):
-                self._echo(line)
+            for line in summary(problem, comm.size, seconds, single, outcome.unit):
+                self.echo(line)
 
     def compare(self) -> None:
         """Run every variant that these ranks can run."""
-        outcome = self._outcome
-        self._listener.stage("measuring the memory")
-        outcome.limit = memory_limit(self._problem, self._comm, self._engine)
+        outcome = self.outcome
+        self.listener.stage("measuring the memory")
+        outcome.limit = memory_limit(self.problem, self.comm, self.engine)
         reference = self._reference()
-        for name in MODELS:
-            if name == "single":
+        for name, model in MODELS.items():
+            if name == "single" or self.engine.name not in model.engines:
                 continue
-            reason = obstacle(name, self._comm, self._engine)
+            reason = obstacle(name, self.comm, self.engine)
+            if reason is None:
+                try:
+                    self._run(name, reference)
+                except LayoutError as error:  # on all ranks alike: the grid has too few points for the variant
+                    reason = str(error)
             if reason is not None:
-                if self._engine.name in MODELS[name].engines:
-                    outcome.missing[name] = reason
-                continue
-            try:
-                self._run(name, reference)
-            except LayoutError as problem:  # on all ranks alike: the grid has too few points for it
-                outcome.missing[name] = str(problem)
-        if self._comm.rank == 0:
+                outcome.missing[name] = reason
+        if self.comm.rank == 0:
             from collops.apps.jacobi.pictures import bar_chart
 
-            outcome.files.append(bar_chart(outcome, Path(self._options.out) / "jacobi.png"))
-
-    def _chosen(self) -> str:
-        name = self._options.variant
-        if name == "auto":
-            name = _FASTEST[self._engine.name]
-            self._listener.note(f"variant {name}: {MODELS[name].summary}")
-        return name
+            outcome.files.append(bar_chart(outcome, Path(self.options.out) / "jacobi.png"))
 
     def _reference(self) -> Reference:
-        """Let the first rank run alone."""
-        self._listener.stage("one rank alone")
-        if self._spoken:
-            self._echo(heading(self._problem, f"Single {self._outcome.unit} "))
-        report = norm_printer(self._echo) if self._spoken else None
-        self._warm_up("single")
-        reference = Reference(self._problem, self._comm, self._engine, report)
+        """Run on the first rank alone."""
+        self.listener.stage("one rank alone")
+        report = self._announced(f"Single {self.outcome.unit} ")
+        alone = first_rank(self.comm)
+        if alone is not None:
+            self._warm_up("single", alone, None)
+        reference = Reference(self.problem, self.comm, self.engine, report)
         if reference.run is not None:
-            self._outcome.single = _measured("single", reference.run, None)
+            self.outcome.single = Measured(**vars(reference.run), name="single")
         return reference
 
     def _run(self, name: str, reference: Reference | None) -> None:
-        self._listener.stage(name)
-        if self._spoken:
-            self._echo(heading(self._problem))
-        self._warm_up(name)
+        """Run a variant, and compare it with the reference."""
+        self.listener.stage(name)
+        report = self._announced()
+        self._warm_up(name, self.comm, self.blocks)
         with raised_together():
-            variant = make(name, self._problem, self._comm, self._engine, self._blocks)
-        result = run(variant, norm_printer(self._echo) if self._spoken else None)
+            variant = self._make(name)
+        result = run(variant, report)
         difference = None if reference is None else reference.difference(variant)
         variant.free()
         del variant
         if difference is not None and difference.points:
-            self._comm.check(
+            self.comm.check(
                 CollopsError(
                     f"variant {name}: {difference.points} points differ from those of one rank, by up to "
                     f"{difference.largest:.3g}"
                 )
             )
-        if self._comm.rank == 0:
-            self._outcome.variants.append(_measured(name, result, difference))
-        if self._options.timeline:
+        if self.comm.rank == 0:
+            self.outcome.variants.append(Measured(**vars(result), name=name, difference=difference))
+        if self.options.timeline:
             self._draw_timeline(name)
 
-    def _warm_up(self, name: str) -> None:
-        """Compile, load and connect what the first iterations would, on a grid of hardly any points."""
-        if name == "single":
-            first = self._comm.rank == 0
-            alone = self._comm.split(0 if first else 1) if self._comm.size > 1 else self._comm
-            if first:
-                assert alone is not None
-                self._iterate(name, alone, 1, 1, None)
-            return
-        down, across = self._blocks or (self._comm.size, 1)
-        self._iterate(name, self._comm, down, across, self._blocks)
+    def _make(self, name: str, timeline: Timeline | None = None) -> Any:
+        return make(name, self.problem, self.comm, self.engine, self.blocks, timeline)
 
-    def _iterate(self, name: str, comm: Communicator, down: int, across: int, blocks: tuple[int, int] | None) -> None:
-        small = Problem(nx=64 * across, ny=16 * down + 2, iterations=4, dtype=self._problem.dtype)
+    def _announced(self, who: str = "") -> Callable[[int, float], None] | None:
+        """Print the heading of a run, and return what prints its norms; nothing where no sentences are printed."""
+        if not self.prints:
+            return None
+        self.echo(heading(self.problem, who))
+        return partial(_print_norm, self.echo)
+
+    def _warm_up(self, name: str, comm: Communicator, blocks: tuple[int, int] | None) -> None:
+        """Run on a tiny grid, so that the first iterations need not compile, load and connect."""
+        down, across = blocks or (comm.size, 1)
+        small = Problem(nx=64 * across, ny=16 * down + 2, iterations=4, dtype=self.problem.dtype)
         with raised_together():
-            variant = make(name, small, comm, self._engine, blocks)
+            variant = make(name, small, comm, self.engine, blocks)
         run(variant)
         variant.free()
 
     def _draw_timeline(self, name: str) -> None:
-        """Run a few more iterations with events around them, and draw what each rank's streams did."""
-        timeline = timeline_of(self._engine)
-        variant = make(name, self._problem, self._comm, self._engine, self._blocks, timeline)
-        norms = self._engine.xp.zeros(_SHOWN)
+        """Run a few more iterations with a timeline, and draw it for all ranks."""
+        timeline = Timeline(self.engine)
+        variant = self._make(name, timeline)
+        norms = self.engine.xp.zeros(_SHOWN)
         variant.record(_SHOWN)
         variant.advance(_SHOWN, norms)
-        self._engine.synchronize()
-        self._comm.barrier()
+        self.engine.synchronize()
+        self.comm.barrier()
         timeline.start()
         variant.record(_SHOWN)
         variant.advance(_SHOWN, norms)
-        rows = [[span.label, span.lane, span.begin, span.end] for span in timeline.spans()]
+        spans = self.comm.allgather_metadata([list(span) for span in timeline.spans()])
         variant.free()
-        everyone = [[Span(*row) for row in one] for one in self._comm.allgather_metadata(rows)]
-        if self._comm.rank == 0:
+        if self.comm.rank == 0:
             from collops.apps.jacobi.pictures import draw_timeline
 
-            path = Path(self._options.out) / f"timeline-{name}.png"
-            self._outcome.files.append(draw_timeline(name, everyone, path))
+            path = Path(self.options.out) / f"timeline-{name}.png"
+            self.outcome.files.append(draw_timeline(name, [[Span(*row) for row in rank] for rank in spans], path))
 
 
-def _measured(name: str, result: Run, difference: Difference | None) -> Measured:
-    return Measured(name, result.iterations, result.seconds, list(result.norms.values())[-1], difference)
+def _print_norm(echo: Callable[[str], None], iteration: int, norm: float) -> None:
+    if iteration % _PRINTED == 0:
+        echo(norm_line(iteration, norm))

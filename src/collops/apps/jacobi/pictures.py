@@ -1,4 +1,4 @@
-"""The pictures of the job: times against the limit of the memory, and what each stream did when."""
+"""The pictures of ``collops jacobi``: times and the limit of the memory, and when each stream did what."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collops.apps.pictures import figure
 
 if TYPE_CHECKING:
     from collops.apps.jacobi.job import Outcome
-    from collops.stencil import Span
+    from collops.apps.jacobi.measure import Span
 
 __all__ = ["bar_chart", "draw_timeline"]
 
 
 def bar_chart(outcome: Outcome, path: Path) -> Path:
-    """Draw the time of an iteration by variant, and the limit that the memory sets to a single sweep."""
+    """Draw the time of an iteration by variant, and the time of a single sweep at the speed of the memory."""
     rows = outcome.variants
     names = [measured.name for measured in rows]
-    times = [1e6 * measured.seconds / measured.iterations for measured in rows]
+    times = [1e6 * measured.seconds_per_iteration for measured in rows]
     if outcome.single is not None:
         names.insert(0, f"one {outcome.unit} / {outcome.ranks}")
-        times.insert(0, 1e6 * outcome.single.seconds / outcome.single.iterations / outcome.ranks)
+        times.insert(0, 1e6 * outcome.single.seconds_per_iteration / outcome.ranks)
     with figure(path, 1, (8.0, 1.6 + 0.34 * len(names))) as (_, (axes,)):
         places = range(len(names))
         bars = axes.barh(places, times, height=0.7, color="#3f7cac")
@@ -51,9 +51,9 @@ def draw_timeline(name: str, ranks: Sequence[Sequence[Span]], path: Path) -> Pat
                 bars = [(1e6 * span.begin, 1e6 * (span.end - span.begin)) for span in spans]
                 axes.broken_barh(bars, (place - 0.38, 0.76), facecolors=colors[label], edgecolor="white", linewidth=0.4)
             axes.plot([], [], color=colors[label], linewidth=6, label=label)
-        axes.set_yticks(range(len(rows)), [f"rank {rank}" + (", aside" if lane else "") for rank, lane in rows])
+        axes.set_yticks(range(len(rows)), [f"rank {rank}" + (", side stream" if lane else "") for rank, lane in rows])
         axes.invert_yaxis()
         axes.set_xlabel("µs")
-        axes.set_title(f"What each stream did: {name}")
+        axes.set_title(f"Streams of {name}")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=max(1, len(labels)))
     return path

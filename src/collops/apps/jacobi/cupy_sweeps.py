@@ -1,7 +1,7 @@
-"""Sweeps on a GPU: compilation and launches of what ``jacobi.cu`` has.
+"""Sweeps on GPUs: compiles and launches the kernels of ``jacobi.cu``.
 
-Nothing here waits for the device or allocates after construction, and all but the kernel that runs the whole loop can
-be captured in a CUDA graph.
+Launches do not wait for the device and allocate nothing, and all but that of the whole loop can be captured in a CUDA
+graph.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops.apps.jacobi.problem import Grid
 from collops.comm.patience import patience
-from collops.stencil.grid import Grid
 
 __all__ = ["CupySweeps", "Neighbours"]
 
@@ -30,10 +30,10 @@ _DEPTHS = (8, 4, 2, 1)
 # Measured on an H200.
 _ROWS_OF_A_WARP = 16
 _ROWS_OF_A_BLOCKED_WARP = 256
-# Warps that a multiprocessor holds at once, by the registers that they need.
+# Warps that a multiprocessor has registers for.
 _RESIDENT = 24
 _RESIDENT_BLOCKED = 16
-_ROWS_AT_ONCE = 4  # of a warp at least
+_ROWS_AT_ONCE = 4  # least rows of a warp
 _FEW_WAVES = 8
 
 _NONE = np.uint64(0)
@@ -48,25 +48,20 @@ def _module(device: int, double: bool, cooperative: bool) -> Any:
 
 
 class Neighbours:
-    """Where neighbours' halos are for the grids of even sweeps, as addresses, and the flags that tell of them.
+    """Addresses in the memory of the neighbours above, below, to the left and to the right.
 
     Parameters
     ----------
-    above, below, left, right : int
-        Address of what the neighbour's halo has in place of this block's point (0, 0), for the outermost row above and
-        below and the outermost column to the left and right; 0 where there is no neighbour.
+    halos : sequence of int
+        For each neighbour, the address of the first element of the halo row or column, in its grid of even sweeps, that
+        the outermost points of this block go to; 0 where there is no neighbour.
     flags : int
         Address of this rank's flags.
-    set_above, set_below, set_left, set_right : int
+    sets : sequence of int
         Addresses of the neighbours' flags that this rank sets.
     """
 
-    def __init__(
-        self,
-        halos: Sequence[int],
-        flags: int,
-        sets: Sequence[int],
-    ) -> None:
+    def __init__(self, halos: Sequence[int], flags: int, sets: Sequence[int]) -> None:
         self.halos = tuple(halos)
         self.flags = np.uint64(flags)
         self.sets = tuple(np.uint64(address) for address in sets)
@@ -83,7 +78,7 @@ class CupySweeps:
     Attributes
     ----------
     depths : tuple of int
-        How many sweeps :meth:`blocked` can make at once, largest first.
+        Numbers of sweeps that :meth:`blocked` can make at once, largest first.
     """
 
     depths = _DEPTHS
@@ -107,7 +102,7 @@ class CupySweeps:
         self._inner_bytes = (grid.width * grid.pitch + grid.lead) * grid.problem.itemsize
         self._check = np.int32(grid.problem.check)
         self._persistent: Any = None
-        self._known: dict[Any, tuple[int, tuple[Any, ...]]] = {}  # blocks and arguments of launches
+        self._known: dict[Any, tuple[int, tuple[Any, ...]]] = {}  # blocks and arguments
         self._arrived: Any = None
 
     def point(self, array: Any) -> int:
@@ -122,7 +117,7 @@ class CupySweeps:
         self._launch(source, target, norms, slot, (0, grid.rows), (grid.first, grid.last))
 
     def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep what neighbours need: the outermost rows, and columns where the grid is split along them."""
+        """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""
         grid = self.grid
         ends = 1 if grid.rows == 1 else 2  # both in one launch
         self._launch(source, target, norms, slot, (0, grid.rows), (grid.first, grid.last), apart=max(1, grid.rows - 1))
@@ -130,7 +125,7 @@ class CupySweeps:
             self._launch(source, target, norms, slot, rows, columns)
 
     def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep what :meth:`boundary` leaves."""
+        """Sweep the points that :meth:`boundary` leaves out."""
         rows, columns = self.grid.inner
         self._launch(source, target, norms, slot, rows, columns)
 
@@ -146,7 +141,7 @@ class CupySweeps:
         apart: int = 0,
         halos: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
-        """Sweep a range of rows and columns; of the rows, if `apart` is given, every so many-th one."""
+        """Sweep a range of rows and columns, or every `apart`-th of the rows."""
         key = (source.data.ptr, target.data.ptr, rows, columns, apart, halos)
         launch = self._known.get(key)
         if launch is None:
@@ -164,7 +159,7 @@ class CupySweeps:
         apart: int,
         halos: Sequence[int],
     ) -> tuple[int, tuple[Any, ...]]:
-        """Return how many blocks to launch, and with what besides the norm: what is the same in every sweep."""
+        """Return the number of blocks, and the arguments but for the norm: they are the same in every sweep."""
         begin, end = rows
         first, last = columns
         if begin >= end or first >= last:
@@ -187,14 +182,14 @@ class CupySweeps:
         )
 
     def _rows_of_a_warp(self, rows: int, strips: int, best: int, resident: int) -> int:
-        """Return how many rows a warp marches over: about `best`, and so many that the last wave of warps is full.
+        """Return the rows that a warp marches over: about `best`, such that the last wave of warps is full.
 
-        Where the device has too little to do, all that it can have at once share the rows.
+        Where the rows do not fill the device, all warps that it holds at once share them.
         """
         at_once = resident * self._processors
         waves = max(1, round(rows * strips / (at_once * best)))
         chunks = max(1, waves * at_once // strips)
-        # Among many waves the last one counts for less than the 3 % that the best number is faster than the next.
+        # Among many waves the last one matters less than the 3 % by which the best number is faster than the next.
         count = best if waves > _FEW_WAVES else -(-rows // chunks)
         return min(max(_ROWS_AT_ONCE, count), rows)
 
@@ -204,7 +199,7 @@ class CupySweeps:
     # ---- with neighbours' memory
 
     def wrapped(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep everything, and store the outermost rows in the halo of `target`: the whole of a world of one."""
+        """Sweep everything, and store the outermost rows in the halo of `target`, on one rank alone."""
         grid = self.grid
         row = grid.pitch * grid.problem.itemsize
         halos = (self.point(target) + grid.rows * row, self.point(target) - row, 0, 0)
@@ -213,18 +208,18 @@ class CupySweeps:
     def peer(
         self, source: Any, target: Any, shift: int, neighbours: Neighbours, number: int, norms: Any, slot: int
     ) -> None:
-        """Sweep everything when the neighbours' values are there, store what they need in their memory, and tell them.
+        """Sweep everything once the neighbours' values are there, store the outermost points there, and set flags.
 
         Parameters
         ----------
         source, target : array
             This rank's grids of sweeps `number` and `number` + 1.
         shift : int
-            Bytes from neighbours' grids of even sweeps to those that `target` belongs to.
+            Bytes from a neighbour's grid of even sweeps to its counterpart of `target`.
         neighbours : Neighbours
-            Their memory, with one flag a side.
+            The neighbours' memory, with one flag for each side.
         number : int
-            How many sweeps were made before.
+            Number of sweeps made before.
         norms, slot
             As for :meth:`whole`.
         """
@@ -259,19 +254,19 @@ class CupySweeps:
     # ---- the whole loop in one launch
 
     def most_bands(self) -> int:
-        """Return how many blocks of the kernel that runs the whole loop are on the device at once."""
+        """Return how many blocks of the kernel of :meth:`persistent` run on the device at once."""
         kernel = self._persistent_kernel().kernel.ptr
         fitting = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel, _PERSISTENT_THREADS, 0)
         return self._processors * max(1, fitting)
 
     @staticmethod
     def flag_count(bands: int) -> int:
-        """Return how many flags :meth:`persistent` needs with that many bands."""
+        """Return how many 64-bit words of flags :meth:`persistent` needs for so many bands."""
         return (3 * bands + 2) * _FLAG_STEP
 
     @staticmethod
     def flag_bytes(place: int) -> int:
-        """Return how far the flag number `place` is from the first one."""
+        """Return the bytes from the first flag to the flag number `place`."""
         return 8 * _FLAG_STEP * place
 
     def persistent(
@@ -289,17 +284,17 @@ class CupySweeps:
         Parameters
         ----------
         array : array
-            This rank's grid of even sweeps; that of odd ones is `stride` elements further.
+            This rank's grid of even sweeps.
         stride : int
-            The same at all neighbours.
+            Elements from the grid of even sweeps to that of odd ones, on all ranks.
         neighbours : Neighbours
-            Their memory, with a flag for every band.
+            The neighbours' memory, with a flag for each band.
         bands : int
-            Blocks that run at once.
+            Number of blocks of the launch, at most :meth:`most_bands`.
         done, sweeps : int
-            How many sweeps were made before, and how many to make.
+            Number of sweeps made before, and to make.
         norms : array
-            Gets the norms of those that are checked.
+            The squared norms of the checked sweeps are added to it.
         """
         grid = self.grid
         self._persistent_kernel()(
@@ -330,18 +325,18 @@ class CupySweeps:
     # ---- several sweeps between two passages through memory
 
     def blocked(self, source: Any, target: Any, depth: int, done: int, norms: Any, slot: int) -> None:
-        """Make `depth` (8, 4, 2 or 1) sweeps from `source` to `target`, with a halo of so many rows.
+        """Make `depth` sweeps from `source` to `target`, which need a halo of as many rows.
 
         Parameters
         ----------
         source, target : array
             This rank's grids before and after.
         depth : int
-            How many sweeps.
+            Number of sweeps, one of :attr:`depths`.
         done : int
-            How many were made before, which tells those that are checked.
+            Number of sweeps made before, which determines those that are checked.
         norms, slot
-            Norms are added to ``norms[slot]`` and those that follow.
+            The squared norms are added to ``norms[slot]`` and the elements after it.
         """
         grid = self.grid
         lost = -(-depth // self._vector)
@@ -364,7 +359,7 @@ class CupySweeps:
                 np.int32(strips),
                 np.int32(count),
                 np.int32(chunks),
-                np.int32(grid.beside),
+                np.int32(grid.side),
                 np.uint64(done),
                 self._check,
                 np.uint64(norms.data.ptr + 8 * slot),

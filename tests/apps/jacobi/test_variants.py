@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from collops.apps.jacobi import MODELS, Grid, Problem, make, obstacle, run
+from collops.apps.jacobi.measure import STRETCH
+from collops.apps.jacobi.numpy_sweeps import NumpySweeps
 from collops.backend import engine
 from collops.errors import InputError, LayoutError
 from collops.profile import count_messages
-from collops.stencil import MODELS, Grid, Problem, make, obstacle, run
-from collops.stencil.kernels.numpy_sweeps import NumpySweeps
-from collops.stencil.run import STRETCH
-from tests.stencil.model import relaxed
+from tests.apps.jacobi.model import relaxed
 
 HOST = [name for name, model in MODELS.items() if "numpy" in model.engines and name != "single"]
 

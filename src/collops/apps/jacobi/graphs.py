@@ -1,54 +1,54 @@
-"""The overlapped program recorded as CUDA graphs: many sweeps with their messages in one launch of the host."""
+"""The overlapped program recorded as CUDA graphs: many sweeps and their messages in one launch (`nccl_graphs`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from collops.stencil.timeline import Timeline
-from collops.stencil.variants.overlap import Overlap
+from collops.apps.jacobi.overlap import Overlap
 
 __all__ = ["Graphs"]
 
 
 class Graphs(Overlap):
-    """Records what `advance` would launch and replays it.
+    """Records what `Overlap.advance` would launch, and replays it.
 
-    A recording serves for every stretch of the same length that begins with the same grid and at the same distance from
+    A recording serves every stretch of the same length that begins with the same grid and at the same distance from
     the next check.
     """
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def prepare(self) -> None:
+        """Make the grids and streams."""
+        super().prepare()
         import cupy
 
         self._cupy = cupy
         self._stream = cupy.cuda.Stream(non_blocking=False)
-        self._pool = cupy.cuda.MemoryPool()  # of what is allocated while recording, and must stay
+        self._pool = cupy.cuda.MemoryPool()  # holds the memory allocated during a recording as long as the recordings
         self._recorded: dict[tuple[int, int, int], tuple[Any, Any]] = {}
-
-    def record(self, count: int) -> None:
-        """Record `count` sweeps from here, unless that was done."""
-        key = self._key(count)
-        if key not in self._recorded:
-            self._recorded[key] = self._record(count)
 
     def advance(self, count: int, norms: Any) -> None:
         """Replay `count` sweeps."""
         self.record(count)
         graph, sums = self._recorded[self._key(count)]
-        with self.timeline.span(f"{count} sweeps"):
+        with self.span(f"{count} sweeps"):
             graph.launch(self._cupy.cuda.get_current_stream())
             norms[:count] += sums
         self.done += count
+
+    def record(self, count: int) -> None:
+        """Record `count` sweeps from here, unless there is a recording of them."""
+        key = self._key(count)
+        if key not in self._recorded:
+            self._recorded[key] = self._record(count)
 
     def _key(self, count: int) -> tuple[int, int, int]:
         return count, self.done % 2, self.done % self.problem.check
 
     def _record(self, count: int) -> tuple[Any, Any]:
-        """Return a graph of `count` sweeps, and where it leaves the norms."""
+        """Return a graph of `count` sweeps, and the array in which it leaves the norms."""
         stream, began, timeline = self._stream, self.done, self.timeline
         sums = self._cupy.zeros(count, "float64")
-        self.timeline = Timeline()
+        self.timeline = None
         self._cupy.cuda.Device().synchronize()
         with stream, self._cupy.cuda.using_allocator(self._pool.malloc):
             stream.begin_capture()

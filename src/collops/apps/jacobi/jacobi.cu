@@ -1,9 +1,9 @@
 // Jacobi sweeps over one rank's block of a two-dimensional grid, at the speed of the memory.
 //
-// A warp takes a strip of 128 (float) or 64 (double) columns and marches down rows that it keeps in registers: 16 bytes
-// a thread and load, neighbours along the row by shuffles, several rows under way at once. The sum of squares of the
-// update comes along. What neighbours need of the new values is stored where they look for it as soon as it is known,
-// be that on this device or, over NVLink, on another.
+// A warp takes a strip of 128 (float) or 64 (double) columns and marches down rows that it keeps in registers. A thread
+// loads 16 bytes at once, shuffles bring the neighbours along the row, and several rows are in flight. The same pass
+// sums the squares of the update. Kernels store the outermost new values into the halos that need them, on this device
+// or, over NVLink, on another.
 //
 // A block has `rows` x `columns` points; rows are `pitch` elements apart. There is a halo of one row (of `DEPTH` rows
 // for `blocked`) above and below, and of columns to the left and right where the grid is split along them. Columns from
@@ -33,12 +33,12 @@ struct alignas(16) Vector {
     real at[VECTOR];
 };
 
-// The arithmetic of a point, here alone: every kernel gives the same bits, and so does NumPy in this order.
+// The arithmetic of a point. Every kernel calls it, so that all give the same bits, as does NumPy in this order.
 __device__ __forceinline__ real relax(real left, real right, real above, real below) {
     return real(0.25) * (((right + left) + below) + above);
 }
 
-// Where else the outermost rows and columns of the new values go; null where nobody needs them.
+// The halos that the outermost rows and columns of the new values are stored in, too; null where there is none.
 struct Targets {
     real* above;  // row 0
     real* below;  // row rows - 1
@@ -46,7 +46,7 @@ struct Targets {
     real* right;  // column columns - 1
 };
 
-// What the threads of a warp know of their strip.
+// A warp's strip, as one of its threads sees it.
 struct Strip {
     int column;     // the first of this thread's columns
     int lane;
@@ -85,7 +85,7 @@ struct Strip {
         }
     }
 
-    // One row of new values; `edge_value` is the element beside the strip in `current`. Adds to `sum`.
+    // One row of new values; `edge_value` is the element next to the strip in `current`. Adds to `sum`.
     __device__ Vector update(const Vector& above, const Vector& current, const Vector& below, real edge_value,
                              real& sum) const {
         real left = __shfl_up_sync(ALL, current.at[VECTOR - 1], 1);
@@ -162,7 +162,7 @@ __device__ __forceinline__ double over_warp(double value) {
     return value;
 }
 
-// Add the block's sum to `norm`: one atomic addition a block.
+// Add the block's sum to `norm`, with one atomic addition for each block.
 __device__ __forceinline__ void add_norm(real sum, double* norm) {
     __shared__ double parts[WARPS];
     const double part = over_warp(double(sum));
@@ -174,7 +174,7 @@ __device__ __forceinline__ void add_norm(real sum, double* norm) {
     }
 }
 
-// ---- one launch a sweep
+// ---- one launch for each sweep
 
 // Chunk number c has `count` rows from begin + c * step; there are `strips` from `strip_begin`. Each warp takes one
 // chunk of one strip, side by side in a block.
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // ---- signals between devices, and between blocks of one
 
-// Order what this thread has seen and written before what follows, for this device or for all.
+// Order this thread's reads and writes so far before those that follow, for this device or for all.
 __device__ __forceinline__ void fence(bool all_devices) {
     if (all_devices) {
         __threadfence_system();
@@ -203,23 +203,23 @@ __device__ __forceinline__ void fence(bool all_devices) {
     }
 }
 
-#ifndef WAIT_WHILE  // a loop that ends at a deadline comes before this text
+#ifndef WAIT_WHILE  // defined before this text as a loop with a deadline, if waits have one
 #define WAIT_WHILE(condition) \
     while (condition) {       \
     }
 #endif
 
-// Return when `flag` has reached `value`; what was written before it was set is visible after a fence.
+// Return when `flag` has reached `value`; writes before it was set are visible after a fence.
 __device__ __forceinline__ void wait_for(const Flag* flag, Flag value) {
     WAIT_WHILE(*reinterpret_cast<const volatile Flag*>(flag) < value);
 }
 
-// Set a flag after all that this thread has written or seen.
+// Set a flag; a fence before it orders it after this thread's reads and writes.
 __device__ __forceinline__ void set(Flag* flag, Flag value) { *reinterpret_cast<volatile Flag*>(flag) = value; }
 
-// A sweep that waits for its neighbours' last one where it needs their values, stores its own into their memory, and
-// tells them. Neighbours' values of this sweep go into the halo that they have read in the sweep before, so that their
-// signal also says that the halo may be overwritten. `arrived` counts the warps that have stored, in each direction.
+// A sweep that waits for the neighbours' last one where it needs their values, stores its own into their memory, and
+// sets their flags. The values go into the halo that the neighbours have read in the sweep before, so that their flag
+// also says that this halo may be overwritten. `arrived` counts the warps that have stored, in each direction.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sweep_peer(const real* in, real* out, Index pitch, int rows, int columns, int first, int last, int strips,
                int count, int chunks, real* above, real* below, real* left, real* right, const Flag* mine,
@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool leader = threadIdx.x % WARP == 0;
     real sum = 0;
     if (item < strips * chunks) {
-        // The first and the last chunk come first, so that their values are under way while the others are computed.
+        // The first and the last chunk come first, so that their values travel while the others are computed.
         const int turn = item / strips, number_of_strip = item % strips;
         const int chunk = turn == 0 ? 0 : turn == 1 ? chunks - 1 : turn - 1;
         const int from = chunk * count, to = min(from + count, rows);
@@ -268,12 +268,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // ---- the whole loop in one launch
 
-// All blocks run at once, each with a band of rows. A band needs nothing but its neighbours' outermost rows, so it
-// waits for these alone, whether they are on this device or on the next; there is no barrier of the whole grid to wait
-// at. `flags` has the number of finished sweeps: of the bands above this device's, of its own bands, of the bands
-// below, then of the bands to the left and to the right. Grids of even sweeps are at `grid` and of odd ones `stride`
-// elements further, here and at the neighbours. The norm of sweep number n is added to `norms[n]`, for every `check`-th
-// of them since the very first.
+// All blocks run at once, each with a band of rows. A band needs only the outermost rows of the bands next to it, so it
+// waits for these, on this device or on another, and there is no barrier of the whole grid. `flags` has numbers of
+// finished sweeps: of the band above this device's, of its own bands, of the band below, then of the bands to the left
+// and to the right. The grid of even sweeps is at `grid` and that of odd ones `stride` elements further, here and on
+// the neighbours' devices. The squared norm of the n-th sweep of this launch is added to `norms[n]`, for every
+// `check`-th sweep since the very first.
 extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS)
     persistent(real* grid, Index stride, Index pitch, int rows, int columns, int first, int last, real* above,
                real* below, real* left, real* right, Flag* flags, Flag* set_above, Flag* set_below, Flag* set_left,
@@ -337,13 +337,13 @@ extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS)
 
 // ---- several sweeps between two passages through memory
 
-// A warp marches down a strip and carries DEPTH sweeps with it: as a row comes in from memory, the row before it can be
-// swept once, the one before that twice, and so on; what leaves has been swept DEPTH times. The columns that the warp
-// cannot know (each sweep loses one on either side) belong to its neighbours' strips, which overlap. Needs a halo of
-// DEPTH rows and, where the grid is split along columns, of `beside` = DEPTH columns; of all columns, those from `low`
-// up to `high` change. Norms are as for `persistent`.
+// A warp marches down a strip and carries DEPTH sweeps with it: when a row has been loaded, the row before it can be
+// swept once, the one before that for the second time, and so on; a row that is stored has been swept DEPTH times. Each
+// sweep loses a column on either side of the strip; neighbouring strips overlap, and compute these columns. The kernel
+// needs a halo of DEPTH rows and, where the grid is split along columns, of `beside` = DEPTH columns. Columns of the
+// whole grid from `low` up to `high` change. Norms are as for `persistent`.
 //
-// WITHIN says that all columns of the warp are far from any boundary.
+// WITHIN: all columns of the warp are far from any boundary.
 template <int DEPTH, bool WITHIN>
 __device__ __forceinline__ void march_blocked(const real* in, real* out, Index pitch, int columns, int first, int last,
                                               int low, int high, int column, bool kept, int beside, int begin, int end,
@@ -353,7 +353,7 @@ __device__ __forceinline__ void march_blocked(const real* in, real* out, Index p
     Vector above[DEPTH] = {}, current[DEPTH] = {};
     const real* ahead = in + Index(begin - DEPTH) * pitch + column;
     real* row_out = out + Index(begin) * pitch + column;
-    // Row `row` comes in; the sweep number s of row `row` - s is made, from s = 1 to DEPTH.
+    // Load row `row`, and make the sweep number s of row `row` - s, from s = 1 to DEPTH.
     for (int row = begin - DEPTH; row < end + DEPTH; row += BLOCKED_IN_FLIGHT) {
         Vector coming[BLOCKED_IN_FLIGHT];
 #pragma unroll
@@ -378,7 +378,7 @@ __device__ __forceinline__ void march_blocked(const real* in, real* out, Index p
                     result.at[j] = relax(j == 0 ? left : current[s].at[j - 1],
                                          j == VECTOR - 1 ? right : current[s].at[j + 1], above[s].at[j], below.at[j]);
                     if (!WITHIN && (column + j < low || column + j >= high)) result.at[j] = was;
-                    // Columns of neighbours' blocks change as well, but count there.
+                    // Columns of neighbours' blocks change as well, but the neighbours add them to the norm.
                     const bool changes = WITHIN || (column + j >= first && column + j < last);
                     const real change = changes ? result.at[j] - was : real(0);
                     sum += change * change;

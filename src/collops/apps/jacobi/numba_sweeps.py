@@ -1,4 +1,4 @@
-"""Sweeps on hosts with Numba: one pass over the grid, rows in the registers of the processor's vectors."""
+"""Sweeps on hosts with Numba: one pass over the grid, in loops that the compiler vectorises."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from collops.stencil.grid import Part
-from collops.stencil.kernels.numpy_sweeps import NumpySweeps
+from collops.apps.jacobi.numpy_sweeps import NumpySweeps
+from collops.apps.jacobi.problem import Part
 
 __all__ = ["NumbaSweeps"]
 
 
 class NumbaSweeps(NumpySweeps):
-    """The same sweeps, compiled. One rank works on one core: it is ranks that share the cores."""
+    """The same sweeps, compiled. Each rank works on one core."""
 
     def _sweep(self, source: Any, target: Any, norms: Any, slot: int, part: Part) -> None:
         (begin, end), (first, last) = part
@@ -37,7 +37,7 @@ def _sweep(
     quarter: float,
     wanted: bool,
 ) -> float:
-    """Sweep a part; return the square of the norm of its update if it is `wanted`."""
+    """Sweep a part; return the squared norm of its update, or 0 unless it is `wanted`."""
     square = 0.0
     for row in range(begin, end):
         # Slices, so that no index can be negative, which would keep the loop from being vectorised.
@@ -54,7 +54,7 @@ def _sweep(
 
 @njit(cache=True, error_model="numpy", fastmath=True)
 def _square_of_change(new: np.ndarray, old: np.ndarray) -> float:
-    """Return the sum of squares over one row, which is in the cache, in whatever order is fastest."""
+    """Return the sum of squares over one row, which is in the cache, in the order that is fastest."""
     square = new.dtype.type(0)
     for i in range(new.size):
         change = new[i] - old[i]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.stencil import Grid, Problem
+from collops.apps.jacobi import Grid, Problem
 
 pytestmark = pytest.mark.serial
 
@@ -46,8 +46,8 @@ def test_neighbours_know_each_other_and_memory_is_alike(process_grid):
         if grid.left is not None:
             assert all_grids[grid.left].right == grid.rank
         assert (grid.pitch * 8) % 128 == (grid.lead * 8) % 128 == 0
-        assert grid.lead >= grid.beside
-        assert grid.lead + grid.columns + grid.beside <= grid.pitch
+        assert grid.lead >= grid.side
+        assert grid.lead + grid.columns + grid.side <= grid.pitch
 
 
 def test_halos_of_several_rows_have_corners():

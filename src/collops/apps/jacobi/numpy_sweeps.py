@@ -1,4 +1,4 @@
-"""Sweeps on hosts: NumPy, a few rows at a time, so that what they make on the way stays in the cache."""
+"""Sweeps on hosts with NumPy, a few rows at a time, so that intermediate results stay in the cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.stencil.grid import Grid, Part
+from collops.apps.jacobi.problem import Grid, Part
 
 __all__ = ["NumpySweeps"]
 
@@ -14,14 +14,14 @@ _ELEMENTS_AT_ONCE = 1 << 15
 
 
 class NumpySweeps:
-    """Makes sweeps of one rank's block. The arithmetic of a point is in the order of ``relax`` in ``jacobi.cu``.
+    """Sweeps over one rank's block. The arithmetic of a point is in the order of ``relax`` in ``jacobi.cu``.
 
     Parameters
     ----------
     grid : Grid
         The block.
     rows_at_once : int, optional
-        How many rows to work on; by default what stays in a cache.
+        Number of rows in one call of NumPy; by default as many as stay in a cache.
     """
 
     def __init__(self, grid: Grid, rows_at_once: int | None = None) -> None:
@@ -35,16 +35,16 @@ class NumpySweeps:
         self._sweep(source, target, norms, slot, ((0, self.grid.rows), (self.grid.first, self.grid.last)))
 
     def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep what neighbours need: the outermost rows, and columns where the grid is split along them."""
+        """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""
         for part in self.grid.outer:
             self._sweep(source, target, norms, slot, part)
 
     def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep what :meth:`boundary` leaves."""
+        """Sweep the points that :meth:`boundary` leaves out."""
         self._sweep(source, target, norms, slot, self.grid.inner)
 
     def wrapped(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep everything, and store the outermost rows in the halo of `target`: the whole of a world of one."""
+        """Sweep everything, and store the outermost rows in the halo of `target`, on one rank alone."""
         self.whole(source, target, norms, slot)
         target[0] = target[self.grid.rows]
         target[self.grid.rows + 1] = target[1]

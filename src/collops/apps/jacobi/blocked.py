@@ -1,24 +1,25 @@
-"""Several sweeps between two passages through memory: past what the memory allows a program that sweeps once."""
+"""Several sweeps in one passage through memory, which exceeds the memory's limit of a single sweep (`blocked`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from collops.stencil.variants.base import OwnGrids
+from collops.apps.jacobi.variant import Variant
 
 __all__ = ["Blocked"]
 
 
-class Blocked(OwnGrids):
-    """A halo of several rows lasts for several sweeps, which a kernel makes while the values are on the chip.
+class Blocked(Variant):
+    """A halo of several rows lasts for several sweeps, which a kernel makes while the values are in registers.
 
-    Points near the edges of a block and of a warp's strip are computed by both neighbours; the bits are the same.
+    Both neighbours compute the points near the edges of a block and of a warp's strip; the bits are the same.
     """
 
     width = 8
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def prepare(self) -> None:
+        """Make the grids."""
+        super().prepare()
         self._passages = 0
 
     def advance(self, count: int, norms: Any) -> None:
@@ -27,10 +28,10 @@ class Blocked(OwnGrids):
         while made < count:
             depth = next(depth for depth in self.sweeps.depths if depth <= min(self.width, count - made))
             source, target = self.array, self.grids[1 - self._passages % 2]
-            with self.timeline.span(f"{depth} sweeps"):
+            with self.span(f"{depth} sweeps"):
                 self.sweeps.blocked(source, target, depth, self.done, norms, made)
-            with self.timeline.span("halo"):
-                self.plan(target, target)
+            with self.span("halo"):
+                self.halo(target, target)
             self._passages += 1
             self.done += depth
             made += depth

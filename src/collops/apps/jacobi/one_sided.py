@@ -1,0 +1,72 @@
+"""One-sided copies with signals: NVSHMEM in stream order on GPUs (`nvshmem`), a shared window on hosts (`shared`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from collops.apps.jacobi.problem import Part
+from collops.apps.jacobi.variant import Variant
+from collops.comm import Box
+
+__all__ = ["OneSided"]
+
+
+class OneSided(Variant):
+    """Each rank writes its outermost points into its neighbours' halos, and waits for theirs.
+
+    The signal of a sweep says that the neighbour's values are there. It also says that the neighbour has read its halo
+    of the sweep before, so that this halo may be overwritten.
+    """
+
+    def prepare(self) -> None:
+        """Make the grids in symmetric memory."""
+        self.require_points_everywhere()
+        shape = (2, *self.grid.shape)
+        self._memory = self.comm.symmetric(shape, self.problem.dtype, engine=self.engine.name, signals=4)
+        self.grids = self._memory.local[0], self._memory.local[1]
+        self.fill_grids()
+        self._memory.barrier()
+        self._puts = list(self._targets())
+        self._sides = [side for side, rank in enumerate(self.grid.neighbours) if rank is not None]
+
+    def advance(self, count: int, norms: Any) -> None:
+        """Make `count` sweeps."""
+        memory = self._memory
+        for slot in range(count):
+            source, target = self.turns()
+            with self.span("wait"):
+                for side in self._sides:
+                    memory.wait_signal(side, self.done)
+            with self.span("sweep"):
+                self.sweeps.whole(source, target, norms, self.checked(slot))
+            self.done += 1
+            with self.span("put"):
+                for rank, mine, theirs, signal in self._puts:
+                    memory.put_signal(target[mine], rank, (self.done % 2, *theirs), signal, self.done)
+
+    def free(self) -> None:
+        """Free the symmetric memory."""
+        self.grids = ()
+        self._memory.free()
+
+    def _targets(self) -> Iterator[tuple[int, Box, Box, int]]:
+        """Yield each neighbour, the box that it gets, where in its array, and the signal to set."""
+        grid = self.grid
+        for side, rank in enumerate(grid.neighbours):
+            if rank is None:
+                continue
+            rows, columns = grid.layout.local_shape(rank)
+            mine: Part = (
+                ((0, 1), (0, grid.columns)),
+                ((grid.rows - 1, grid.rows), (0, grid.columns)),
+                ((0, grid.rows), (0, 1)),
+                ((0, grid.rows), (grid.columns - 1, grid.columns)),
+            )[side]
+            theirs: Part = (
+                ((rows, rows + 1), (0, columns)),
+                ((-1, 0), (0, columns)),
+                ((0, rows), (columns, columns + 1)),
+                ((0, rows), (-1, 0)),
+            )[side]
+            yield rank, grid.box(*mine), grid.box(*theirs), side ^ 1

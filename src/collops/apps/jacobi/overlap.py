@@ -1,0 +1,79 @@
+"""Sweep the outermost points first, and the others while their messages travel (`mpi_overlap`, `nccl_overlap`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from collops.apps.jacobi.variant import Variant
+
+__all__ = ["Overlap"]
+
+_HIGHEST = -5  # priority of a stream; a device that has fewer priorities takes its highest
+
+
+class Overlap(Variant):
+    """The boundary and its messages have a stream of their own, of high priority; hosts have no streams."""
+
+    def prepare(self) -> None:
+        """Make the grids and the stream."""
+        super().prepare()
+        self._side = _SideStream() if self.engine.name == "cupy" else _NoStream()
+
+    def advance(self, count: int, norms: Any) -> None:
+        """Make `count` sweeps."""
+        for slot in range(count):
+            source, target = self.turns()
+            checked = self.checked(slot)
+            with self._side.work():
+                with self.span("boundary", lane=1):
+                    self.sweeps.boundary(source, target, norms, checked)
+                with self.span("halo", lane=1):
+                    exchange = self.halo.start(target, target)
+            with self.span("inner"):
+                self.sweeps.inner(source, target, norms, checked)
+            with self._side.work(), self.span("halo", lane=1):
+                exchange.finish()
+            self._side.join()
+            self.done += 1
+
+
+class _NoStream:
+    """The side stream of hosts, where the program orders the work."""
+
+    def work(self) -> AbstractContextManager[None]:
+        """Return a context whose work is done on this stream, after all that the caller's stream has so far."""
+        return nullcontext()
+
+    def join(self) -> None:
+        """Let the caller's stream wait for this one."""
+
+
+class _SideStream(_NoStream):
+    """A stream of high priority, ordered with the caller's by events; a CUDA graph can capture both."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cuda = cupy.cuda
+        self._stream = cupy.cuda.Stream(non_blocking=True, priority=_HIGHEST)
+        self._began = cupy.cuda.Event(disable_timing=True)
+        self._ended = cupy.cuda.Event(disable_timing=True)
+        self._entered = False
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Work on this stream; the first time since :meth:`join` it waits for the caller's."""
+        if not self._entered:
+            self._entered = True
+            self._began.record(self._cuda.get_current_stream())
+            self._stream.wait_event(self._began)
+        with self._stream:
+            yield
+
+    def join(self) -> None:
+        """Let the caller's stream wait for this one."""
+        self._entered = False
+        self._ended.record(self._stream)
+        self._cuda.get_current_stream().wait_event(self._ended)

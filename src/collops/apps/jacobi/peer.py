@@ -1,0 +1,75 @@
+"""Kernels that store into the neighbours' memory and set flags there, instead of messages (`peer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from collops.apps.jacobi.variant import Variant
+
+if TYPE_CHECKING:
+    from collops.apps.jacobi.cupy_sweeps import Neighbours
+
+__all__ = ["Peer", "PeerMemory"]
+
+
+class PeerMemory(Variant):
+    """A variant whose kernels address the grids and the flags of neighbours."""
+
+    def share(self, flags: int, places: Sequence[int]) -> Neighbours:
+        """Make grids and flags in symmetric memory, and return where the neighbours' are. Collective.
+
+        Parameters
+        ----------
+        flags : int
+            Number of 64-bit words of flags on each rank.
+        places : sequence of int
+            Numbers of the flags that the neighbours above, below, to the left and to the right set.
+        """
+        from collops.apps.jacobi.cupy_sweeps import Neighbours
+
+        grid, comm, engine, sweeps = self.grid, self.comm, self.engine.name, self.sweeps
+        self._memory = comm.symmetric((2, *grid.shape), self.problem.dtype, engine=engine)
+        self._flags = comm.symmetric(flags, "uint64", engine=engine)
+        self.grids = self._memory.local[0], self._memory.local[1]
+        self.fill_grids()
+        self._memory.barrier()
+
+        item = self.problem.itemsize
+        row = grid.pitch * item
+        halos, sets = [0] * 4, [0] * 4
+        for side, rank in enumerate(grid.neighbours):
+            if rank is None:
+                continue
+            rows, columns = grid.layout.local_shape(rank)
+            offset = (rows * row, -row, columns * item, -item)[side]
+            halos[side] = sweeps.point(self._memory.peer(rank)[0]) + offset
+            # For the neighbour, this rank is on the opposite side.
+            sets[side] = self._flags.peer(rank).data.ptr + sweeps.flag_bytes(places[side ^ 1])
+        return Neighbours(halos, self._flags.local.data.ptr, sets)
+
+    def free(self) -> None:
+        """Free the symmetric memory."""
+        self.grids = ()
+        self._flags.free()
+        self._memory.free()
+
+
+class Peer(PeerMemory):
+    """One launch for each sweep: its first blocks wait for the neighbours' values and store this rank's."""
+
+    def prepare(self) -> None:
+        """Make the grids in memory that neighbours can address, with a flag for each side."""
+        self.require_points_everywhere()
+        self._neighbours = self.share(self.sweeps.flag_count(1), range(4))
+        odd = self.grid.shape[0] * self.grid.shape[1] * self.problem.itemsize
+        self._shifts = (0, odd)  # bytes from a neighbour's grid of even sweeps to that of even and of odd ones
+
+    def advance(self, count: int, norms: Any) -> None:
+        """Make `count` sweeps."""
+        for slot in range(count):
+            source, target = self.turns()
+            shift = self._shifts[1 - self.done % 2]
+            with self.span("sweep"):
+                self.sweeps.peer(source, target, shift, self._neighbours, self.done, norms, self.checked(slot))
+            self.done += 1

@@ -1,0 +1,161 @@
+"""The base of all programming models: a block of the grid, two copies of it that alternate, and a count of sweeps."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from collops.apps.jacobi.problem import Grid, Problem, halo_plan
+from collops.backend import Engine
+from collops.comm import Communicator
+from collops.errors import LayoutError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from collops.apps.jacobi.measure import Timeline
+
+__all__ = ["Variant"]
+
+_NOTHING = nullcontext()
+
+
+class Variant(ABC):
+    """One way to iterate. Collective: all ranks make it, and call its methods, in the same order.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem to solve.
+    comm : Communicator
+        The ranks, and the transport of the messages.
+    engine : Engine
+        Engine of the grids.
+    process_grid : (int, int), optional
+        Blocks along rows and columns; by default whole rows.
+    timeline : Timeline, optional
+        Records when each piece of work takes place.
+
+    Attributes
+    ----------
+    grid : Grid
+        This rank's block.
+    grids : sequence of array
+        The two arrays that hold it: a sweep reads one and writes the other.
+    halo : ExchangePlan
+        The messages that fill the halo of either array.
+    sweeps : object
+        The kernels of the engine.
+    done : int
+        Number of sweeps made so far.
+    """
+
+    width = 1
+    """Rows of the halo."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        comm: Communicator,
+        engine: Engine,
+        process_grid: Sequence[int] | None = None,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self.problem = problem
+        self.comm = comm
+        self.engine = engine
+        self.timeline = timeline
+        self.grid = Grid(problem, comm.size, comm.rank, process_grid, self.width)
+        self.sweeps = _sweeps_of(engine, self.grid)
+        self.halo = halo_plan(self.grid, comm)
+        self.grids: Sequence[Any] = ()
+        self.done = 0
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the grids, and everything else that sweeps need, so that these allocate nothing. Collective."""
+        empty = self.engine.xp.empty
+        self.grids = [empty(self.grid.shape, self.problem.dtype) for _ in range(2)]
+        self.fill_grids()
+
+    @abstractmethod
+    def advance(self, count: int, norms: Any) -> None:
+        """Make `count` sweeps. Collective.
+
+        Parameters
+        ----------
+        count : int
+            Number of sweeps.
+        norms : array
+            Zeros, float64, at least `count` of them. This rank's part of the squared norm of the update is added to
+            the element of each sweep that is checked.
+        """
+
+    def record(self, count: int) -> None:
+        """Do in advance the work that only the first :meth:`advance` by `count` has. Collective."""
+
+    def free(self) -> None:
+        """Free the memory that is not freed automatically. Collective."""
+
+    @property
+    def array(self) -> Any:
+        """The array with the newest values, halo included."""
+        return self.grids[self.done % 2]
+
+    @property
+    def values(self) -> Any:
+        """The newest values of this rank's points, of shape (rows, columns)."""
+        return self.array[self.grid.block]
+
+    def fill_grids(self) -> None:
+        """Give both grids the first values, halos included. Collective."""
+        for array in self.grids:
+            self.grid.fill(array, self.engine.xp)
+            self.halo(array, array)
+
+    def turns(self) -> tuple[Any, Any]:
+        """Return the grid that the next sweep reads, and the one that it writes."""
+        return self.grids[self.done % 2], self.grids[1 - self.done % 2]
+
+    def checked(self, slot: int) -> int:
+        """Return `slot` if the norm of the next sweep is checked, -1 if not."""
+        return slot if self.done % self.problem.check == 0 else -1
+
+    def span(self, label: str, lane: int = 0) -> AbstractContextManager[None]:
+        """Return a context that records when its work takes place, if there is a timeline."""
+        return _NOTHING if self.timeline is None else self.timeline.span(label, lane)
+
+    def require_points_everywhere(self) -> None:
+        """Raise on all ranks if a rank has no points: its neighbours would wait for it.
+
+        Raises
+        ------
+        LayoutError
+            With a remedy.
+        """
+        if 0 in self.grid.layout.sizes[0] or 0 in self.grid.layout.sizes[1]:
+            down, across = self.grid.process_grid
+            self.comm.check(
+                LayoutError(
+                    f"{self.problem.ny - 2} x {self.problem.nx} points leave ranks of a {down} x {across} process grid "
+                    "without any, which this variant cannot have: use fewer ranks or a variant by messages"
+                )
+            )
+
+
+def _sweeps_of(engine: Engine, grid: Grid) -> Any:
+    """Return the kernels that sweep the block of `grid`; only these, and what launches them, differ between engines."""
+    if engine.name == "cupy":
+        from collops.apps.jacobi.cupy_sweeps import CupySweeps
+
+        return CupySweeps(grid)
+    if engine.name != "numpy":
+        raise UnsupportedTypeError(f"there are no Jacobi kernels for {engine.name}: choose numpy or cupy")
+    if importlib.util.find_spec("numba") is not None:
+        from collops.apps.jacobi.numba_sweeps import NumbaSweeps
+
+        return NumbaSweeps(grid)
+    from collops.apps.jacobi.numpy_sweeps import NumpySweeps
+
+    return NumpySweeps(grid)
