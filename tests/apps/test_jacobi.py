@@ -86,7 +86,7 @@ def test_compare_leaves_out_what_the_grid_is_too_small_for(comm, folder, monkeyp
 
 
 def test_differences_are_found(comm):
-    """A single wrong bit on a single rank is seen by all."""
+    """All ranks find a single wrong bit on a single rank."""
     problem = Problem(nx=24, ny=4 * comm.size + 2, iterations=3)
     reference = Reference(problem, comm, engine("numpy"))
     for process_grid in process_grids(comm.size):
@@ -114,12 +114,12 @@ def test_differences_are_found(comm):
         ({"compare": True, "variant": "mpi"}, "--variant"),
     ],
 )
-def test_options_that_are_refused(wrong, said):
+def test_invalid_options_raise(wrong, said):
     with pytest.raises(InputError, match=said):
         Options(**wrong).check()
 
 
-def test_what_the_ranks_cannot_do_is_said_before_anything_runs(comm):
+def test_impossible_requests_raise_before_anything_runs(comm):
     wrong = ({"process_grid": f"{comm.size + 1}x1"}, {"variant": "peer"}, {"nx": 10**7, "ny": 10**7})
     for options, said in zip(wrong, ("process grid", "cupy", "GiB"), strict=True):
         with pytest.raises(InputError, match=said) as caught:
@@ -127,8 +127,8 @@ def test_what_the_ranks_cannot_do_is_said_before_anything_runs(comm):
         assert caught.value.on_all_ranks
 
 
-def test_other_ranks_hear_that_the_first_one_goes_on(comm, monkeypatch):
-    """Its run may take longer than a wait is allowed to."""
+def test_first_rank_sends_messages_during_its_run(comm, monkeypatch):
+    """The run may take longer than the deadline of the waits of the other ranks."""
     monkeypatch.setattr("collops.apps.jacobi.measure._PULSE_SECONDS", 0.0)
     with count_messages() as messages:
         Reference(Problem(nx=8, ny=8, iterations=3 * STRETCH - 1, tolerance=0.0), comm, engine("numpy"))

@@ -1,4 +1,4 @@
-"""Grids are arithmetic: what changes, what neighbours need, and where it lies, on any process grid."""
+"""The arithmetic of grids: which points change, which ones neighbours need, and their places in memory."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Every programming model of hosts against plain NumPy, bit for bit, on any number of ranks and process grids."""
+"""Every programming model of hosts against NumPy, bit for bit, on any number of ranks and process grids."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from collops.apps.jacobi import MODELS, Grid, Problem, make, obstacle, run
+from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
 from collops.apps.jacobi.measure import STRETCH
 from collops.apps.jacobi.numpy_sweeps import NumpySweeps
 from collops.backend import engine
@@ -45,7 +45,7 @@ def test_equals_numpy_bit_for_bit(comm, name, nx, ny, dtype):
 
 @pytest.mark.parametrize("name", ["mpi", "mpi_overlap"])
 def test_ranks_without_points(comm, name):
-    """More ranks than rows: halos come from whoever has the rows."""
+    """More ranks than rows: halos come from the ranks that have the rows."""
     problem = Problem(nx=6, ny=3, iterations=5)
     want, _ = relaxed(problem, 5)
     variant = make(name, problem, comm, engine("numpy"), (comm.size, 1))
@@ -74,7 +74,7 @@ def test_single(comm):
 
 @pytest.mark.parametrize("name", ["mpi_overlap", "shared"])
 def test_without_numba(comm, name):
-    """What hosts without Numba do is the same to the bit; rows are taken a few at a time."""
+    """Hosts without Numba give the same bits, from a few rows at a time."""
     problem = Problem(nx=700, ny=20 * comm.size + 2, iterations=4)
     want, norms = relaxed(problem, 4)
     for process_grid in process_grids(comm.size):
@@ -120,6 +120,30 @@ def test_messages_of_an_iteration(comm):
     assert counts.nbytes == 10 * 2 * 30 * 4
 
 
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [
+        ("mpi", {"sweep": 0, "halo": 0}),
+        ("mpi_overlap", {"boundary": 1, "halo": 1, "inner": 0}),
+        ("shared", {"wait": 0, "sweep": 0, "put": 0}),
+    ],
+)
+def test_timeline(comm, name, lanes):
+    """Every sweep has its pieces of work, one after the other since the start."""
+    timeline = Timeline(engine("numpy"))
+    variant = make(name, Problem(nx=30, ny=4 * comm.size + 2), comm, engine("numpy"), timeline=timeline)
+    variant.advance(2, np.zeros(2))
+    timeline.start()
+    variant.advance(3, np.zeros(3))
+    spans = timeline.spans()
+    variant.free()
+    assert {span.label: span.lane for span in spans} == lanes
+    assert all([span.label for span in spans].count(label) in (3, 6) for label in lanes)
+    moments = [moment for span in spans for moment in (span.begin, span.end)]
+    assert moments == sorted(moments)
+    assert moments[0] >= 0
+
+
 def test_obstacles(comm):
     assert obstacle("mpi", comm, engine("numpy")) is None
     assert "cupy" in obstacle("peer", comm, engine("numpy"))
@@ -135,6 +159,6 @@ def test_obstacles(comm):
     "wrong",
     [{"nx": 2}, {"ny": 0}, {"iterations": 0}, {"check": -1}, {"tolerance": float("nan")}, {"dtype": "float16"}],
 )
-def test_problems_that_are_refused(wrong):
+def test_invalid_problems_raise(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         Problem(**wrong)

@@ -104,7 +104,6 @@ def run(
     comm.allreduce(norms, out=norms)  # the first message of a transport is slow
     variant.record(length(0))
     begin = _time_of_all(comm, engine)
-    seen = 0
     for number in range(stretches):
         norms.fill(0)
         variant.advance(length(number), norms)
@@ -112,16 +111,15 @@ def run(
         history.store(norms)
         history.advance()
         if number > 0:
-            look(seen)
-            seen += 1
+            look(number - 1)
         if pulse is not None:
             pulse()
         if reached is not None:
             break
-    history.row(history.count - 1)  # a wait with a deadline, which a synchronisation of the device has not
+    last = history.count - 1
+    history.row(last)  # waits with a deadline, which a synchronisation of the device does not have
     end = _time_of_all(comm, engine)
-    for number in range(seen, history.count):
-        look(number)
+    look(last)
     seconds = max(comm.allgather_metadata(end - begin))
     return Run(variant.done, seconds, known, reached)
 
