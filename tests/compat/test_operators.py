@@ -8,7 +8,7 @@ import pytest
 
 import collops.compat.pylops_mpi as pylops_mpi
 from collops import profile
-from collops.compat.pylops_mpi import _local_stack
+from collops.compat.pylops_mpi import _operators
 from collops.compat.pylops_mpi.basicoperators.Halo import MPIHalo, halo_block_split
 from collops.compat.pylops_mpi.basicoperators.MatrixMult import (
     MPIMatrixMult,
@@ -27,7 +27,7 @@ Distributed, Partition = pylops_mpi.DistributedArray, pylops_mpi.Partition
 def everybody_stays():
     """Let no test know of the ranks that another has left out of a grid."""
     yield
-    _local_stack._gone.clear()
+    _operators._gone.clear()
 
 
 DIMS = (7, 6, 5)

@@ -4,38 +4,30 @@
 script as it is. ``docs/from-pylops-mpi.md`` shows both interfaces side by side, and what differs on purpose.
 """
 
-from collops.compat.pylops_mpi import (
-    basicoperators,
-    optimization,
-    plotting,
-    proximal,
-    signalprocessing,
-    utils,
-    waveeqprocessing,
-)
-from collops.compat.pylops_mpi.basicoperators import (
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+
+from collops.compat.pylops_mpi import _arrays, _grids, _linear_operator, _operators, _proximal, _solvers, _utilities
+from collops.compat.pylops_mpi._arrays import DistributedArray, Partition, StackedDistributedArray
+from collops.compat.pylops_mpi._grids import MPIHalo, MPIMatrixMult
+from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, asmpilinearoperator
+from collops.compat.pylops_mpi._operators import (
     MPIBlockDiag,
     MPIFirstDerivative,
     MPIGradient,
-    MPIHalo,
     MPIHStack,
     MPILaplacian,
-    MPIMatrixMult,
     MPISecondDerivative,
     MPIStackedBlockDiag,
     MPIStackedVStack,
     MPIVStack,
 )
-from collops.compat.pylops_mpi.DistributedArray import DistributedArray, Partition, StackedDistributedArray
-from collops.compat.pylops_mpi.LinearOperator import MPILinearOperator, asmpilinearoperator
-from collops.compat.pylops_mpi.optimization.basic import cg, cgls
-from collops.compat.pylops_mpi.optimization.cls_basic import CG, CGLS
-from collops.compat.pylops_mpi.optimization.cls_sparsity import FISTA, ISTA
-from collops.compat.pylops_mpi.optimization.sparsity import fista, ista
-from collops.compat.pylops_mpi.plotting.plotting import plot_distributed_array, plot_local_arrays
-from collops.compat.pylops_mpi.proximal import MPIProxOperator
-from collops.compat.pylops_mpi.StackedLinearOperator import MPIStackedLinearOperator
-from collops.compat.pylops_mpi.version import __version__
+from collops.compat.pylops_mpi._proximal import MPIProxOperator
+from collops.compat.pylops_mpi._solvers import CG, CGLS, FISTA, ISTA, cg, cgls, fista, ista
+from collops.compat.pylops_mpi._utilities import plot_distributed_array, plot_local_arrays
 
 __all__ = [
     "CG",
@@ -75,3 +67,76 @@ __all__ = [
     "utils",
     "waveeqprocessing",
 ]
+
+__version__ = version = "0.8.0"
+version_tuple = (0, 8, 0)
+
+_HOMES = (_arrays, _linear_operator, _operators, _grids, _solvers, _proximal, _utilities)
+
+# PyLops-MPI's modules, and the names in each; a package comes before its modules.
+_MODULES = {
+    "DistributedArray": "DistributedArray Partition StackedDistributedArray local_split subcomm_split",
+    "LinearOperator": "MPILinearOperator asmpilinearoperator",
+    "StackedLinearOperator": "MPIStackedLinearOperator",
+    "basicoperators": "MPIBlockDiag MPIFirstDerivative MPIGradient MPIHStack MPIHalo MPILaplacian MPIMatrixMult "
+    "MPISecondDerivative MPIStackedBlockDiag MPIStackedVStack MPIVStack",
+    "basicoperators.BlockDiag": "MPIBlockDiag MPIStackedBlockDiag",
+    "basicoperators.FirstDerivative": "MPIFirstDerivative",
+    "basicoperators.Gradient": "MPIGradient",
+    "basicoperators.HStack": "MPIHStack",
+    "basicoperators.Halo": "MPIHalo halo_block_split",
+    "basicoperators.Laplacian": "MPILaplacian",
+    "basicoperators.MatrixMult": "MPIMatrixMult active_grid_comm block_gather local_block_split",
+    "basicoperators.SecondDerivative": "MPISecondDerivative",
+    "basicoperators.VStack": "MPIStackedVStack MPIVStack",
+    "optimization": "",
+    "optimization.basic": "cg cgls",
+    "optimization.cls_basic": "CG CGLS",
+    "optimization.cls_sparsity": "FISTA ISTA",
+    "optimization.eigs": "power_iteration",
+    "optimization.sparsity": "fista ista",
+    "plotting": "",
+    "plotting.plotting": "plot_distributed_array plot_local_arrays",
+    "proximal": "MPIL2 MPIL21 MPIProxOperator",
+    "proximal.ProxOperator": "MPIProxOperator",
+    "proximal.optimization": "ADMML2 PrimalDual ProximalGradient",
+    "proximal.optimization.primal": "ADMML2 ProximalGradient",
+    "proximal.optimization.primaldual": "PrimalDual",
+    "proximal.proximal": "MPIL2 MPIL21",
+    "proximal.proximal.L2": "MPIL2",
+    "proximal.proximal.L21": "MPIL21",
+    "signalprocessing": "MPIFFT2D MPIFFTND MPIFredholm1 MPINonStationaryConvolve1D",
+    "signalprocessing.FFT2D": "MPIFFT2D",
+    "signalprocessing.FFTND": "MPIFFTND",
+    "signalprocessing.Fredholm1": "MPIFredholm1",
+    "signalprocessing.NonStatConvolve1d": "MPINonStationaryConvolve1D",
+    "utils": "benchmark dottest mark",
+    "utils._nccl": "initialize_nccl_comm",
+    "utils.benchmark": "benchmark mark",
+    "utils.decorators": "reshaped",
+    "utils.deps": "cuda_aware_mpi_enabled mpi4py_fft mpi4py_fft_import nccl_enabled nccl_import",
+    "utils.dottest": "dottest",
+    "utils.fft_helper": "fftshift_nd ifftshift_nd",
+    "version": "__version__ version version_tuple",
+    "waveeqprocessing": "MPIMDC",
+    "waveeqprocessing.MDC": "MPIMDC",
+}
+
+
+def _make_modules() -> None:
+    """Make PyLops-MPI's modules, so that imports of and from them find the names of this package."""
+    here = sys.modules[__name__]
+    for path, names in _MODULES.items():
+        module = module_from_spec(ModuleSpec(f"{__name__}.{path}", None))
+        module.__doc__ = f"PyLops-MPI's module ``{path}``: {names.replace(' ', ', ') or 'its modules'}."
+        for name in names.split():
+            home = next((home for home in _HOMES if name in home.__all__), here)
+            setattr(module, name, getattr(home, name))
+        module.__dict__["__all__"] = names.split()
+        sys.modules[module.__name__] = module
+        parent, _, last = module.__name__.rpartition(".")
+        if not hasattr(sys.modules[parent], last):  # some classes and functions are named like their module, and win
+            setattr(sys.modules[parent], last, module)
+
+
+_make_modules()
