@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
+from itertools import accumulate
 
 from collops.compat.pylops_mpi import _arrays, _grids, _linear_operator, _operators, _proximal, _solvers, _utilities
 from collops.compat.pylops_mpi._arrays import DistributedArray, Partition, StackedDistributedArray
@@ -73,13 +74,11 @@ version_tuple = (0, 8, 0)
 
 _HOMES = (_arrays, _linear_operator, _operators, _grids, _solvers, _proximal, _utilities)
 
-# PyLops-MPI's modules, and the names in each; a package comes before its modules.
+# PyLops-MPI's modules, and the names in each. A package has the names of its modules.
 _MODULES = {
     "DistributedArray": "DistributedArray Partition StackedDistributedArray local_split subcomm_split",
     "LinearOperator": "MPILinearOperator asmpilinearoperator",
     "StackedLinearOperator": "MPIStackedLinearOperator",
-    "basicoperators": "MPIBlockDiag MPIFirstDerivative MPIGradient MPIHStack MPIHalo MPILaplacian MPIMatrixMult "
-    "MPISecondDerivative MPIStackedBlockDiag MPIStackedVStack MPIVStack",
     "basicoperators.BlockDiag": "MPIBlockDiag MPIStackedBlockDiag",
     "basicoperators.FirstDerivative": "MPIFirstDerivative",
     "basicoperators.Gradient": "MPIGradient",
@@ -89,28 +88,21 @@ _MODULES = {
     "basicoperators.MatrixMult": "MPIMatrixMult active_grid_comm block_gather local_block_split",
     "basicoperators.SecondDerivative": "MPISecondDerivative",
     "basicoperators.VStack": "MPIStackedVStack MPIVStack",
-    "optimization": "",
     "optimization.basic": "cg cgls",
     "optimization.cls_basic": "CG CGLS",
     "optimization.cls_sparsity": "FISTA ISTA",
     "optimization.eigs": "power_iteration",
     "optimization.sparsity": "fista ista",
-    "plotting": "",
     "plotting.plotting": "plot_distributed_array plot_local_arrays",
-    "proximal": "MPIL2 MPIL21 MPIProxOperator",
     "proximal.ProxOperator": "MPIProxOperator",
-    "proximal.optimization": "ADMML2 PrimalDual ProximalGradient",
     "proximal.optimization.primal": "ADMML2 ProximalGradient",
     "proximal.optimization.primaldual": "PrimalDual",
-    "proximal.proximal": "MPIL2 MPIL21",
     "proximal.proximal.L2": "MPIL2",
     "proximal.proximal.L21": "MPIL21",
-    "signalprocessing": "MPIFFT2D MPIFFTND MPIFredholm1 MPINonStationaryConvolve1D",
     "signalprocessing.FFT2D": "MPIFFT2D",
     "signalprocessing.FFTND": "MPIFFTND",
     "signalprocessing.Fredholm1": "MPIFredholm1",
     "signalprocessing.NonStatConvolve1d": "MPINonStationaryConvolve1D",
-    "utils": "benchmark dottest mark",
     "utils._nccl": "initialize_nccl_comm",
     "utils.benchmark": "benchmark mark",
     "utils.decorators": "reshaped",
@@ -118,25 +110,25 @@ _MODULES = {
     "utils.dottest": "dottest",
     "utils.fft_helper": "fftshift_nd ifftshift_nd",
     "version": "__version__ version version_tuple",
-    "waveeqprocessing": "MPIMDC",
     "waveeqprocessing.MDC": "MPIMDC",
 }
 
 
 def _make_modules() -> None:
-    """Make PyLops-MPI's modules, so that imports of and from them find the names of this package."""
+    """Make the modules, so that imports of and from them find the names of this package."""
     here = sys.modules[__name__]
     for path, names in _MODULES.items():
-        module = module_from_spec(ModuleSpec(f"{__name__}.{path}", None))
-        module.__doc__ = f"PyLops-MPI's module ``{path}``: {names.replace(' ', ', ') or 'its modules'}."
-        for name in names.split():
-            home = next((home for home in _HOMES if name in home.__all__), here)
-            setattr(module, name, getattr(home, name))
-        module.__dict__["__all__"] = names.split()
-        sys.modules[module.__name__] = module
-        parent, _, last = module.__name__.rpartition(".")
-        if not hasattr(sys.modules[parent], last):  # some classes and functions are named like their module, and win
-            setattr(sys.modules[parent], last, module)
+        package = here
+        for full in accumulate(path.split("."), "{}.{}".format):
+            name = f"{__name__}.{full}"
+            if name not in sys.modules:
+                module = sys.modules[name] = module_from_spec(ModuleSpec(name, None))
+                module.__doc__ = f"PyLops-MPI's module ``{full}``."
+                # Some classes and functions have the name of their module. The attribute of the package is theirs.
+                vars(package).setdefault(full.rpartition(".")[2], module)
+            package = sys.modules[name]
+            for each in names.split():
+                setattr(package, each, getattr(next(home for home in (*_HOMES, here) if hasattr(home, each)), each))
 
 
 _make_modules()

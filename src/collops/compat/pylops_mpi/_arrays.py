@@ -131,13 +131,6 @@ class DistributedArray(_Array):
     rank 0's values; with ``UNSAFE_BROADCAST`` it sends nothing. `local_array` is kept, and sets dtype and engine.
     Device arrays use NCCL with and without `base_comm_nccl`.
 
-    Raises
-    ------
-    IndexError
-        If there is no such axis.
-    ValueError
-        If shapes, partition, engine or NCCL do not fit each other.
-
     Examples
     --------
     >>> import collops.compat.pylops_mpi as pylops_mpi
@@ -265,15 +258,7 @@ class DistributedArray(_Array):
         return self * dist_array
 
     def dot(self, dist_array: Any, vdot: bool = False) -> Any:
-        """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce.
-
-        Raises
-        ------
-        TypeError
-            If `dist_array` is no DistributedArray.
-        ValueError
-            If its layout is another.
-        """
+        """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce."""
         return self._inner(dist_array, vdot)
 
     def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
@@ -297,13 +282,7 @@ class DistributedArray(_Array):
         return native.DistributedArray(part, group, self.local_array).gather()
 
     def redistribute(self, axis: int) -> Self:
-        """Return the array split along another axis. Collective: one exchange.
-
-        Raises
-        ------
-        IndexError
-            If there is no such axis.
-        """
+        """Return the array split along another axis. Collective: one exchange."""
         axis = _axis(axis, self.global_shape)
         if self.partition in _COPIES or axis == self.axis:
             return self
@@ -322,14 +301,8 @@ class DistributedArray(_Array):
     def reshape(self, local_shape: Any, axis: int | None = 0) -> Self:
         """Return every rank's part in another shape, one after the other along `axis`.
 
-        Collective: two metadata messages, since each rank gives its own shape.
-
-        Raises
-        ------
-        ValueError
-            On every rank, if the parts do not fit together, or copies would have several shapes.
-        IndexError
-            If there is no such axis.
+        Collective: two metadata messages, since each rank gives its own shape. If the parts do not fit together, every
+        rank raises a ValueError.
         """
         comm, shape = self.native.comm, as_shape(local_shape)
         axis = _axis(axis or 0, shape)
@@ -347,10 +320,7 @@ class DistributedArray(_Array):
     def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> Any:
         """Return this rank's part with its neighbours' cells, none at the array's ends. Collective: one exchange.
 
-        Parameters
-        ----------
-        cells_front, cells_back : int, optional
-            Numbers of cells before and after the part; they may come from several ranks.
+        The cells may come from several ranks.
         """
         front, back = cells_front or 0, cells_back or 0
         widths = [0] * (2 * self.ndim)
@@ -374,13 +344,6 @@ class StackedDistributedArray(_Array):
     """Several arrays as one vector, nested if need be; PyLops-MPI describes the parameters and methods.
 
     `native` is a :class:`collops.StackedArray` of the same parts, which are not copied.
-
-    Raises
-    ------
-    TypeError
-        If a part is no array of PyLops-MPI's.
-    ValueError
-        If there is no part, or they are of different engines.
 
     Examples
     --------
@@ -461,13 +424,7 @@ class StackedDistributedArray(_Array):
 
 
 def checked_array(x: Any) -> Any:
-    """Return `x`, an array of PyLops-MPI's, stacked or not.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is anything else.
-    """
+    """Return `x`, or raise an UnsupportedTypeError if it is no array of PyLops-MPI's."""
     if isinstance(x, _Array):
         return x
     raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {type(x).__name__}")
@@ -479,16 +436,9 @@ def leaves(x: Any) -> list[DistributedArray]:
 
 
 def wrapped(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
-    """Return a native array, stacked or not, as one of PyLops-MPI's. It is not copied.
+    """Return a native array, stacked or not, as one of PyLops-MPI's, with the communicators of `like`. No copy.
 
-    Parameters
-    ----------
-    array : DistributedArray or StackedArray
-        The native array.
-    like : DistributedArray or StackedDistributedArray
-        An array whose communicators, and kind of copies, the result has.
-    partition : Partition
-        The partition in a world of one, where split and replicated layouts are the same.
+    `partition` is used in a world of one, where split and replicated layouts are the same.
     """
     if isinstance(array, native.StackedArray):
         return StackedDistributedArray([wrapped(part, like, partition) for part in array.arrays])

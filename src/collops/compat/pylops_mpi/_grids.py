@@ -81,15 +81,7 @@ def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int
 
 
 def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tuple[slice, slice]:
-    """Return the block of `rank` of a matrix on a square process grid.
-
-    Raises
-    ------
-    ValueError
-        If there is no such rank.
-    RuntimeError
-        If the number of ranks is no square.
-    """
+    """Return the block of `rank` of a matrix on a square process grid."""
     size = comm.Get_size()
     if not 0 <= int(rank) < size:
         raise InputError(f"there is no rank {rank} among {size}")
@@ -98,13 +90,7 @@ def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tupl
 
 
 def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
-    """Return the whole matrix whose ravelled blocks are the parts of `x`. Collective.
-
-    Raises
-    ------
-    RuntimeError
-        If the number of ranks is no square.
-    """
+    """Return the whole matrix whose ravelled blocks are the parts of `x`. Collective."""
     return relabelled(x.native, _tiles(orig_shape, comm.Get_size())).gather()
 
 
@@ -113,13 +99,6 @@ class MPIMatrixMult(MPILinearOperator):
 
     `A` is this rank's block, `M` the number of columns of the model, and the number of ranks is a square;
     :class:`collops.operators.MatrixMult` takes any number. `saveAt` and `base_comm_nccl` have no effect.
-
-    Raises
-    ------
-    NotImplementedError
-        If there is no such kind.
-    RuntimeError
-        If the number of ranks is no square.
 
     Examples
     --------
@@ -178,13 +157,7 @@ def _with_mask(result: Any, x: Any) -> Any:
 def halo_block_split(
     global_shape: Sequence[int], comm: Any, grid_shape: Sequence[int] | None = None
 ) -> tuple[slice, ...]:
-    """Return this rank's block of an array on a process grid, as slices whose last ones are open.
-
-    Raises
-    ------
-    ValueError
-        If the grid has not one place for each rank.
-    """
+    """Return this rank's block of an array on a process grid, as slices whose last ones are open."""
     ranks = communicator(comm)
     layout = _grid(global_shape, grid_shape, ranks.size)
     places = layout.coordinates(ranks.rank)
@@ -201,11 +174,6 @@ class MPIHalo(MPILinearOperator):
     axis in turn. As in PyLops-MPI, one width for all axes gives no halo at the ends of the array, several give zeros
     there; and ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil.
     :class:`collops.operators.Halo` has the true adjoint, which adds them.
-
-    Raises
-    ------
-    ValueError
-        If the grid has not one place for each rank, or there is another number of widths.
 
     Examples
     --------
@@ -230,16 +198,7 @@ class MPIHalo(MPILinearOperator):
 class _Extension(LinearOperator):
     """Blocks with halos from blocks, both ravelled; its adjoint drops the halos.
 
-    Parameters
-    ----------
-    layout : Layout
-        Layout of the blocks.
-    widths : tuple of (int, int)
-        Widths of the halos along each axis.
-    beyond : bool
-        Whether halos reach beyond the ends of the array, where they are zero.
-    comm, dtype
-        The ranks, and the element type.
+    `beyond` says whether halos reach beyond the ends of the array, where they are zero.
     """
 
     def __init__(

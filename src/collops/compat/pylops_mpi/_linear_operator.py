@@ -27,9 +27,18 @@ __all__ = [
     "MPIStackedLinearOperator",
     "Operator",
     "asmpilinearoperator",
-    "checked_operator",
     "native_of",
 ]
+
+
+def _extents(name: str, side: int, doc: str) -> Any:
+    """Return a property for the shape of model or data, which is that of a vector if none was given."""
+
+    def read(self: Operator) -> tuple[int, ...]:
+        given = getattr(self, name)
+        return (self.shape[side],) if given is None else given
+
+    return property(read, lambda self, value: setattr(self, name, as_shape(value)), doc=doc)
 
 
 class Operator:
@@ -47,7 +56,7 @@ class Operator:
         Partitions of model and data, which the layouts do not tell in a world of one.
     """
 
-    partitions = (Partition.SCATTER, Partition.SCATTER)
+    partitions: tuple[Partition, Partition] = (Partition.SCATTER, Partition.SCATTER)
     dtype: Any = None
     _make: Callable[..., LinearOperator | None]
     _native: LinearOperator | None = None
@@ -79,15 +88,11 @@ class Operator:
     def _settle(self, comm: Communicator | None) -> None:
         """Choose the ranks if that has been put off: those of `comm`, or all."""
 
-    @property
-    def base_comm(self) -> Any:
-        """The mpi4py communicator of the ranks."""
-        return mpi_comm(self._base_comm)
-
-    @base_comm.setter
-    def base_comm(self, value: Any) -> None:
-        self._base_comm = value
-
+    base_comm = property(
+        lambda self: mpi_comm(self._base_comm),
+        lambda self, value: setattr(self, "_base_comm", value),
+        doc="The mpi4py communicator of the ranks.",
+    )
     size = property(lambda self: self.base_comm.Get_size(), doc="Number of ranks.")
     rank = property(lambda self: self.base_comm.Get_rank(), doc="Number of this rank.")
 
@@ -107,40 +112,17 @@ class Operator:
         rows, columns = value
         self._shape = (int(rows), int(columns))
 
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """Shape of the model."""
-        return (self.shape[1],) if self._dims is None else self._dims
-
-    @dims.setter
-    def dims(self, value: Any) -> None:
-        self._dims = as_shape(value)
-
-    @property
-    def dimsd(self) -> tuple[int, ...]:
-        """Shape of the data."""
-        return (self.shape[0],) if self._dimsd is None else self._dimsd
-
-    @dimsd.setter
-    def dimsd(self, value: Any) -> None:
-        self._dimsd = as_shape(value)
+    dims = _extents("_dims", 1, "Shape of the model.")
+    dimsd = _extents("_dimsd", 0, "Shape of the data.")
 
     # Application
 
     def matvec(self, x: Any) -> Any:
-        """Apply the operator. Collective.
-
-        Raises
-        ------
-        TypeError
-            If `x` is no array of PyLops-MPI's.
-        ValueError
-            If `x` has another number of elements than the operator has columns.
-        """
+        """Apply the operator. Collective."""
         return self._matvec(self._checked(x, 1))
 
     def rmatvec(self, x: Any) -> Any:
-        """Apply the adjoint. Collective. See :meth:`matvec`; `x` has as many elements as the operator has rows."""
+        """Apply the adjoint. Collective."""
         return self._rmatvec(self._checked(x, 0))
 
     def _checked(self, x: Any, side: int) -> Any:
@@ -394,36 +376,13 @@ def asmpilinearoperator(Op: Any) -> MPILinearOperator:
     return Op if isinstance(Op, MPILinearOperator) else MPILinearOperator(Op)
 
 
-def checked_operator(op: Any) -> Operator:
-    """Return `op`, an operator of PyLops-MPI's.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is anything else.
-    """
-    if isinstance(op, Operator):
-        return op
-    raise UnsupportedTypeError(f"expected an MPILinearOperator or an MPIStackedLinearOperator, not {type(op).__name__}")
-
-
 def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
-    """Return the native operator that takes arrays such as `model` to arrays such as `data`.
-
-    Parameters
-    ----------
-    op : Operator
-        If it has a native operator, the result is that one, in its own layouts.
-    model, data : DistributedArray or StackedDistributedArray
-        Arrays in the layouts of the result if `op` is a user's class.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `op` is no operator of PyLops-MPI's, or one of the arrays none of its arrays.
-    """
+    """Return the native operator of `op`, or for a user's class one from arrays such as `model` to such as `data`."""
+    if not isinstance(op, Operator):
+        kind = type(op).__name__
+        raise UnsupportedTypeError(f"expected an MPILinearOperator or an MPIStackedLinearOperator, not {kind}")
     x, y = checked_array(model).native, checked_array(data).native
-    checked_operator(op)._settle(x.comm)
+    op._settle(x.comm)
     if op.native is not None:
         return op.native
     return FromFunctions(

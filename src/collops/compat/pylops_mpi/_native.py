@@ -49,33 +49,19 @@ def communicator(base_comm: Any) -> Communicator:
     return collops.world() if alike else collops.from_mpi4py(base_comm)
 
 
-def vector_layout(layout: Layout, ranks: Any = None, mask: Any = None) -> Layout:
+def vector_layout(layout: Any, ranks: Any = None, mask: Any = None) -> Layout:
     """Return the layout of PyLops-MPI's vector of an array: every rank's ravelled part, one after the other.
 
-    Parameters
-    ----------
-    layout : Layout
-        Layout of the array.
-    ranks : sequence of int, optional
-        Number in `layout` of each rank; by default they have the same order.
-    mask : sequence of int, optional
-        Group number of each rank.
+    `ranks` are the numbers of the ranks in `layout`, if they are in another order there.
     """
     sizes = [layout.local_size(rank) for rank in (range(layout.ranks) if ranks is None else ranks)]
     return Layout.split(sum(sizes), layout.ranks, sizes=sizes, mask=mask)
 
 
 def relabelled(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
-    """Return an array on the same memory in another layout. No message.
+    """Return an array on the same memory in another layout, which has as many elements on each rank. No message.
 
-    Parameters
-    ----------
-    array : DistributedArray or StackedArray
-        Any array.
-    layout : Layout or StackedLayout
-        A layout with as many elements on each rank.
-    comm : Communicator, optional
-        The same ranks in another order; by default the communicator of `array`.
+    `comm` has the same ranks in another order; by default it is the communicator of `array`.
     """
     ranks: Communicator = array.comm if comm is None else comm
     if array.layout is layout and array.comm is ranks:
@@ -101,19 +87,15 @@ def _parts(layout: Layout) -> tuple[Any, ...]:
 
 def between(operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> LinearOperator:
     """Return an operator on arrays of other layouts, which are redistributed to its own."""
-    factors = [operator]
-    if operator.range is not range:
-        factors.insert(0, _redistribution(operator.range, range, operator))
-    if operator.domain is not domain:
-        factors.append(_redistribution(domain, operator.domain, operator))
-    return product(*factors)
 
+    def redistribution(source: AnyLayout, target: AnyLayout) -> list[LinearOperator]:
+        if source is target:
+            return []
+        made = FromFunctions(lambda x: x, lambda y: y, source, target, operator.dtype, operator.comm)
+        made.capturable = True
+        return [made]
 
-def _redistribution(domain: AnyLayout, range: AnyLayout, like: LinearOperator) -> LinearOperator:
-    """Return the identity between two layouts of one array."""
-    operator = FromFunctions(lambda x: x, lambda y: y, domain, range, like.dtype, like.comm)
-    operator.capturable = True
-    return operator
+    return product(*redistribution(operator.range, range), operator, *redistribution(domain, operator.domain))
 
 
 def on_copies(op: Any, comm: Communicator) -> LinearOperator:
@@ -124,17 +106,7 @@ def on_copies(op: Any, comm: Communicator) -> LinearOperator:
 
 
 class Relabelled(LinearOperator):
-    """An operator on the same memory in other layouts, such as PyLops-MPI's vectors of ravelled blocks.
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        The operator to apply.
-    domain, range : Layout or StackedLayout
-        Layouts with as many elements on each rank as those of `operator`.
-    comm : Communicator, optional
-        Communicator of these layouts; by default that of `operator`.
-    """
+    """An operator on the same memory in other layouts, such as PyLops-MPI's vectors; see :func:`relabelled`."""
 
     def __init__(
         self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout, comm: Communicator | None = None
@@ -158,19 +130,7 @@ class Relabelled(LinearOperator):
 
 
 class FromFunctions(LinearOperator):
-    """An operator given by two functions of native arrays, such as a user's ``matvec`` and ``rmatvec``.
-
-    Parameters
-    ----------
-    matvec, rmatvec : callable
-        Functions from an array to a new one, which is redistributed to `range` or `domain`.
-    domain, range : Layout or StackedLayout
-        Layouts in which the solver holds its arrays.
-    dtype : dtype
-        Type of the coefficients.
-    comm : Communicator
-        The ranks.
-    """
+    """An operator given by two functions of native arrays, whose results are redistributed to `range` or `domain`."""
 
     capturable = False  # foreign code may read values on the host
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from collops.array import Layout
 from collops.comm import Communicator
-from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray, wrapped
+from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, Operator
-from collops.compat.pylops_mpi._native import Relabelled, between, brought, communicator, vector_layout
+from collops.compat.pylops_mpi._native import Relabelled, between, communicator, vector_layout
 from collops.errors import InputError, LayoutError
 from collops.operators import (
     FFTND,
@@ -173,9 +173,7 @@ class _LocalStack(MPILinearOperator):
 
 
 class MPIBlockDiag(_LocalStack):
-    """Local operators along the diagonal, to which each rank contributes its own, see :class:`collops.BlockDiag`.
-
-    Collective.
+    """Each rank's local operators along the diagonal, see :class:`collops.BlockDiag`. Collective.
 
     Examples
     --------
@@ -194,14 +192,7 @@ class MPIBlockDiag(_LocalStack):
 
 
 class MPIVStack(_LocalStack):
-    """Local operators on top of each other, to which each rank contributes its own, see :class:`collops.VStack`.
-
-    Collective.
-
-    Raises
-    ------
-    ValueError
-        On every rank, if the numbers of columns differ.
+    """Each rank's local operators on top of each other, see :class:`collops.VStack`. Collective.
 
     Examples
     --------
@@ -221,14 +212,7 @@ class MPIVStack(_LocalStack):
 
 
 class MPIHStack(_LocalStack):
-    """Local operators next to each other, to which each rank contributes its own, see :class:`collops.HStack`.
-
-    Collective.
-
-    Raises
-    ------
-    ValueError
-        On every rank, if the numbers of rows differ.
+    """Each rank's local operators next to each other, see :class:`collops.HStack`. Collective.
 
     Examples
     --------
@@ -274,7 +258,8 @@ class MPIStackedBlockDiag(MPIStackedLinearOperator):
         if natives := _natives(self.ops):
             return StackedBlockDiag(natives)
         self._apply_by(
-            lambda x: _each(self.ops, "matvec", x.distarrays), lambda y: _each(self.ops, "rmatvec", y.distarrays)
+            lambda x: StackedDistributedArray(_each(self.ops, "matvec", x.distarrays)),
+            lambda y: StackedDistributedArray(_each(self.ops, "rmatvec", y.distarrays)),
         )
 
 
@@ -282,11 +267,6 @@ class MPIStackedVStack(MPIStackedLinearOperator):
     """Distributed operators on top of each other, see :class:`collops.StackedVStack`.
 
     The model is held in the layout of the first one.
-
-    Raises
-    ------
-    ValueError
-        If the numbers of columns differ.
 
     Examples
     --------
@@ -306,14 +286,14 @@ class MPIStackedVStack(MPIStackedLinearOperator):
         if natives := _natives(self.ops):
             return StackedVStack([between(op, natives[0].domain, op.range) for op in natives])
         self._apply_by(
-            lambda x: _each(self.ops, "matvec", [x] * len(self.ops)),
+            lambda x: StackedDistributedArray(_each(self.ops, "matvec", [x] * len(self.ops))),
             lambda y: reduce(operator.add, _each(self.ops, "rmatvec", y.distarrays)),
         )
 
 
-def _each(ops: list[Operator], method: str, parts: Any) -> StackedDistributedArray:
-    """Return the stack of each operator's product with its part."""
-    return StackedDistributedArray([getattr(op, method)(part) for op, part in zip(ops, parts, strict=True)])
+def _each(ops: list[Operator], method: str, parts: Any) -> list[Any]:
+    """Return each operator's product with its part."""
+    return [getattr(op, method)(part) for op, part in zip(ops, parts, strict=True)]
 
 
 # Signal processing
@@ -324,12 +304,12 @@ class MPIFFTND(MPILinearOperator):
 
     Model and data are vectors of ravelled arrays that are split along axis 0. `norm` is ``"none"`` or ``"1/n"`` and
     scales forward and adjoint alike; ``op / y`` applies the inverse.
-
-    Raises
-    ------
-    ValueError
-        If `norm` is neither.
     """
+
+    norm: str
+    nffts: Any
+    fs: Any
+    _attributes = ("axes", "nffts", "sampling", "fs", "rdtype", "cdtype", "clinear")
 
     def _make(
         self,
@@ -348,7 +328,7 @@ class MPIFFTND(MPILinearOperator):
         shifts = {"ifftshift_before": ifftshift_before, "fftshift_after": fftshift_after}
         options = {"dtype": dtype, "comm": communicator(base_comm), "range_layout": "domain"}
         native = FFTND(self.dims, axes, sampling=sampling, norm=norm, real=real, **shifts, **options)
-        for name in ("axes", "nffts", "sampling", "fs", "rdtype", "cdtype", "clinear"):
+        for name in self._attributes:
             setattr(self, name, getattr(native, name))
         self.dtype = native.cdtype
         return native
@@ -356,19 +336,11 @@ class MPIFFTND(MPILinearOperator):
     def __truediv__(self, y: Any) -> Any:
         """Apply the inverse. Collective."""
         samples = float(np.prod(self.nffts))
-        found = self.native.adjoint(brought(y.native, self.native.range))
-        found *= 1 / samples if self.norm == "none" else samples
-        return wrapped(found, y)
+        return self.rmatvec(y) * (1 / samples if self.norm == "none" else samples)
 
 
 class MPIFFT2D(MPIFFTND):
-    """Fourier transform along two axes; see :class:`MPIFFTND`. Collective.
-
-    Raises
-    ------
-    ValueError
-        If `dims` has less than two axes, `axes` is not two, or `norm` is none of its values.
-    """
+    """Fourier transform along two axes, see :class:`MPIFFTND`. Collective."""
 
     def _make(
         self,
@@ -453,13 +425,7 @@ class MPIMDC(MPILinearOperator):
 
 
 class _OfRealPart(LinearOperator):
-    """A real operator on the real parts of complex arrays; the imaginary parts of its results are zero.
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        An operator on real arrays.
-    """
+    """A real operator on the real parts of complex arrays; the imaginary parts of its results are zero."""
 
     clinear = False
 

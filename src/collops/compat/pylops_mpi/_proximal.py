@@ -42,11 +42,6 @@ class MPIProxOperator:
     implement ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and perhaps ``grad(x)``. `native` is the native
     proximal operator, or ``None`` for a user's class.
 
-    Raises
-    ------
-    TypeError
-        If `prox` is no proximal operator.
-
     Examples
     --------
     >>> import collops.compat.pylops_mpi as pylops_mpi
@@ -86,13 +81,7 @@ class MPIProxOperator:
         return value == 0 if self._local.indicator else value
 
     def prox(self, x: Any, tau: float) -> Any:
-        """Return the proximal point.
-
-        Raises
-        ------
-        ValueError
-            If `tau` is not positive.
-        """
+        """Return the proximal point. `tau` is positive."""
         return wrapped(self._get().prox(self._given(x), tau), x)
 
     def proxdual(self, x: Any, tau: float) -> Any:
@@ -137,11 +126,6 @@ class MPIL2(MPIProxOperator):
     With an operator, `x0` is where the first search for a proximal point starts. `solver` is ``"cg"`` or ``"cgls"``,
     whose iterates are the same; `kwargs_solver` has no effect, since every search takes `niter` iterations and shows
     nothing.
-
-    Raises
-    ------
-    ValueError
-        If `x0` is missing, or there is no such `solver`.
     """
 
     def __init__(
@@ -287,11 +271,6 @@ def ADMML2(
 
     Collective. `z0` is ``A @ x0`` by default. The ``niter`` of `kwargs_solver` is the number of iterations of CGLS in
     each iteration; its other entries have no effect. For `callback` and `show` see :func:`ProximalGradient`.
-
-    Raises
-    ------
-    ValueError
-        If there is no `x0`.
     """
     if x0 is None:
         raise InputError("ADMML2 needs x0")
@@ -327,7 +306,7 @@ def PrimalDual(
     theta=1.0,
     niter=10,
     gfirst=True,
-    callback=None,
+    callback: Any = None,
     callbacky=False,
     returny=False,
     show=False,

@@ -6,6 +6,7 @@ A class is one entry: its ``_method`` has the options of the solver and returns 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import time
@@ -18,7 +19,7 @@ from pylops.optimization.basesolver import Solver
 
 from collops import solvers
 from collops.compat.pylops_mpi._arrays import checked_array, leaves, wrapped
-from collops.compat.pylops_mpi._linear_operator import checked_operator, native_of
+from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import between, brought, relabelled
 from collops.operators import LinearOperator
 from collops.solvers.iterative_thresholding import prepare
@@ -52,25 +53,24 @@ class _Problem(NamedTuple):
     niter: int | None
 
 
-def _parameters(*names: str, **defaults: Any) -> list[Parameter]:
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    plain = [Parameter(name, kind) for name in names]
-    return plain + [Parameter(name, kind, default=default) for name, default in defaults.items()]
+def _spread(name: str, function: Callable[..., Any], options: Sequence[Parameter], **defaults: Any) -> Any:
+    """Return `function` with arguments instead of its dictionary ``options``, with another name and other defaults."""
+    parameters: list[Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        other = parameter.replace(default=defaults.get(parameter.name, parameter.default))
+        parameters += options if parameter.name == "options" else [other]
+    signature = inspect.Signature(parameters)
 
-
-def _with_signature(apply: Callable[..., Any], name: str, doc: str | None, *parts: list[Parameter]) -> Any:
-    """Return `apply`, which takes its arguments by name, as a function with the given parameters."""
-    signature = inspect.Signature([parameter for part in parts for parameter in part])
-
-    def function(*arguments: Any, **named: Any) -> Any:
+    @functools.wraps(function)
+    def spread(*arguments: Any, **named: Any) -> Any:
         given = signature.bind(*arguments, **named)
         given.apply_defaults()
-        return apply(**given.arguments)
+        named = dict(given.arguments)
+        return function(options={option.name: named.pop(option.name) for option in options}, **named)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__, function.__module__ = doc, __name__
-    function.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
-    return function
+    spread.__name__ = spread.__qualname__ = name
+    spread.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+    return spread
 
 
 class _NativeSolver(Solver):
@@ -82,25 +82,21 @@ class _NativeSolver(Solver):
     """
 
     _default_niter: int | None = 10
-    _only_function: tuple[str, ...] = ()  # options that the function has, and the class does not
+    _of_function: tuple[str, ...] = ()  # options that the function has, and the class does not
     _facts = ""
     _state: Any
     _running: Any
     cost: Any = ()
 
     def __init_subclass__(cls) -> None:
-        """Make ``setup`` and ``solve`` of the options of ``_method``."""
+        """Give ``setup`` and ``solve`` the options of ``_method``."""
         cls._options = list(inspect.signature(cls._method).parameters.values())[2:]
-        options = [option for option in cls._options if option.name not in cls._only_function]
-        start, show = _parameters("self", "y", "x0"), _parameters(show=False)
-        niter, shown = _parameters(niter=cls._default_niter), _parameters(itershow=_SHOWN)
-        cls.setup = _with_signature(
-            cls._setup, "setup", cls._setup.__doc__, start, _parameters(niter=None), options, show
-        )
-        cls.solve = _with_signature(cls._solve, "solve", cls._solve.__doc__, start, niter, options, show, shown)
+        options = [option for option in cls._options if option.name not in cls._of_function]
+        cls.setup = _spread("setup", cls._setup, options)
+        cls.solve = _spread("solve", cls._solve, options, niter=cls._default_niter)
 
     def __init__(self, Op: Any, callbacks: Any = None) -> None:
-        super().__init__(checked_operator(Op), callbacks)
+        super().__init__(Op, callbacks)
 
     def _method(self, problem: _Problem, *args: Any, **options: Any) -> Any:
         raise NotImplementedError
@@ -124,7 +120,7 @@ class _NativeSolver(Solver):
 
     # Step by step
 
-    def _setup(self, y: Any, x0: Any, niter: int | None, show: bool, **options: Any) -> Any:
+    def _setup(self, y: Any, x0: Any, niter: int | None = None, options: Any = None, show: bool = False) -> Any:
         """Prepare for steps; return the first model. Collective."""
         problem = self._problem(y, x0, niter)
         self._running = self._method(problem, **options)
@@ -167,12 +163,12 @@ class _NativeSolver(Solver):
         self.cost = np.asarray(self.cost)
         self.tend = time.time()
         self.telapsed = self.tend - self.tstart
-        if show:
-            self._print(f"\nIterations = {self.iiter}        Total time (s) = {self.telapsed:.2f}\n{'-' * 65}\n\n")
+        if show and self._prints():
+            self._print_finalize(nbar=65)
 
     # As a whole
 
-    def _solve(self, y: Any, x0: Any, niter: int | None, show: bool, itershow: Sequence[int], **options: Any) -> Any:
+    def _solve(self, y, x0, niter=10, options: Any = None, show=False, itershow=_SHOWN) -> Any:
         """Solve; return what the function of the same name does. Collective."""
         niter = 10 if niter is None else niter
         if self.callbacks:
@@ -190,7 +186,7 @@ class _NativeSolver(Solver):
                 problem.start,
                 parts=(getattr(method, "transform", None),),
                 niter=niter,
-                callback=native_callback(self.callback, x0) if own else None,
+                callback=native_callback(self.callback if own else None, x0),
                 progress=None if show else False,
             )
             self.iiter, x = result.iterations, seen_as(result.x, x0)
@@ -203,21 +199,16 @@ class _NativeSolver(Solver):
     # Tables, on rank 0
 
     def _print_start(self, show: bool) -> None:
-        if show:
-            bar, (rows, columns) = "-" * 65, self.Op.shape
-            facts = f"{self._facts}\tniter = {self.niter}"
-            self._print(
-                f"{type(self).__name__}\n{bar}\nThe Operator Op has {rows} rows and {columns} cols\n{facts}\n{bar}\n"
-            )
+        if show and self._prints():
+            self._print_solver(nbar=65)
+            sys.stdout.write(f"{self._facts}\tniter = {self.niter}\n{'-' * 65}\n")
 
     def _print_rows(self, iterations: Sequence[int]) -> None:
-        for number in iterations:
-            self._print(f"{number:6d}  {self.cost[min(number, len(self.cost)) - 1]:.4e}\n")
+        for number in iterations if self._prints() else ():
+            sys.stdout.write(f"{number:6d}  {self.cost[min(number, len(self.cost)) - 1]:.4e}\n")
 
-    def _print(self, text: str) -> None:
-        if leaves(self.y)[0].rank == 0:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+    def _prints(self) -> bool:
+        return leaves(self.y)[0].rank == 0
 
 
 def _chosen(niter: int, itershow: Sequence[int]) -> list[int]:
@@ -316,7 +307,7 @@ class ISTA(_NativeSolver):
 
     _accelerated = False
     _default_niter = None
-    _only_function = ("rtol", "rtol1")
+    _of_function = ("rtol", "rtol1")
 
     def _method(
         self,
@@ -406,17 +397,17 @@ class FISTA(ISTA):
 
 
 def _function(name: str, kind: Any, doc: str) -> Callable[..., tuple[Any, ...]]:
-    """Return the function that solves by the class `kind`, with the signature of PyLops-MPI's."""
+    """Return the function that solves by the class `kind`, with the options of its method, and its example."""
 
-    def apply(Op: Any, callback: Any, **given: Any) -> Any:
+    def solve(Op, y, x0, niter=10, options=None, show=False, itershow=_SHOWN, callback=None):
         solver = kind(Op)
         if callback is not None:
             solver.callback = callback
-        return solver._solve(**given)
+        return solver._solve(y, x0, niter, options, show, itershow)
 
-    start = _parameters("Op", "y", "x0", niter=10)
-    end = _parameters(show=False, itershow=_SHOWN, callback=None)
-    return _with_signature(apply, name, doc, start, kind._options, end)
+    _, heading, example = (inspect.getdoc(kind) or "").partition("\n\nExamples\n")
+    solve.__doc__ = inspect.cleandoc(doc) + heading + example.replace(f"{kind.__name__}(A).solve(", f"{name}(A, ")
+    return _spread(name, solve, kind._options)
 
 
 cg = _function(
@@ -432,20 +423,8 @@ cg = _function(
         Number of iterations.
     cost : numpy.ndarray
         Norms of the residual.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
-    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
-    >>> data[:] = 2.0
-    >>> pylops_mpi.cg(A, data, data.zeros_like(), niter=5)[0].local_array
-    array([2., 1.])
     """,
 )
-
 cgls = _function(
     "cgls",
     CGLS,
@@ -459,26 +438,12 @@ cgls = _function(
         1 if the gradient is small enough, else 2.
     iit : int
         Number of iterations.
-    r1norm : float
-        As in PyLops, the squared norm of the gradient.
-    r2norm : float
-        Norm of the residual, damping included.
+    r1norm, r2norm : float
+        As in PyLops, the squared norm of the gradient; and the norm of the residual, damping included.
     cost : numpy.ndarray
         Norms of the residual.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
-    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
-    >>> data[:] = 2.0
-    >>> pylops_mpi.cgls(A, data, data.zeros_like(), niter=5)[0].local_array.round(6)
-    array([2., 1.])
     """,
 )
-
 ista = _function(
     "ista",
     ISTA,
@@ -493,40 +458,10 @@ ista = _function(
     cost : numpy.ndarray
         Cost of each.
 
-    Raises
-    ------
-    NotImplementedError
-        If there is no such `threshkind`.
-    ValueError
-        If `monitorres`, and the residual increases.
-
-    Examples
-    --------
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
-    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
-    >>> data[:] = 2.0
-    >>> pylops_mpi.ista(A, data, data.zeros_like(), niter=20, eps=1.0, alpha=1.0)[0].local_array
-    array([1.5, 1.5])
     """,
 )
-
 fista = _function(
-    "fista",
-    FISTA,
-    """Find a sparse model by FISTA; arguments and results as for :func:`ista`. Collective.
-
-    Examples
-    --------
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
-    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
-    >>> data[:] = 2.0
-    >>> pylops_mpi.fista(A, data, data.zeros_like(), niter=20, eps=1.0, alpha=1.0)[0].local_array
-    array([1.5, 1.5])
-    """,
+    "fista", FISTA, "Find a sparse model by FISTA; arguments and results as for :func:`ista`. Collective."
 )
 
 

@@ -64,28 +64,16 @@ def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, 
 
 # Timing
 
-_calls: list[_Call] = []
-
-
-class _Call:
-    """One call of a timed function."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.marked: tuple[str, float] | None = None
-
-    def mark(self, label: str) -> None:
-        now = _now()
-        if self.marked is not None:
-            before, begin = self.marked
-            self.lines.append(f"{before}-->{label}: {now - begin:.6f} s")
-        self.marked = (label, now)
+# For each call of a timed function that has not returned, the innermost last: lines of its report, and its last mark.
+_calls: list[tuple[list[str], list[tuple[str, float]]]] = []
 
 
 def mark(label: str) -> None:
     """Name this moment within the innermost timed function; the time since the last mark is reported."""
     if _calls:
-        _calls[-1].mark(label)
+        (lines, marks), now = _calls[-1], _now()
+        lines += [f"{before}-->{label}: {now - begin:.6f} s" for before, begin in marks]
+        marks[:] = [(label, now)]
 
 
 def benchmark(
@@ -104,18 +92,17 @@ def benchmark(
 
     @functools.wraps(func)
     def timed(*args: Any, **keywords: Any) -> Any:
-        call = _Call()
-        _calls.append(call)
+        _calls.append(([], []))
         begin = _now()
         try:
             with profile.mark(label):
                 result = func(*args, **keywords)
             end = _now()
         finally:
-            _calls.pop()
-        lines = [f"[decorator]{label}: total runtime: {end - begin:.6f} s", *("\t" + line for line in call.lines)]
+            inner, _ = _calls.pop()
+        lines = [f"[decorator]{label}: total runtime: {end - begin:.6f} s", *("\t" + line for line in inner)]
         if _calls:
-            _calls[-1].lines += lines
+            _calls[-1][0].extend(lines)
         else:
             _report("\n".join(lines) + "\n", logger)
         return result
@@ -148,14 +135,8 @@ def _report(text: str, logger: logging.Logger | None) -> None:
 def reshaped(func: Callable[..., Any] | None = None, forward: bool | None = None, stacking: bool | None = None) -> Any:
     """Pass ``_matvec`` or ``_rmatvec`` an array in the operator's N-dimensional shape, and ravel its result.
 
-    Parameters
-    ----------
-    func : callable, optional
-        The method, ``func(self, x)``.
-    forward : bool, optional
-        Whether `x` has the shape ``dims``; ``dimsd`` otherwise. By default the function's name decides.
-    stacking : bool, optional
-        Whether `x` stays a vector, whose parts are ``local_shapes_m`` (``local_shapes_n`` for the adjoint).
+    `forward` says whether the array has the shape ``dims`` or ``dimsd``; by default the method's name does. With
+    `stacking` it stays a vector, whose parts are ``local_shapes_m`` (``local_shapes_n`` for the adjoint).
     """
     if func is None:
         return functools.partial(reshaped, forward=forward, stacking=stacking)
@@ -179,11 +160,6 @@ def fftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
     """Return `x` with the zero frequency in the middle. Collective: one exchange if the split axis is shifted.
 
     `x` is overwritten along axes that are not split, as in PyLops-MPI. The result may be split along another axis.
-
-    Raises
-    ------
-    ValueError
-        If there is one axis only.
     """
     return _shifted("fftshift", x, axes)
 
@@ -229,12 +205,7 @@ mpi4py_fft = True
 def initialize_nccl_comm() -> Any:
     """Return the native communicator, which arrays take as ``base_comm_nccl``. Collective.
 
-    Each rank's GPU becomes its current device.
-
-    Raises
-    ------
-    TransportError
-        If there is no NCCL, or no GPU for each rank.
+    Each rank's GPU becomes its current device. Without NCCL or a GPU for each rank, raises a TransportError.
     """
     reason = nccl_import()
     if reason is not None:
