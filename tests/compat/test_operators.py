@@ -64,6 +64,8 @@ def test_derivatives(name, options) -> None:
     along = {} if "axes" in options else {"axis": 0}
     assert_serial(op, getattr(pylops, name)(DIMS, **along, **options))
     assert op.dims == op.dimsd == DIMS and op.dtype == np.float64
+    assert [getattr(op, option) for option in options] == list(options.values())
+    assert repr(op) == f"<210x210 MPI{name} with dtype=float64>"
 
 
 def test_imaginary_parts_are_not_lost() -> None:
@@ -148,6 +150,7 @@ def test_stacked_operators() -> None:
     again = beside @ found
     assert_close(again.asarray(), np.concatenate([serial[0] @ expected[:n], serial[1] @ expected[n:]]))
     assert isinstance(above.H @ above, pylops_mpi.MPIStackedLinearOperator)
+    assert above.base_comm.Get_size() == above.size and above.base_comm.Get_rank() == above.rank
     assert dottest(above, above.H @ found, found) and dottest(beside, found, again)
 
 
@@ -353,6 +356,7 @@ def test_fredholm(comm) -> None:
     assert y.partition is Partition.BROADCAST
     assert_close(y.asarray(), serial @ x.asarray())
     assert_close((op.H @ y).asarray(), serial.H @ y.asarray())
+    assert op.dims == serial.dims and op.dimsd == serial.dimsd and op.nz == 2 and op.G.shape[1:] == (3, 4)
 
 
 def test_multi_dimensional_convolution(comm) -> None:
@@ -367,6 +371,7 @@ def test_multi_dimensional_convolution(comm) -> None:
         assert y.dtype == np.complex128
         assert_close(y.asarray(), (serial @ m).real)
         assert_close((op.H @ y).asarray(), (serial.H @ (serial @ m).real).real)
+        assert_close((op.T @ y).asarray(), (op.H @ y).asarray())
     with pytest.raises(ValueError):
         pylops_mpi.waveeqprocessing.MPIMDC(G[slices(comm, nf)], 8, 2, nf)
 

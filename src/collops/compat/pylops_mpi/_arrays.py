@@ -119,7 +119,7 @@ class _Array:
         return self._each(native.empty_like)
 
     def _inner(self, other: Any, vdot: bool) -> Any:
-        if not isinstance(other, _Array):
+        if not isinstance(other, DistributedArray if isinstance(self, DistributedArray) else StackedDistributedArray):
             raise UnsupportedTypeError(f"a {type(self).__name__} has no inner product with a {type(other).__name__}")
         return (self.native.vdot(other.native) if vdot else self.native.dot(other.native)).item()
 

@@ -291,7 +291,7 @@ def _constructor(make: Callable[..., LinearOperator | None]) -> Any:
         given = signature.bind(self, *arguments, **named)
         given.apply_defaults()
         for name, value in list(given.arguments.items())[1:]:
-            if name not in ("A", "G"):  # large; the native operator keeps what it needs
+            if name not in ("A", "G", "conj"):  # large, and kept by the native operator as needed; a method
                 setattr(self, name, value)
         native = make(*given.args, **given.kwargs)
         if native is None:

@@ -309,7 +309,6 @@ class MPIFFTND(MPILinearOperator):
     norm: str
     nffts: Any
     fs: Any
-    _attributes = ("axes", "nffts", "sampling", "fs", "rdtype", "cdtype", "clinear")
 
     def _make(
         self,
@@ -328,7 +327,7 @@ class MPIFFTND(MPILinearOperator):
         shifts = {"ifftshift_before": ifftshift_before, "fftshift_after": fftshift_after}
         options = {"dtype": dtype, "comm": communicator(base_comm), "range_layout": "domain"}
         native = FFTND(self.dims, axes, sampling=sampling, norm=norm, real=real, **shifts, **options)
-        for name in self._attributes:
+        for name in ("axes", "nffts", "sampling", "fs", "rdtype", "cdtype", "clinear"):
             setattr(self, name, getattr(native, name))
         self.dtype = native.cdtype
         return native

@@ -216,6 +216,10 @@ def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
 # Methods
 
 
+def _seen(array: Any, like: Any) -> Any:
+    return wrapped(brought(array, like.native.layout), like)
+
+
 def ProximalGradient(
     proxf,
     proxg,
@@ -250,7 +254,7 @@ def ProximalGradient(
         callback=native_callback(callback, x0),
         progress=None if show else False,
     )
-    return wrapped(brought(result.x, x0.native.layout), x0)
+    return _seen(result.x, x0)
 
 
 def ADMML2(
@@ -291,7 +295,7 @@ def ADMML2(
         callback=native_callback(callback, x0),
         progress=None if show else False,
     )
-    return wrapped(brought(result.x, x0.native.layout), x0), wrapped(result.details["z"], image)
+    return _seen(result.x, x0), wrapped(result.details["z"], image)
 
 
 def PrimalDual(
@@ -318,12 +322,9 @@ def PrimalDual(
     """
     native = native_of(A, x0, y0)
 
-    def seen(array: Any, like: Any) -> Any:
-        return wrapped(brought(array, like.native.layout), like)
-
     def call(_: int, view: Any) -> None:
-        dual = (seen(view.state.y, y0),) if callbacky else ()
-        callback(seen(view.x, x0), *dual)
+        dual = (_seen(view.state.y, y0),) if callbacky else ()
+        callback(_seen(view.x, x0), *dual)
 
     result = proximal.primal_dual(
         native_prox(proxf, x0),
@@ -340,5 +341,5 @@ def PrimalDual(
         callback=None if callback is None else call,
         progress=None if show else False,
     )
-    x = seen(result.x, x0)
-    return (x, seen(result.details["y"], y0)) if returny else x
+    x = _seen(result.x, x0)
+    return (x, _seen(result.details["y"], y0)) if returny else x
