@@ -1,4 +1,4 @@
-"""PyLops-MPI's interface: every name that it documents is here, with its arguments; and its helpers work."""
+"""The modules, names and signatures of PyLops-MPI's interface, and its helper functions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def documented_modules() -> Iterator[tuple[str, ModuleType]]:
     yield "", peer
     for found in pkgutil.walk_packages(peer.__path__, "pylops_mpi."):
         path = found.name.removeprefix("pylops_mpi.")
-        # That of NCCL cannot be imported without CuPy.
+        # The module of NCCL cannot be imported without CuPy.
         if path not in INNER and (path != "utils._nccl" or importlib.util.find_spec("cupy")):
             yield path, importlib.import_module(found.name)
 
@@ -69,7 +69,7 @@ def with_methods(name: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, 
 
 
 def arguments(function: Any) -> list[tuple[str, Any, Any]]:
-    """Return the name, kind and default of each argument; ``MPI.COMM_WORLD`` is None here, and means the same."""
+    """Return the name, kind and default of each argument, with None for its synonym ``MPI.COMM_WORLD``."""
     from mpi4py import MPI
 
     found = inspect.signature(function).parameters.values()
@@ -99,7 +99,7 @@ def test_modules_names_and_arguments_are_those_of_the_peer() -> None:
                 if actual != expected:
                     assert what in DIFFERENT, f"{what}: {actual} instead of {expected}"
                     different.add(what)
-                    # Whatever is passed by position means the same.
+                    # Arguments passed by position have the same meaning.
                     names = [name for name, _, _ in expected]
                     assert [name for name, _, _ in actual][: len(names)] == names, what
                 compared += 1
@@ -190,7 +190,7 @@ def test_times_of_functions(comm, capsys, caplog, monkeypatch) -> None:
         return inner()
 
     assert outer() == 3
-    mark("outside")  # means nothing
+    mark("outside")  # has no effect
     lines = capsys.readouterr().out.splitlines()
     if comm.rank:
         assert lines == []
@@ -232,7 +232,11 @@ def test_pictures(comm) -> None:
     import matplotlib.pyplot as plt
 
     plt.close("all")
-    for values in (np.arange(12.0).reshape(4, 3), np.arange(5.0), np.ones((1, 2))):  # of the last most have nothing
+    for values in (
+        np.arange(12.0).reshape(4, 3),
+        np.arange(5.0),
+        np.ones((1, 2)),
+    ):  # most ranks have no row of the last one
         x = pylops_mpi.DistributedArray.to_dist(values)
         pylops_mpi.plot_distributed_array(x)
         pylops_mpi.plot_local_arrays(x, "title", vmin=0, vmax=1)

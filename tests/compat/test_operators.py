@@ -24,8 +24,8 @@ Distributed, Partition = pylops_mpi.DistributedArray, pylops_mpi.Partition
 
 
 @pytest.fixture(autouse=True)
-def everybody_stays():
-    """Let no test know of the ranks that another has left out of a grid."""
+def no_rank_is_left_out():
+    """Forget after each test that it has left ranks out of a grid."""
     yield
     _operators._gone.clear()
 
@@ -40,7 +40,7 @@ def given(x: np.ndarray, uneven: bool = False):
 
 
 def assert_serial(op, serial, dtype="float64") -> None:
-    """Assert that an operator of vectors is the serial one, and its adjoint that one's."""
+    """Assert that an operator on vectors and its adjoint agree with the serial ones."""
     x, y = vector(serial.shape[1], dtype, 1), vector(serial.shape[0], dtype, 2)
     assert op.shape == serial.shape
     assert_close((op @ given(x)).asarray(), np.ravel(serial @ x))
@@ -196,7 +196,7 @@ def test_algebra_across_layouts(comm) -> None:
 
 
 class OwnDerivative(pylops_mpi.MPILinearOperator):
-    """What a user of PyLops-MPI writes: an operator by its two functions, on arrays in their N-dimensional shape."""
+    """A user's operator: two functions of arrays in their N-dimensional shape."""
 
     def __init__(self, dims) -> None:
         n = int(np.prod(dims))
@@ -305,7 +305,7 @@ def test_matrix_products_on_square_grids(comm, kind, dtype) -> None:
     assert_close(back.local_array, expected.ravel())
     if kind == "summa":
         assert_close(block_gather(y, (N, M), grid), A @ X)
-    # Nobody else need come to this, although no communicator is named.
+    # Ranks outside the grid need not take part, although no communicator is given.
     after = pylops_mpi.MPIBlockDiag([pylops.Identity(wanted.size, dtype=dtype)]) @ op
     assert_close((after @ x).local_array, wanted.ravel())
 
@@ -377,7 +377,7 @@ def test_multi_dimensional_convolution(comm) -> None:
 
 
 def test_complex_multiples_of_what_takes_real_parts(comm) -> None:
-    """The adjoint multiplies first, also where PyLops-MPI would have dropped imaginary parts before."""
+    """The adjoint multiplies first, while PyLops-MPI drops imaginary parts before."""
     G = vector(2 * 3 * 4, "complex128", 1).reshape(2, 3, 4)[slices(comm, 2)]
     for op in (
         pylops_mpi.asmpilinearoperator(pylops.signalprocessing.FFT(6, real=True)),
@@ -403,7 +403,7 @@ def test_non_stationary_convolution(comm, axis) -> None:
 
 
 def test_steady_state_sends_data_only(comm) -> None:
-    # The peer sends shapes, and broadcasts the whole model, in every one of these.
+    # The peer sends shapes, and broadcasts the whole model, in each of these.
     diagonal = pylops_mpi.MPIBlockDiag([pylops.Identity(6 * DIMS[1] * DIMS[2] // 6)])
     x = diagonal @ Distributed(diagonal.shape[1])
     laplacian = pylops_mpi.MPILaplacian((comm.size * DIMS[1], DIMS[2]))
