@@ -18,7 +18,7 @@ from collops.compat.pylops_mpi._arrays import (
     checked_array,
     wrapped,
 )
-from collops.compat.pylops_mpi._native import FromFunctions, between, brought, communicator, mpi_comm, on_copies
+from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, between, brought, communicator, mpi_comm
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
@@ -337,7 +337,7 @@ class MPILinearOperator(Operator):
     ) -> None:
         self.Op = Op
         if Op is not None:
-            self._native = on_copies(Op, communicator(base_comm))
+            self._native = OnCopies(Op, communicator(base_comm))
             self.partitions = (Partition.BROADCAST, Partition.BROADCAST)
             shape = Op.shape if shape is None else shape
             dims = getattr(Op, "dims", None) if dims is None else dims

@@ -7,20 +7,20 @@ from typing import Any
 
 import collops
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
-from collops.comm import Communicator, alone
-from collops.operators import BlockDiag, LinearOperator
+from collops.comm import Communicator
+from collops.operators import LinearOperator
 from collops.operators.algebra import product
 from collops.operators.base import AnyLayout
-from collops.operators.local import store
+from collops.operators.local import lift_local, store
 
 __all__ = [
     "FromFunctions",
+    "OnCopies",
     "Relabelled",
     "between",
     "brought",
     "communicator",
     "mpi_comm",
-    "on_copies",
     "relabelled",
     "vector_layout",
 ]
@@ -98,11 +98,26 @@ def between(operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> Li
     return product(*redistribution(operator.range, range), operator, *redistribution(domain, operator.domain))
 
 
-def on_copies(op: Any, comm: Communicator) -> LinearOperator:
-    """Return the operator by which every rank applies the local operator `op` to its own copy of one vector."""
-    local = BlockDiag([op], alone())
-    rows, columns = local.shape
-    return Relabelled(local, Layout.replicated(columns, comm.size), Layout.replicated(rows, comm.size), comm)
+class OnCopies(LinearOperator):
+    """A local operator that every rank applies to its own copy of one vector."""
+
+    def __init__(self, op: Any, comm: Communicator) -> None:
+        self.local = lift_local(op)
+        rows, columns = self.local.shape
+        layouts = (Layout.replicated(columns, comm.size), Layout.replicated(rows, comm.size))
+        super().__init__(*layouts, self.local.dtype, comm)
+        self.capturable = getattr(self.local, "capturable", True)
+        self.clinear = getattr(self.local, "clinear", True)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        self.local.forward_local(x.local_array, out.local_array)
+        return out
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        self.local.adjoint_local(y.local_array, out.local_array)
+        return out
 
 
 class Relabelled(LinearOperator):
