@@ -1,4 +1,4 @@
-"""Run scripts one after the other on these ranks, by PyLops-MPI and by this package, and keep what each leaves behind.
+"""Run scripts one after the other on these ranks, by PyLops-MPI and by this package, and store their variables.
 
 ``mpiexec -n 3 python replay.py FOLDER pylops_mpi SCRIPT... collops SCRIPT...`` writes ``FOLDER/PACKAGE/NAME.RANK``.
 One start serves both packages, since the imports of a rank take longer than most scripts.
@@ -20,7 +20,7 @@ import numpy as np
 
 
 def kept(value: Any) -> Any:
-    """Return what is compared of a value: numbers and arrays, also this rank's parts of distributed ones."""
+    """Return the numbers and arrays of a value that are compared, among them this rank's parts of distributed ones."""
     if isinstance(value, type):
         return None
     if hasattr(value, "distarrays"):
@@ -34,7 +34,7 @@ def kept(value: Any) -> Any:
 
 
 def replay(script: Path) -> dict[str, Any]:
-    """Run a script as a program of its own; return what is in its namespace then."""
+    """Run a script as a program of its own; return its variables."""
     import matplotlib.pyplot as plt
 
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
@@ -67,7 +67,7 @@ def main(folder: str, *words: str) -> None:
     rank = MPI.COMM_WORLD.Get_rank()
     results = Path(folder).resolve()
     time.sleep = lambda _: None  # some scripts pause, so that ranks print in turn
-    # Nobody looks at the pictures, whose drawing takes longer than what is drawn.
+    # The figures are not checked, and take longer to draw than to compute.
     Figure.tight_layout = Figure.savefig = lambda *_, **__: None
     package = ""
     for word in words:

@@ -1,4 +1,4 @@
-"""PyLops-MPI's arrays: partitions, masks, arithmetic on each rank's part, and what the peer gets wrong."""
+"""PyLops-MPI's arrays: partitions, masks, arithmetic on each rank's part, and cases that the peer gets wrong."""
 
 from __future__ import annotations
 
@@ -214,8 +214,8 @@ def test_stacked_arrays(comm) -> None:
         stacked + Stacked([x])
 
 
-def test_what_one_rank_gets_wrong_raises_everywhere(comm) -> None:
-    # The peer waits for ever where one rank fails before a message.
+def test_an_error_on_one_rank_is_raised_on_all(comm) -> None:
+    # The peer waits without end if one rank fails before a message.
     x = Distributed(6 * comm.size)
     x[:] = 1
     with pytest.raises(LayoutError):

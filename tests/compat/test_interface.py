@@ -1,4 +1,4 @@
-"""PyLops-MPI's interface: every name that it documents is here, with its arguments; and its helpers work."""
+"""The modules, names and signatures of PyLops-MPI's interface, and its helper functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import importlib.util
 import inspect
 import logging
 import pkgutil
+import pydoc
+import subprocess
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,84 +23,137 @@ from collops.compat.pylops_mpi.utils import benchmark, dottest, mark
 from collops.compat.pylops_mpi.utils.fft_helper import fftshift_nd, ifftshift_nd
 
 OURS = "collops.compat.pylops_mpi"
-DOCUMENTED = {
-    "": (
-        *("Partition", "DistributedArray", "StackedDistributedArray", "MPILinearOperator", "asmpilinearoperator"),
-        *("MPIStackedLinearOperator", "plot_distributed_array", "plot_local_arrays", "cg", "cgls", "ista", "fista"),
-    ),
-    "basicoperators": (
-        *("MPIMatrixMult", "MPIBlockDiag", "MPIStackedBlockDiag", "MPIVStack", "MPIStackedVStack", "MPIHStack"),
-        *("MPIHalo", "MPIFirstDerivative", "MPISecondDerivative", "MPILaplacian", "MPIGradient"),
-    ),
-    "signalprocessing": ("MPIFredholm1", "MPINonStationaryConvolve1D", "MPIFFT2D", "MPIFFTND"),
-    "waveeqprocessing": ("MPIMDC",),
-    "proximal": ("MPIProxOperator",),
-    "proximal.proximal": ("MPIL2", "MPIL21"),
-    "optimization.cls_basic": ("CG", "CGLS"),
-    "optimization.basic": ("cg", "cgls"),
-    "optimization.cls_sparsity": ("ISTA", "FISTA"),
-    "optimization.sparsity": ("ista", "fista"),
-    "optimization.eigs": ("power_iteration",),
-    "proximal.optimization.primal": ("ProximalGradient", "ADMML2"),
-    "proximal.optimization.primaldual": ("PrimalDual",),
-    "DistributedArray": ("local_split", "subcomm_split"),
-    "basicoperators.MatrixMult": ("block_gather", "local_block_split", "active_grid_comm"),
-    "basicoperators.Halo": ("MPIHalo", "halo_block_split"),
-    "utils": ("dottest", "benchmark", "mark"),
-    "utils.decorators": ("reshaped",),
-    "utils.deps": ("nccl_enabled", "cuda_aware_mpi_enabled", "nccl_import"),
-    "utils.fft_helper": ("fftshift_nd", "ifftshift_nd"),
+# Modules and names that carry PyLops-MPI's messages. They are not documented, and have no counterpart.
+INNER = {"Distributed", "utils._common", "utils._mpi", "signalprocessing._baseffts"}
+NOT_HERE = {"DistributedArray.NcclCommunicatorType", "DistributedArray.to_scalar"}
+# Arguments that differ from PyLops-MPI's, and why.
+DIFFERENT = {
+    "CG.finalize": "takes further arguments, as PyLops' solvers do",
+    "ISTA.finalize": "takes further arguments, as PyLops' solvers do",
+    "CG.memory_usage": "takes the arguments of PyLops' solvers",
+    "CGLS.memory_usage": "takes the arguments of PyLops' solvers",
+    "FISTA.step": "z may be left out: the solver keeps it",
+    "MPIProxOperator": "a derived class needs no operator of PyProximal",
+    "MPIProxOperator.precomposition": "b may be left out",
+    "ADMML2": "kwargs_solver is None by default, which means the same as {}",
 }
+NEEDS_PEER = pytest.mark.skipif(importlib.util.find_spec("pylops_mpi") is None, reason="PyLops-MPI is not installed")
 
 
-def found(package: str, module: str, name: str):
-    return getattr(importlib.import_module(f"{package}.{module}".rstrip(".")), name)
-
-
-@pytest.mark.parametrize("module", DOCUMENTED)
-def test_every_documented_name_is_here(module) -> None:
-    for name in DOCUMENTED[module]:
-        assert found(OURS, module, name).__doc__ or not callable(found(OURS, module, name))
-
-
-@pytest.mark.serial
-@pytest.mark.skipif(importlib.util.find_spec("pylops_mpi") is None, reason="PyLops-MPI is not installed")
-def test_arguments_are_those_of_the_peer() -> None:
-    compared = 0
-    for module, names in DOCUMENTED.items():
-        for name in names:
-            theirs, ours = found("pylops_mpi", module, name), found(OURS, module, name)
-            pairs = [(name, theirs, ours)]
-            if inspect.isclass(theirs):
-                members = [member for member in vars(theirs) if not member.startswith("_")]
-                assert [m for m in members if not hasattr(ours, m)] == [], name
-                pairs += [(f"{name}.{m}", getattr(theirs, m), getattr(ours, m)) for m in members]
-            for what, theirs, ours in pairs:
-                if not callable(theirs) or isinstance(theirs, pylops_mpi.Partition) or what == "Partition":
-                    continue
-                expected = list(inspect.signature(theirs).parameters.values())
-                if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in expected):
-                    continue  # a decorated method, which hides its arguments
-                actual = list(inspect.signature(ours).parameters.values())
-                assert [p.name for p in actual[: len(expected)]] == [p.name for p in expected], what
-                for ours_, theirs_ in zip(actual, expected, strict=False):
-                    plain = isinstance(theirs_.default, int | float | str | tuple | None)
-                    if plain and theirs_.default is not inspect.Parameter.empty:
-                        assert ours_.default == theirs_.default, f"{what}({theirs_.name})"
-                compared += 1
-    assert compared > 80
-
-
-@pytest.mark.serial
-@pytest.mark.skipif(importlib.util.find_spec("pylops_mpi") is None, reason="PyLops-MPI is not installed")
-def test_every_module_is_here() -> None:
+def documented_modules() -> Iterator[tuple[str, ModuleType]]:
+    """Go through PyLops-MPI's package and documented modules, by their names within the package."""
     import pylops_mpi as peer
 
-    theirs = {m.name.removeprefix("pylops_mpi.") for m in pkgutil.walk_packages(peer.__path__, "pylops_mpi.")}
-    ours = {m.name.removeprefix(OURS + ".") for m in pkgutil.walk_packages(pylops_mpi.__path__, OURS + ".")}
-    # What carries the messages there is not documented, and has no counterpart.
-    inner = {"Distributed", "utils._common", "utils._mpi", "signalprocessing._baseffts"}
-    assert theirs - ours <= inner, theirs - ours - inner
+    yield "", peer
+    for found in pkgutil.walk_packages(peer.__path__, "pylops_mpi."):
+        path = found.name.removeprefix("pylops_mpi.")
+        # The module of NCCL cannot be imported without CuPy.
+        if path not in INNER and (path != "utils._nccl" or importlib.util.find_spec("cupy")):
+            yield path, importlib.import_module(found.name)
+
+
+def defined(module: ModuleType) -> dict[str, Any]:
+    """Return the public classes and functions that a module defines."""
+    found = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    return {name: value for name, value in found.items() if getattr(value, "__module__", None) == module.__name__}
+
+
+def with_methods(name: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Go through a function, or a class and the methods that it defines."""
+    yield name, theirs, ours
+    if inspect.isclass(theirs):
+        for member in vars(theirs):
+            if not member.startswith("_"):
+                assert hasattr(ours, member), f"{name}.{member}"
+                yield f"{name}.{member}", getattr(theirs, member), getattr(ours, member)
+
+
+def arguments(function: Any) -> list[tuple[str, Any, Any]]:
+    """Return the name, kind and default of each argument, with None for its synonym ``MPI.COMM_WORLD``."""
+    from mpi4py import MPI
+
+    found = inspect.signature(function).parameters.values()
+    defaults = [None if isinstance(argument.default, MPI.Comm) else argument.default for argument in found]
+    return [
+        (argument.name, argument.kind, repr(default) if isinstance(default, Enum) else default)
+        for argument, default in zip(found, defaults, strict=True)
+    ]
+
+
+@pytest.mark.serial
+@NEEDS_PEER
+def test_modules_names_and_arguments_are_those_of_the_peer() -> None:
+    compared, different = 0, set()
+    for path, module in documented_modules():
+        here = importlib.import_module(f"{OURS}.{path}".rstrip("."))
+        for name, value in defined(module).items():
+            if f"{path}.{name}" in NOT_HERE:
+                continue
+            assert hasattr(here, name), f"{path}.{name}"
+            for what, theirs, ours in with_methods(name, value, getattr(here, name)):
+                if not callable(theirs) or isinstance(theirs, Enum) or what == "Partition":
+                    continue
+                expected, actual = arguments(theirs), arguments(ours)
+                if any(kind is inspect.Parameter.VAR_POSITIONAL for _, kind, _ in expected):
+                    continue  # a decorated method, which hides its arguments
+                if actual != expected:
+                    assert what in DIFFERENT, f"{what}: {actual} instead of {expected}"
+                    different.add(what)
+                    # Arguments passed by position have the same meaning.
+                    names = [name for name, _, _ in expected]
+                    assert [name for name, _, _ in actual][: len(names)] == names, what
+                compared += 1
+    assert compared > 100
+    assert different == DIFFERENT.keys()
+
+
+@pytest.mark.serial
+@NEEDS_PEER
+def test_names_of_packages_are_those_of_the_peer() -> None:
+    checked = 0
+    for path, module in documented_modules():
+        if not hasattr(module, "__path__"):
+            continue
+        here = importlib.import_module(f"{OURS}.{path}".rstrip("."))
+        homes = {name: str(getattr(value, "__module__", "")) for name, value in vars(module).items()}
+        imported = [name for name, home in homes.items() if home.startswith("pylops_mpi.") and not name.startswith("_")]
+        for name in getattr(module, "__all__", imported):
+            assert hasattr(here, name), f"{path}.{name}"
+            checked += 1
+    assert checked > 40
+
+
+def test_each_name_is_one_object_with_a_description() -> None:
+    found: dict[str, set[int]] = {}
+    for path, names in pylops_mpi._MODULES.items():
+        module = importlib.import_module(f"{OURS}.{path}")
+        assert set(names.split()) <= set(dir(module)) and path in str(module.__doc__)
+        for name in names.split():
+            value = getattr(module, name)
+            found.setdefault(name, set()).add(id(value))
+            assert not callable(value) or inspect.getdoc(value), name
+    assert [name for name, objects in found.items() if len(objects) > 1] == []
+    assert all(id(getattr(pylops_mpi, name)) in found[name] for name in found if hasattr(pylops_mpi, name))
+
+
+@pytest.mark.serial
+def test_modules_are_imported_by_their_names() -> None:
+    program = (
+        f"import {OURS}.optimization.basic as basic\n"
+        f"from {OURS}.basicoperators.VStack import MPIVStack\n"
+        f"from {OURS}.utils.benchmark import benchmark\n"
+        f"from {OURS} import proximal, utils\n"
+        f"from {OURS}.DistributedArray import DistributedArray\n"
+        "import importlib.util\n"
+        f"assert importlib.util.find_spec('{OURS}.proximal.optimization.primal')\n"
+        "assert utils.benchmark is benchmark and callable(basic.cgls) and isinstance(DistributedArray, type)\n"
+        "print(proximal.optimization.primal.__name__, MPIVStack.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == f"{OURS}.proximal.optimization.primal MPIVStack\n", done.stderr
+    assert "MPIBlockDiag(ops, base_comm=None, mask=None, dtype=None)" in pydoc.plain(
+        pydoc.render_doc(sys.modules[f"{OURS}.basicoperators.BlockDiag"].MPIBlockDiag)
+    )
 
 
 def test_dot_test(comm, capsys) -> None:
@@ -130,7 +190,7 @@ def test_times_of_functions(comm, capsys, caplog, monkeypatch) -> None:
         return inner()
 
     assert outer() == 3
-    mark("outside")  # means nothing
+    mark("outside")  # has no effect
     lines = capsys.readouterr().out.splitlines()
     if comm.rank:
         assert lines == []
@@ -172,7 +232,11 @@ def test_pictures(comm) -> None:
     import matplotlib.pyplot as plt
 
     plt.close("all")
-    for values in (np.arange(12.0).reshape(4, 3), np.arange(5.0), np.ones((1, 2))):  # of the last most have nothing
+    for values in (
+        np.arange(12.0).reshape(4, 3),
+        np.arange(5.0),
+        np.ones((1, 2)),
+    ):  # most ranks have no row of the last one
         x = pylops_mpi.DistributedArray.to_dist(values)
         pylops_mpi.plot_distributed_array(x)
         pylops_mpi.plot_local_arrays(x, "title", vmin=0, vmax=1)

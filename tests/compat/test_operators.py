@@ -8,7 +8,7 @@ import pytest
 
 import collops.compat.pylops_mpi as pylops_mpi
 from collops import profile
-from collops.compat.pylops_mpi import _local_stack
+from collops.compat.pylops_mpi import _operators
 from collops.compat.pylops_mpi.basicoperators.Halo import MPIHalo, halo_block_split
 from collops.compat.pylops_mpi.basicoperators.MatrixMult import (
     MPIMatrixMult,
@@ -24,10 +24,10 @@ Distributed, Partition = pylops_mpi.DistributedArray, pylops_mpi.Partition
 
 
 @pytest.fixture(autouse=True)
-def everybody_stays():
-    """Let no test know of the ranks that another has left out of a grid."""
+def no_rank_is_left_out():
+    """Forget after each test that it has left ranks out of a grid."""
     yield
-    _local_stack._gone.clear()
+    _operators._gone.clear()
 
 
 DIMS = (7, 6, 5)
@@ -40,7 +40,7 @@ def given(x: np.ndarray, uneven: bool = False):
 
 
 def assert_serial(op, serial, dtype="float64") -> None:
-    """Assert that an operator of vectors is the serial one, and its adjoint that one's."""
+    """Assert that an operator on vectors and its adjoint agree with the serial ones."""
     x, y = vector(serial.shape[1], dtype, 1), vector(serial.shape[0], dtype, 2)
     assert op.shape == serial.shape
     assert_close((op @ given(x)).asarray(), np.ravel(serial @ x))
@@ -64,6 +64,8 @@ def test_derivatives(name, options) -> None:
     along = {} if "axes" in options else {"axis": 0}
     assert_serial(op, getattr(pylops, name)(DIMS, **along, **options))
     assert op.dims == op.dimsd == DIMS and op.dtype == np.float64
+    assert [getattr(op, option) for option in options] == list(options.values())
+    assert repr(op) == f"<210x210 MPI{name} with dtype=float64>"
 
 
 def test_imaginary_parts_are_not_lost() -> None:
@@ -148,6 +150,7 @@ def test_stacked_operators() -> None:
     again = beside @ found
     assert_close(again.asarray(), np.concatenate([serial[0] @ expected[:n], serial[1] @ expected[n:]]))
     assert isinstance(above.H @ above, pylops_mpi.MPIStackedLinearOperator)
+    assert above.base_comm.Get_size() == above.size and above.base_comm.Get_rank() == above.rank
     assert dottest(above, above.H @ found, found) and dottest(beside, found, again)
 
 
@@ -193,7 +196,7 @@ def test_algebra_across_layouts(comm) -> None:
 
 
 class OwnDerivative(pylops_mpi.MPILinearOperator):
-    """What a user of PyLops-MPI writes: an operator by its two functions, on arrays in their N-dimensional shape."""
+    """A user's operator: two functions of arrays in their N-dimensional shape."""
 
     def __init__(self, dims) -> None:
         n = int(np.prod(dims))
@@ -302,7 +305,7 @@ def test_matrix_products_on_square_grids(comm, kind, dtype) -> None:
     assert_close(back.local_array, expected.ravel())
     if kind == "summa":
         assert_close(block_gather(y, (N, M), grid), A @ X)
-    # Nobody else need come to this, although no communicator is named.
+    # Ranks outside the grid need not take part, although no communicator is given.
     after = pylops_mpi.MPIBlockDiag([pylops.Identity(wanted.size, dtype=dtype)]) @ op
     assert_close((after @ x).local_array, wanted.ravel())
 
@@ -353,6 +356,7 @@ def test_fredholm(comm) -> None:
     assert y.partition is Partition.BROADCAST
     assert_close(y.asarray(), serial @ x.asarray())
     assert_close((op.H @ y).asarray(), serial.H @ y.asarray())
+    assert op.dims == serial.dims and op.dimsd == serial.dimsd and op.nz == 2 and op.G.shape[1:] == (3, 4)
 
 
 def test_multi_dimensional_convolution(comm) -> None:
@@ -367,12 +371,13 @@ def test_multi_dimensional_convolution(comm) -> None:
         assert y.dtype == np.complex128
         assert_close(y.asarray(), (serial @ m).real)
         assert_close((op.H @ y).asarray(), (serial.H @ (serial @ m).real).real)
+        assert_close((op.T @ y).asarray(), (op.H @ y).asarray())
     with pytest.raises(ValueError):
         pylops_mpi.waveeqprocessing.MPIMDC(G[slices(comm, nf)], 8, 2, nf)
 
 
 def test_complex_multiples_of_what_takes_real_parts(comm) -> None:
-    """The adjoint multiplies first, also where PyLops-MPI would have dropped imaginary parts before."""
+    """The adjoint multiplies first, while PyLops-MPI drops imaginary parts before."""
     G = vector(2 * 3 * 4, "complex128", 1).reshape(2, 3, 4)[slices(comm, 2)]
     for op in (
         pylops_mpi.asmpilinearoperator(pylops.signalprocessing.FFT(6, real=True)),
@@ -398,7 +403,7 @@ def test_non_stationary_convolution(comm, axis) -> None:
 
 
 def test_steady_state_sends_data_only(comm) -> None:
-    # The peer sends shapes, and broadcasts the whole model, in every one of these.
+    # The peer sends shapes, and broadcasts the whole model, in each of these.
     diagonal = pylops_mpi.MPIBlockDiag([pylops.Identity(6 * DIMS[1] * DIMS[2] // 6)])
     x = diagonal @ Distributed(diagonal.shape[1])
     laplacian = pylops_mpi.MPILaplacian((comm.size * DIMS[1], DIMS[2]))

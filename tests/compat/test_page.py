@@ -1,4 +1,4 @@
-"""The page that shows both interfaces side by side: its two programs run, and compute the same."""
+"""The page that shows both interfaces side by side: its two programs compute the same."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Distributed = pylops_mpi.DistributedArray
 
 
 class L1:
-    """What PyProximal's is."""
+    """A local proximal operator such as PyProximal's."""
 
     hasgrad = False
 
@@ -30,7 +30,7 @@ class L1:
 
 
 class Box(L1):
-    """An indicator function, whose value is a truth."""
+    """An indicator function, which returns a truth value."""
 
     def __call__(self, x):
         return bool(np.all((x >= -1) & (x <= 1)))
@@ -40,7 +40,7 @@ class Box(L1):
 
 
 def test_local_operators(comm) -> None:
-    # Of one element, all ranks but one have none.
+    # With one element, all ranks but one are empty.
     for count in (2 * comm.size + 1, 1):
         values = np.linspace(-2, 3, count)
         x = Distributed.to_dist(values)
@@ -101,7 +101,7 @@ class OwnL1(MPIProxOperator):
 
 
 @pytest.mark.parametrize("kind", [OwnL1, lambda: MPIProxOperator(L1())])
-def test_methods_agree_with_what_is_known(comm, kind) -> None:
+def test_methods_find_the_known_minimum(comm, kind) -> None:
     data = vector(2 * comm.size + 3, "float64", 3)
     b = Distributed.to_dist(data)
     identity = pylops_mpi.MPIBlockDiag([pylops.Identity(b.local_shape[0])])

@@ -1,8 +1,8 @@
-"""All example and tutorial scripts of PyLops-MPI, run as they are by both packages: what they leave is the same.
+"""All example and tutorial scripts of PyLops-MPI, run unchanged by both packages: their variables agree.
 
 The scripts come from PyLops-MPI's source distribution, which pip fetches. Two scripts use a square number of ranks,
-and leave the others out; PyLops-MPI waits for these for ever, so that on three ranks NumPy is the judge. Tutorials, and
-the longest example, are made smaller, unless the environment's COLLOPS_FULL_TUTORIALS is 1.
+and leave the others out; PyLops-MPI waits for these without end, so that on three ranks they are compared with NumPy.
+Tutorials, and the longest example, are made smaller, unless the environment's COLLOPS_FULL_TUTORIALS is 1.
 """
 
 from __future__ import annotations
@@ -112,13 +112,13 @@ def scripts(request, tmp_path_factory) -> dict[str, Path]:
 
 
 def replayed(scripts: dict[str, Path], folder: Path, runs: dict[str, tuple[str, ...]], ranks: int) -> dict[str, Replay]:
-    """Run scripts by packages, all in one start; return for each package what a script left on each rank."""
+    """Run scripts by packages, all in one start; return for each package the variables of a script on each rank."""
     words = []
     for package, names in runs.items():
         (folder / package).mkdir()
         words += [package, *(str(scripts[name]) for name in names)]
     environment = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    # Where ranks outnumber cores, those that wait let others work: PyLops-MPI's scripts take half the time.
+    # With more ranks than cores, waiting ranks yield to the others: PyLops-MPI's scripts take half the time.
     environment |= {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     worker = Path(__file__).with_name("replay.py")
     done = subprocess.run(
@@ -145,7 +145,7 @@ def both(scripts, tmp_path_factory) -> dict[str, Replay]:
 
 
 def assert_same(ours: Any, theirs: Any, where: str, looser: float | None) -> None:
-    """Assert that what a script left is the same: layouts exactly, numbers to rounding."""
+    """Assert that the variables of a script agree: layouts exactly, numbers to rounding."""
     if isinstance(theirs, dict):
         assert isinstance(ours, dict) and ours.keys() == theirs.keys(), where
         for name, value in theirs.items():
@@ -160,12 +160,12 @@ def assert_same(ours: Any, theirs: Any, where: str, looser: float | None) -> Non
         scale = float(np.abs(expected).max(initial=0.0)) if expected.ndim else max(1.0, abs(float(np.abs(expected))))
         with np.errstate(invalid="ignore"):
             difference = np.abs(np.subtract(actual, expected, dtype=np.result_type(actual, expected, np.float32)))
-        if not (difference <= tolerance * scale).all():  # many times faster where all is well
+        if not (difference <= tolerance * scale).all():  # many times faster if all agree
             np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale, err_msg=where)
 
 
 @pytest.mark.parametrize("name", EXAMPLES + TUTORIALS)
-def test_scripts_leave_what_they_leave_there(both, name) -> None:
+def test_scripts_compute_the_same(both, name) -> None:
     for rank, (ours, theirs) in enumerate(zip(both["collops"](name), both["pylops_mpi"](name), strict=True)):
         names = sorted(theirs.keys() - {"seconds"})
         assert names, "a script that leaves nothing cannot fail"
@@ -196,7 +196,7 @@ def test_products_where_ranks_are_left_out(both, name, matrix, model, product, b
 
 
 def test_fourier_transforms(both) -> None:
-    # The peer needs mpi4py-fft, which is compiled where it is installed; NumPy is the judge.
+    # The peer needs mpi4py-fft, which is compiled at installation; compare with NumPy.
     for left in both["collops"](FOURIER):
         d = left["d"]
         np.testing.assert_allclose(left["D_3d"], np.fft.fftn(d), atol=1e-9 * np.abs(left["D_3d"]).max())
@@ -225,7 +225,7 @@ def test_modules_are_run_as_scripts(tmp_path) -> None:
 
 
 def test_an_error_on_one_rank_ends_all(tmp_path) -> None:
-    # The peer waits for ever.
+    # The peer waits without end.
     script = tmp_path / "script.py"
     script.write_text(
         "import pylops_mpi\n"

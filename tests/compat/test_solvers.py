@@ -154,7 +154,7 @@ def test_sparse_models_in_other_layouts(comm) -> None:
 
 
 def test_regularized_problem_in_other_layouts(comm) -> None:
-    # What is solved for is even over the ranks, the Laplacian's rows are not; the peer refuses to mix them.
+    # The model is split evenly, the Laplacian's rows are not; the peer raises an error.
     dims = (comm.size + 1, 3)
     n = dims[0] * dims[1]
     local = [n // comm.size + (rank < n % comm.size) for rank in range(comm.size)]

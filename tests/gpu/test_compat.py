@@ -19,14 +19,14 @@ DIMS = (9, 6)
 
 @pytest.fixture(autouse=True)
 def device(comm):
-    """A device, and a wire for it."""
+    """Skip without a device on every rank."""
     if comm.device_transport is None:
         pytest.skip("no device on every rank")
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "nccl"])
 def nccl(comm, request):
-    """What is given as base_comm_nccl."""
+    """The argument base_comm_nccl."""
     if not request.param:
         return None
     if comm.size > 1 and comm.device_transport != "nccl":
@@ -75,6 +75,14 @@ def test_operators_and_solvers(comm, nccl) -> None:
     np.testing.assert_allclose(found[5], expected[5], rtol=1e-8, atol=1e-10)
     value, *_ = power_iteration(device.H @ device, dx.empty_like(), niter=100, backend="cupy")
     assert value == pytest.approx(power_iteration(host.H @ host, x.empty_like(), niter=100)[0], rel=1e-3)
+
+
+def test_local_operator_on_copies(nccl) -> None:
+    matrix = vector(30, "float64", 1).reshape(6, 5)
+    x, dx = both(vector(5, "float64", 2), nccl, partition=Partition.BROADCAST)
+    host, device = (pylops_mpi.MPILinearOperator(pylops.MatrixMult(m)) for m in (matrix, cupy.asarray(matrix)))
+    close(device @ dx, host @ x)
+    close(device.H @ (device @ dx), host.H @ (host @ x))
 
 
 def test_derivatives_in_a_regularized_inversion(comm, nccl) -> None:

@@ -1,9 +1,7 @@
-"""Run a script with the name ``pylops_mpi`` meaning this package: ``python -m collops.compat.pylops_mpi script.py``."""
+"""Run a script in which ``pylops_mpi`` means this package: ``python -m collops.compat.pylops_mpi script.py``."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import runpy
 import sys
 from pathlib import Path
@@ -16,11 +14,9 @@ __all__ = ["main", "replace"]
 
 def replace() -> None:
     """Let ``import pylops_mpi``, and imports of and from its modules, find the modules here, in this process."""
-    names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
-    for name in [package.__name__, *(name for name in names if not name.endswith("__main__"))]:
-        # What is in sys.modules is not imported again, so that PyLops-MPI's classes that are named like modules stay.
-        alias = "pylops_mpi" + name.removeprefix(package.__name__)
-        sys.modules[alias] = importlib.import_module(name)
+    for name, module in list(sys.modules.items()):
+        if name == package.__name__ or name.startswith(package.__name__ + "."):
+            sys.modules["pylops_mpi" + name.removeprefix(package.__name__)] = module
 
 
 def main(arguments: list[str]) -> None:

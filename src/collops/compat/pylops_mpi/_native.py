@@ -1,4 +1,4 @@
-"""What stands between PyLops-MPI's conventions and this package: communicators, layouts, and arrays seen in them."""
+"""From PyLops-MPI's conventions to the native ones: communicators, layouts, and operators on other layouts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,33 @@ from collops.operators.algebra import product
 from collops.operators.base import AnyLayout
 from collops.operators.local import lift_local, store
 
-__all__ = ["Moved", "OnCopies", "Relabelled", "Translated", "between", "brought", "communicator", "relabelled"]
+__all__ = [
+    "FromFunctions",
+    "OnCopies",
+    "Relabelled",
+    "between",
+    "brought",
+    "communicator",
+    "mpi_comm",
+    "relabelled",
+    "vector_layout",
+]
+
+
+def mpi_comm(base_comm: Any) -> Any:
+    """Return the mpi4py communicator that ``base_comm`` stands for: ``MPI.COMM_WORLD`` for ``None``."""
+    if base_comm is None:
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD
+    return base_comm
 
 
 def communicator(base_comm: Any) -> Communicator:
-    """Return the communicator of an mpi4py one; the world for ``None``. Collective when first called with it.
+    """Return the native communicator of an mpi4py one; the world for ``None``. Collective when first called with it.
 
-    A communicator of all ranks in their order, such as that of a process grid, is the world: what is made on either
-    meets without a thought in PyLops-MPI's programs.
+    A communicator of all ranks in their order, such as that of a process grid, is the world: PyLops-MPI's programs
+    combine objects made on either.
     """
     if base_comm is None:
         return collops.world()
@@ -30,17 +49,19 @@ def communicator(base_comm: Any) -> Communicator:
     return collops.world() if alike else collops.from_mpi4py(base_comm)
 
 
-def relabelled(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
-    """Return an array whose local parts are seen in another layout: the same memory, whatever the layouts mean.
+def vector_layout(layout: Any, ranks: Any = None, mask: Any = None) -> Layout:
+    """Return the layout of PyLops-MPI's vector of an array: every rank's ravelled part, one after the other.
 
-    Parameters
-    ----------
-    array : DistributedArray or StackedArray
-        What is seen.
-    layout : Layout or StackedLayout
-        With as many elements on each rank.
-    comm : Communicator, optional
-        The same ranks in another order; by default those of `array`.
+    `ranks` are the numbers of the ranks in `layout`, if they are in another order there.
+    """
+    sizes = [layout.local_size(rank) for rank in (range(layout.ranks) if ranks is None else ranks)]
+    return Layout.split(sum(sizes), layout.ranks, sizes=sizes, mask=mask)
+
+
+def relabelled(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
+    """Return an array on the same memory in another layout, which has as many elements on each rank. No message.
+
+    `comm` has the same ranks in another order; by default it is the communicator of `array`.
     """
     ranks: Communicator = array.comm if comm is None else comm
     if array.layout is layout and array.comm is ranks:
@@ -51,67 +72,56 @@ def relabelled(array: Any, layout: AnyLayout, comm: Communicator | None = None) 
 
 
 def brought(array: Any, layout: AnyLayout) -> Any:
-    """Return an array in the layout that an operator wants; a message is sent only where a rank lacks something."""
+    """Return an array in the layout that an operator takes. Collective: one exchange where the parts differ."""
     if array.layout is layout:
         return array
     if isinstance(layout, StackedLayout):
         return StackedArray([brought(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
-    # Layouts that differ in their mask only, which decides about reductions, are views of each other.
-    return relabelled(array, layout) if _held_alike(array.layout, layout) else array.redistribute(layout)
+    # Layouts that differ in their mask only, which affects reductions, have the same parts.
+    return relabelled(array, layout) if _parts(array.layout) == _parts(layout) else array.redistribute(layout)
 
 
-def _held_alike(one: Layout, other: Layout) -> bool:
-    return (one.shape, one.process_grid, one.axes, one.sizes) == (
-        other.shape,
-        other.process_grid,
-        other.axes,
-        other.sizes,
-    )
+def _parts(layout: Layout) -> tuple[Any, ...]:
+    return layout.shape, layout.process_grid, layout.axes, layout.sizes
 
 
 def between(operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> LinearOperator:
-    """Return an operator on arrays of other layouts, which are brought to its own."""
-    factors = [operator]
-    if operator.range is not range:
-        factors.insert(0, Moved(operator.range, range, operator))
-    if operator.domain is not domain:
-        factors.append(Moved(domain, operator.domain, operator))
-    return product(*factors)
+    """Return an operator on arrays of other layouts, which are redistributed to its own."""
+
+    def redistribution(source: AnyLayout, target: AnyLayout) -> list[LinearOperator]:
+        if source is target:
+            return []
+        made = FromFunctions(lambda x: x, lambda y: y, source, target, operator.dtype, operator.comm)
+        made.capturable = True
+        return [made]
+
+    return product(*redistribution(operator.range, range), operator, *redistribution(domain, operator.domain))
 
 
-class Moved(LinearOperator):
-    """The identity between two layouts of one array.
+class OnCopies(LinearOperator):
+    """A local operator that every rank applies to its own copy of one vector."""
 
-    Parameters
-    ----------
-    domain, range : Layout or StackedLayout
-        Of one shape.
-    like : LinearOperator
-        Gives dtype and communicator.
-    """
-
-    def __init__(self, domain: AnyLayout, range: AnyLayout, like: LinearOperator) -> None:
-        super().__init__(domain, range, like.dtype, like.comm)
+    def __init__(self, op: Any, comm: Communicator) -> None:
+        self.local = lift_local(op)
+        rows, columns = self.local.shape
+        layouts = (Layout.replicated(columns, comm.size), Layout.replicated(rows, comm.size))
+        super().__init__(*layouts, self.local.dtype, comm)
+        self.capturable = getattr(self.local, "capturable", True)
+        self.clinear = getattr(self.local, "clinear", True)
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return _filled(brought(x, self.range), x, out)
+        out = self._new(self.range, x) if out is None else out
+        self.local.forward_local(x.local_array, out.local_array)
+        return out
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return _filled(brought(y, self.domain), y, out)
+        out = self._new(self.domain, y) if out is None else out
+        self.local.adjoint_local(y.local_array, out.local_array)
+        return out
 
 
 class Relabelled(LinearOperator):
-    """An operator on the same memory in other layouts: PyLops-MPI's vectors of ravelled blocks.
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        What is applied.
-    domain, range : Layout or StackedLayout
-        With as many elements on each rank as its own.
-    comm : Communicator, optional
-        The ranks of these layouts, if the operator has them in another order.
-    """
+    """An operator on the same memory in other layouts, such as PyLops-MPI's vectors; see :func:`relabelled`."""
 
     def __init__(
         self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout, comm: Communicator | None = None
@@ -134,52 +144,10 @@ class Relabelled(LinearOperator):
         return out
 
 
-class OnCopies(LinearOperator):
-    """A local operator that every rank applies to its own copy of one vector.
+class FromFunctions(LinearOperator):
+    """An operator given by two functions of native arrays, whose results are redistributed to `range` or `domain`."""
 
-    Parameters
-    ----------
-    op : operator
-        What :func:`collops.operators.lift_local` takes; equal on all ranks.
-    comm : Communicator
-        The ranks.
-    """
-
-    def __init__(self, op: Any, comm: Communicator) -> None:
-        self.local = lift_local(op)
-        rows, columns = self.local.shape
-        layouts = (Layout.replicated(columns, comm.size), Layout.replicated(rows, comm.size))
-        super().__init__(*layouts, self.local.dtype, comm)
-        self.capturable = getattr(self.local, "capturable", True)
-        self.clinear = getattr(self.local, "clinear", True)
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        self.local.forward_local(x.local_array, out.local_array)
-        return out
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        self.local.adjoint_local(y.local_array, out.local_array)
-        return out
-
-
-class Translated(LinearOperator):
-    """An operator that is known by what its ``matvec`` and ``rmatvec`` do to arrays of this package.
-
-    Parameters
-    ----------
-    matvec, rmatvec : callable
-        From an array to a new one.
-    domain, range : Layout or StackedLayout
-        In which the solver holds its arrays; results are brought to them.
-    dtype : dtype
-        Of the coefficients.
-    comm : Communicator
-        The ranks.
-    """
-
-    capturable = False  # nobody knows what foreign code does
+    capturable = False  # foreign code may read values on the host
 
     def __init__(
         self,
@@ -201,7 +169,7 @@ class Translated(LinearOperator):
 
 
 def _filled(result: Any, given: Any, out: Any) -> Any:
-    """Return a result in `out` where that is wanted, and never the input's own memory."""
+    """Return a result, in `out` if that is given, and never in the memory of the input."""
     if out is None:
         shared = {id(leaf.local_array) for leaf in given.leaves}
         return result.copy() if any(id(leaf.local_array) in shared for leaf in result.leaves) else result

@@ -1,0 +1,483 @@
+"""PyLops-MPI's arrays, split along one axis or replicated, and stacks of them; NumPy arithmetic on each rank's part."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
+
+from collops import array as native
+from collops.array import Layout
+from collops.array.halo import extended_array
+from collops.array.layout_arguments import as_shape
+from collops.backend import engine_of
+from collops.compat.pylops_mpi._native import communicator, mpi_comm, relabelled, vector_layout
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+
+__all__ = [
+    "DistributedArray",
+    "Partition",
+    "StackedDistributedArray",
+    "checked_array",
+    "leaves",
+    "local_split",
+    "subcomm_split",
+    "wrapped",
+]
+
+
+class Partition(Enum):
+    """The part of an array that a rank holds: all of it, synchronised on assignment or not, or a part of its own.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> [partition.name for partition in pylops_mpi.Partition]
+    ['BROADCAST', 'UNSAFE_BROADCAST', 'SCATTER']
+    """
+
+    BROADCAST = "Broadcast"
+    UNSAFE_BROADCAST = "UnsafeBroadcast"
+    SCATTER = "Scatter"
+
+
+_COPIES = (Partition.BROADCAST, Partition.UNSAFE_BROADCAST)
+
+
+def local_split(global_shape: Any, base_comm: Any, partition: Partition, axis: int) -> tuple[int, ...]:
+    """Return the shape of this rank's part."""
+    comm = communicator(base_comm)
+    return _layout(as_shape(global_shape), comm.size, partition, axis).local_shape(comm.rank)
+
+
+def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
+    """Return the mpi4py communicator of the ranks with this rank's number in `mask`. Collective."""
+    comm = mpi_comm(comm)
+    return comm.Split(color=operator.index(mask[comm.Get_rank()]), key=comm.Get_rank())
+
+
+def _forwarded(path: str, doc: str) -> Any:
+    return property(operator.attrgetter(path), doc=doc)
+
+
+class _Array:
+    """Arithmetic and reductions, which single and stacked arrays have in common."""
+
+    __array_ufunc__ = None  # NumPy leaves the operation to this class
+    native: Any
+
+    global_shape = _forwarded("native.shape", "Shape of the whole array; of a stacked one, its number of elements.")
+    dtype = _forwarded("native.dtype", "Element type.")
+    engine = _forwarded("native.engine.name", '``"numpy"`` or ``"cupy"``.')
+    base_comm = property(lambda self: mpi_comm(self._base_comm), doc="The mpi4py communicator of the ranks.")
+
+    def _each(self, function: Callable[..., Any], *other: Any) -> Self:
+        """Return a new array: `function` of the native array, and of another operand if there is one. No message."""
+        raise NotImplementedError
+
+    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+        raise NotImplementedError
+
+    def __neg__(self) -> Self:
+        return self._each(operator.neg)
+
+    def __add__(self, other: Any) -> Self:
+        return self._each(operator.add, other)
+
+    def __iadd__(self, other: Any) -> Self:
+        return self._in_place(operator.iadd, other)
+
+    def __sub__(self, other: Any) -> Self:
+        return self._each(operator.sub, other)
+
+    def __isub__(self, other: Any) -> Self:
+        return self._in_place(operator.isub, other)
+
+    def __mul__(self, other: Any) -> Self:
+        return self._each(operator.mul, other)
+
+    __rmul__ = __mul__
+
+    def conj(self) -> Self:
+        """Return the complex conjugate."""
+        return self._each(operator.methodcaller("conj"))
+
+    def copy(self) -> Self:
+        """Return a copy."""
+        return self._each(operator.methodcaller("copy"))
+
+    def zeros_like(self) -> Self:
+        """Return zeros; masks are kept."""
+        return self._each(native.zeros_like)
+
+    def empty_like(self) -> Self:
+        """Return arbitrary values; masks are kept."""
+        return self._each(native.empty_like)
+
+    def _inner(self, other: Any, vdot: bool) -> Any:
+        if not isinstance(other, DistributedArray if isinstance(self, DistributedArray) else StackedDistributedArray):
+            raise UnsupportedTypeError(f"a {type(self).__name__} has no inner product with a {type(other).__name__}")
+        return (self.native.vdot(other.native) if vdot else self.native.dot(other.native)).item()
+
+
+class DistributedArray(_Array):
+    """An array split along one axis, or replicated; PyLops-MPI describes the parameters and methods.
+
+    It wraps `native`, a :class:`collops.DistributedArray` on the same memory. With ``BROADCAST``, an assignment takes
+    rank 0's values; with ``UNSAFE_BROADCAST`` it sends nothing. `local_array` is kept, and sets dtype and engine.
+    Device arrays use NCCL with and without `base_comm_nccl`.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=4)
+    >>> x[:] = 2.0
+    >>> x.asarray()
+    array([2., 2., 2., 2.])
+    """
+
+    partition = Partition.SCATTER
+    axis = 0
+    mask: Any = None
+    base_comm_nccl: Any = None
+
+    def __init__(
+        self,
+        global_shape: Any,
+        base_comm: Any = None,
+        base_comm_nccl: Any = None,
+        partition: Partition = Partition.SCATTER,
+        axis: int = 0,
+        local_array: Any = None,
+        local_shapes: Sequence[Any] | None = None,
+        mask: Sequence[SupportsIndex] | None = None,
+        engine: str | None = "numpy",
+        dtype: Any = np.float64,
+    ) -> None:
+        shape = as_shape(global_shape)
+        if not isinstance(partition, Partition):
+            raise InputError(f"partition must be one of {', '.join(map(str, Partition))}, not {partition!r}")
+        axis = _axis(axis, shape)
+        if local_array is not None:
+            engine = engine_of(local_array).name
+        if base_comm_nccl is not None and engine != "cupy":
+            raise InputError("base_comm_nccl is for arrays of engine 'cupy'")
+        comm = communicator(base_comm)
+        layout = _layout(shape, comm.size, partition, axis, local_shapes, mask)
+        expected = layout.local_shape(comm.rank)
+        if local_array is None:
+            self.native = native.empty(layout, comm=comm, dtype=dtype, engine=engine or "numpy")
+        elif tuple(local_array.shape) != expected:
+            raise InputError(f"local_array has the shape {tuple(local_array.shape)}, this rank's part {expected}")
+        else:
+            self.native = native.DistributedArray(layout, comm, local_array)
+        self.partition, self.axis, self.mask = partition, axis, mask
+        self._base_comm, self.base_comm_nccl = base_comm, base_comm_nccl
+        self._sub_comm: Any = None
+
+    def _like(self, array: native.DistributedArray, **changes: Any) -> Self:
+        """Return another native array with the attributes of this one, but for `changes`."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self), native=array, **changes)
+        return made
+
+    @classmethod
+    def to_dist(
+        cls,
+        x: Any,
+        base_comm: Any = None,
+        base_comm_nccl: Any = None,
+        partition: Partition = Partition.SCATTER,
+        axis: int = 0,
+        local_shapes: Sequence[Any] | None = None,
+        mask: Sequence[SupportsIndex] | None = None,
+    ) -> Self:
+        """Distribute or replicate the global array `x`, which every rank has."""
+        engine = engine_of(x).name
+        made = cls(x.shape, base_comm, base_comm_nccl, partition, axis, None, local_shapes, mask, engine, x.dtype)
+        made[:] = x[made.native.layout.slices(made.rank)]
+        return made
+
+    local_array = _forwarded("native.local_array", "This rank's part.")
+    local_shape = _forwarded("native.local_array.shape", "Shape of this rank's part.")
+    ndim = _forwarded("native.ndim", "Number of axes.")
+    rank = _forwarded("native.comm.rank", "Number of this rank.")
+    size = _forwarded("native.comm.size", "Number of ranks.")
+
+    @property
+    def local_shapes(self) -> list[tuple[int, ...]]:
+        """Shape of every rank's part. No message."""
+        layout = self.native.layout
+        return [layout.local_shape(rank) for rank in range(layout.ranks)]
+
+    @property
+    def sub_comm(self) -> Any:
+        """The mpi4py communicator of this rank's group. With a mask, its first use is collective."""
+        if self.mask is None:
+            return self.base_comm
+        if self._sub_comm is None:
+            self._sub_comm = subcomm_split(self.mask, self.base_comm)
+        return self._sub_comm
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.local_array[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Assign to this rank's part. With ``BROADCAST`` collective: rank 0 sends its values to all copies."""
+        self.local_array[index] = value
+        if self.partition is Partition.BROADCAST and self.size > 1:
+            self.native.comm.bcast(self.local_array, root=0, out=self.local_array)
+
+    def _each(self, function: Callable[..., Any], *other: Any) -> Self:
+        if not other:
+            return self._like(function(self.native))
+        if isinstance(other[0], DistributedArray):
+            return self._like(function(self.native, other[0].native))
+        # A number, or a NumPy array that is combined with each rank's part.
+        local = function(self.local_array, other[0])
+        return self._like(native.DistributedArray(self.native.layout, self.native.comm, local))
+
+    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+        self.native = function(self.native, other.native if isinstance(other, DistributedArray) else other)
+        return self
+
+    def add(self, dist_array: Any) -> Self:
+        """Return the sum."""
+        return self + dist_array
+
+    def iadd(self, dist_array: Any) -> Self:
+        """Add in place."""
+        return self.__iadd__(dist_array)
+
+    def multiply(self, dist_array: Any) -> Self:
+        """Return the product with an array, element by element, or with a number."""
+        return self * dist_array
+
+    def dot(self, dist_array: Any, vdot: bool = False) -> Any:
+        """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce."""
+        return self._inner(dist_array, vdot)
+
+    def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
+        """Return a vector norm of all elements, or of those along `axis` as an array. Collective."""
+        result = self.native.norm(ord, axis)
+        if axis is None:
+            return result.item()
+        return result.gather() if isinstance(result, native.DistributedArray) else result
+
+    def asarray(self, masked: bool = False) -> Any:
+        """Return the whole array, or that of this rank's group if `masked`. Collective."""
+        if self.partition in _COPIES:
+            return self.local_array
+        layout, comm = self.native.layout, self.native.comm
+        if not masked or layout.mask is None:
+            return self.native.gather()
+        group = comm.subgroup(layout.mask)
+        sizes = [n for n, of in zip(layout.sizes[self.axis], layout.mask, strict=True) if of == layout.mask[comm.rank]]
+        shape = [sum(sizes) if a == self.axis else n for a, n in enumerate(layout.shape)]
+        part = Layout.split(shape, group.size, self.axis, sizes=sizes)
+        return native.DistributedArray(part, group, self.local_array).gather()
+
+    def redistribute(self, axis: int) -> Self:
+        """Return the array split along another axis. Collective: one exchange."""
+        axis = _axis(axis, self.global_shape)
+        if self.partition in _COPIES or axis == self.axis:
+            return self
+        target = _layout(self.global_shape, self.size, self.partition, axis, None, self.mask)
+        return self._like(self.native.redistribute(target), axis=axis)
+
+    def ravel(self, order: Any = "C") -> Self:
+        """Return every rank's part ravelled, one after the other in one vector. No message."""
+        layout, local = self.native.layout, self.local_array.ravel(order)
+        if self.partition in _COPIES:
+            flat = Layout.replicated(layout.size, layout.ranks, mask=self.mask)
+        else:
+            flat = vector_layout(layout, mask=self.mask)
+        return self._like(native.DistributedArray(flat, self.native.comm, local), axis=0)
+
+    def reshape(self, local_shape: Any, axis: int | None = 0) -> Self:
+        """Return every rank's part in another shape, one after the other along `axis`.
+
+        Collective: two metadata messages, since each rank gives its own shape. If the parts do not fit together, every
+        rank raises a ValueError.
+        """
+        comm, shape = self.native.comm, as_shape(local_shape)
+        axis = _axis(axis or 0, shape)
+        wrong = math.prod(shape) != self.local_array.size
+        comm.check(LayoutError(f"{self.local_shape} cannot become {shape}") if wrong else None)
+        if self.partition in _COPIES:
+            shapes = {tuple(other) for other in comm.allgather_metadata(list(shape))}
+            if len(shapes) > 1:
+                raise LayoutError(f"copies have one shape, not {' and '.join(map(str, sorted(shapes)))}")
+            layout = Layout.replicated(shape, comm.size, mask=self.mask)
+        else:
+            layout = Layout.from_local(shape, comm, axis, mask=self.mask)
+        return self._like(relabelled(self.native, layout), axis=axis)
+
+    def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> Any:
+        """Return this rank's part with its neighbours' cells, none at the array's ends. Collective: one exchange.
+
+        The cells may come from several ranks.
+        """
+        front, back = cells_front or 0, cells_back or 0
+        widths = [0] * (2 * self.ndim)
+        widths[2 * self.axis : 2 * self.axis + 2] = front, back
+        _, extended = extended_array(self.native, widths)
+        begin = self.native.layout.offset(self.rank)[self.axis]
+        missing = max(0, front - begin)
+        beyond = max(0, begin + self.local_shape[self.axis] + back - self.global_shape[self.axis])
+        inner = [slice(None)] * self.ndim
+        inner[self.axis] = slice(missing, extended.shape[self.axis] - beyond)
+        return extended[tuple(inner)]
+
+    def __repr__(self) -> str:
+        return (
+            f"<DistributedArray with global shape={self.global_shape}, local shape={self.local_shape}, "
+            f"dtype={self.dtype}, processes={list(range(self.size))}>"
+        )
+
+
+class StackedDistributedArray(_Array):
+    """Several arrays as one vector, nested if need be; PyLops-MPI describes the parameters and methods.
+
+    `native` is a :class:`collops.StackedArray` of the same parts, which are not copied.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=3)
+    >>> x[:] = 1.0
+    >>> both = pylops_mpi.StackedDistributedArray([x, x.copy()])
+    >>> float(both.dot(both))
+    6.0
+    """
+
+    def __init__(self, distarrays: Sequence[Any], base_comm: Any = None) -> None:
+        self.distarrays = [checked_array(part) for part in distarrays]
+        self.narrays = len(self.distarrays)
+        if not self.distarrays:
+            raise InputError("a stacked array needs at least one part")
+        if len({part.engine for part in self.distarrays}) > 1:
+            raise InputError("the parts of a stacked array must be of one engine")
+        self._base_comm = self.distarrays[0]._base_comm if base_comm is None else base_comm
+
+    @property
+    def native(self) -> native.StackedArray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The same parts as :class:`collops.StackedArray`."""
+        return native.StackedArray([part.native for part in self.distarrays])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.distarrays[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.distarrays[index][:] = value
+
+    def asarray(self) -> Any:
+        """Return all parts' elements as one vector. Collective."""
+        xp = self.native.engine.xp
+        return xp.hstack([part.asarray().ravel() for part in self.distarrays])
+
+    def _pairs(self, other: Any) -> zip[tuple[Any, Any]]:
+        """Pair every part with the part of another stacked array, or with the same number."""
+        if not isinstance(other, StackedDistributedArray):
+            return zip(self.distarrays, [other] * self.narrays, strict=True)
+        if other.narrays != self.narrays:
+            raise LayoutError(f"stacked arrays of {self.narrays} and of {other.narrays} parts cannot be combined")
+        return zip(self.distarrays, other.distarrays, strict=True)
+
+    def _each(self, function: Callable[..., Any], *other: Any) -> Self:
+        if not other:
+            return type(self)([part._each(function) for part in self.distarrays], self._base_comm)
+        return type(self)([part._each(function, value) for part, value in self._pairs(other[0])], self._base_comm)
+
+    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+        for part, value in self._pairs(other):
+            part._in_place(function, value)
+        return self
+
+    def add(self, stacked_array: Any) -> Self:
+        """Return the sum."""
+        return self + stacked_array
+
+    def iadd(self, stacked_array: Any) -> Self:
+        """Add in place."""
+        return self.__iadd__(stacked_array)
+
+    def multiply(self, stacked_array: Any) -> Self:
+        """Return the product with a stacked array, element by element, or with a number."""
+        return self * stacked_array
+
+    def dot(self, stacked_array: Any, vdot: bool = False) -> Any:
+        """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce."""
+        return self._inner(stacked_array, vdot)
+
+    def norm(self, ord: float | None = None) -> Any:
+        """Return a norm of the vector of all elements. Collective: one scalar allreduce."""
+        return self.native.norm(ord).item()
+
+    def __repr__(self) -> str:
+        parts = "".join(f"\n{part!r}" for part in self.distarrays)
+        return f"<StackedDistributedArray with {self.narrays} distributed arrays: {parts}>"
+
+
+def checked_array(x: Any) -> Any:
+    """Return `x`, or raise an UnsupportedTypeError if it is no array of PyLops-MPI's."""
+    if isinstance(x, _Array):
+        return x
+    raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {type(x).__name__}")
+
+
+def leaves(x: Any) -> list[DistributedArray]:
+    """Return the single arrays of an array, in order."""
+    return [leaf for part in x.distarrays for leaf in leaves(part)] if isinstance(x, StackedDistributedArray) else [x]
+
+
+def wrapped(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
+    """Return a native array, stacked or not, as one of PyLops-MPI's, with the communicators of `like`. No copy.
+
+    `partition` is used in a world of one, where split and replicated layouts are the same.
+    """
+    if isinstance(array, native.StackedArray):
+        return StackedDistributedArray([wrapped(part, like, partition) for part in array.arrays])
+    like, layout = leaves(like)[0], array.layout
+    split = layout.split_axes
+    if layout.ranks > 1:
+        partition = Partition.SCATTER if split else Partition.BROADCAST
+    if partition is Partition.BROADCAST and like.partition is Partition.UNSAFE_BROADCAST:
+        partition = like.partition
+    made = object.__new__(DistributedArray)
+    mask = None if layout.mask is None else list(layout.mask)
+    vars(made).update(vars(like), native=array, partition=partition, mask=mask, _sub_comm=None)
+    made.axis = split[0] if split else 0
+    return made
+
+
+def _axis(axis: int, shape: tuple[int, ...]) -> int:
+    """Return the number of an axis counted from the start."""
+    if not -len(shape) <= operator.index(axis) < len(shape):
+        raise IndexError(f"there is no axis {axis} in an array of shape {shape}")
+    return operator.index(axis) % len(shape)
+
+
+def _layout(
+    shape: tuple[int, ...], ranks: int, partition: Partition, axis: int, local_shapes: Any = None, mask: Any = None
+) -> Layout:
+    sizes = None
+    if local_shapes is not None:
+        parts = [as_shape(part) for part in local_shapes]
+
+        def fits(part: tuple[int, ...]) -> bool:
+            return len(part) == len(shape) and all(
+                n == extent or (a == axis and partition not in _COPIES)
+                for a, (n, extent) in enumerate(zip(part, shape, strict=True))
+            )
+
+        if len(parts) != ranks or not all(map(fits, parts)):
+            raise LayoutError(f"the local shapes {parts} do not make up an array of shape {shape} on {ranks} ranks")
+        sizes = [part[axis] for part in parts]
+    if partition in _COPIES:
+        return Layout.replicated(shape, ranks, mask=mask)
+    return Layout.split(shape, ranks, axis, sizes=sizes, mask=mask)

@@ -1,0 +1,239 @@
+"""PyLops-MPI's operators on process grids: products of distributed matrices, and halos; and their blocks."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from collops.array import Layout
+from collops.array.halo import HaloPlan, halo_widths
+from collops.array.layout_arguments import as_shape
+from collops.comm import Communicator
+from collops.compat.pylops_mpi._arrays import wrapped
+from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
+from collops.compat.pylops_mpi._native import Relabelled, brought, communicator, relabelled, vector_layout
+from collops.compat.pylops_mpi._operators import ranks_may_be_gone
+from collops.errors import InputError, UnsupportedTypeError
+from collops.operators import LinearOperator, MatrixMult
+from collops.operators.base import Buffers
+from collops.operators.local import store
+
+__all__ = ["MPIHalo", "MPIMatrixMult", "active_grid_comm", "block_gather", "halo_block_split", "local_block_split"]
+
+
+def _grid(shape: Any, grid: Any, ranks: int) -> Layout:
+    """Return the layout of PyLops-MPI's blocks; without a `grid` only the last axis is split."""
+    shape = as_shape(shape)
+    grid = (*(1 for _ in shape[1:]), ranks) if grid is None else as_shape(grid)
+    if len(grid) != len(shape) or math.prod(grid) != ranks:
+        raise InputError(f"a process grid {grid} of an array of shape {shape} must have {ranks} places")
+    return Layout.grid(shape, grid, sizes=[_blocks(extent, parts) for extent, parts in zip(shape, grid, strict=True)])
+
+
+def _blocks(extent: int, parts: int) -> list[int]:
+    """Return the sizes of blocks that are all as large as the first, until no element is left."""
+    size = -(-extent // parts)
+    return [max(0, min(size, extent - number * size)) for number in range(parts)]
+
+
+# Products of matrices
+
+
+def _side(ranks: int) -> int:
+    side = math.isqrt(ranks)
+    if side * side != ranks:
+        raise RuntimeError(f"a square process grid needs a square number of ranks, not {ranks}")
+    return side
+
+
+def _tiles(shape: Sequence[int], ranks: int) -> Layout:
+    return _grid((int(shape[0]), int(shape[1])), (_side(ranks), _side(ranks)), ranks)
+
+
+def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int, bool]:
+    """Choose the ranks of a square process grid for data of N rows and M columns. Collective.
+
+    Returns
+    -------
+    comm : mpi4py.MPI.Comm
+        Communicator of the ranks in the grid. Other ranks get a communicator of their own, instead of ``None`` as in
+        PyLops-MPI, and execute what follows by themselves.
+    rank, row, col : int
+        This rank's number and place in `comm`.
+    is_active : bool
+        Whether this rank is in the grid.
+    """
+    from mpi4py import MPI
+
+    rank, size = base_comm.Get_rank(), base_comm.Get_size()
+    side = math.isqrt(size)
+    active = min(N, M, side)
+    row, col = divmod(rank, side)
+    is_active = row < active and col < active
+    comm = base_comm.Split(color=0 if is_active else MPI.UNDEFINED, key=rank)
+    if active * active < size:
+        ranks_may_be_gone()
+    return (comm, comm.Get_rank(), row, col, True) if is_active else (MPI.COMM_SELF, 0, 0, 0, False)
+
+
+def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tuple[slice, slice]:
+    """Return the block of `rank` of a matrix on a square process grid."""
+    size = comm.Get_size()
+    if not 0 <= int(rank) < size:
+        raise InputError(f"there is no rank {rank} among {size}")
+    rows, columns = _tiles(global_shape, size).slices(int(rank))
+    return rows, columns
+
+
+def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
+    """Return the whole matrix whose ravelled blocks are the parts of `x`. Collective."""
+    return relabelled(x.native, _tiles(orig_shape, comm.Get_size())).gather()
+
+
+class MPIMatrixMult(MPILinearOperator):
+    """Product of a distributed matrix and one whose ravelled blocks are the parts of a vector. Collective.
+
+    `A` is this rank's block, `M` the number of columns of the model, and the number of ranks is a square;
+    :class:`collops.operators.MatrixMult` takes any number. `saveAt` and `base_comm_nccl` have no effect.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIMatrixMult(np.ones((2, 3)), 4)  # on one rank: the whole matrix
+    >>> A.shape
+    (8, 12)
+    """
+
+    def _make(self, A, M, saveAt=False, base_comm=None, kind="summa", dtype="float64", base_comm_nccl=None):
+        if kind not in ("summa", "block"):
+            raise NotImplementedError(f"kind must be 'summa' or 'block', not {kind!r}")
+        comm = communicator(base_comm)
+        side = _side(comm.size)
+        self.M = operator.index(M)
+        widths = _blocks(self.M, side)
+        whole = getattr(A, "ndim", None) == 2
+        comm.check(None if whole else UnsupportedTypeError(f"a matrix has two axes; this is a {type(A).__name__}"))
+        options = {"process_grid": (side, side), "dtype": dtype}
+        places = range(comm.size)
+        if kind == "summa":
+            tiles = comm.allgather_metadata([int(n) for n in A.shape])
+            heights = [tiles[column][1] for column in range(side)]
+            model = Layout.grid((sum(heights), self.M), (side, side), sizes=[heights, widths])
+            native = MatrixMult(A, model, kind, comm=comm, **options)
+        else:
+            # In PyLops-MPI's grid a row of ranks shares columns of the model; in the native one a column of ranks does.
+            row, column = divmod(comm.rank, side)
+            turned = comm.split(0, column * side + row)
+            places = [number % side * side + number // side for number in places]
+            model = Layout((int(A.shape[1]), self.M), comm.size, (side, side), (None, 1), [None, widths])
+            native = MatrixMult(A, model, kind, gather_range=True, comm=turned, **options)
+        self.K, self.N = model.shape[0], native.shape[0] // self.M
+        return Relabelled(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
+
+    def _matvec(self, x: Any) -> Any:
+        return _with_mask(super()._matvec(x), x)
+
+    def _rmatvec(self, x: Any) -> Any:
+        return _with_mask(super()._rmatvec(x), x)
+
+
+def _with_mask(result: Any, x: Any) -> Any:
+    """Return a result with the mask of its input."""
+    if x.mask is None:
+        return result
+    masked = wrapped(brought(result.native, vector_layout(result.native.layout, mask=x.mask)), x)
+    masked.mask = x.mask
+    return masked
+
+
+# Halos
+
+
+def halo_block_split(
+    global_shape: Sequence[int], comm: Any, grid_shape: Sequence[int] | None = None
+) -> tuple[slice, ...]:
+    """Return this rank's block of an array on a process grid, as slices whose last ones are open."""
+    ranks = communicator(comm)
+    layout = _grid(global_shape, grid_shape, ranks.size)
+    places = layout.coordinates(ranks.rank)
+    return tuple(
+        slice(s.start, None if (0 if axis is None else places[axis]) == len(sizes) - 1 else s.stop)
+        for s, axis, sizes in zip(layout.slices(ranks.rank), layout.axes, layout.sizes, strict=True)
+    )
+
+
+class MPIHalo(MPILinearOperator):
+    """Extend each rank's block by its neighbours' values. Collective.
+
+    Model and data are vectors of ravelled blocks. `halo` is one width, one per axis, or one before and one after each
+    axis in turn. As in PyLops-MPI, one width for all axes gives no halo at the ends of the array, several give zeros
+    there; and ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil.
+    :class:`collops.operators.Halo` has the true adjoint, which adds them.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> pylops_mpi.MPIHalo((4,), 1).shape[1]
+    4
+    """
+
+    def _make(self, dims, halo, proc_grid_shape=None, comm=None, dtype=np.float64):
+        self.base_comm, self.global_dims = comm, self.dims
+        ranks = communicator(comm)
+        layout = _grid(dims, proc_grid_shape, ranks.size)
+        self.proc_grid_shape = tuple(len(sizes) for sizes in layout.sizes)
+        widths = halo_widths(halo, layout.ndim)
+        self.halo = tuple(width for pair in widths for width in pair)
+        native = _Extension(layout, widths, np.ndim(halo) > 0, ranks, dtype)
+        self.local_dims = layout.local_shape(ranks.rank)
+        self.local_extent = native.extents[ranks.rank]
+        return native
+
+
+class _Extension(LinearOperator):
+    """Blocks with halos from blocks, both ravelled; its adjoint drops the halos.
+
+    `beyond` says whether halos reach beyond the ends of the array, where they are zero.
+    """
+
+    def __init__(
+        self, layout: Layout, widths: tuple[tuple[int, int], ...], beyond: bool, comm: Communicator, dtype: Any
+    ) -> None:
+        self._plan = HaloPlan(layout, widths, comm)
+        kept = [_kept(layout, rank, widths, beyond) for rank in range(comm.size)]
+        self.extents = [tuple(s.stop - s.start for s in box) for box in kept]
+        self._shape, self._extent = layout.local_shape(comm.rank), self.extents[comm.rank]
+        self._kept = kept[comm.rank]
+        self._block = tuple(
+            slice(before - s.start, before - s.start + n)
+            for n, (before, _), s in zip(self._shape, widths, self._kept, strict=True)
+        )
+        sizes = [math.prod(extent) for extent in self.extents]
+        super().__init__(vector_layout(layout), Layout.split(sum(sizes), comm.size, sizes=sizes), dtype, comm)
+        self._buffers = Buffers()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        extended = self._buffers.get("extended", self._plan.extended, x, x.dtype).local_array
+        self._plan.fill(x.local_array.reshape(self._shape), extended)
+        store(extended[self._kept], out.local_array.reshape(self._extent))
+        return out
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        store(y.local_array.reshape(self._extent)[self._block], out.local_array.reshape(self._shape))
+        return out
+
+
+def _kept(layout: Layout, rank: int, widths: tuple[tuple[int, int], ...], beyond: bool) -> tuple[slice, ...]:
+    """Return the part that `rank` has of its block with all halos."""
+    block, boxes = layout.block(rank), []
+    for n, offset, extent, (before, after) in zip(block.shape, block.offset, layout.shape, widths, strict=True):
+        first, last = (before, after) if beyond else (min(before, offset), min(after, extent - offset - n))
+        boxes.append(slice(before - first, before + n + last))
+    return tuple(boxes)

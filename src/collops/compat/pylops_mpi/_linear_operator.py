@@ -1,0 +1,395 @@
+"""PyLops-MPI's linear operators and their algebra, by native operators or a user's ``_matvec`` and ``_rmatvec``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from collops.array.layout_arguments import as_shape
+from collops.comm import Communicator
+from collops.compat.pylops_mpi._arrays import (
+    DistributedArray,
+    Partition,
+    StackedDistributedArray,
+    checked_array,
+    wrapped,
+)
+from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, between, brought, communicator, mpi_comm
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators import LinearOperator
+
+__all__ = [
+    "MPILinearOperator",
+    "MPIStackedLinearOperator",
+    "Operator",
+    "asmpilinearoperator",
+    "native_of",
+]
+
+
+def _extents(name: str, side: int, doc: str) -> Any:
+    """Return a property for the shape of model or data, which is that of a vector if none was given."""
+
+    def read(self: Operator) -> tuple[int, ...]:
+        given = getattr(self, name)
+        return (self.shape[side],) if given is None else given
+
+    return property(read, lambda self, value: setattr(self, name, as_shape(value)), doc=doc)
+
+
+class Operator:
+    """An operator on PyLops-MPI's arrays.
+
+    Most have a `native` operator, which does the work. A user's class has none: it implements ``_matvec`` and
+    ``_rmatvec``, which combinations with other operators call.
+
+    A class of this package that stands for a native operator defines ``_make`` with the signature of PyLops-MPI's
+    class. It returns the native operator, and its arguments become attributes, as they do there.
+
+    Attributes
+    ----------
+    partitions : tuple of Partition
+        Partitions of model and data, which the layouts do not tell in a world of one.
+    """
+
+    partitions: tuple[Partition, Partition] = (Partition.SCATTER, Partition.SCATTER)
+    dtype: Any = None
+    _make: Callable[..., LinearOperator | None]
+    _native: LinearOperator | None = None
+    _base_comm: Any = None
+    _shape: tuple[int, int] | None = None
+    _dims: tuple[int, ...] | None = None
+    _dimsd: tuple[int, ...] | None = None
+    _name = ""
+
+    def __init_subclass__(cls) -> None:
+        """Give a class that defines ``_make`` a constructor of the same signature."""
+        if "_make" in vars(cls):
+            cls.__init__ = _constructor(vars(cls)["_make"])
+
+    def __init__(
+        self, shape: Any = None, dims: Any = None, dimsd: Any = None, dtype: Any = None, base_comm: Any = None
+    ) -> None:
+        self.dtype, self.base_comm = dtype, base_comm
+        for name, value in {"dims": dims, "dimsd": dimsd, "shape": shape}.items():
+            if value is not None:
+                setattr(self, name, value)
+
+    @property
+    def native(self) -> LinearOperator | None:
+        """The native operator; ``None`` if a user's class takes part."""
+        self._settle(None)
+        return self._native
+
+    def _settle(self, comm: Communicator | None) -> None:
+        """Choose the ranks if that has been put off: those of `comm`, or all."""
+
+    base_comm = property(
+        lambda self: mpi_comm(self._base_comm),
+        lambda self, value: setattr(self, "_base_comm", value),
+        doc="The mpi4py communicator of the ranks.",
+    )
+    size = property(lambda self: self.base_comm.Get_size(), doc="Number of ranks.")
+    rank = property(lambda self: self.base_comm.Get_rank(), doc="Number of this rank.")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        if self._shape is None and self.native is not None:
+            self._shape = self.native.shape
+        if self._shape is None and self._dims is not None and self._dimsd is not None:
+            self._shape = (int(np.prod(self._dimsd)), int(np.prod(self._dims)))
+        if self._shape is None:
+            raise InputError(f"{type(self).__name__} has no shape: give it shape, or dims and dimsd")
+        return self._shape
+
+    @shape.setter
+    def shape(self, value: Any) -> None:
+        rows, columns = value
+        self._shape = (int(rows), int(columns))
+
+    dims = _extents("_dims", 1, "Shape of the model.")
+    dimsd = _extents("_dimsd", 0, "Shape of the data.")
+
+    # Application
+
+    def matvec(self, x: Any) -> Any:
+        """Apply the operator. Collective."""
+        return self._matvec(self._checked(x, 1))
+
+    def rmatvec(self, x: Any) -> Any:
+        """Apply the adjoint. Collective."""
+        return self._rmatvec(self._checked(x, 0))
+
+    def _checked(self, x: Any, side: int) -> Any:
+        self._settle(checked_array(x).native.comm)
+        if tuple(x.global_shape) != (self.shape[side],):
+            raise LayoutError(f"{self!r} takes {self.shape[side]} elements here, not the shape {x.global_shape}")
+        return x
+
+    def _matvec(self, x: Any) -> Any:
+        if self.native is None:
+            raise NotImplementedError(f"{type(self).__name__} has no _matvec")
+        return wrapped(self.native.forward(brought(x.native, self.native.domain)), x, self.partitions[1])
+
+    def _rmatvec(self, x: Any) -> Any:
+        if self.native is None:
+            raise NotImplementedError(f"{type(self).__name__} has no _rmatvec")
+        return wrapped(self.native.adjoint(brought(x.native, self.native.range)), x, self.partitions[0])
+
+    def _apply_by(self: Any, matvec: Callable[[Any], Any], rmatvec: Callable[[Any], Any]) -> None:
+        """Use these functions, as there is no native operator."""
+        self._matvec, self._rmatvec = matvec, rmatvec
+
+    # Algebra
+
+    def dot(self, x: Any) -> Any:
+        """Return the product with an array, an operator or a number."""
+        if isinstance(x, DistributedArray | StackedDistributedArray):
+            return self.matvec(x)
+        if isinstance(x, Operator):
+            return self._product(x)
+        if not np.isscalar(x):
+            raise InputError(f"an operator is multiplied by arrays, operators and numbers, not by {type(x).__name__}")
+        scaled = self._derived(
+            "Scaled", (self,), lambda a: a * x, lambda v: self._matvec(v) * x, lambda v: self._rmatvec(v) * np.conj(x)
+        )
+        scaled.dtype = np.result_type(scaled.dtype, x)
+        return scaled
+
+    def _product(self, other: Operator) -> Operator:
+        self._agree(other)
+        if self.shape[1] != other.shape[0]:
+            raise LayoutError(f"{self!r} and {other!r} cannot be multiplied: {self.shape[1]} is not {other.shape[0]}")
+        made = self._derived(
+            "Product",
+            (self, other),
+            lambda a, b: a @ between(b, b.domain, a.domain),
+            lambda v: self._matvec(other._matvec(v)),
+            lambda v: other._rmatvec(self._rmatvec(v)),
+        )
+        made._shape, made._dims = (self.shape[0], other.shape[1]), other._dims
+        made.partitions = (other.partitions[0], self.partitions[1])
+        return made
+
+    def _agree(self, other: Operator) -> None:
+        """Give an operator that has not chosen its ranks those of the other."""
+        for one, two in ((self, other), (other, self)):
+            if two._native is not None:
+                one._settle(two._native.comm)
+
+    def __mul__(self, x: Any) -> Any:
+        return self.dot(x)
+
+    def __matmul__(self, x: Any) -> Any:
+        if np.isscalar(x):
+            raise InputError("@ takes no numbers; use *")
+        return self.dot(x)
+
+    def __rmul__(self, x: Any) -> Any:
+        return self.dot(x) if np.isscalar(x) else NotImplemented
+
+    def __add__(self, other: Any) -> Operator:
+        if not isinstance(other, Operator):
+            return NotImplemented
+        self._agree(other)
+        if self.shape != other.shape:
+            raise LayoutError(f"{self!r} and {other!r} cannot be added: their shapes differ")
+        return self._derived(
+            "Sum",
+            (self, other),
+            lambda a, b: a + between(b, a.domain, a.range),
+            lambda v: self._matvec(v) + other._matvec(v),
+            lambda v: self._rmatvec(v) + other._rmatvec(v),
+        )
+
+    def __neg__(self) -> Operator:
+        return self.dot(-1)
+
+    def __sub__(self, other: Any) -> Operator:
+        return self + (-other)
+
+    def __pow__(self, exponent: int) -> Operator:
+        if self.shape[0] != self.shape[1]:
+            raise InputError(f"{self!r} is not square, and has no powers")
+        if not isinstance(exponent, Integral) or exponent < 0:
+            raise InputError(f"the power of an operator is an integer of at least 0, not {exponent!r}")
+        times = int(exponent)
+
+        def repeated(apply: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def power(v: Any) -> Any:
+                v = v.copy()
+                for _ in range(times):
+                    v = apply(v)
+                return v
+
+            return power
+
+        combine = (lambda a: between(a, a.domain, a.domain) ** times) if times else None
+        return self._derived("Power", (self,), combine, repeated(self._matvec), repeated(self._rmatvec))
+
+    def adjoint(self) -> Operator:
+        """Return the adjoint."""
+        made = self._derived("Adjoint", (self,), lambda a: a.H, self._rmatvec, self._matvec)
+        made._shape, made._dims, made._dimsd = (self.shape[1], self.shape[0]), self._dimsd, self._dims
+        made.partitions = (self.partitions[1], self.partitions[0])
+        return made
+
+    H = property(adjoint)
+
+    def transpose(self) -> Operator:
+        """Return the transpose, without conjugation."""
+        return self.conj().adjoint()
+
+    T = property(transpose)
+
+    def conj(self) -> Operator:
+        """Return the operator with conjugated coefficients."""
+        return self._derived(
+            "Conj",
+            (self,),
+            lambda a: a.conj(),
+            lambda v: self._matvec(v.conj()).conj(),
+            lambda v: self._rmatvec(v.conj()).conj(),
+        )
+
+    def _derived(
+        self,
+        name: str,
+        parts: tuple[Operator, ...],
+        combine: Callable[..., LinearOperator] | None,
+        matvec: Callable[[Any], Any],
+        rmatvec: Callable[[Any], Any],
+    ) -> Operator:
+        """Return an operator made of `parts`: by `combine` of native ones, or by functions where one has none."""
+        stacked = any(isinstance(part, MPIStackedLinearOperator) for part in parts)
+        made = MPIStackedLinearOperator() if stacked else MPILinearOperator()
+        natives = [part.native for part in parts]
+        if combine is not None and None not in natives:
+            made._native = combine(*natives)
+        else:
+            made._apply_by(matvec, rmatvec)
+        made._name, made.partitions, made._base_comm = name, self.partitions, self._base_comm
+        made._shape, made._dims, made._dimsd = self.shape, self._dims, self._dimsd
+        made.dtype = np.result_type(*map(_dtype, parts))
+        return made
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        return f"<{rows}x{columns} {self._name or type(self).__name__} with dtype={self.dtype}>"
+
+
+def _constructor(make: Callable[..., LinearOperator | None]) -> Any:
+    """Return the constructor of a class from its ``_make``."""
+    signature = inspect.signature(make)
+
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        given = signature.bind(self, *arguments, **named)
+        given.apply_defaults()
+        for name, value in list(given.arguments.items())[1:]:
+            if name not in ("A", "G", "conj"):  # large, and kept by the native operator as needed; a method
+                setattr(self, name, value)
+        native = make(*given.args, **given.kwargs)
+        if native is None:
+            return
+        # PyLops-MPI's vectors are ravelled arrays.
+        self._dims = getattr(native.domain, "shape", None) if self._dims is None else self._dims
+        self._dimsd = getattr(native.range, "shape", None) if self._dimsd is None else self._dimsd
+        self._native = native.flat
+        self.dtype = np.dtype(native.dtype if self.dtype is None else self.dtype)
+
+    __init__.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    return __init__
+
+
+def _dtype(op: Operator) -> np.dtype:
+    return np.dtype(np.float64 if op.dtype is None else op.dtype)
+
+
+class MPILinearOperator(Operator):
+    """A linear operator on distributed arrays; PyLops-MPI describes the parameters.
+
+    Each rank applies `Op`, a local operator that is equal on all ranks, to its copy of a vector. Derived classes
+    implement ``_matvec(x)`` and ``_rmatvec(x)``. `native` is the same operator as
+    :class:`collops.operators.LinearOperator`, or ``None`` if it is a user's class.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
+    >>> isinstance(A, pylops_mpi.MPILinearOperator), isinstance(A.H @ A, pylops_mpi.MPILinearOperator)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        Op: Any = None,
+        shape: Any = None,
+        dims: Any = None,
+        dimsd: Any = None,
+        dtype: Any = None,
+        base_comm: Any = None,
+    ) -> None:
+        self.Op = Op
+        if Op is not None:
+            self._native = OnCopies(Op, communicator(base_comm))
+            self.partitions = (Partition.BROADCAST, Partition.BROADCAST)
+            shape = Op.shape if shape is None else shape
+            dims = getattr(Op, "dims", None) if dims is None else dims
+            dimsd = getattr(Op, "dimsd", None) if dimsd is None else dimsd
+            dtype = Op.dtype if dtype is None else dtype
+        super().__init__(shape, dims, dimsd, dtype, base_comm)
+
+
+class MPIStackedLinearOperator(Operator):
+    """A linear operator whose model or data are stacked arrays; PyLops-MPI describes the parameters.
+
+    Derived classes implement ``_matvec(x)`` and ``_rmatvec(x)``.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> L = pylops_mpi.MPILaplacian((4, 3))
+    >>> isinstance(pylops_mpi.MPIStackedVStack([L, L]), pylops_mpi.MPIStackedLinearOperator)
+    True
+    """
+
+
+def asmpilinearoperator(Op: Any) -> MPILinearOperator:
+    """Return a local operator, equal on all ranks, as a distributed one on copies.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.asmpilinearoperator(pylops.Identity(3))
+    >>> x = pylops_mpi.DistributedArray(global_shape=3, partition=pylops_mpi.Partition.BROADCAST)
+    >>> x[:] = 1.0
+    >>> (A @ x).local_array
+    array([1., 1., 1.])
+    """
+    return Op if isinstance(Op, MPILinearOperator) else MPILinearOperator(Op)
+
+
+def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
+    """Return the native operator of `op`, or for a user's class one from arrays such as `model` to such as `data`."""
+    if not isinstance(op, Operator):
+        kind = type(op).__name__
+        raise UnsupportedTypeError(f"expected an MPILinearOperator or an MPIStackedLinearOperator, not {kind}")
+    x, y = checked_array(model).native, checked_array(data).native
+    op._settle(x.comm)
+    if op.native is not None:
+        return op.native
+    return FromFunctions(
+        lambda v: op._matvec(wrapped(v, model, op.partitions[0])).native,
+        lambda v: op._rmatvec(wrapped(v, data, op.partitions[1])).native,
+        x.layout,
+        y.layout,
+        _dtype(op),
+        x.comm,
+    )

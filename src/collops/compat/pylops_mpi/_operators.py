@@ -1,0 +1,449 @@
+"""PyLops-MPI's operators: the signature of each, and the native operator that its arguments stand for.
+
+A class is one entry: its ``_make`` has the signature of PyLops-MPI's class and returns the native operator, whose
+docstring describes the parameters. ``base_comm`` is an mpi4py communicator, the world by default.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+
+from collops.array import Layout
+from collops.comm import Communicator
+from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray
+from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, Operator
+from collops.compat.pylops_mpi._native import Relabelled, between, communicator, vector_layout
+from collops.errors import InputError, LayoutError
+from collops.operators import (
+    FFTND,
+    MDC,
+    BlockDiag,
+    FirstDerivative,
+    Fredholm1,
+    Gradient,
+    HStack,
+    Laplacian,
+    LinearOperator,
+    NonStationaryConvolve1D,
+    SecondDerivative,
+    StackedBlockDiag,
+    StackedVStack,
+    VStack,
+)
+from collops.operators.base import Buffers
+
+__all__ = [
+    "MPIFFT2D",
+    "MPIFFTND",
+    "MPIMDC",
+    "MPIBlockDiag",
+    "MPIFirstDerivative",
+    "MPIFredholm1",
+    "MPIGradient",
+    "MPIHStack",
+    "MPILaplacian",
+    "MPINonStationaryConvolve1D",
+    "MPISecondDerivative",
+    "MPIStackedBlockDiag",
+    "MPIStackedVStack",
+    "MPIVStack",
+    "ranks_may_be_gone",
+]
+
+_BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
+
+# Derivatives
+
+
+class MPIFirstDerivative(MPILinearOperator):
+    """First derivative along axis 0, see :class:`collops.operators.FirstDerivative`. Collective.
+
+    Model and data are vectors of ravelled arrays.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=5)
+    >>> x[:] = 1.0
+    >>> (pylops_mpi.MPIFirstDerivative((5,)) @ x).asarray()
+    array([0., 0., 0., 0., 0.])
+    """
+
+    def _make(self, dims, sampling=1.0, kind="centered", edge=False, order=3, base_comm=None, dtype=np.float64):
+        options = {"comm": communicator(base_comm), "dtype": dtype}
+        return FirstDerivative(self.dims, 0, sampling, kind, edge, order, **options)
+
+
+class MPISecondDerivative(MPILinearOperator):
+    """Second derivative along axis 0, see :class:`collops.operators.SecondDerivative`. Collective.
+
+    Model and data are vectors of ravelled arrays.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> pylops_mpi.MPISecondDerivative((4, 3)).shape
+    (12, 12)
+    """
+
+    def _make(self, dims, sampling=1.0, kind="centered", edge=False, base_comm=None, dtype=np.float64):
+        return SecondDerivative(self.dims, 0, sampling, kind, edge, comm=communicator(base_comm), dtype=dtype)
+
+
+class MPILaplacian(MPILinearOperator):
+    """Weighted sum of second derivatives, see :class:`collops.operators.Laplacian`. Collective.
+
+    Model and data are vectors of ravelled arrays that are split along axis 0.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> pylops_mpi.MPILaplacian((4, 3)).shape
+    (12, 12)
+    """
+
+    def _make(
+        self,
+        dims,
+        axes=(-2, -1),
+        weights=(1, 1),
+        sampling=(1, 1),
+        edge=False,
+        kind="centered",
+        base_comm=None,
+        dtype=np.float64,
+    ):
+        options = {"comm": communicator(base_comm), "dtype": dtype}
+        return Laplacian(self.dims, axes, weights, sampling, edge, kind, **options)
+
+
+class MPIGradient(MPIStackedLinearOperator):
+    """First derivatives along all axes, stacked, see :class:`collops.operators.Gradient`. Collective.
+
+    The model is a vector of a ravelled array that is split along axis 0, the data are a stack of such vectors.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> G = pylops_mpi.MPIGradient((4, 3))
+    >>> G.shape
+    (24, 12)
+    """
+
+    def _make(self, dims, sampling=1, edge=False, kind="centered", base_comm=None, dtype="float64"):
+        return Gradient(self.dims, sampling, edge, kind, comm=communicator(base_comm), dtype=dtype)
+
+
+# Stacks of local operators
+
+_gone: set[str] = set()
+
+
+def ranks_may_be_gone() -> None:
+    """Note that a program has left ranks out of a process grid: they may not take part in later collective calls."""
+    _gone.add("grid")
+
+
+class _LocalStack(MPILinearOperator):
+    """A stack of local operators, to which each rank contributes its own. Collective.
+
+    Where a process grid has left ranks out, and no communicator is given, the ranks are those of the first operator or
+    array that the stack is combined with. PyLops-MPI waits for all ranks of the world instead, without end.
+    """
+
+    _make_stack: Callable[[Any, Communicator], LinearOperator]
+
+    def _stack(self, kind: Callable[..., LinearOperator], ops: Any, base_comm: Any) -> None:
+        self.ops, self._make_stack = list(ops), kind
+        if base_comm is not None or not _gone:
+            self._settle(communicator(base_comm))
+
+    def _settle(self, comm: Communicator | None) -> None:
+        if self._native is not None:
+            return
+        native = self._make_stack(self.ops, communicator(None) if comm is None else comm)
+        if self.dtype is not None:
+            native.dtype = np.result_type(native.dtype, self.dtype)
+        self._native, self.dtype = native, native.dtype
+
+
+class MPIBlockDiag(_LocalStack):
+    """Each rank's local operators along the diagonal, see :class:`collops.BlockDiag`. Collective.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
+    >>> x = pylops_mpi.DistributedArray(global_shape=A.shape[1])
+    >>> x[:] = 1.0
+    >>> (A @ x).local_array
+    array([1., 2.])
+    """
+
+    def _make(self, ops, base_comm=None, mask=None, dtype=None):
+        self._stack(partial(BlockDiag, mask=mask), ops, base_comm)
+
+
+class MPIVStack(_LocalStack):
+    """Each rank's local operators on top of each other, see :class:`collops.VStack`. Collective.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIVStack([pylops.Identity(2)])
+    >>> x = pylops_mpi.DistributedArray(global_shape=2, partition=pylops_mpi.Partition.BROADCAST)
+    >>> x[:] = 1.0
+    >>> (A @ x).local_array
+    array([1., 1.])
+    """
+
+    partitions = (_BROADCAST, _SCATTER)
+
+    def _make(self, ops, base_comm=None, dtype=None):
+        self._stack(VStack, ops, base_comm)
+
+
+class MPIHStack(_LocalStack):
+    """Each rank's local operators next to each other, see :class:`collops.HStack`. Collective.
+
+    Examples
+    --------
+    >>> import pylops
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> A = pylops_mpi.MPIHStack([pylops.Identity(2)])
+    >>> x = pylops_mpi.DistributedArray(global_shape=A.shape[1])
+    >>> x[:] = 1.0
+    >>> (A @ x).partition.name
+    'BROADCAST'
+    """
+
+    partitions = (_SCATTER, _BROADCAST)
+
+    def _make(self, ops, base_comm=None, dtype=None):
+        self._stack(HStack, ops, base_comm)
+
+
+# Stacks of distributed operators
+
+
+def _natives(ops: list[Operator]) -> list[LinearOperator] | None:
+    """Return the native operators, or ``None`` if a user's class has none."""
+    natives = [native for op in ops if (native := op.native) is not None]
+    return natives if len(natives) == len(ops) else None
+
+
+class MPIStackedBlockDiag(MPIStackedLinearOperator):
+    """Distributed operators along the diagonal, see :class:`collops.StackedBlockDiag`.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> L = pylops_mpi.MPILaplacian((4, 3))
+    >>> pylops_mpi.MPIStackedBlockDiag([L, L]).shape
+    (24, 24)
+    """
+
+    def _make(self, ops, base_comm=None, dtype=None):
+        self.ops = list(ops)
+        self.shape = tuple(sum(op.shape[side] for op in self.ops) for side in (0, 1))
+        self.dtype = np.result_type(*(op.dtype for op in self.ops)) if dtype is None else dtype
+        if natives := _natives(self.ops):
+            return StackedBlockDiag(natives)
+        self._apply_by(
+            lambda x: StackedDistributedArray(_each(self.ops, "matvec", x.distarrays)),
+            lambda y: StackedDistributedArray(_each(self.ops, "rmatvec", y.distarrays)),
+        )
+
+
+class MPIStackedVStack(MPIStackedLinearOperator):
+    """Distributed operators on top of each other, see :class:`collops.StackedVStack`.
+
+    The model is held in the layout of the first one.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> L = pylops_mpi.MPILaplacian((4, 3))
+    >>> pylops_mpi.MPIStackedVStack([L, 0.1 * L]).shape
+    (24, 12)
+    """
+
+    def _make(self, ops, base_comm=None, dtype=None):
+        self.ops = list(ops)
+        if len({op.shape[1] for op in self.ops}) > 1:
+            raise LayoutError(f"operators with different numbers of columns cannot be stacked: {self.ops}")
+        self.shape = (sum(op.shape[0] for op in self.ops), self.ops[0].shape[1])
+        self.partitions = (self.ops[0].partitions[0], _SCATTER)
+        self.dtype = np.result_type(*(op.dtype for op in self.ops)) if dtype is None else dtype
+        if natives := _natives(self.ops):
+            return StackedVStack([between(op, natives[0].domain, op.range) for op in natives])
+        self._apply_by(
+            lambda x: StackedDistributedArray(_each(self.ops, "matvec", [x] * len(self.ops))),
+            lambda y: reduce(operator.add, _each(self.ops, "rmatvec", y.distarrays)),
+        )
+
+
+def _each(ops: list[Operator], method: str, parts: Any) -> list[Any]:
+    """Return each operator's product with its part."""
+    return [getattr(op, method)(part) for op, part in zip(ops, parts, strict=True)]
+
+
+# Signal processing
+
+
+class MPIFFTND(MPILinearOperator):
+    """N-dimensional Fourier transform, see :class:`collops.operators.FFTND`. Collective.
+
+    Model and data are vectors of ravelled arrays that are split along axis 0. `norm` is ``"none"`` or ``"1/n"`` and
+    scales forward and adjoint alike; ``op / y`` applies the inverse.
+    """
+
+    norm: str
+    nffts: Any
+    fs: Any
+
+    def _make(
+        self,
+        dims,
+        axes=(0, 1, 2),
+        sampling=1.0,
+        norm="none",
+        real=False,
+        ifftshift_before=False,
+        fftshift_after=False,
+        dtype="complex128",
+        base_comm=None,
+    ):
+        if norm not in ("none", "1/n"):
+            raise InputError(f"norm must be 'none' or '1/n', not {norm!r}")
+        shifts = {"ifftshift_before": ifftshift_before, "fftshift_after": fftshift_after}
+        options = {"dtype": dtype, "comm": communicator(base_comm), "range_layout": "domain"}
+        native = FFTND(self.dims, axes, sampling=sampling, norm=norm, real=real, **shifts, **options)
+        for name in ("axes", "nffts", "sampling", "fs", "rdtype", "cdtype", "clinear"):
+            setattr(self, name, getattr(native, name))
+        self.dtype = native.cdtype
+        return native
+
+    def __truediv__(self, y: Any) -> Any:
+        """Apply the inverse. Collective."""
+        samples = float(np.prod(self.nffts))
+        return self.rmatvec(y) * (1 / samples if self.norm == "none" else samples)
+
+
+class MPIFFT2D(MPIFFTND):
+    """Fourier transform along two axes, see :class:`MPIFFTND`. Collective."""
+
+    def _make(
+        self,
+        dims,
+        axes=(0, 1),
+        sampling=1.0,
+        norm="none",
+        real=False,
+        ifftshift_before=False,
+        fftshift_after=False,
+        dtype="complex128",
+        base_comm=None,
+    ):
+        if len(self.dims) < 2 or len(axes) != 2:
+            raise InputError(f"a transform along two axes of two at least, not along {axes} of {dims}")
+        native = super()._make(dims, axes, sampling, norm, real, ifftshift_before, fftshift_after, dtype, base_comm)
+        self.f1, self.f2 = self.fs
+        return native
+
+
+class MPIFredholm1(MPILinearOperator):
+    """A matrix product for every slice, the slices being split over the ranks. Collective.
+
+    Model and data are replicated; with :class:`collops.operators.Fredholm1` they can be split, which sends nothing.
+    """
+
+    partitions = (_BROADCAST, _BROADCAST)
+
+    def _make(self, G, nz=1, saveGt=False, usematmul=True, base_comm=None, dtype="float64"):
+        self.G = G
+        options = {"model": "replicated", "data": "replicated", "comm": communicator(base_comm)}
+        return Fredholm1(G, nz, saveGt, usematmul, **options)
+
+
+class MPINonStationaryConvolve1D(MPILinearOperator):
+    """Convolution with filters that vary along `axis`, which is split. Collective.
+
+    Model and data are vectors of ravelled blocks; :class:`collops.operators.NonStationaryConvolve1D` describes the
+    parameters, and takes arrays that are split along any axes.
+    """
+
+    def _make(self, dims, hs, ih, axis=-1, base_comm=None, dtype="float64"):
+        comm, self.dimsd = communicator(base_comm), self.dims
+        layout = Layout.split(self.dims, comm.size, axis)
+        flat = vector_layout(layout)
+        return Relabelled(NonStationaryConvolve1D(layout, hs, ih, axis, comm=comm, dtype=dtype), flat, flat)
+
+
+# Wave-equation processing
+
+
+class MPIMDC(MPILinearOperator):
+    """Multi-dimensional convolution with a kernel whose frequencies are split over the ranks. Collective.
+
+    Model and data are replicated vectors of complex numbers with an imaginary part of zero. With
+    :class:`collops.operators.MDC`, which describes the parameters, they are real and can be split. `fftengine` has no
+    effect.
+    """
+
+    partitions = (_BROADCAST, _BROADCAST)
+
+    def _make(
+        self,
+        G,
+        nt,
+        nv,
+        nfreq,
+        dt=1.0,
+        dr=1.0,
+        twosided=True,
+        fftengine="numpy",
+        saveGt=True,
+        conj=False,
+        usematmul=False,
+        prescaled=False,
+        base_comm=None,
+    ):
+        options = {"usematmul": usematmul, "comm": communicator(base_comm)}
+        native = MDC(G, nt, nv, nfreq, dt, dr, twosided, saveGt, conj, prescaled, **options)
+        self.dims, self.dimsd = native.dims, native.dimsd
+        return _OfRealPart(native.flat)
+
+
+class _OfRealPart(LinearOperator):
+    """A real operator on the real parts of complex arrays; the imaginary parts of its results are zero."""
+
+    clinear = False
+
+    def __init__(self, operator: LinearOperator) -> None:
+        super().__init__(operator.domain, operator.range, np.result_type(operator.dtype, np.complex64), operator.comm)
+        self.operator = operator
+        self.capturable = operator.capturable
+        self._buffers = Buffers()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._applied(self.operator._forward, x, self._new(self.range, x) if out is None else out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._applied(self.operator._adjoint, y, self._new(self.domain, y) if out is None else out)
+
+    def _applied(self, apply: Any, given: Any, out: Any) -> Any:
+        dtype = given.local_array.real.dtype
+        real = self._buffers.get(("real", given.layout), given.layout, given, dtype)
+        real.local_array[...] = given.local_array.real
+        result = apply(real, self._buffers.get(("result", out.layout), out.layout, out, dtype))
+        out.local_array[...] = result.local_array
+        return out

@@ -1,0 +1,345 @@
+"""PyLops-MPI's proximal operators and methods, by the native ones or by operators of PyProximal and of users."""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from collops.compat.pylops_mpi._arrays import checked_array, wrapped
+from collops.compat.pylops_mpi._linear_operator import native_of
+from collops.compat.pylops_mpi._native import between, brought
+from collops.compat.pylops_mpi._solvers import native_callback
+from collops.errors import InputError, UnsupportedTypeError
+from collops.solvers import proximal
+
+__all__ = ["ADMML2", "MPIL2", "MPIL21", "MPIProxOperator", "PrimalDual", "ProximalGradient"]
+
+
+class _LocalProx:
+    """A local proximal operator that remembers whether its last value was a truth value."""
+
+    def __init__(self, local: Any) -> None:
+        self._local = local
+        self.indicator = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def __call__(self, x: Any) -> Any:
+        value = self._local(x)
+        self.indicator = isinstance(value, bool | np.bool_)
+        return value
+
+
+class MPIProxOperator:
+    """A proximal operator of distributed arrays, see :class:`collops.solvers.proximal.LiftedProximal`.
+
+    `prox` is one of PyProximal's operators, equal on all ranks, that acts on each element by itself. Derived classes
+    implement ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and perhaps ``grad(x)``. `native` is the native
+    proximal operator, or ``None`` for a user's class.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> import pyproximal
+    >>> prox = pylops_mpi.MPIProxOperator(pyproximal.L1())
+    >>> x = pylops_mpi.DistributedArray(global_shape=3)
+    >>> x[:] = 3.0
+    >>> prox.prox(x, 1.0).asarray()
+    array([2., 2., 2.])
+    """
+
+    native: proximal.ProxOperator | None = None
+    layout: Any = None  # the layout of the function's own arrays, if it has any
+    _local: _LocalProx | None = None
+
+    def __init__(self, prox: Any = None) -> None:
+        self.proxop = prox
+        if prox is not None:
+            if not callable(getattr(prox, "prox", None)):
+                raise UnsupportedTypeError(f"expected a proximal operator of PyProximal, not {type(prox).__name__}")
+            self._local = _LocalProx(prox)
+            self.native = proximal.LiftedProximal(self._local)
+
+    @property
+    def hasgrad(self) -> bool:
+        """Whether the function has a gradient."""
+        return self.native is not None and self.native.has_gradient
+
+    def __call__(self, x: Any) -> Any:
+        """Return the value, a truth value for an indicator function. Collective: one scalar allreduce."""
+        value = self._get().__call__(self._given(x)).item()
+        if self._local is None:
+            return value
+        for leaf in x.native.leaves:
+            if not leaf.local_array.size:  # this rank has not called the local operator yet
+                self._local(leaf.local_array.reshape(-1))
+        return value == 0 if self._local.indicator else value
+
+    def prox(self, x: Any, tau: float) -> Any:
+        """Return the proximal point. `tau` is positive."""
+        return wrapped(self._get().prox(self._given(x), tau), x)
+
+    def proxdual(self, x: Any, tau: float) -> Any:
+        """Return the proximal point of the convex conjugate. See :meth:`prox`."""
+        return wrapped(self._get().proxdual(self._given(x), tau), x)
+
+    def grad(self, x: Any) -> Any:
+        """Return the gradient."""
+        return wrapped(self._get().grad(self._given(x)), x)
+
+    def postcomposition(self, sigma: float) -> MPIProxOperator:
+        """Return the function times `sigma`."""
+        return self._composed(native_prox(self).postcomposition(sigma))
+
+    def precomposition(self, a: float, b: Any = 0.0) -> MPIProxOperator:
+        """Return the function of ``a * x + b``."""
+        return self._composed(native_prox(self).precomposition(a, getattr(b, "native", b)))
+
+    def __mul__(self, sigma: Any) -> Any:
+        return self.postcomposition(float(sigma)) if isinstance(sigma, Real) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def _composed(self, native: proximal.ProxOperator) -> MPIProxOperator:
+        made = MPIProxOperator()
+        made.native, made.layout = native, self.layout
+        return made
+
+    def _get(self) -> proximal.ProxOperator:
+        if self.native is None:
+            raise NotImplementedError(f"{type(self).__name__} implements no such method")
+        return self.native
+
+    def _given(self, x: Any) -> Any:
+        array = checked_array(x).native
+        return array if self.layout is None else brought(array, self.layout)
+
+
+class MPIL2(MPIProxOperator):
+    """The squared L2 norm of a misfit, see :class:`collops.solvers.proximal.L2`.
+
+    With an operator, `x0` is where the first search for a proximal point starts. `solver` is ``"cg"`` or ``"cgls"``,
+    whose iterates are the same; `kwargs_solver` has no effect, since every search takes `niter` iterations and shows
+    nothing.
+    """
+
+    def __init__(
+        self,
+        Op=None,
+        b=None,
+        q=None,
+        sigma=1.0,
+        alpha=1.0,
+        qgrad=True,
+        niter: Any = 10,
+        x0=None,
+        warm=True,
+        solver="cgls",
+        kwargs_solver=None,
+    ) -> None:
+        super().__init__()
+        if solver not in ("cg", "cgls", None):
+            raise InputError(f"solver must be 'cg' or 'cgls', not {solver!r}")
+        self.Op, self.b, self.q, self.sigma, self.alpha = Op, b, q, sigma, alpha
+        native, given = None, [None if a is None else checked_array(a).native for a in (b, q, x0)]
+        if Op is not None:
+            if x0 is None:
+                raise InputError("with an operator, the norm needs x0")
+            native = native_of(Op, x0, x0 if b is None else b)
+            self.layout = native.domain
+            sides = [native.range, native.domain, native.domain]
+            given = [None if a is None else brought(a, side) for a, side in zip(given, sides, strict=True)]
+        self.native = proximal.L2(native, given[0], given[1], sigma, alpha, qgrad, niter, given[2], warm)
+
+
+class MPIL21(MPIProxOperator):
+    """The sum of the lengths of short vectors, see :class:`collops.solvers.proximal.L21`.
+
+    `ndim` is their number of components, which are the parts of a stacked array.
+    """
+
+    def __init__(self, ndim: int, sigma: float = 1.0) -> None:
+        super().__init__()
+        self.ndim, self.sigma = ndim, sigma
+        self.native = proximal.L21(ndim, sigma)
+
+    def sum_squared(self, x: Any) -> Any:
+        """Return the lengths, despite the name."""
+        squares = reduce(operator.add, [abs(part.native) ** 2 for part in x.distarrays])
+        return wrapped(np.sqrt(squares), x)
+
+
+class _UserProx(proximal.ProxOperator):
+    """A user's proximal operator as a native one, which calls it with arrays such as `like`."""
+
+    capturable = False
+
+    def __init__(self, operator: MPIProxOperator, like: Any) -> None:
+        self._operator, self._array = operator, like
+        self.has_gradient = self._has("grad")
+
+    def _has(self, method: str) -> bool:
+        return getattr(type(self._operator), method) is not getattr(MPIProxOperator, method)
+
+    def _called(self, method: str, x: Any, out: Any, *arguments: Any) -> Any:
+        result = getattr(self._operator, method)(wrapped(x, self._array), *arguments).native
+        if out is None:
+            return result
+        for target, part in zip(out.leaves, result.leaves, strict=True):
+            target.local_array[...] = part.local_array
+        return out
+
+    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+        return self._called("prox", x, out, tau) if self._has("prox") else super()._prox(x, tau, out)
+
+    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+        return self._called("proxdual", x, out, tau) if self._has("proxdual") else super()._proxdual(x, tau, out)
+
+    def _grad(self, x: Any, out: Any) -> Any:
+        return self._called("grad", x, out)
+
+    def _value(self, x: Any) -> Any:
+        return x.engine.xp.asarray(self._operator(wrapped(x, self._array)))
+
+
+def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
+    """Return the native proximal operator, or for a user's class one that calls it with arrays such as `like`."""
+    prox = prox if isinstance(prox, MPIProxOperator) else MPIProxOperator(prox)
+    return _UserProx(prox, like) if prox.native is None else prox.native
+
+
+# Methods
+
+
+def _seen(array: Any, like: Any) -> Any:
+    return wrapped(brought(array, like.native.layout), like)
+
+
+def ProximalGradient(
+    proxf,
+    proxg,
+    x0,
+    epsg=1.0,
+    tau=None,
+    eta=1.0,
+    niter=10,
+    niterback=100,
+    acceleration: Any = None,
+    tol=None,
+    callback=None,
+    show=False,
+) -> Any:
+    """Minimise f + epsg * g by proximal gradient steps, see :func:`collops.solvers.proximal.proximal_gradient`.
+
+    Collective. Without `tau` the step size is searched for. `callback` gets the model after each iteration; `show`
+    shows a progress bar, if standard error is a terminal.
+    """
+    layout, start = getattr(proxf, "layout", None), checked_array(x0).native
+    result = proximal.proximal_gradient(
+        native_prox(proxf, x0),
+        native_prox(proxg, x0),
+        start if layout is None else brought(start, layout),
+        epsg=epsg,
+        tau=tau,
+        eta=eta,
+        niter=niter,
+        niterback=niterback,
+        acceleration=acceleration,
+        tol=tol,
+        callback=native_callback(callback, x0),
+        progress=None if show else False,
+    )
+    return _seen(result.x, x0)
+
+
+def ADMML2(
+    proxg,
+    Op,
+    b,
+    A,
+    x0,
+    tau,
+    niter=10,
+    z0=None,
+    gfirst=False,
+    callback=None,
+    show=False,
+    kwargs_solver=None,
+) -> tuple[Any, Any]:
+    """Minimise 1/2 |Op x - b|^2 + g(A x) by ADMM, see :func:`collops.solvers.proximal.admm_l2`; return x and z.
+
+    Collective. `z0` is ``A @ x0`` by default. The ``niter`` of `kwargs_solver` is the number of iterations of CGLS in
+    each iteration; its other entries have no effect. For `callback` and `show` see :func:`ProximalGradient`.
+    """
+    if x0 is None:
+        raise InputError("ADMML2 needs x0")
+    image = A @ x0 if z0 is None else z0
+    misfit, penalty = native_of(Op, x0, b), native_of(A, x0, image)
+    penalty = between(penalty, misfit.domain, penalty.range)
+    result = proximal.admm_l2(
+        native_prox(proxg, image),
+        misfit,
+        brought(b.native, misfit.range),
+        penalty,
+        brought(x0.native, misfit.domain),
+        tau,
+        z0=None if z0 is None else brought(z0.native, penalty.range),
+        niter=niter,
+        gfirst=gfirst,
+        inner=(kwargs_solver or {}).get("niter", 10),
+        callback=native_callback(callback, x0),
+        progress=None if show else False,
+    )
+    return _seen(result.x, x0), wrapped(result.details["z"], image)
+
+
+def PrimalDual(
+    proxf,
+    proxg,
+    A,
+    x0,
+    y0,
+    tau,
+    mu,
+    z=None,
+    theta=1.0,
+    niter=10,
+    gfirst=True,
+    callback: Any = None,
+    callbacky=False,
+    returny=False,
+    show=False,
+) -> Any:
+    """Minimise g(A x) + f(x) + z^T x by the primal-dual method, see :func:`collops.solvers.proximal.primal_dual`.
+
+    Collective. `callbacky` and `returny` add the dual variable to the arguments of `callback` and to the result, which
+    are the model otherwise. For `callback` and `show` see :func:`ProximalGradient`.
+    """
+    native = native_of(A, x0, y0)
+
+    def call(_: int, view: Any) -> None:
+        dual = (_seen(view.state.y, y0),) if callbacky else ()
+        callback(_seen(view.x, x0), *dual)
+
+    result = proximal.primal_dual(
+        native_prox(proxf, x0),
+        native_prox(proxg, y0),
+        native,
+        brought(x0.native, native.domain),
+        tau,
+        mu,
+        y0=brought(y0.native, native.range),
+        z=None if z is None else brought(checked_array(z).native, native.domain),
+        theta=theta,
+        niter=niter,
+        gfirst=gfirst,
+        callback=None if callback is None else call,
+        progress=None if show else False,
+    )
+    x = _seen(result.x, x0)
+    return (x, _seen(result.details["y"], y0)) if returny else x

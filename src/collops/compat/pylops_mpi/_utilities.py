@@ -1,0 +1,269 @@
+"""PyLops-MPI's utilities: dot test, timing, shapes of arrays, shifts of spectra, optional packages and plots."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import collops
+from collops import profile
+from collops.array import Layout
+from collops.compat.pylops_mpi._arrays import Partition, wrapped
+from collops.compat.pylops_mpi._native import brought
+from collops.errors import InputError, TransportError
+
+__all__ = [
+    "benchmark",
+    "cuda_aware_mpi_enabled",
+    "dottest",
+    "fftshift_nd",
+    "ifftshift_nd",
+    "initialize_nccl_comm",
+    "mark",
+    "mpi4py_fft",
+    "mpi4py_fft_import",
+    "nccl_enabled",
+    "nccl_import",
+    "plot_distributed_array",
+    "plot_local_arrays",
+    "reshaped",
+]
+
+
+def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, verb=False) -> bool:
+    r"""Check that :math:`\langle A u, v\rangle = \langle u, A^H v\rangle` for the given vectors. Collective.
+
+    `nr` and `nc` are the numbers of rows and columns that `Op` shall have; `verb` prints both inner products.
+    :meth:`collops.operators.LinearOperator.dottest` chooses the vectors itself.
+
+    Raises
+    ------
+    AssertionError
+        If the shape is wrong, or if `raiseerror` and the test fails.
+    """
+    if (Op.shape[0] if nr is None else nr, Op.shape[1] if nc is None else nc) != Op.shape:
+        raise AssertionError(f"{Op!r} has the shape {Op.shape}, not {(nr, nc)}")
+    left = (Op @ u).dot(v, vdot=True)
+    right = u.dot(Op.H @ v, vdot=True)
+    passed = bool(np.isclose(left, right, rtol, atol))
+    text = f"Dot test {'passed' if passed else 'failed'}, v^H(Opu)={left} - u^H(Op^Hv)={right}"
+    if verb:
+        sys.stdout.write(text + "\n")
+    if not passed and raiseerror:
+        raise AssertionError(text)
+    return passed
+
+
+# Timing
+
+# For each call of a timed function that has not returned, the innermost last: lines of its report, and its last mark.
+_calls: list[tuple[list[str], list[tuple[str, float]]]] = []
+
+
+def mark(label: str) -> None:
+    """Name this moment within the innermost timed function; the time since the last mark is reported."""
+    if _calls:
+        (lines, marks), now = _calls[-1], _now()
+        lines += [f"{before}-->{label}: {now - begin:.6f} s" for before, begin in marks]
+        marks[:] = [(label, now)]
+
+
+def benchmark(
+    func: Callable[..., Any] | None = None, description: str | None = "", logger: logging.Logger | None = None
+) -> Any:
+    """Time every call of a function, unless the environment's ``BENCH_PYLOPS_MPI`` is 0.
+
+    Rank 0 reports to `logger`, or to standard output. A call is also a mark of :mod:`collops.profile`, with the name
+    `description`, or the function's own.
+    """
+    if func is None:
+        return functools.partial(benchmark, description=description, logger=logger)
+    if os.environ.get("BENCH_PYLOPS_MPI", "1") == "0":
+        return func
+    label = description or func.__name__
+
+    @functools.wraps(func)
+    def timed(*args: Any, **keywords: Any) -> Any:
+        _calls.append(([], []))
+        begin = _now()
+        try:
+            with profile.mark(label):
+                result = func(*args, **keywords)
+            end = _now()
+        finally:
+            inner, _ = _calls.pop()
+        lines = [f"[decorator]{label}: total runtime: {end - begin:.6f} s", *("\t" + line for line in inner)]
+        if _calls:
+            _calls[-1][0].extend(lines)
+        else:
+            _report("\n".join(lines) + "\n", logger)
+        return result
+
+    return timed
+
+
+def _now() -> float:
+    """Return the time, after all work of the current device."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        cupy.cuda.get_current_stream().synchronize()
+    return time.perf_counter()
+
+
+def _report(text: str, logger: logging.Logger | None) -> None:
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.Get_rank() != 0:
+        return
+    if logger is not None:
+        logger.info(text)
+    else:
+        sys.stdout.write(text + "\n")
+
+
+# Shapes of arrays
+
+
+def reshaped(func: Callable[..., Any] | None = None, forward: bool | None = None, stacking: bool | None = None) -> Any:
+    """Pass ``_matvec`` or ``_rmatvec`` an array in the operator's N-dimensional shape, and ravel its result.
+
+    `forward` says whether the array has the shape ``dims`` or ``dimsd``; by default the method's name does. With
+    `stacking` it stays a vector, whose parts are ``local_shapes_m`` (``local_shapes_n`` for the adjoint).
+    """
+    if func is None:
+        return functools.partial(reshaped, forward=forward, stacking=stacking)
+    towards_data = not func.__name__.startswith("_rmatvec") if forward is None else forward
+
+    @functools.wraps(func)
+    def apply(self: Any, x: Any) -> Any:
+        flat, ranks = x.native, x.size
+        if stacking:
+            sizes = [int(shape[0]) for shape in (self.local_shapes_m if towards_data else self.local_shapes_n)]
+            given = brought(flat, Layout.split(flat.size, ranks, sizes=sizes, mask=x.mask))
+        else:
+            whole = Layout.split(self.dims if towards_data else self.dimsd, ranks, mask=x.mask)
+            given = brought(flat, whole.reshape(flat.size)).reshape(whole.shape)
+        return func(self, wrapped(given, x, Partition.SCATTER)).ravel()
+
+    return apply
+
+
+def fftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
+    """Return `x` with the zero frequency in the middle. Collective: one exchange if the split axis is shifted.
+
+    `x` is overwritten along axes that are not split, as in PyLops-MPI. The result may be split along another axis.
+    """
+    return _shifted("fftshift", x, axes)
+
+
+def ifftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
+    """Undo :func:`fftshift_nd`; arguments and result are the same."""
+    return _shifted("ifftshift", x, axes)
+
+
+def _shifted(shift: str, x: Any, axes: int | Sequence[int] | None) -> Any:
+    if x.ndim < 2:
+        raise InputError("shifts along the axis that is split need another one to split instead")
+    chosen = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
+    for axis in sorted({axis % x.ndim for axis in chosen}, key=lambda axis: axis == x.axis):
+        if axis == x.axis:
+            x = x.redistribute(0 if axis else 1)
+        x.local_array[...] = getattr(x.native.engine.xp.fft, shift)(x.local_array, axes=axis)
+    return x
+
+
+# Optional packages
+
+
+def nccl_import(message: str | None = None) -> str | None:
+    """Return why NCCL is not used, or ``None`` if it is."""
+    if os.environ.get("NCCL_PYLOPS_MPI", "1") == "0":
+        return f"NCCL_PYLOPS_MPI is 0, so that {message or 'NCCL'} is not used"
+    if importlib.util.find_spec("cupy") is None:
+        return f"{message or 'NCCL'} needs CuPy, which is not installed"
+    return None
+
+
+def mpi4py_fft_import(message: str | None) -> str | None:
+    """Return ``None``: Fourier transforms need no further package here."""
+    return None
+
+
+nccl_enabled = nccl_import() is None
+cuda_aware_mpi_enabled = os.environ.get("PYLOPS_MPI_CUDA_AWARE", "0") == "1"
+mpi4py_fft = True
+
+
+def initialize_nccl_comm() -> Any:
+    """Return the native communicator, which arrays take as ``base_comm_nccl``. Collective.
+
+    Each rank's GPU becomes its current device. Without NCCL or a GPU for each rank, raises a TransportError.
+    """
+    reason = nccl_import()
+    if reason is not None:
+        raise TransportError(reason)
+    comm = collops.world()
+    if comm.size > 1 and comm.device_transport != "nccl":
+        raise TransportError(f"device arrays do not go by NCCL here:\n{comm.describe()}")
+    return comm
+
+
+# Plots
+
+
+def plot_distributed_array(arr: Any) -> None:
+    """Plot which rank holds which element, on rank 0. No message.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=8)
+    >>> x[:] = 1.0
+    >>> pylops_mpi.plot_distributed_array(x)
+    """
+    if arr.rank == 0:
+        import matplotlib.pyplot as plt
+
+        layout = arr.native.layout
+        owners = np.zeros(arr.global_shape)
+        for rank in range(arr.size):
+            owners[layout.slices(rank)] = rank
+        figure, axes = plt.subplots()
+        image = axes.matshow(np.atleast_2d(owners), cmap="rainbow", vmin=0, vmax=max(1, arr.size - 1))
+        figure.colorbar(image, ax=axes, label="rank", ticks=range(arr.size))
+        axes.set_title(f"Distributed over {arr.size} ranks along axis {arr.axis}")
+
+
+def plot_local_arrays(arr: Any, title: str | None = None, vmin: Any = None, vmax: Any = None) -> None:
+    """Plot every rank's part in a panel of its own, on rank 0. Collective: one gather.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> x = pylops_mpi.DistributedArray(global_shape=(4, 4))
+    >>> x[:] = 1.0
+    >>> pylops_mpi.plot_local_arrays(x, "ones")
+    """
+    whole = arr.native.gather(root=0)
+    if arr.rank == 0:
+        import matplotlib.pyplot as plt
+
+        values = arr.native.engine.to_host(whole)
+        figure, axes = plt.subplots(1, arr.size, squeeze=False)
+        for rank, ax in enumerate(axes[0]):
+            part = values[arr.native.layout.slices(rank)]
+            if part.size:
+                ax.imshow(np.atleast_2d(part), vmin=vmin, vmax=vmax)
+            else:
+                ax.set_axis_off()  # Matplotlib warns of an image without points
+            ax.set_title(f"Rank {rank}")
+        if title is not None:
+            figure.suptitle(title)

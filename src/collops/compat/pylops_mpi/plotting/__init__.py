@@ -1,1 +1,0 @@
-"""PyLops-MPI's pictures."""
