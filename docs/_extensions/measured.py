@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collops.bench.record import Measurement, Record
-from collops.bench.report import read_records
-from collops.bench.speed import seconds_in_words, speed_table
+from collops_bench.record import Measurement, Record
+from collops_bench.report import read_records
+from collops_bench.speed import seconds_in_words, speed_table
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -28,10 +28,10 @@ PACKAGES = (
     "collops.stencil",
     "collops.jax",
     "collops.profile",
-    "collops.profile.predict",
+    "collops_bench.predict",
     "collops.errors",
     "collops.backend",
-    "collops.bench",
+    "collops_bench",
     "collops.compat.pylops_mpi",
 )
 

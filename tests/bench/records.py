@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collops.bench import Check, Measurement, Record, Spread, Timing
+from collops_bench import Check, Measurement, Record, Spread, Timing
 
 __all__ = ["record", "timing"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from collops.bench import Measurement, Record, read_record, write_record
-from collops.bench.everything import Outcome, Plan, _too_large, run_all
-from collops.bench.machine import comparison, limits_in_words, machine_of
-from collops.bench.registry import BENCHMARKS, Benchmark
-from collops.bench.work import parameters_of, sparse
+from collops_bench import Measurement, Record, read_record, write_record
+from collops_bench.everything import Outcome, Plan, _too_large, run_all
+from collops_bench.machine import comparison, limits_in_words, machine_of
+from collops_bench.registry import BENCHMARKS, Benchmark
+from collops_bench.work import parameters_of, sparse
 from collops.errors import InputError
 from tests.bench.records import record, timing
 
@@ -102,7 +102,7 @@ def test_an_interrupt_leaves_a_page_of_what_there_is(tmp_path, monkeypatch, here
         yield Outcome("limits", made)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("collops.bench.everything.run_all", interrupted)
+    monkeypatch.setattr("collops_bench.everything.run_all", interrupted)
     done = here("bench", "all", "--ranks", 1, "--out", "made")
     assert done.returncode == 130
     assert "What this machine can do" in done.stdout
@@ -110,7 +110,7 @@ def test_an_interrupt_leaves_a_page_of_what_there_is(tmp_path, monkeypatch, here
 
 
 def test_a_record_that_the_page_cannot_show_is_refused_beforehand(tmp_path, monkeypatch, here) -> None:
-    monkeypatch.setattr("collops.bench.everything.run_all", lambda *_: pytest.fail("the benchmarks were run"))
+    monkeypatch.setattr("collops_bench.everything.run_all", lambda *_: pytest.fail("the benchmarks were run"))
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "old.json").write_text("{")
     done = here("bench", "all", "--ranks", 1, "--out", "made")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from collops.bench import BENCHMARKS, read_record, write_record
+from collops_bench import BENCHMARKS, read_record, write_record
 from tests.bench.records import record
 from tests.cli.commands import collops
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from collops.backend import engine
-from collops.bench import BENCHMARKS, Measurement, Options, write_record
-from collops.bench.jacobi import ALONE
-from collops.bench.registry import Context
-from collops.bench.report import read_records, write_plots
+from collops_bench import BENCHMARKS, Measurement, Options, write_record
+from collops_bench.jacobi import ALONE
+from collops_bench.registry import Context
+from collops_bench.report import read_records, write_plots
 from tests.bench.records import record, timing
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from collops.bench import Measurement, Record, read_record, write_record
-from collops.bench.page import report_page
-from collops.bench.report import read_folder
-from collops.bench.speed import BEGIN, END, speed_rows, speed_summary
+from collops_bench import Measurement, Record, read_record, write_record
+from collops_bench.page import report_page
+from collops_bench.report import read_folder
+from collops_bench.speed import BEGIN, END, speed_rows, speed_summary
 from collops.errors import InputError
 from collops.pages import bars
 from tests.bench.records import record, timing

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from collops.bench import Measurement, Record
-from collops.bench.machine import machine_of
-from collops.bench.prediction import Scaling, scaling_of
-from collops.bench.report import read_records, write_plots
-from collops.bench.scaling_tables import BEGIN, END, scaling_tables
-from collops.bench.work import cgls, jacobi, migration, parameters_of, sparse, work_of
+from collops_bench import Measurement, Record
+from collops_bench.machine import machine_of
+from collops_bench.prediction import Scaling, scaling_of
+from collops_bench.report import read_records, write_plots
+from collops_bench.scaling_tables import BEGIN, END, scaling_tables
+from collops_bench.work import cgls, jacobi, migration, parameters_of, sparse, work_of
 from collops.errors import InputError
-from collops.profile.predict import Model
+from collops_bench.predict import Model
 from tests.bench.records import record, timing
 from tests.bench.test_all import limits
 

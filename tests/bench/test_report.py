@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from collops.bench import Record, write_record
-from collops.bench.report import read_records, write_plots
-from collops.bench.speed import (
+from collops_bench import Record, write_record
+from collops_bench.report import read_records, write_plots
+from collops_bench.speed import (
     BEGIN,
     END,
     longest,

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from collops.backend import engine
-from collops.bench import BENCHMARKS, Options
-from collops.bench.reading import read_record
-from collops.bench.registry import Context
-from collops.bench.report import write_plots
-from collops.bench.starforest import stencil_rows
-from collops.bench.starforest_plot import draw_wires, panels_of
+from collops_bench import BENCHMARKS, Options
+from collops_bench.reading import read_record
+from collops_bench.registry import Context
+from collops_bench.report import write_plots
+from collops_bench.starforest import stencil_rows
+from collops_bench.starforest_plot import draw_wires, panels_of
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

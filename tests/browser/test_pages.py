@@ -12,8 +12,8 @@ import zarr
 import collops
 from collops.apps.lsm.job import run
 from collops.apps.lsm.options import Options
-from collops.bench.page import report_page
-from collops.bench.report import read_folder
+from collops_bench.page import report_page
+from collops_bench.report import read_folder
 from tests.apps.jobs import Listener
 
 pytestmark = pytest.mark.serial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collops.bench import write_record
+from collops_bench import write_record
 from collops.cli import main
 from tests.bench.records import record
 

@@ -11,8 +11,8 @@ import pytest
 
 import collops
 import collops.solvers.proximal
-from collops.bench.reading import read_record
-from collops.bench.report import read_records
+from collops_bench.reading import read_record
+from collops_bench.report import read_records
 from tests.docs.pages import PAGES, ROOT
 
 pytestmark = pytest.mark.serial

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collops.errors import InputError
-from collops.profile.predict import Line, Machine, Model, Network, Work
+from collops_bench.predict import Line, Machine, Model, Network, Work
 
 pytestmark = pytest.mark.serial
 

@@ -23,8 +23,8 @@ from pylops import Diagonal, FirstDerivative
 
 import collops
 from collops.backend import engine
-from collops.bench.record import Measurement, new_record, write_record
-from collops.bench.timing import Spread, Timing
+from collops_bench.record import Measurement, new_record, write_record
+from collops_bench.timing import Spread, Timing
 from collops.comm import Communicator
 from collops.comm.deadline import Watch
 from collops.comm.mpi import MpiTransport

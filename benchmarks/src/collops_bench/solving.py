@@ -1,0 +1,92 @@
+"""What the benchmarks of solvers share: CGLS of this package in its ways to run, and what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from collops import profile
+from collops_bench.record import Check, check
+from collops_bench.registry import Context
+from collops.errors import CollopsError
+from collops.solvers import CGLS, solve
+
+__all__ = [
+    "CHECKED_ITERATIONS",
+    "agreement",
+    "messages_of_a_call",
+    "messages_of_an_iteration",
+    "solvers_of_collops",
+]
+
+CHECKED_ITERATIONS = 10
+"""After so many iterations solutions are compared: enough to differ, not enough for rounding to grow."""
+
+_HOST, _EAGER, _REPLAYED = "collops", "collops, eager", "collops, replayed"
+
+
+def solvers_of_collops(
+    context: Context, operator: Any, data: Any
+) -> tuple[dict[str, Callable[[int], Any]], dict[str, str]]:
+    """Return CGLS in every way that it can run on this engine, the best first. Collective.
+
+    Returns
+    -------
+    solvers : dict of str to callable
+        By the program's name; called with a number of iterations, each returns this rank's part of the solution.
+    missing : dict of str to str
+        Ways that cannot be had, and why.
+    """
+    if context.engine.memory == "host":
+        return {_HOST: lambda iterations: _solve(operator, data, iterations, False).x.local_array}, {}
+    eager = {_EAGER: lambda iterations: _solve(operator, data, iterations, False).x.local_array}
+    execution = _solve(operator, data, CHECKED_ITERATIONS, "auto").execution
+    if not execution.startswith("replayed"):
+        return eager, {_REPLAYED: execution}
+    return {_REPLAYED: lambda iterations: _solve(operator, data, iterations, True).x.local_array} | eager, {}
+
+
+def _solve(operator: Any, data: Any, iterations: int, graph: bool | str) -> Any:
+    # A benchmark goes on beyond convergence.
+    method = CGLS(tol=0.0, precision=0.0)
+    result = solve(method, operator, data, niter=iterations, graph=graph, progress=False)
+    if result.iterations != iterations:
+        raise CollopsError(f"collops stopped after {result.iterations} of {iterations} iterations: {result.status}")
+    return result
+
+
+def agreement(context: Context, what: str, programs: Mapping[str, Callable[[], Any]], tolerance: float) -> list[Check]:
+    """Make sure that all programs give what the first one gives, by the norm of the difference. Collective."""
+    # A program may return the same memory each time it is called.
+    results = {name: np.array(context.engine.to_host(run())).ravel() for name, run in programs.items()}
+    (first, reference), *others = results.items()
+    return [
+        check(
+            context.comm,
+            f"{what}, {first} against {other}",
+            _relative_error(reference, result),
+            tolerance,
+        )
+        for other, result in others
+    ]
+
+
+def _relative_error(reference: np.ndarray, result: np.ndarray) -> float:
+    difference = float(np.linalg.norm(reference - result))
+    return difference / float(np.linalg.norm(result)) if difference else 0.0  # a rank may have nothing
+
+
+def messages_of_a_call(program: Callable[[], Any]) -> dict[str, int]:
+    """Count what one call sends, by operation."""
+    with profile.count_messages() as messages:
+        program()
+    return {name: messages[name] for name in sorted({record.operation for record in messages.records})}
+
+
+def messages_of_an_iteration(solve: Callable[[int], Any]) -> dict[str, int]:
+    """Count what five iterations more send, a fifth of it for each; what only the set-up sends is left out."""
+    few, many = (messages_of_a_call(lambda n=iterations: solve(n)) for iterations in (5, 10))
+    each = {name: round((count - few.get(name, 0)) / 5) for name, count in many.items()}
+    return {name: count for name, count in each.items() if count}
