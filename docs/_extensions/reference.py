@@ -28,7 +28,7 @@ PACKAGES = (
     "collops.stencil",
     "collops.jax",
     "collops.profile",
-    "collops_bench.predict",
+    "collops_bench.model",
     "collops.errors",
     "collops.backend",
     "collops_bench",

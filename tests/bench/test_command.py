@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from collops_bench.record import read_record, write_record
+from collops_bench.registry import BENCHMARKS
 
-from collops_bench import BENCHMARKS, read_record, write_record
 from tests.bench.records import record
 from tests.cli.commands import collops
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collops.backend import engine
-from collops_bench import BENCHMARKS, Options
 from collops_bench.halos import MESSAGES
-from collops_bench.registry import Context
+from collops_bench.registry import BENCHMARKS, Context, Options
+
+from collops.backend import engine
 from collops.graph.wires.choice import possible_wires
 
 

@@ -4,10 +4,9 @@ import json
 import math
 
 import pytest
+from collops_bench.record import check, default_path, new_record, read_record, write_record
 
 from collops.backend import engine
-from collops_bench import default_path, read_record, write_record
-from collops_bench.record import check, new_record
 from collops.errors import CollopsError, InputError
 from tests.bench.records import record
 

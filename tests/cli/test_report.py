@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from collops_bench.record import write_record
 
-from collops_bench import write_record
 from collops.cli import main
 from tests.bench.records import record
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from collops_bench.model import Line, Machine, Model, Network, Work
 
 from collops.errors import InputError
-from collops_bench.predict import Line, Machine, Model, Network, Work
 
 pytestmark = pytest.mark.serial
 

@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from collops_bench.record import Measurement, new_record, write_record
+from collops_bench.timing import Spread, Timing
 from pylops import Diagonal, FirstDerivative
 
 import collops
 from collops.backend import engine
-from collops_bench.record import Measurement, new_record, write_record
-from collops_bench.timing import Spread, Timing
 from collops.comm import Communicator
 from collops.comm.deadline import Watch
 from collops.comm.mpi import MpiTransport

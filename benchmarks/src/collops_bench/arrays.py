@@ -13,11 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from collops.array import DistributedArray, Layout, axpby
-from collops_bench.integers import fill, largest_error
 from collops_bench.peers import PEER, Peer, load_peer
 from collops_bench.record import Measurement, check
 from collops_bench.registry import Context
-from collops_bench.solving import messages_of_a_call
+from collops_bench.shared import fill, largest_error, messages_of_a_call
 from collops_bench.timing import Plan, Timing, interleave
 
 __all__ = ["measure"]

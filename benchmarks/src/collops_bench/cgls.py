@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 
 from collops.array import DistributedArray, Layout
+from collops.errors import CollopsError
+from collops.operators import BlockDiag, VStack
 from collops_bench.peers import PEER, Peer, load_peer
 from collops_bench.record import Measurement
 from collops_bench.registry import Context
-from collops_bench.solving import (
+from collops_bench.shared import (
     CHECKED_ITERATIONS,
     agreement,
     messages_of_an_iteration,
     solvers_of_collops,
 )
 from collops_bench.timing import Plan, interleave_iterations
-from collops.errors import CollopsError
-from collops.operators import BlockDiag, VStack
 
 __all__ = ["measure"]
 

@@ -1,10 +1,10 @@
-"""``collops bench``: run a benchmark beside its peer, or make plots and tables from recorded results."""
+"""``collops bench`` and ``collops report``: run a benchmark, or make plots, tables and a page from records."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -12,19 +12,19 @@ from collops.cli.console import console
 from collops.cli.errors import guarded
 from collops.cli.job import with_world
 from collops.cli.options import Debug, Engine, Ranks, Transport, check_engine
-from collops_bench.bench_all import bench_all
-from collops_bench.report_cli import report
+from collops_bench.everything import bench_all
+from collops_bench.record import Measurement, Record, default_path, prepare_record, read_folder, write_record
+from collops_bench.registry import BENCHMARKS, Benchmark, Options, run
+from collops_bench.speed import replace_between, seconds_in_words, update_readme
 
 if TYPE_CHECKING:
-    from collops_bench import Benchmark, Measurement, Record
     from collops.comm import Communicator
+    from collops_bench.timing import Spread
 
 __all__ = ["application", "main", "report"]
 
 application = typer.Typer(
-    name="bench",
-    help="Measure this package beside its peers, and report what was measured.",
-    no_args_is_help=True,
+    name="bench", help="Measure this package and its peers, and report the results.", no_args_is_help=True
 )
 
 _Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")]
@@ -51,10 +51,7 @@ def _add(benchmark: Benchmark) -> None:
         debug: Debug = False,
     ) -> None:
         def body(comm: Communicator) -> None:
-            from collops_bench import Options
-
-            options = Options(quick=quick, peer=not no_peer, transport=transport)
-            _measure(comm, name, engine, options, json)
+            _measure(comm, name, engine, Options(quick=quick, peer=not no_peer, transport=transport), json)
 
         with_world(
             f"collops bench {name}",
@@ -67,11 +64,9 @@ def _add(benchmark: Benchmark) -> None:
         )
 
 
-def _measure(comm: Communicator, name: str, engine: str, options: Any, path: Path | None) -> None:
+def _measure(comm: Communicator, name: str, engine: str, options: Options, path: Path | None) -> None:
     from collops.apps.job import engine_of_ranks
     from collops.apps.stages import local_stage
-    from collops_bench import default_path, run, write_record
-    from collops_bench.record import prepare_record
 
     chosen = engine_of_ranks(engine, comm)
     where = console(to_stderr=False) if comm.rank == 0 else None
@@ -83,7 +78,7 @@ def _measure(comm: Communicator, name: str, engine: str, options: Any, path: Pat
         with local_stage(comm):
             if where is not None:
                 where.print(_lines(measurement), markup=False, soft_wrap=True)
-                # After every measurement: what is there survives a run that is stopped, or a wrong answer later on.
+                # After every measurement, so that a run that is stopped, or gives a wrong answer later, loses none.
                 write_record(record, path or default_path(record))
 
     record = run(name, comm, chosen, options, report=report)
@@ -93,10 +88,9 @@ def _measure(comm: Communicator, name: str, engine: str, options: Any, path: Pat
 
 
 def _lines(measurement: Measurement) -> str:
-    """One measurement for a person to read."""
-    from collops_bench.speed import seconds_in_words
+    """Return one measurement for a person to read."""
 
-    def shown(clock: Any) -> str:
+    def shown(clock: Spread) -> str:
         return seconds_in_words(clock.median)
 
     details = ", ".join(f"{key} {value}" for key, value in measurement.parameters.items())
@@ -128,12 +122,10 @@ def plot(
     """Draw bandwidth, speed against the peers and scaling, and write the tables of the README and of scaling."""
 
     def here() -> int:
-        from collops_bench.prediction import scaling_of
-        from collops_bench.report import read_records, write_plots
-        from collops_bench.scaling_tables import BEGIN, END, scaling_tables
-        from collops_bench.speed import replace_between, update_readme
+        from collops_bench.plots import write_plots
+        from collops_bench.prediction import BEGIN, END, scaling_of, scaling_tables
 
-        records = read_records(results)
+        records = list(read_folder(results).values())
         for path in write_plots(records, out):
             typer.echo(f"wrote {path}")
         if readme is not None:
@@ -147,16 +139,33 @@ def plot(
     raise typer.Exit(guarded("collops bench plot", here, debug=debug))
 
 
-def _add_all() -> None:
-    from collops_bench.registry import BENCHMARKS
-
-    benchmarks: dict[str, Benchmark] = BENCHMARKS
-    for benchmark in benchmarks.values():
-        _add(benchmark)
-
-
 application.command("all")(bench_all)
-_add_all()
+for _benchmark in BENCHMARKS.values():
+    _add(_benchmark)
+
+
+def report(
+    results: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of the recorded results.")] = Path(
+        "benchmarks/results"
+    ),
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.html", help="The page.")] = Path("report.html"),
+    debug: Debug = False,
+) -> None:
+    """Write one self-contained page with tables and plots of all recorded runs, their peers and limits."""
+
+    def here() -> int:
+        from collops.apps.outputs import atomic, check_writable
+        from collops_bench.page import report_page
+
+        check_writable(out)
+        page = report_page(read_folder(results))
+        with atomic(out) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+        typer.echo(f"wrote {out}")
+        return 0
+
+    raise typer.Exit(guarded("collops report", here, debug=debug))
 
 
 def main() -> NoReturn:

@@ -24,13 +24,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collops_bench.graphs import Captured
-from collops_bench.integers import fill, largest_error
-from collops_bench.record import Measurement, check
-from collops_bench.registry import Context
-from collops_bench.timing import Plan, Timing, interleave, synchronize
 from collops.comm import world
 from collops.errors import TransportError
+from collops_bench.record import Measurement, check
+from collops_bench.registry import Context
+from collops_bench.shared import fill, largest_error
+from collops_bench.timing import Captured, Plan, Timing, interleave, synchronize
 
 if TYPE_CHECKING:
     from collops.backend import Engine

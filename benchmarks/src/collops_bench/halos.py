@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops_bench.graphs import Captured
-from collops_bench.record import Measurement, check
-from collops_bench.solving import messages_of_a_call
-from collops_bench.timing import Plan, Timing, interleave
 from collops.comm import ExchangePlan
 from collops.graph import StarForest
 from collops.graph.wires.choice import possible_wires
+from collops_bench.record import Measurement, check
+from collops_bench.shared import messages_of_a_call
+from collops_bench.timing import Captured, Plan, Timing, interleave
 
 if TYPE_CHECKING:
     from collops_bench.registry import Context

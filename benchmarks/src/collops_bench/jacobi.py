@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from collops.apps.jacobi.memory_limit import memory_limit
 from collops.apps.jacobi.reference import Reference
+from collops.stencil import MODELS, Problem, make, obstacle, run
 from collops_bench.record import Check, Measurement, check
 from collops_bench.timing import Plan, interleave_iterations
-from collops.stencil import MODELS, Problem, make, obstacle, run
 
 if TYPE_CHECKING:
-    from collops_bench.registry import Context
     from collops.stencil import Variant
+    from collops_bench.registry import Context
 
 __all__ = ["ALONE", "measure"]
 

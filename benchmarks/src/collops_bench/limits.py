@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from collops_bench.graphs import Captured
+from collops_bench.model import ALLREDUCE, EXCHANGE
 from collops_bench.record import Check, Measurement, check
 from collops_bench.registry import Context
-from collops_bench.timing import Plan, Timing, interleave
-from collops_bench.work import ALLREDUCE, EXCHANGE
+from collops_bench.timing import Captured, Plan, Timing, interleave
 
 __all__ = ["COPY", "MULTIPLY", "measure"]
 

@@ -21,10 +21,11 @@ import numpy as np
 
 from collops.apps.lsm.survey import shots_of
 from collops.array import DistributedArray
+from collops.operators.kirchhoff import Kirchhoff
 from collops_bench.peers import PEER, Peer, load_peer
 from collops_bench.record import Measurement
 from collops_bench.registry import Context
-from collops_bench.solving import (
+from collops_bench.shared import (
     CHECKED_ITERATIONS,
     agreement,
     messages_of_a_call,
@@ -32,7 +33,6 @@ from collops_bench.solving import (
     solvers_of_collops,
 )
 from collops_bench.timing import Plan, Timing, interleave, interleave_iterations
-from collops.operators.kirchhoff import Kirchhoff
 
 __all__ = ["Problem", "measure"]
 

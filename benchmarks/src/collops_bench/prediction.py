@@ -1,4 +1,4 @@
-"""How work scales over the ranks: what was measured, a model fitted to it and checked, and what it says of more."""
+"""How work scales over the ranks: measured times, a model fitted to them and checked, its predictions, and tables."""
 
 from __future__ import annotations
 
@@ -6,14 +6,41 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops_bench.machine import machine_of
+from collops.errors import InputError
+from collops_bench.limits import COPY
+from collops_bench.model import (
+    ALLREDUCE,
+    EXCHANGE,
+    Line,
+    Machine,
+    Model,
+    Network,
+    Work,
+    cgls,
+    jacobi,
+    migration,
+    sparse,
+)
 from collops_bench.record import Measurement, Record
 from collops_bench.scaling import CGLS, MIGRATION, SPARSE
-from collops_bench.work import cgls, jacobi, migration, sparse
-from collops.errors import InputError
-from collops_bench.predict import Machine, Model, Network, Work
+from collops_bench.speed import place, seconds_in_words, three_digits
 
-__all__ = ["NETWORK", "STRONG", "WEAK", "Family", "Fitted", "Scaling", "scaling_of"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "NETWORK",
+    "STRONG",
+    "WEAK",
+    "Family",
+    "Fitted",
+    "Scaling",
+    "machine_of",
+    "scaling_of",
+    "scaling_tables",
+]
+
+BEGIN, END = "<!-- scaling: begin -->", "<!-- scaling: end -->"
+_MANY = (64, 1024)
 
 STRONG, WEAK = "strong", "weak"
 NETWORK = Network(ranks=8, latency=5e-6, bandwidth=50e9)
@@ -124,6 +151,40 @@ def scaling_of(records: Iterable[Record]) -> Scaling:
     return Scaling(machine, sorted(there, key=lambda one: (one.benchmark, one.ranks)), families, larger, models)
 
 
+def machine_of(records: Iterable[Record], network: Network | None = None) -> Machine:
+    """Return the machine of which there are records of limits.
+
+    Parameters
+    ----------
+    records : iterable of Record
+        Of one machine; copies are taken from that with the fewest ranks.
+    network : Network, optional
+        What is assumed of the network between its nodes.
+
+    Raises
+    ------
+    InputError
+        If there is no record of limits.
+    """
+    limits = sorted((one for one in records if one.benchmark == "limits"), key=lambda one: one.ranks)
+    if not limits:
+        raise InputError("there is no record of this machine's limits: run collops bench limits")
+    copies = [(2.0 * size, seconds) for size, seconds in _points(limits[0], COPY)]
+    lines = {
+        kind: {one.ranks: Line.fit(points) for one in limits if (points := _points(one, kind))}
+        for kind in (ALLREDUCE, EXCHANGE)
+    }
+    return Machine(copies, lines[ALLREDUCE], lines[EXCHANGE], network)
+
+
+def _points(record: Record, case: str) -> list[tuple[float, float]]:
+    return [
+        (float(one.parameters["size"]), one.timings[one.ours].wall.median)
+        for one in record.measurements
+        if one.case == case
+    ]
+
+
 def _fit(machine: Machine, families: Sequence[Family]) -> Fitted:
     most = max(ranks for family in families for ranks in family.measured)
     runs = [(family, ranks, seconds) for family in families for ranks, seconds in family.measured.items()]
@@ -220,3 +281,98 @@ def _larger() -> list[Family]:
         _cube({"cube": [256, 256, 4096]}, STRONG, 1),
         *(_grid(variant, {"nx": 65536, "ny": 65536}, STRONG, 1) for variant in _JACOBI),
     ]
+
+
+# Tables
+
+
+def scaling_tables(scaling: Scaling) -> str:
+    """Return what was measured, the models and how far off they were, and what they say of more ranks."""
+    parts = [
+        "### Measured",
+        _measured(scaling),
+        "### The model, and how far off it is",
+        _models(scaling),
+        _errors(scaling),
+        "### Carried on",
+        _predicted(scaling),
+        _source(scaling),
+    ]
+    return "\n\n".join(parts)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
+    """Return a table whose first columns, so many, are words and the others numbers."""
+    ruler = ["---"] * words + ["---:"] * (len(head) - words)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ruler, *rows))
+
+
+def _gain(family: Family, first: float, seconds: float, ranks: int) -> float:
+    """Return the efficiency: what share of the ranks' work is not lost."""
+    return first / seconds / (ranks if family.scaling == STRONG else 1)
+
+
+def _measured(scaling: Scaling) -> str:
+    counts = sorted({ranks for family in scaling.families for ranks in family.measured})
+    head = ["work", "problem", "scaling", *(f"{n} GPU{'s' if n > 1 else ''}" for n in counts), "efficiency"]
+    rows = []
+    for family in scaling.families:
+        times = [seconds_in_words(family.measured[n]) if n in family.measured else "" for n in counts]
+        first, last = min(family.measured), max(family.measured)
+        gain = _gain(
+            family, family.measured[first] * (first if family.scaling == STRONG else 1), family.measured[last], last
+        )
+        rows.append([family.kind, family.words, family.scaling, *times, f"{100 * gain:.0f} %"])
+    return _table(head, rows, 3)
+
+
+def _models(scaling: Scaling) -> str:
+    head = ["work", "overhead", "an operation", "times a copy", "times the messages alone"]
+    rows = []
+    for kind, fitted in scaling.models.items():
+        model = fitted.model
+        rows.append(
+            [
+                kind,
+                seconds_in_words(model.overhead) if model.overhead else "none",
+                f"{three_digits(1e12 * model.operation)} ps" if model.operation else "",
+                three_digits(model.memory) if model.memory else "",
+                three_digits(model.messages),
+            ]
+        )
+    return _table(head, rows, 1)
+
+
+def _errors(scaling: Scaling) -> str:
+    head = ["held out", "problem", "scaling", "measured", "predicted", "error"]
+    rows = []
+    for kind, fitted in scaling.models.items():
+        for family, seconds, predicted in fitted.errors:
+            off = f"{round(100 * (predicted / seconds - 1)):+d} %"
+            times = [seconds_in_words(seconds), seconds_in_words(predicted)]
+            rows.append([f"{kind}, {max(family.measured)} GPUs", family.words, family.scaling, *times, off])
+    return _table(head, rows, 3)
+
+
+def _predicted(scaling: Scaling) -> str:
+    head = ["work", "problem", "scaling", "1 GPU"]
+    for count in _MANY:
+        head += [f"{count} GPUs", "efficiency"]
+    rows = []
+    for family in (*scaling.families, *scaling.larger):
+        first = scaling.seconds(family, 1)
+        cells = [family.kind, family.words, family.scaling, seconds_in_words(first)]
+        for count in _MANY:
+            seconds = scaling.seconds(family, count)
+            cells += [seconds_in_words(seconds), f"{100 * _gain(family, first, seconds, count):.0f} %"]
+        rows.append(cells)
+    return _table(head, rows, 3)
+
+
+def _source(scaling: Scaling) -> str:
+    made = {}
+    for one in scaling.records:
+        made.setdefault(f"{one.benchmark}, commit {str(one.commit)[:9]}, {one.started[:10]}", []).append(str(one.ranks))
+    runs = "; ".join(f"{run} (on {', '.join(ranks)})" for run, ranks in made.items())
+    machine = place(scaling.records[-1]).split(" x ")[-1]
+    return f"From the records of {machine}: {runs}. Written by `collops bench plot`."

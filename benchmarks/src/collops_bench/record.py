@@ -29,15 +29,16 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from collops import __version__
 from collops.apps.outputs import atomic, check_writable
-from collops_bench.memory import free_memory
-from collops_bench.timing import CLOCKS, Timing
 from collops.errors import CollopsError, InputError
+from collops_bench.timing import CLOCKS, Timing
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -50,12 +51,16 @@ __all__ = [
     "Record",
     "check",
     "default_path",
+    "free_memory",
     "new_record",
     "prepare_record",
+    "read_folder",
+    "read_record",
     "write_record",
 ]
 
 SCHEMA = 1
+_GROUP = Path("/sys/fs/cgroup")
 _PACKAGES = [
     "numpy",
     "scipy",
@@ -83,13 +88,6 @@ class Check:
         What was compared with what.
     error, tolerance : float
         The largest on any rank, and what it had to stay within.
-
-    Examples
-    --------
-    >>> from collops_bench import Check
-    >>> check = Check("dot against NumPy", 1e-16, 1e-12)
-    >>> check.error <= check.tolerance
-    True
     """
 
     what: str
@@ -121,13 +119,6 @@ class Measurement:
         What one call of `ours` sent, by operation (:func:`collops.profile.count_messages`).
     headline : str or None
         Label in the README's table of speed; ``None`` keeps it out.
-
-    Examples
-    --------
-    >>> from collops_bench import Measurement, Spread, Timing
-    >>> times = {"collops": Timing(10, {"wall": Spread.of([1e-3])}), "NumPy": Timing(10, {"wall": Spread.of([2e-3])})}
-    >>> Measurement("dot", {"elements": 1000}, times, peer="NumPy").speedup
-    2.0
     """
 
     case: str
@@ -151,15 +142,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Record:
-    """All measurements of one run of a benchmark; the module's docstring says what the fields hold.
-
-    Examples
-    --------
-    >>> from collops_bench import Record
-    >>> machine = {"processor": "a CPU", "cores": 2, "system": "Linux", "devices": [], "driver": None}
-    >>> Record("arrays", 1, "numpy", [], machine, {}, {}, None, "2026-01-01T00:00:00Z").machine_name
-    'cpu-2-cores'
-    """
+    """All measurements of one run of a benchmark; the module's docstring says what the fields hold."""
 
     benchmark: str
     ranks: int
@@ -231,16 +214,47 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
     )
 
 
-def default_path(record: Record) -> Path:
-    """Return where the repository keeps a record: ``benchmarks/results/NAME-MACHINE-RANKS.json``.
+def free_memory(comm: Communicator, engine: Engine) -> int:
+    """Return the bytes that each rank can still have, the same number on all ranks. Collective.
 
-    Examples
-    --------
-    >>> from collops_bench import Record, default_path
-    >>> machine = {"processor": "a CPU", "cores": 2, "system": "Linux", "devices": [], "driver": None}
-    >>> default_path(Record("arrays", 1, "numpy", [], machine, {}, {}, None, "2026-01-01T00:00:00Z")).name
-    'arrays-cpu-2-cores-1.json'
+    Parameters
+    ----------
+    comm : Communicator
+        Ranks that take part.
+    engine : Engine
+        Where the arrays live. What its pool of memory keeps without need is given back first.
     """
+    if engine.name == "cupy":
+        runtime = engine.xp.cuda.runtime
+        engine.xp.get_default_memory_pool().free_all_blocks()
+        free, sharing = runtime.memGetInfo()[0], -(-comm.local_size // runtime.getDeviceCount())
+    else:
+        free, sharing = _free_on_host(), comm.local_size
+    return min(comm.allgather_metadata(free // sharing))
+
+
+def _free_on_host() -> int:
+    """Return what the kernel, and a limit on this group of processes, still allow."""
+    free = _available()
+    try:
+        most, used = ((_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return free
+    return free if most == "max" else min(free, max(0, int(most) - int(used)))
+
+
+def _available() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        # Not Linux: what is installed is known everywhere, and half of it is a cautious guess of what is free.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return 1024 * int(sizes["MemAvailable"].split()[0])
+
+
+def default_path(record: Record) -> Path:
+    """Return where the repository keeps a record: ``benchmarks/results/NAME-MACHINE-RANKS.json``."""
     return Path("benchmarks", "results", f"{record.benchmark}-{record.machine_name}-{record.ranks}.json")
 
 
@@ -251,17 +265,6 @@ def write_record(record: Record, path: str | Path) -> None:
     ------
     InputError
         If the file cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from collops_bench import Record, read_record, write_record
-    >>> machine = {"processor": "a CPU", "cores": 2, "system": "Linux", "devices": [], "driver": None}
-    >>> record = Record("arrays", 1, "numpy", [], machine, {}, {}, None, "2026-01-01T00:00:00Z")
-    >>> path = tempfile.mkdtemp() + "/arrays.json"
-    >>> write_record(record, path)
-    >>> read_record(path).benchmark
-    'arrays'
     """
     path = Path(path)
     content = {"schema": SCHEMA} | asdict(record)
@@ -339,3 +342,107 @@ def _commit() -> str | None:
 def _git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+# Reading
+
+_MACHINE = {"processor": str, "cores": int, "system": str, "devices": list[str], "driver": str | None}
+
+
+def read_record(path: str | Path) -> Record:
+    """Read what :func:`collops_bench.write_record` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or is no record of this schema, with what is wrong and where.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes(), parse_constant=_refuse)
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"{path} is no JSON file ({problem})") from problem
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise InputError(f"{path} is no benchmark record of schema {SCHEMA}: run the benchmark again")
+    try:
+        record = _as(Record, {name: value for name, value in content.items() if name not in ("schema", "clocks")}, "it")
+        for name, kind in _MACHINE.items():
+            _as(kind, record.machine.get(name), f"machine.{name}")
+        for number, measurement in enumerate(record.measurements):
+            for program, timing in measurement.timings.items():
+                where = f"the timing of {program} in measurements[{number}]"
+                if "wall" not in timing.clocks:
+                    raise ValueError(f"{where} has no clock 'wall'")
+                if min(clock.minimum for clock in timing.clocks.values()) <= 0:
+                    raise ValueError(f"{where} has a time that is not positive")
+    except ValueError as problem:
+        raise InputError(f"{path} is no whole benchmark record: {problem}") from problem
+    return record
+
+
+def read_folder(folder: str | Path) -> dict[str, Record]:
+    """Read all records of a folder.
+
+    Returns
+    -------
+    dict of str to Record
+        By the names of their files, in the order of these.
+
+    Raises
+    ------
+    InputError
+        If there are none, or one cannot be read.
+    """
+    paths = sorted(Path(folder).glob("*.json"))
+    if not paths:
+        raise InputError(f"there are no results in {folder}: run a benchmark first, e.g. collops bench arrays")
+    return {path.name: read_record(path) for path in paths}
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _as(kind: Any, value: Any, where: str) -> Any:
+    """Return a value of JSON as what the type hint `kind` says, or raise with the place that has something else."""
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return _as_dataclass(kind, value, where)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        inner = next(one for one in arguments if one is not type(None))
+        return None if value is None else _as(inner, value, where)
+    if origin is list and isinstance(value, list):
+        return [_as(arguments[0], one, f"{where}[{number}]") for number, one in enumerate(value)]
+    if origin is Mapping and isinstance(value, dict):
+        return {name: _as(arguments[1], one, f"{where}.{name}") for name, one in value.items()}
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float and number and math.isfinite(value):
+        return float(value)
+    if kind in (int, str) and isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{where} is {json.dumps(value)[:40]}, not {_WORDS.get(origin or kind, 'what it should be')}")
+
+
+_WORDS = {Mapping: "an object", list: "a list", float: "a number", int: "a whole number", str: "text"}
+
+
+def _as_dataclass(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is {json.dumps(value)[:40]}, not an object")
+    hints, needed = _fields_of(kind)
+    if unknown := sorted(value.keys() - hints.keys()):
+        raise ValueError(f"{where} has a field {unknown[0]!r} that records do not have")
+    if absent := sorted(needed - value.keys()):
+        raise ValueError(f"{where} has no field {absent[0]!r}")
+    inside = "" if where == "it" else f"{where}."
+    return kind(**{name: _as(hints[name], one, f"{inside}{name}") for name, one in value.items()})
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[dict[str, Any], set[str]]:
+    """Return the types of a dataclass's fields by their names, and the names of those without a default."""
+    needed = {each.name for each in fields(kind) if each.default is each.default_factory is MISSING}
+    return get_type_hints(kind), needed

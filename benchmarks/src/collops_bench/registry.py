@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from collops_bench.memory import free_memory
-from collops_bench.record import Measurement, Record, new_record
+from collops_bench.record import Measurement, Record, free_memory, new_record
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -16,10 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BENCHMARKS", "Benchmark", "Context", "Options", "run"]
 
+_GIB = 1 << 30
+
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may choose.
+    """Options of a run.
 
     Parameters
     ----------
@@ -28,13 +29,7 @@ class Options:
     peer : bool
         Whether to measure the peer as well, where it is installed.
     transport : str
-        Wire for device arrays, as for :func:`collops.world`.
-
-    Examples
-    --------
-    >>> from collops_bench import Options
-    >>> Options(quick=True).peer
-    True
+        For device arrays, as in :func:`collops.world`.
     """
 
     quick: bool = False
@@ -44,7 +39,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Context:
-    """What a benchmark works with: its ranks, its engine and its options."""
+    """The ranks, the engine and the options of a run."""
 
     comm: Communicator
     engine: Engine
@@ -57,7 +52,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark.
+    """One benchmark: the module of this package that has its name, with a function ``measure(context)``.
 
     Parameters
     ----------
@@ -65,66 +60,37 @@ class Benchmark:
         As on the command line.
     summary : str
         One line for the help text.
-    module : str
-        Imported when the benchmark runs; its function ``measure(context)`` yields measurements.
     device_bytes, host_bytes : int
-        What a rank needs of a device's or a host's memory: with less, ``collops bench all`` runs it small.
+        Memory that a rank needs on a device or on a host: with less, ``collops bench all`` runs it small.
     own_device : bool
-        Whether each rank is to see its own GPU alone.
-
-    Examples
-    --------
-    >>> from collops_bench import BENCHMARKS
-    >>> BENCHMARKS["cgls"].summary
-    'A CGLS iteration over VStack and BlockDiag.'
+        Whether each rank must see its own GPU alone.
     """
 
     name: str
     summary: str
-    module: str
     device_bytes: int = 0
     host_bytes: int = 0
     own_device: bool = False
 
     def measure(self, context: Context) -> Iterator[Measurement]:
         """Yield one measurement after the other. Collective."""
-        function: Callable[[Context], Iterator[Measurement]] = importlib.import_module(self.module).measure
-        return function(context)
+        return importlib.import_module(f"collops_bench.{self.name}").measure(context)
 
-
-_GIB = 1 << 30
 
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        Benchmark("limits", "Copies, a matrix product and messages: what this machine can do.", "collops_bench.limits"),
-        Benchmark("arrays", "Dot products and x + 2y of distributed arrays.", "collops_bench.arrays"),
-        Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", "collops_bench.cgls", 1 * _GIB, _GIB // 4),
-        Benchmark("lsm", "Least-squares Kirchhoff migration.", "collops_bench.lsm", 2 * _GIB, _GIB),
-        Benchmark(
-            "operators",
-            "Every operator, forward and adjoint, small and large.",
-            "collops_bench.operators",
-            24 * _GIB,
-            3 * _GIB,
-        ),
-        Benchmark("collectives", "Messages of all sizes against the raw library.", "collops_bench.collectives"),
-        Benchmark(
-            "starforest", "Star forests and sparse products on every wire.", "collops_bench.starforest", 12 * _GIB, _GIB
-        ),
-        Benchmark(
-            "jax",
-            "Collectives inside compiled JAX programs.",
-            "collops_bench.jax",
-            12 * _GIB,
-            _GIB // 4,
-            own_device=True,
-        ),
-        Benchmark("jacobi", "Jacobi's method by every programming model.", "collops_bench.jacobi", 24 * _GIB, _GIB),
-        Benchmark("halos", "A halo exchange by messages and by every wire.", "collops_bench.halos"),
-        Benchmark(
-            "scaling", "Migration, CGLS and a sparse product on more ranks.", "collops_bench.scaling", 6 * _GIB, _GIB
-        ),
+        Benchmark("limits", "Copies, a matrix product and messages: the limits of this machine."),
+        Benchmark("arrays", "Dot products and x + 2y of distributed arrays."),
+        Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", _GIB, _GIB // 4),
+        Benchmark("lsm", "Least-squares Kirchhoff migration.", 2 * _GIB, _GIB),
+        Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
+        Benchmark("collectives", "Messages of all sizes against the raw library."),
+        Benchmark("starforest", "Star forests and sparse products on every transport.", 12 * _GIB, _GIB),
+        Benchmark("jax", "Collectives inside compiled JAX programs.", 12 * _GIB, _GIB // 4, own_device=True),
+        Benchmark("jacobi", "Jacobi's method by every programming model.", 24 * _GIB, _GIB),
+        Benchmark("halos", "A halo exchange by messages and by every transport."),
+        Benchmark("scaling", "Migration, CGLS and a sparse product on more ranks.", 6 * _GIB, _GIB),
     )
 }
 """All benchmarks that can be run."""
@@ -149,23 +115,14 @@ def run(
     engine : Engine
         Where the arrays live.
     options : Options
-        What the user chose.
+        Chosen by the user.
     report : callable, optional
         Gets the record so far and its newest measurement as soon as it is there, on every rank.
 
     Returns
     -------
     Record
-        Equal on all ranks but for what a rank says of its own wires.
-
-    Examples
-    --------
-    >>> import collops
-    >>> from collops.backend import engine
-    >>> from collops_bench import Options, run
-    >>> record = run("arrays", collops.world(), engine("numpy"), Options(quick=True, peer=False))
-    >>> record.benchmark, record.ranks
-    ('arrays', 1)
+        Equal on all ranks but for the transports that a rank describes.
     """
     record = new_record(name, comm, engine, asdict(options))
     for measurement in BENCHMARKS[name].measure(Context(comm, engine, options)):

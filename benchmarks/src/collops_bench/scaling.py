@@ -2,9 +2,9 @@
 
 Each is measured with a problem that is the same on any number of ranks (strong scaling), and with problems that grow
 with the ranks (weak scaling). Records of one, two and four ranks together show how each scales, and
-`collops_bench.predict` is fitted to them. For that the parameters say what the busiest rank has to do in an
+`collops_bench.model` is fitted to them. For that the parameters say what the busiest rank has to do in an
 iteration: ``operations`` (image points times traces, or products), ``bytes`` that it moves through its memory, and
-``messages``, a list of kind, how many, and bytes of each (`collops_bench.work`).
+``messages``, a list of kind, how many, and bytes of each (`collops_bench.model`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from typing import Any
 import numpy as np
 
 from collops.array import DistributedArray, Layout, ones, zeros
+from collops.operators import LinearOperator, VStack
+from collops.operators.csr import CSRMatrix
 from collops_bench.lsm import Problem
+from collops_bench.model import cgls, migration, parameters_of
+from collops_bench.model import sparse as sparse_work
 from collops_bench.operators.case import EAGER, OURS, captured
 from collops_bench.record import Check, Measurement, check
 from collops_bench.registry import Context
-from collops_bench.solving import (
+from collops_bench.shared import (
     CHECKED_ITERATIONS,
     agreement,
     messages_of_a_call,
@@ -29,10 +33,6 @@ from collops_bench.solving import (
 )
 from collops_bench.starforest import stencil_rows
 from collops_bench.timing import Plan, interleave, interleave_iterations
-from collops_bench.work import cgls, migration, parameters_of
-from collops_bench.work import sparse as sparse_work
-from collops.operators import LinearOperator, VStack
-from collops.operators.csr import CSRMatrix
 
 __all__ = ["CGLS", "MIGRATION", "SPARSE", "measure"]
 

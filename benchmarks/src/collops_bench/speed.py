@@ -6,15 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from collops_bench.record import Measurement, Record
 from collops.errors import InputError
+from collops_bench.record import Measurement, Record
 
 __all__ = [
     "BEGIN",
     "END",
+    "Share",
     "SpeedRow",
     "bytes_in_words",
+    "in_words",
     "label",
+    "limits_shares",
     "longest",
     "place",
     "replace_between",
@@ -29,6 +32,13 @@ __all__ = [
 BEGIN, END = "<!-- speed table: begin -->", "<!-- speed table: end -->"
 # Ways of doing one kind of work, as far as the names of cases have them.
 _WAYS = frozenset({"forward", "adjoint", "iteration", "shift", "random"})
+_NOT_SAID = ("operations", "bytes", "messages", "memory_limit", "iterations")  # of the parameters, in a description
+# The limit that a figure is a share of.
+_LIMITS = {
+    "of_copy": "a copy of the vectors",
+    "of_memory_limit": "a copy of the grid",
+    "of_parts": "its products and messages alone",
+}
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
@@ -163,6 +173,49 @@ def replace_between(path: str | Path, begin: str, end: str, content: str) -> Non
         path.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
     except OSError as problem:
         raise InputError(f"cannot rewrite {path}: {problem.strerror or problem}") from problem
+
+
+class Share(NamedTuple):
+    """How much of a limit a program reaches."""
+
+    work: str
+    place: str
+    program: str
+    limit: str
+    share: float
+
+
+def limits_shares(records: Iterable[Record]) -> list[Share]:
+    """Return what share of the limits this package's programs reach, wherever a limit was measured in the same run."""
+    shares = []
+    for record in records:
+        for measurement in record.measurements:
+            work = in_words(measurement) if measurement.headline is None else label(measurement)
+            titled = f"Jacobi's method, {work}" if record.benchmark == "jacobi" else work
+            for name, value in measurement.figures.get(measurement.ours, {}).items():
+                if name in _LIMITS:
+                    share = 1 / value if name == "of_parts" else value  # the one is a time, the others are speeds
+                    shares.append(Share(titled, place(record), measurement.ours, _LIMITS[name], share))
+            if record.benchmark == "collectives" and measurement.speedup is not None and measurement.headline:
+                limit = f"{measurement.peer} itself"
+                shares.append(Share(work, place(record), measurement.ours, limit, measurement.speedup))
+    return shares
+
+
+def in_words(measurement: Measurement) -> str:
+    """Return what was measured, with its sizes."""
+    said = []
+    for key, value in measurement.parameters.items():
+        name = key.replace("_", " ")
+        if key in _NOT_SAID:
+            continue
+        if key == "size" and isinstance(value, int):
+            said.append(bytes_in_words(value))
+        elif isinstance(value, list):
+            said.append(f"{name} {' x '.join(map(str, value))}")
+        else:
+            said.append(str(value) if key in ("dtype", "size", "scaling") else f"{name} {value}")
+    return f"{measurement.case} ({', '.join(said)})" if said else measurement.case
 
 
 def seconds_in_words(seconds: float) -> str:

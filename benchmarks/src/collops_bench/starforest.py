@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array import DistributedArray, Layout, ones
-from collops_bench.record import Check, Measurement, check
-from collops_bench.registry import Context
-from collops_bench.solving import messages_of_a_call
-from collops_bench.timing import Plan, interleave
 from collops.graph import IndexScatter, StarForest
 from collops.graph.wires.choice import possible_wires
 from collops.operators.csr import CSRMatrix
+from collops_bench.record import Check, Measurement, check
+from collops_bench.registry import Context
+from collops_bench.shared import messages_of_a_call
+from collops_bench.timing import Plan, interleave
 
 if TYPE_CHECKING:
     from collops.comm import Communicator

@@ -10,14 +10,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["CLOCKS", "Plan", "Spread", "Timing", "interleave", "interleave_iterations", "synchronize"]
+__all__ = ["CLOCKS", "Captured", "Plan", "Spread", "Timing", "interleave", "interleave_iterations", "synchronize"]
 
 CLOCKS = {
     "wall": "host clock around a batch of calls, from a barrier with an idle device until the device is idle "
@@ -42,12 +42,6 @@ class Spread:
         Over the rounds.
     rounds : int
         How many there were.
-
-    Examples
-    --------
-    >>> from collops_bench import Spread
-    >>> Spread.of([3.0, 1.0, 2.0])
-    Spread(median=2.0, minimum=1.0, maximum=3.0, rounds=3)
     """
 
     median: float
@@ -71,12 +65,6 @@ class Timing:
         Calls in each timed batch (iterations of the long solve, for a solver).
     clocks : mapping of str to Spread
         By the names in `CLOCKS`; ``"wall"`` is always there, ``"device"`` only where a device worked.
-
-    Examples
-    --------
-    >>> from collops_bench import Spread, Timing
-    >>> Timing(10, {"wall": Spread.of([3.0, 1.0, 2.0])}).wall.median
-    2.0
     """
 
     calls: int
@@ -243,3 +231,45 @@ def _events(engine: Engine) -> tuple[Any, Any] | None:
     if engine.name != "cupy":
         return None
     return engine.xp.cuda.Event(), engine.xp.cuda.Event()
+
+
+class Captured:
+    """Several calls of a program, captured once.
+
+    Parameters
+    ----------
+    xp : module
+        CuPy.
+    program : callable
+        What to capture, called once before that.
+    calls : int
+        How many of its calls one replay makes.
+    """
+
+    def __init__(self, xp: Any, program: Callable[[], Any], calls: int) -> None:
+        program()
+        xp.cuda.Device().synchronize()
+        self.calls = calls
+        stream = xp.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            for _ in range(calls):
+                program()
+            self._graph = stream.end_capture()
+
+    def replay(self) -> None:
+        """Launch all of the calls on the current stream."""
+        self._graph.launch()
+
+    def of_one_call(self, timing: Timing) -> Timing:
+        """Return the timing of one of the calls from that of replays."""
+        clocks = {
+            name: replace(
+                spread,
+                median=spread.median / self.calls,
+                minimum=spread.minimum / self.calls,
+                maximum=spread.maximum / self.calls,
+            )
+            for name, spread in timing.clocks.items()
+        }
+        return Timing(timing.calls * self.calls, clocks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collops_bench.operators import derivatives, matrices, stacks, transforms
+from collops_bench.operators import derivatives, matrices, transforms
 from collops_bench.operators.case import measure_case
 from collops_bench.peers import load_peer
 from collops_bench.record import Measurement
@@ -22,8 +22,8 @@ __all__ = ["measure"]
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each operator, direction and size."""
     peer = load_peer(context)
-    for family in (derivatives, stacks, matrices, transforms):
-        for case in family.cases(context):
+    for cases in (derivatives.cases, derivatives.stacks, matrices.cases, transforms.cases):
+        for case in cases(context):
             yield from measure_case(context, peer, case)
     if context.engine.memory == "device":
         yield from derivatives.measure_solver(context, peer)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from collops.array import random
 from collops.backend import engine_of
-from collops_bench.graphs import Captured
+from collops.operators import LinearOperator
+from collops.operators.base import new_array
 from collops_bench.peers import PEER, Peer
 from collops_bench.record import Measurement
 from collops_bench.registry import Context
-from collops_bench.solving import agreement, messages_of_a_call
-from collops_bench.timing import Plan, Timing, interleave
-from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops_bench.shared import agreement, messages_of_a_call
+from collops_bench.timing import Captured, Plan, Timing, interleave
 
-__all__ = ["EAGER", "OURS", "REPLAYED", "Case", "captured", "measure_case"]
+__all__ = ["EAGER", "OURS", "REPLAYED", "Case", "Size", "captured", "measure_case", "sizes_of"]
 
 OURS, EAGER, REPLAYED = "collops", "collops, eager", "collops, replayed"
 _CALLS_IN_A_GRAPH = 20
+_SMALL, _LARGE = 2000, 10_000_000  # elements of a rank
 _TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-12}
 
 
@@ -144,3 +144,25 @@ def _local_values(program: Callable[[], Any], compared: Callable[[Any], Any] | N
     arrays = [part.local_array.reshape(-1) for part in parts]
     values = arrays[0] if len(arrays) == 1 else engine_of(arrays[0]).xp.concatenate(arrays)
     return values if compared is None else compared(values)
+
+
+class Size(NamedTuple):
+    """Elements that a rank holds, of what type, and how much to measure."""
+
+    elements: int
+    dtype: str
+    plan: Plan
+
+
+def sizes_of(context: Context) -> list[Size]:
+    """Return the sizes to measure, the small one first."""
+    if context.options.quick:
+        return [Size(_SMALL, "float64", Plan(rounds=3, seconds=0.01))]
+    if context.engine.memory == "device":
+        plan = Plan(rounds=5, seconds=0.03)
+        return [Size(_SMALL, "float32", plan), Size(_LARGE, "float32", plan)]
+    # The bound keeps the whole within minutes, although some of the peer's calls take seconds.
+    return [
+        Size(_SMALL, "float64", Plan(seconds=0.05)),
+        Size(_LARGE, "float64", Plan(rounds=5, seconds=0.3, bound=2.0)),
+    ]

@@ -1,4 +1,4 @@
-"""Derivatives and halos of arrays split along their first axis."""
+"""Derivatives and halos of arrays split along their first axis, and stacks, whose local work is next to nothing."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from functools import partial
 from math import isqrt
 from typing import Any
 
+import numpy as np
+
 from collops.array import Layout, random, zeros
-from collops_bench.operators.case import Case
-from collops_bench.operators.sizes import Size, sizes_of
-from collops_bench.peers import PEER, Peer
-from collops_bench.record import Measurement
-from collops_bench.registry import Context
-from collops_bench.solving import CHECKED_ITERATIONS, agreement, messages_of_an_iteration, solvers_of_collops
-from collops_bench.timing import Plan, interleave_iterations
 from collops.operators import (
     BlockDiag,
     FirstDerivative,
     Gradient,
     Halo,
+    HStack,
     Laplacian,
     SecondDerivative,
     StackedVStack,
+    VStack,
 )
+from collops_bench.operators.case import Case, Size, sizes_of
+from collops_bench.peers import PEER, Peer
+from collops_bench.record import Measurement
+from collops_bench.registry import Context
+from collops_bench.shared import CHECKED_ITERATIONS, agreement, messages_of_an_iteration, solvers_of_collops
+from collops_bench.timing import Plan, interleave_iterations
 
-__all__ = ["cases", "measure_solver"]
+__all__ = ["cases", "measure_solver", "stacks"]
 
 _OPERATORS = {
     "FirstDerivative": FirstDerivative,
@@ -33,6 +36,7 @@ _OPERATORS = {
     "Laplacian": Laplacian,
     "Gradient": Gradient,
 }
+_STACKS = {"VStack": (VStack, ("model",)), "HStack": (HStack, ("data",)), "BlockDiag": (BlockDiag, ())}
 _ON_DEVICES = (16384, 2048)
 _IMAGES = ((8192, 4096), (1024, 512))
 
@@ -120,3 +124,26 @@ def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
             messages=sent,
             headline=f"CGLS iteration, [BlockDiag; Laplacian] of {dims[0]} x {dims[1]}",
         )
+
+
+def stacks(context: Context) -> Iterator[Case]:
+    """Yield every stack in every size."""
+    from pylops import Diagonal
+
+    for size in sizes_of(context):
+        values = np.random.default_rng(context.comm.rank).standard_normal(size.elements).astype(size.dtype)
+        local = Diagonal(context.engine.from_host(values), dtype=size.dtype)
+        for name, (stack, replicated) in _STACKS.items():
+            yield Case(
+                f"{name} of diagonals",
+                {"elements_per_rank": size.elements, "dtype": size.dtype},
+                stack([local], comm=context.comm),
+                partial(_stack_of_peer, name=name, local=local),
+                dtype=size.dtype,
+                plan=size.plan,
+                replicated=replicated,
+            )
+
+
+def _stack_of_peer(peer: Peer, name: str, local: Any) -> Any:
+    return getattr(peer.module, f"MPI{name}")(ops=[local])

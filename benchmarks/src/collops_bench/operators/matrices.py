@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from collops.array import Layout, random
-from collops_bench.operators.case import EAGER, Case, captured
-from collops_bench.operators.sizes import sizes_of
+from collops.comm import Communicator
+from collops.operators import MatrixMult
+from collops.operators.matrix_mult.summa import panels
+from collops_bench.operators.case import EAGER, Case, captured, sizes_of
 from collops_bench.peers import Peer
 from collops_bench.record import Measurement, check
 from collops_bench.registry import Context
 from collops_bench.timing import Plan, interleave
-from collops.comm import Communicator
-from collops.operators import MatrixMult
-from collops.operators.matrix_mult.summa import panels
 
 __all__ = ["cases", "measure_summa"]
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from scipy.fft import next_fast_len
 
-from collops_bench.operators.case import Case
-from collops_bench.operators.sizes import Size, sizes_of
+from collops.operators import FFT2D, FFTND, MDC, Fredholm1, NonStationaryConvolve1D
+from collops_bench.operators.case import Case, Size, sizes_of
 from collops_bench.peers import Peer
 from collops_bench.registry import Context
-from collops.operators import FFT2D, FFTND, MDC, Fredholm1, NonStationaryConvolve1D
 
 __all__ = ["cases"]
 

@@ -12,10 +12,12 @@ import typer
 from collops.cli.console import console
 from collops.cli.job import with_world
 from collops.cli.options import Debug, Engine, Json, Quiet, Ranks, Transport, check_engine
+from collops.errors import CollopsError, InputError
+from collops_bench.record import Measurement, new_record, prepare_record, write_record
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-    from collops_bench.soak import Tally
+    from collops_bench.soak.run import Tally
 
 __all__ = ["soak"]
 
@@ -36,8 +38,6 @@ def soak(
     """Run random cases against serial answers, kill and resume solvers, and watch memory; fail if anything is wrong."""
 
     def check() -> None:
-        from collops.errors import InputError
-
         if not 0 < minutes < float("inf"):
             raise InputError(f"--minutes must be a positive number, not {minutes:g}")
         if seed < 0 or (only is not None and only < 0):
@@ -64,9 +64,7 @@ def _run(
 
     from collops.apps.job import engine_of_ranks
     from collops.apps.stages import local_stage
-    from collops_bench.record import prepare_record
-    from collops.errors import CollopsError
-    from collops_bench.soak import soak as run
+    from collops_bench.soak.run import soak as run
 
     chosen = engine_of_ranks(engine, comm)
     first = comm.rank == 0
@@ -124,8 +122,6 @@ def _show(tally: Tally, where: Any) -> None:
 def _record(tally: Tally, comm: Communicator, engine: Any, minutes: float, path: Path) -> None:
     """Write the tally as a record of benchmarks, without times to compare. Collective."""
     from collops.apps.stages import local_stage
-    from collops_bench import Measurement, write_record
-    from collops_bench.record import new_record
 
     record = new_record("soak", comm, engine, {"minutes": minutes, "seed": tally.seed})
     for name in sorted(tally.cases):

@@ -1,7 +1,11 @@
-"""What a case draws from its seed: sizes, layouts, arrays with what they are as a whole, and comparisons."""
+"""Random sizes, layouts and arrays of a case, drawn from its seed; comparisons; and a folder for its files."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +15,7 @@ from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import CollopsError
 
-__all__ = ["Draw", "WrongAnswer"]
+__all__ = ["Draw", "WrongAnswer", "shared_folder"]
 
 _SPREAD = 4000.0  # of the rounding unit, relative to the largest element: far from any wrong answer, near to rounding
 
@@ -136,3 +140,22 @@ class Draw:
 
 def _unit(array: np.ndarray) -> float:
     return float(np.finfo(array.dtype).eps) if array.dtype.kind in "fc" else 0.0
+
+
+@contextmanager
+def shared_folder(comm: Communicator) -> Iterator[str]:
+    """Make a folder; rank 0 removes it when all have left. Collective."""
+    name, error = None, None
+    if comm.rank == 0:
+        try:
+            name = tempfile.mkdtemp(prefix="collops-soak-")
+        except OSError as problem:
+            error = problem
+    comm.check(error)
+    folder = comm.allgather_metadata(name)[0]
+    try:
+        yield folder
+        comm.barrier()
+    finally:
+        if comm.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)

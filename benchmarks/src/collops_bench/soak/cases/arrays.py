@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import collops
-from collops_bench.soak.draw import Draw, WrongAnswer
-from collops_bench.soak.folder import shared_folder
+from collops_bench.soak.draw import Draw, WrongAnswer, shared_folder
 
 __all__ = ["arithmetic", "files", "halo", "redistribute", "reductions"]
 

@@ -15,8 +15,7 @@ import collops
 from collops.comm import alone
 from collops.errors import Interrupted
 from collops_bench.soak.cases.solvers import system
-from collops_bench.soak.draw import Draw, WrongAnswer
-from collops_bench.soak.folder import shared_folder
+from collops_bench.soak.draw import Draw, WrongAnswer, shared_folder
 
 __all__ = ["interrupted", "killed"]
 

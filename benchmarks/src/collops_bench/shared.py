@@ -1,21 +1,24 @@
-"""What the benchmarks of solvers share: CGLS of this package in its ways to run, and what it sends."""
+"""Shared by benchmarks: vectors with known answers, the agreement of programs, CGLS in its ways to run, messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from collops import profile
-from collops_bench.record import Check, check
-from collops_bench.registry import Context
 from collops.errors import CollopsError
 from collops.solvers import CGLS, solve
+from collops_bench.record import Check, check
+from collops_bench.registry import Context
 
 __all__ = [
     "CHECKED_ITERATIONS",
     "agreement",
+    "fill",
+    "largest_error",
     "messages_of_a_call",
     "messages_of_an_iteration",
     "solvers_of_collops",
@@ -24,6 +27,7 @@ __all__ = [
 CHECKED_ITERATIONS = 10
 """After so many iterations solutions are compared: enough to differ, not enough for rounding to grow."""
 
+_PIECE = 1 << 24  # elements of a vector that are filled or checked at once
 _HOST, _EAGER, _REPLAYED = "collops", "collops, eager", "collops, replayed"
 
 
@@ -90,3 +94,30 @@ def messages_of_an_iteration(solve: Callable[[int], Any]) -> dict[str, int]:
     few, many = (messages_of_a_call(lambda n=iterations: solve(n)) for iterations in (5, 10))
     each = {name: round((count - few.get(name, 0)) / 5) for name, count in many.items()}
     return {name: count for name, count in each.items() if count}
+
+
+# Vectors of small integers, filled and checked piece by piece: their sums and copies have one right answer.
+
+
+def fill(xp: Any, vector: Any, values: Callable[[Any], Any], first: int = 0) -> None:
+    """Set a vector, whose first element has the index `first`, to what `values` says of the indices."""
+    for piece, index in _pieces(xp, vector.size, first):
+        vector[piece] = values(index)
+    return vector
+
+
+def largest_error(xp: Any, vector: Any, values: Callable[[Any], Any], first: int = 0) -> float:
+    """Return the largest distance of an element from what `values` says of its index: NaN where one is NaN."""
+    worst = 0.0
+    for piece, index in _pieces(xp, vector.size, first):
+        error = float(abs(vector[piece] - values(index)).max())
+        if math.isnan(error):  # which no comparison would keep
+            return error
+        worst = max(worst, error)
+    return worst
+
+
+def _pieces(xp: Any, size: int, first: int) -> Iterator[tuple[slice, Any]]:
+    for start in range(0, size, _PIECE):
+        stop = min(start + _PIECE, size)
+        yield slice(start, stop), xp.arange(first + start, first + stop)

@@ -1,4 +1,4 @@
-r"""Predict what an iteration takes on more ranks, from what was measured on few.
+r"""A model of the time of an iteration on any number of ranks, fitted to measurements on few.
 
 The model reckons with four things. An iteration has some overhead :math:`t_0` whatever its size; the busiest rank does
 :math:`f` operations and moves :math:`b` bytes through its memory; and there are messages, :math:`n_k` of kind :math:`k`
@@ -17,12 +17,31 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from collops.errors import InputError
 
-__all__ = ["Line", "Machine", "Model", "Network", "Work"]
+__all__ = [
+    "ALLREDUCE",
+    "EXCHANGE",
+    "Line",
+    "Machine",
+    "Model",
+    "Network",
+    "Work",
+    "cgls",
+    "jacobi",
+    "migration",
+    "parameters_of",
+    "sparse",
+    "work_of",
+]
+
+ALLREDUCE, EXCHANGE = "allreduce", "exchange"
+_ITEM = 4  # bytes of a float32
+_BLOCK = 8  # sweeps between two passages of the variant "blocked" through memory
 
 
 @dataclass(frozen=True)
@@ -44,7 +63,7 @@ class Work:
     --------
     Rank 0 of four reads and writes 80 MB, and takes part in two allreduces of one number:
 
-    >>> from collops_bench.predict import Work
+    >>> from collops_bench.model import Work
     >>> Work(ranks=4, operations=0.0, nbytes=8e7, messages=[("allreduce", 2, 8)]).ranks
     4
     """
@@ -68,7 +87,7 @@ class Line:
 
     Examples
     --------
-    >>> from collops_bench.predict import Line
+    >>> from collops_bench.model import Line
     >>> line = Line.fit([(0, 1e-5), (1_000_000, 2e-5), (2_000_000, 3e-5)])
     >>> round(1e6 * line.seconds(3_000_000), 6)
     40.0
@@ -114,7 +133,7 @@ class Network:
     --------
     Eight GPUs a node, each with an adapter of 400 Gb/s:
 
-    >>> from collops_bench.predict import Network
+    >>> from collops_bench.model import Network
     >>> Network(ranks=8, latency=5e-6, bandwidth=50e9).ranks
     8
     """
@@ -144,7 +163,7 @@ class Machine:
 
     Examples
     --------
-    >>> from collops_bench.predict import Line, Machine, Network
+    >>> from collops_bench.model import Line, Machine, Network
     >>> within = {4: Line(latency=1e-5, per_byte=4e-12)}
     >>> machine = Machine([(1e6, 2e-6), (1e9, 5e-4)], within, within, Network(4, 5e-6, 50e9))
     >>> round(1e6 * machine.copy_seconds(1e9))  # microseconds
@@ -196,14 +215,14 @@ class Machine:
         InputError
             If there is no such kind, or none of it was measured.
         """
-        if kind not in ("allreduce", "exchange"):
+        if kind not in (ALLREDUCE, EXCHANGE):
             raise InputError(f"there is no model of messages of kind {kind!r}; choose allreduce or exchange")
         if ranks == 1:
             return 0.0
         network = self.network
         if network is None or ranks <= network.ranks:
             return self._within(kind, ranks).seconds(nbytes)
-        if kind == "exchange":
+        if kind == EXCHANGE:
             # What a message costs before it leaves the node it costs on its way to another as well.
             return self._within(kind, network.ranks).latency + network.latency + nbytes / network.bandwidth
         nodes = -(-ranks // network.ranks)
@@ -212,12 +231,12 @@ class Machine:
         return within + steps + _share(nodes) * nbytes / (network.ranks * network.bandwidth)
 
     def _within(self, kind: str, ranks: int) -> Line:
-        measured = self.allreduces if kind == "allreduce" else self.exchanges
+        measured = self.allreduces if kind == ALLREDUCE else self.exchanges
         if not measured:
             raise InputError(f"a machine needs measured messages of kind {kind!r}: run collops bench limits --ranks 2")
         nearest = min((one for one in measured if one >= ranks), default=max(measured))
         line = measured[nearest]
-        if nearest >= ranks or kind == "exchange":
+        if nearest >= ranks or kind == EXCHANGE:
             return line
         return Line(
             line.latency * math.log2(ranks) / math.log2(nearest), line.per_byte * _share(ranks) / _share(nearest)
@@ -241,7 +260,7 @@ class Model:
 
     Examples
     --------
-    >>> from collops_bench.predict import Machine, Model, Work
+    >>> from collops_bench.model import Machine, Model, Work
     >>> machine = Machine(copies=[(1e6, 1e-6), (1e9, 1e-3)], allreduces={}, exchanges={})
     >>> runs = [(Work(1, 0.0, size), 2e-6 + 1.25e-12 * size) for size in (1e6, 1e7, 1e8)]
     >>> model = Model.fit(machine, runs)
@@ -311,3 +330,54 @@ def _relative_fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
     scale[scale == 0] = 1.0
     found, _ = nnls(relative / scale, np.ones(len(seconds)))
     return [float(value) for value in found / scale]
+
+
+# The work of the problems that are measured
+
+
+def migration(points: int, shots: int, receivers: int, samples: int, ranks: int) -> Work:
+    """Return the work of CGLS over modelling: operations are image points times traces, both ways."""
+    traces = -(-shots // ranks) * receivers
+    return Work(ranks, 2 * points * traces, 2 * _ITEM * traces * samples, _sums(points, ranks))
+
+
+def cgls(rows: int, columns: int, ranks: int) -> Work:
+    """Return the work of CGLS over a matrix whose rows are spread over the ranks."""
+    most = -(-rows // ranks)
+    return Work(ranks, 4 * most * columns, 2 * _ITEM * most * columns, _sums(columns, ranks))
+
+
+def _sums(unknowns: int, ranks: int) -> list[tuple[str, float, float]]:
+    """Return what an iteration of CGLS sends: the model that every rank has a part of, and two numbers."""
+    return [(ALLREDUCE, 1, _ITEM * unknowns), (ALLREDUCE, 2, 2 * _ITEM)] if ranks > 1 else []
+
+
+def sparse(side: int, planes: int, ranks: int) -> Work:
+    """Return the work of a product with the 27-point stencil on a cube whose planes are spread over the ranks."""
+    most = -(-planes // ranks)
+    entries = most * 3 * (3 * side - 2) ** 2
+    # Values and columns of the entries, and both vectors.
+    nbytes = 2 * _ITEM * entries + 2 * _ITEM * most * side * side
+    return Work(ranks, 2 * entries, nbytes, [(EXCHANGE, 1, _ITEM * side * side)] if ranks > 1 else [])
+
+
+def jacobi(nx: int, ny: int, ranks: int, *, blocked: bool = False) -> Work:
+    """Return the work of a sweep of Jacobi's method; blocked, it passes through memory with every eighth only."""
+    points = nx * -(-ny // ranks)
+    halo = [(EXCHANGE, 1 / _BLOCK if blocked else 1, _ITEM * nx * (_BLOCK if blocked else 1))]
+    return Work(ranks, points, 2 * _ITEM * points / (_BLOCK if blocked else 1), halo if ranks > 1 else [])
+
+
+def parameters_of(work: Work) -> dict[str, Any]:
+    """Return work as the parameters of a measurement have it."""
+    return {
+        "operations": work.operations,
+        "bytes": work.nbytes,
+        "messages": [[kind, count, size] for kind, count, size in work.messages],
+    }
+
+
+def work_of(parameters: Any, ranks: int) -> Work:
+    """Return the work that the parameters of a measurement describe."""
+    messages = [(kind, count, size) for kind, count, size in parameters["messages"]]
+    return Work(ranks, parameters["operations"], parameters["bytes"], messages)
