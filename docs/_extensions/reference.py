@@ -28,10 +28,8 @@ PACKAGES = (
     "collops.stencil",
     "collops.jax",
     "collops.profile",
-    "collops_bench.model",
     "collops.errors",
     "collops.backend",
-    "collops_bench",
     "collops.compat.pylops_mpi",
 )
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from collops.errors import InputError
 from collops_bench.everything import Outcome, Plan, _too_large, comparison, limits_in_words, run_all
 from collops_bench.model import parameters_of, sparse
 from collops_bench.prediction import machine_of
 from collops_bench.record import Measurement, Record, read_record, write_record
 from collops_bench.registry import BENCHMARKS, Benchmark
-
-from collops.errors import InputError
 from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collops_bench.collectives import OPERATIONS, _buffers, _error_of, _ours, bus_factor, sizes_up_to
-from collops_bench.registry import BENCHMARKS, Context, Options
 
 from collops.backend import engine
+from collops_bench.collectives import OPERATIONS, _buffers, _error_of, _ours, bus_factor, sizes_up_to
+from collops_bench.registry import BENCHMARKS, Context, Options
 
 
 @pytest.mark.serial

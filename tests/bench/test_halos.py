@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collops_bench.halos import MESSAGES
-from collops_bench.registry import BENCHMARKS, Context, Options
-
 from collops.backend import engine
 from collops.graph.wires.choice import possible_wires
+from collops_bench.halos import MESSAGES
+from collops_bench.registry import BENCHMARKS, Context, Options
 
 
 def test_every_way_is_checked_and_timed(comm) -> None:

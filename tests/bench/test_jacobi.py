@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from collops.backend import engine
 from collops_bench.jacobi import ALONE
 from collops_bench.plots import write_plots
 from collops_bench.record import Measurement, read_folder, write_record
 from collops_bench.registry import BENCHMARKS, Context, Options
-
-from collops.backend import engine
 from tests.bench.records import record, timing
 
 

@@ -7,9 +7,9 @@ import os
 import sys
 
 import pytest
-from collops_bench.registry import BENCHMARKS, Context, Options
 
 from collops.backend import engine
+from collops_bench.registry import BENCHMARKS, Context, Options
 
 pytest.importorskip("jax", reason="JAX is not installed")
 if importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:

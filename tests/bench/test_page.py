@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
+from collops.errors import InputError
 from collops_bench.page import _bars, report_page
 from collops_bench.record import Measurement, Record, read_folder, read_record, write_record
 from collops_bench.speed import BEGIN, END, speed_rows, speed_summary
-
-from collops.errors import InputError
 from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from collops.errors import InputError
 from collops_bench.model import Model, cgls, jacobi, migration, parameters_of, sparse, work_of
 from collops_bench.plots import write_plots
 from collops_bench.prediction import BEGIN, END, Scaling, machine_of, scaling_of, scaling_tables
 from collops_bench.record import Measurement, Record, read_folder
-
-from collops.errors import InputError
 from tests.bench.records import record, timing
 from tests.bench.test_all import limits
 

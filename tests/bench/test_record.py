@@ -4,10 +4,10 @@ import json
 import math
 
 import pytest
-from collops_bench.record import check, default_path, new_record, read_record, write_record
 
 from collops.backend import engine
 from collops.errors import CollopsError, InputError
+from collops_bench.record import check, default_path, new_record, read_record, write_record
 from tests.bench.records import record
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from collops.errors import InputError
 from collops_bench.plots import write_plots
 from collops_bench.record import Record, read_folder, write_record
 from collops_bench.speed import (
@@ -15,8 +17,6 @@ from collops_bench.speed import (
     speed_table,
     update_readme,
 )
-
-from collops.errors import InputError
 from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial

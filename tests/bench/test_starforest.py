@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from collops.backend import engine
 from collops_bench.charts import by_size, draw
 from collops_bench.plots import write_plots
 from collops_bench.record import read_record
 from collops_bench.registry import BENCHMARKS, Context, Options
 from collops_bench.starforest import stencil_rows
-
-from collops.backend import engine
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

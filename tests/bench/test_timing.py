@@ -3,9 +3,9 @@ from __future__ import annotations
 import types
 
 import pytest
-from collops_bench.timing import Plan, Spread, interleave, interleave_iterations
 
 from collops.backend import engine
+from collops_bench.timing import Plan, Spread, interleave, interleave_iterations
 
 HOST = engine("numpy")
 

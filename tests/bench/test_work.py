@@ -7,15 +7,15 @@ import sys
 
 import numpy as np
 import pytest
+
+from collops.backend import engine
+from collops.errors import CollopsError
 from collops_bench.arrays import dot_of_integers
 from collops_bench.peers import PEER, load_peer
 from collops_bench.record import Measurement
 from collops_bench.registry import BENCHMARKS, Context, Options
 from collops_bench.shared import agreement, fill, largest_error
 from collops_bench.starforest import stencil_rows
-
-from collops.backend import engine
-from collops.errors import CollopsError
 
 PEER_INSTALLED = importlib.util.find_spec("pylops_mpi") is not None
 

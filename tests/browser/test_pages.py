@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from collops_bench.page import report_page
-from collops_bench.record import read_folder
 
 import collops
 from collops.apps.lsm.job import run
 from collops.apps.lsm.options import Options
+from collops_bench.page import report_page
+from collops_bench.record import read_folder
 from tests.apps.jobs import Listener
 
 pytestmark = pytest.mark.serial

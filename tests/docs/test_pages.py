@@ -8,10 +8,10 @@ import re
 import sys
 
 import pytest
-from collops_bench.record import read_folder, read_record
 
 import collops
 import collops.solvers.proximal
+from collops_bench.record import read_folder, read_record
 from tests.docs.pages import PAGES, ROOT
 
 pytestmark = pytest.mark.serial

@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from collops_bench.record import Measurement, new_record, write_record
-from collops_bench.timing import Spread, Timing
 from pylops import Diagonal, FirstDerivative
 
 import collops
@@ -29,6 +27,8 @@ from collops.comm import Communicator
 from collops.comm.deadline import Watch
 from collops.comm.mpi import MpiTransport
 from collops.solvers import CGLS, solve
+from collops_bench.record import Measurement, new_record, write_record
+from collops_bench.timing import Spread, Timing
 
 ROWS, COLUMNS = 2000, 100
 SHORT, LONG = 10, 60

@@ -7,14 +7,14 @@ import time
 
 import numpy as np
 import pytest
+
+from collops.backend import engine
+from collops.errors import CollopsError
 from collops_bench.soak.cases import CASES
 from collops_bench.soak.cli import _run as run_soak
 from collops_bench.soak.draw import Draw, WrongAnswer
 from collops_bench.soak.memory import Sample, Watch
 from collops_bench.soak.run import _RARE, Failure, Tally, soak
-
-from collops.backend import engine
-from collops.errors import CollopsError
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "killed"])  # which starts programs: below

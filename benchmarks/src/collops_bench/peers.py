@@ -139,7 +139,7 @@ def why_not_loaded(module: str) -> str | None:
 
 def _obstacle() -> str | None:
     if importlib.util.find_spec("pylops_mpi") is None:
-        return "pylops-mpi is not installed: pip install 'collops[bench]'"
+        return "pylops-mpi is not installed: pip install './benchmarks[peers]'"
     if importlib.util.find_spec("mpi4py") is None:
         return f"pylops-mpi {importlib.metadata.version('pylops-mpi')} needs mpi4py, which is not installed"
     return why_not_loaded("pylops_mpi")

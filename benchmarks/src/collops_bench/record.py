@@ -35,7 +35,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
-from collops import __version__
+import collops
 from collops.apps.outputs import atomic, check_writable
 from collops.errors import CollopsError, InputError
 from collops_bench.timing import CLOCKS, Timing
@@ -206,7 +206,7 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
             "driver": driver,
             "memory": free_memory(comm, engine),
         },
-        versions={"python": platform.python_version(), "collops": __version__}
+        versions={"python": platform.python_version(), "collops": collops.__version__}
         | {name: _version(name) for name in _PACKAGES},
         options=dict(options),
         commit=_commit(),
@@ -325,15 +325,15 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Commit of this package's repository; COLLOPS_COMMIT where only a copy of the files is at hand."""
+    """Return the commit of the repository; COLLOPS_COMMIT where only a copy of the files is at hand."""
     given = os.environ.get("COLLOPS_COMMIT")
     if given:
         return given
-    folder = Path(__file__).resolve().parent
+    folders = [Path(file).resolve().parent for file in (collops.__file__, __file__)]
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        # Only files of the package count: the run may have written results beside it.
-        changed = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", str(folder.parent))
+        commit = _git(folders[0], "rev-parse", "HEAD")
+        # Only files of the packages count: the run may have written results to the repository.
+        changed = _git(folders[0], "status", "--porcelain", "--untracked-files=no", "--", *map(str, folders))
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit}-dirty" if changed else commit

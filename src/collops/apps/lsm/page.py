@@ -120,6 +120,8 @@ def _round(values: np.ndarray) -> list[float]:
 
 
 def _convergence(norms: np.ndarray) -> Markup:
+    from matplotlib.ticker import MaxNLocator
+
     shares = norms / norms[0] if norms[0] else norms
     last = len(shares) - 1
     shown = [*range(0, last, -(-len(shares) // _MOST_NORMS)), last]
@@ -130,7 +132,7 @@ def _convergence(norms: np.ndarray) -> Markup:
         axes.plot(shown, shares[shown], color=COLORS[0], marker=marks, markersize=4, gid="norms", clip_on=False)
         axes.set(xlabel="iteration", ylabel="share of the first", yscale="log" if shares[shown].min() > 0 else "linear")
         axes.set_xlim(left=0.0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.yaxis.set_minor_formatter("")
         return {"norms": [f"iteration {number}, {shares[number]:.4g}" for number in shown]}

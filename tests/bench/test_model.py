@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
+
 import numpy as np
 import pytest
-from collops_bench.model import Line, Machine, Model, Network, Work
 
 from collops.errors import InputError
+from collops_bench import model as module
+from collops_bench.model import Line, Machine, Model, Network, Work
 
 pytestmark = pytest.mark.serial
 
@@ -101,3 +104,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="positive numbers"):
             Model.fit(MACHINE, [(Work(1, 0.0, 1e6), seconds)])
+
+
+def test_the_examples_of_the_module() -> None:
+    found = doctest.testmod(module)
+    assert (found.failed, found.attempted > 10) == (0, True)
