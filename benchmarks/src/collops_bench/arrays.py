@@ -1,4 +1,4 @@
-"""Dot products and ``x + 2 * y`` of float32 vectors, beside what the machine's memory allows.
+"""Dot products and ``x + 2 * y`` of float32 vectors, and the limit of the machine's memory.
 
 Every rank holds its part of two vectors of small integers, so that the answers are known without another
 program. The figure ``bandwidth`` is the bytes that the work must move on one rank (vectors read once,

@@ -1,11 +1,11 @@
-"""What a CGLS iteration costs over VStack and BlockDiag, beside PyLops-MPI and, on one rank, serial PyLops.
+"""The cost of a CGLS iteration over VStack and BlockDiag, of PyLops-MPI and, on one rank, of serial PyLops.
 
 On hosts each rank's operator has 2000 rows: diagonals and first derivatives, which cost next to nothing, so
 that the time is that of the solver and its vectors; and a dense matrix. On GPUs each rank has a dense
 float32 matrix, of 4000 x 8000 and 500 x 1000, and every step is measured launched call by call (eager) and
 replayed from a CUDA graph.
 
-The clock ``wall`` is what one more iteration costs; ``whole`` includes the set-up. No program may stop
+The clock ``wall`` is the cost of one more iteration; ``whole`` includes the set-up. No program may stop
 early: the operators are so badly scaled, and the data of VStack so inconsistent, that none converges in the
 time measured.
 """

@@ -53,7 +53,7 @@ class Line:
     color : int
         Number of its colour and marker.
     style : str
-        Of matplotlib; ``""`` draws markers alone.
+        Line style of matplotlib; ``""`` draws markers alone.
     marked : bool
         Whether its points have markers.
     """
@@ -76,7 +76,7 @@ class Chart:
     lines : sequence of Line
         At least one of them with a point.
     x_label, y_label : str
-        What the axes show.
+        Quantities on the axes.
     x_words, y_words : callable
         Write the value at a tick, with its unit.
     x_ticks : sequence of float
@@ -118,7 +118,7 @@ def key_of(charts: Iterable[Chart]) -> list[Key]:
     ]
 
 
-# What is plotted
+# Charts of records
 
 
 def by_size(record: Record) -> list[Chart]:
@@ -271,7 +271,7 @@ def _of_family(scaling: Scaling, family: Family, number: int) -> list[Line]:
     return lines
 
 
-# How it is drawn
+# Drawing
 
 
 def draw(axes: Axes, chart: Chart, *, ranges: bool = False) -> dict[str, list[str]]:
@@ -280,9 +280,9 @@ def draw(axes: Axes, chart: Chart, *, ranges: bool = False) -> dict[str, list[st
     Parameters
     ----------
     axes : matplotlib.axes.Axes
-        Where.
+        Where it is drawn.
     chart : Chart
-        What.
+        Its description.
     ranges : bool
         Whether bands show the ranges over the rounds.
 

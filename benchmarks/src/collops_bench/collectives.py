@@ -1,4 +1,4 @@
-"""Messages of all sizes: our communicator over every wire of this machine, beside the raw library.
+"""Messages of all sizes: our communicator on every transport of this machine, and the raw library.
 
 Sizes and bandwidths are those that nccl-tests define. The size :math:`S` of a message is, for *n* ranks,
 the bytes that a rank gives to allreduce, bcast, reduce_scatter, alltoall and sendrecv, and the bytes that a
@@ -7,13 +7,13 @@ rank gets from allgather. The algorithm bandwidth of a call that takes the time 
 .. math:: B_{alg} = S / t
 
 and the bus bandwidth :math:`B_{bus} = f B_{alg}` corrects it by the factor *f* by which the best algorithm
-must send more or less than :math:`S` over each rank's wire, to be compared with what that wire can do, whatever
+must send more or less than :math:`S` over each rank's link, to be compared with the peak of that link for any
 *n*: :math:`2 (n-1) / n` for allreduce, :math:`(n-1) / n` for allgather, reduce_scatter and alltoall, and 1
 for bcast and sendrecv (to the next rank on a ring).
 
-The time :math:`t` is that on the device's clock where there is a device, else that on the wall's. What
-`host` measures is the overhead of a call for the program. Inputs are small integers, so that every
-reduction has one right answer in float32; it is checked for every message, wire and operation before the
+The time :math:`t` is that on the device's clock where there is a device, else that on the wall's. The clock
+`host` measures the overhead of a call for the program. Inputs are small integers, so that every
+reduction has one right answer in float32; it is checked for every message, transport and operation before the
 first is timed.
 """
 
@@ -42,7 +42,7 @@ _ITEM = 4  # bytes of a float32
 _SUM, _FLOAT32 = 0, 7  # ncclSum, ncclFloat32
 _PERIOD = 251
 _CAPTURED_CALLS = 20
-_LONGEST_CALL = 0.2  # seconds; a wire that takes longer is not timed with this message or a larger one
+_LONGEST_CALL = 0.2  # seconds; a transport that takes longer is not timed with this message or a larger one
 _LARGEST = {"device": 4 << 30, "host": 64 << 20}
 
 
@@ -60,12 +60,12 @@ _FACTORS: dict[str, Callable[[int], float]] = {
     "alltoall": lambda n: (n - 1) / n,
 }
 OPERATIONS = tuple(_FACTORS)
-"""What is measured, in this order."""
+"""The measured operations, in this order."""
 
 
 @dataclass
 class _Buffers:
-    """One message of an operation: what this rank gives, where the result goes, and what it must be.
+    """One message of an operation: the input of this rank, the memory for the result, and its right values.
 
     `expected` gives the right elements of the result from their indices.
     """
@@ -107,7 +107,7 @@ def _largest(context: Context, operation: str) -> int:
 
 
 def _wires(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
-    """Return our communicator over every wire that works here, and why the others do not."""
+    """Return our communicator on every transport that works here, and why the others do not."""
     if context.engine.memory == "host" or context.options.transport != "auto" or context.comm.size == 1:
         return {f"collops {context.comm.transport}": context.comm}, {}
     wires: dict[str, Communicator] = {}

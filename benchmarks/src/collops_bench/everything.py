@@ -70,13 +70,13 @@ class Outcome:
     Parameters
     ----------
     name : str
-        Of the benchmark.
+        Name of the benchmark.
     record : Record or None
         Its record, complete or not.
     problem : str or None
         Why it failed.
     note : str or None
-        What was decided for it.
+        The reason for small sizes, or its last words if it left no record.
     """
 
     name: str
@@ -91,7 +91,7 @@ def run_all(plan: Plan, report: Callable[[str, str], None]) -> Iterator[Outcome]
     Parameters
     ----------
     plan : Plan
-        What to run.
+        The benchmarks.
     report : callable
         Gets the name of a benchmark and its newest measurement.
     """
@@ -164,7 +164,7 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, report: Callable[
 
 
 def limits_in_words(record: Record) -> list[tuple[str, str]]:
-    """Return the limits of a machine from their record: what, and how much."""
+    """Return the names and the values of the limits of a machine, from their record."""
     from collops_bench.limits import COPY, MULTIPLY
     from collops_bench.model import ALLREDUCE, EXCHANGE
 
@@ -202,7 +202,7 @@ def _rate(value: float, unit: str) -> str:
 
 
 def comparison(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Return how near this package's programs come to the limits: what, and its share of which limit.
+    """Return how near this package's programs come to the limits: the work, and its share of a limit.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""The halo exchange of the derivative operators, by messages and by every wire of star forests, also one-sided ones.
+"""The halo exchange of the derivative operators, by messages and by every transport of star forests.
 
-Each rank has a block of rows and wants the last row of the rank before it and the first one of the rank behind it, as a
+Each rank has a block of rows and needs the last row of the rank before it and the first one of the rank after it, as a
 second derivative along the first axis does. ``messages`` is the exchange plan that the operators use: MPI between
-hosts, NCCL between GPUs. The others move the same rows by a star forest, of whose wires ``shared`` (a window of MPI-3)
-and ``symmetric`` (NVSHMEM) store them straight into the neighbours' memory. On GPUs what can be captured is timed
-within a replayed CUDA graph as well, as solvers run it. The fastest way of all is the measurement's own.
+hosts, NCCL between GPUs. The others move the same rows by a star forest; its transports ``shared`` (a window of MPI-3)
+and ``symmetric`` (NVSHMEM) store them directly into the neighbours' memory. On GPUs, programs that can be captured are
+also timed within a replayed CUDA graph, as solvers run them. The fastest of all is the measurement's own program.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _of_width(context: Context, plan: Plan, columns: int) -> Measurement:
 def _programs(
     context: Context, block: Any, halo: Any, wanted: list[tuple[int, int, int]]
 ) -> tuple[dict[str, Callable[[], Any]], list[StarForest]]:
-    """Return what fills `halo` from `block`, by the name of its way, and the forests among it. Collective."""
+    """Return the programs that fill `halo` from `block`, by name, and the forests among them. Collective."""
     comm = context.comm
-    # A rank wants the last row of the one before it, which wants this one's first.
+    # A rank needs the last row of the one before it, which needs this one's first.
     whole = slice(0, block.shape[1])
     sends = [(peer, (slice(_ROWS - 1 - given, _ROWS - given), whole)) for _, peer, given in wanted]
     receives = [(peer, (slice(row, row + 1), whole)) for row, peer, _ in wanted]

@@ -1,7 +1,7 @@
 """Collectives inside compiled JAX programs: one in a call of its own, many in one call, and a solver.
 
 Ranks have a core or a GPU each, and the peer is mpi4jax. One process on a machine with GPUs drives all of them by
-``shard_map``, and the peer is JAX's own ``lax.psum``. An elementwise program of the same size says what a call costs
+``shard_map``, and the peer is JAX's own ``lax.psum``. An elementwise program of the same size shows the cost of a call
 without a collective. Every call is waited for; on GPUs short ones also run ahead, as in a program that does not look at
 its results. All ranks have the same small integers, so that sums of sums have one right answer.
 """
@@ -62,7 +62,7 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 @dataclass(frozen=True)
 class _Programs:
-    """What is compared: how each reduces and compiles, how an array gets to its place, and what is missing."""
+    """The compared programs: how each reduces and compiles, how arrays are placed, and why programs are missing."""
 
     parties: int
     place: Callable[[Any], Any]

@@ -1,7 +1,7 @@
-"""What this machine can do at best: copies in memory, products of matrices, and messages of all sizes.
+"""The limits of this machine: copies in memory, products of matrices, and messages of all sizes.
 
 Other benchmarks are read against these. On devices every program is measured as it is called and as a CUDA graph
-replays it: the faster of the two is the limit, that of the memory or of the wire and not of the host.
+replays it: the faster of the two is the limit, that of the memory or of the transport and not of the host.
 
 An exchange gives a message to the next rank of a ring and takes one from the rank before.
 
@@ -64,7 +64,7 @@ def _copy(context: Context, plan: Plan, size: int) -> Measurement:
 def _multiply(context: Context, plan: Plan, side: int) -> Measurement:
     xp = context.engine.xp
     a, b, c = (xp.ones((side, side), "float32") for _ in range(3))
-    # CuPy refuses cuBLAS in a capture; a product of this size hides its launch.
+    # CuPy raises an error for cuBLAS in a capture; a product of this size hides its launch.
     timings = interleave({CALLED: lambda: xp.matmul(a, b, out=c)}, context.comm, context.engine, plan)
     made = check(context.comm, f"product of matrices of {side} x {side}", float(abs(c - side).max()) / side, 1e-5)
     rate = 2 * side**3 / timings[CALLED].wall.median

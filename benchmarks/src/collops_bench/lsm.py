@@ -1,4 +1,4 @@
-"""Least-squares Kirchhoff migration (forward, adjoint, CGLS iteration) beside PyLops-MPI.
+"""Least-squares Kirchhoff migration (forward, adjoint, CGLS iteration), also by PyLops-MPI.
 
 The small problem is that of PyLops-MPI's tutorial: an image of 81 x 60 points, 4 m apart, two flat
 reflectors in a constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large
@@ -39,7 +39,7 @@ __all__ = ["Problem", "measure"]
 _SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
 
 _COMPARED_ITERATIONS = {"float64": CHECKED_ITERATIONS, "float32": 5}
-"""After so many, images differ by what the programs differ. In single precision the directions of CGLS lose their
+"""Up to so many iterations, differences of images come from the programs. In single precision the directions of CGLS lose their
 orthogonality from the seventh on, where the problem is large: after ten, the image is 5 % off that in double."""
 
 
@@ -125,7 +125,7 @@ class Problem:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a record says of the survey."""
+        """The sizes of the survey, as records have them."""
         sizes = {"image": [self.nx, self.nz], "shots": self.shots, "receivers": self.receivers}
         return sizes | {"samples": self.samples, "dtype": self.dtype}
 
@@ -246,7 +246,7 @@ def _local_of_peer(context: Context, problem: Problem) -> Any:
             dtype=problem.dtype,
         )
     if on_device:
-        # What its documentation asks for: the travel times, made on the host, are moved once.
+        # As its documentation asks: the travel times, made on the host, are moved once.
         operator.trav_srcs = engine.from_host(operator.trav_srcs.astype(problem.dtype))
         operator.trav_recs = engine.from_host(operator.trav_recs.astype(problem.dtype))
     return operator

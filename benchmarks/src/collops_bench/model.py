@@ -46,7 +46,7 @@ _BLOCK = 8  # sweeps between two passages of the variant "blocked" through memor
 
 @dataclass(frozen=True)
 class Work:
-    """What the busiest rank does in one iteration.
+    """The work of the busiest rank in one iteration.
 
     Parameters
     ----------
@@ -118,12 +118,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Network:
-    """What joins the nodes, as it is assumed.
+    """The network between the nodes, as it is assumed.
 
     Parameters
     ----------
     ranks : int
-        Of a node.
+        On each node.
     latency : float
         Seconds from a rank to one of another node.
     bandwidth : float
@@ -145,7 +145,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured of a machine.
+    """The measured limits of a machine.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Machine:
         Parameters
         ----------
         kind : {"allreduce", "exchange"}
-            Of the message.
+            Kind of the message.
         nbytes : float
             Its size.
         ranks : int
@@ -223,7 +223,7 @@ class Machine:
         if network is None or ranks <= network.ranks:
             return self._within(kind, ranks).seconds(nbytes)
         if kind == EXCHANGE:
-            # What a message costs before it leaves the node it costs on its way to another as well.
+            # The latency within the node also applies on the way to another one.
             return self._within(kind, network.ranks).latency + network.latency + nbytes / network.bandwidth
         nodes = -(-ranks // network.ranks)
         within = self._within(kind, network.ranks).seconds(nbytes)
@@ -245,7 +245,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Model:
-    """What an iteration of one kind of work takes.
+    """A model of the time of an iteration of one kind of work.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ class Model:
         machine : Machine
             Where the runs were.
         runs : sequence of (Work, float)
-            What was done, and the seconds of an iteration.
+            The work, and the seconds of an iteration.
         without : collection of str
             Coefficients that are zero, such as ``"operation"`` of what memory alone limits: runs in which operations
             and bytes grow together cannot tell the two apart.
@@ -299,7 +299,7 @@ class Model:
         return cls(*_relative_fit(terms, np.array([seconds for _, seconds in runs])))
 
     def seconds(self, machine: Machine, work: Work) -> float:
-        """Return what an iteration takes."""
+        """Return the predicted seconds of an iteration."""
         return math.fsum(
             one * other
             for one, other in zip(

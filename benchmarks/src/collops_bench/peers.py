@@ -1,4 +1,4 @@
-"""The peer that this package is compared with, PyLops-MPI, set up to do the same work on the same data.
+"""PyLops-MPI, the peer of most benchmarks, set up to do the same work on the same data.
 
 It runs in the same processes. Where it is not installed the reason is recorded in place of its times.
 """
@@ -32,7 +32,7 @@ class Peer:
     engine : str
         ``"numpy"`` or ``"cupy"``.
     ranks : int
-        In the world.
+        Size of the world.
     """
 
     def __init__(self, engine: str, ranks: int) -> None:
@@ -53,9 +53,9 @@ class Peer:
         Parameters
         ----------
         local : array
-            This rank's part, used as it is.
+            This rank's part, which is not copied.
         sizes : sequence of int
-            Of every rank's part.
+            Sizes of the parts of all ranks.
         """
         return self.module.DistributedArray(
             (sum(sizes),),

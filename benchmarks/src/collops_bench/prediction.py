@@ -44,9 +44,9 @@ _MANY = (64, 1024)
 
 STRONG, WEAK = "strong", "weak"
 NETWORK = Network(ranks=8, latency=5e-6, bandwidth=50e9)
-"""What is assumed between nodes: eight GPUs a node, an adapter of 400 Gb/s for each, 5 microseconds."""
+"""The assumed network: eight GPUs a node, an adapter of 400 Gb/s for each, 5 microseconds between nodes."""
 
-# The time of these is that of their bytes; that of the others is more than memory and messages explain.
+# Memory limits these alone; the time of the others is more than memory and messages explain.
 _MEMORY_BOUND = (CGLS, SPARSE, "Jacobi, nccl_graphs")
 _JACOBI = {"nccl_graphs": False, "blocked": True}  # variants that also run over nodes, and whether they are blocked
 
@@ -58,7 +58,7 @@ class Family:
     Parameters
     ----------
     kind : str
-        Of the work; each kind has a model of its own.
+        Kind of work; each kind has a model of its own.
     words : str
         The problem's size.
     scaling : str
@@ -97,18 +97,18 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Scaling:
-    """All that the records of one machine say of how work scales.
+    """The scaling of all work, from the records of one machine.
 
     Parameters
     ----------
     machine : Machine
-        Its limits.
+        The machine with its limits.
     records : list of Record
-        What everything is made from.
+        The records used.
     families : list of Family
-        What was measured.
+        Measured families.
     larger : list of Family
-        What is predicted alone.
+        Families that are only predicted.
     models : dict of str to Fitted
         By kind.
     """
@@ -136,7 +136,7 @@ def scaling_of(records: Iterable[Record]) -> Scaling:
     for record in records:
         if record.benchmark in ("limits", "scaling", "jacobi"):
             machines.setdefault(record.machine_name, []).append(record)
-    # Every machine needs its limits; of those that have them the one with the most ranks is the most telling.
+    # Every machine needs its limits; the one with the most ranks is chosen.
     able = [there for there in machines.values() if {"limits", "scaling"} <= {one.benchmark for one in there}]
     if not able:
         raise InputError("no machine has records of limits and of scaling: run collops bench limits and scaling")
@@ -152,14 +152,14 @@ def scaling_of(records: Iterable[Record]) -> Scaling:
 
 
 def machine_of(records: Iterable[Record], network: Network | None = None) -> Machine:
-    """Return the machine of which there are records of limits.
+    """Return the machine whose limits are recorded.
 
     Parameters
     ----------
     records : iterable of Record
         Of one machine; copies are taken from that with the fewest ranks.
     network : Network, optional
-        What is assumed of the network between its nodes.
+        The assumed network between its nodes.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def _larger() -> list[Family]:
 
 
 def scaling_tables(scaling: Scaling) -> str:
-    """Return what was measured, the models and how far off they were, and what they say of more ranks."""
+    """Return the measured times, the models with their errors, and predictions for more ranks."""
     parts = [
         "### Measured",
         _measured(scaling),
@@ -308,7 +308,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> st
 
 
 def _gain(family: Family, first: float, seconds: float, ranks: int) -> float:
-    """Return the efficiency: what share of the ranks' work is not lost."""
+    """Return the parallel efficiency."""
     return first / seconds / (ranks if family.scaling == STRONG else 1)
 
 

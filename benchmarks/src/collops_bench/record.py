@@ -1,8 +1,8 @@
-"""What a benchmark leaves behind: a JSON file with measurements, machine, versions and commit.
+"""The record of a benchmark: a JSON file with measurements, machine, versions and commit.
 
 The file is one object:
 
-- ``schema``: 1; a reader refuses another number.
+- ``schema``: 1; another number is an error.
 - ``benchmark``: name of the benchmark.
 - ``started``: date and time in UTC, ISO 8601.
 - ``commit``: of this package's repository, ``-dirty`` appended where files were changed; null where it is
@@ -11,9 +11,9 @@ The file is one object:
   each rank's GPU; empty on hosts), ``driver`` (version that the GPU driver supports; null on hosts), ``memory``
   (bytes that each rank could still have where its arrays live; absent in older records).
 - ``versions``: of Python and of every package that can matter; null where one is not installed.
-- ``ranks``, ``engine``, ``transport`` (a list: what the communicator said of its wires and why).
+- ``ranks``, ``engine``, ``transport`` (a list: the transports, as the communicator describes them).
 - ``options``: how the benchmark was run.
-- ``clocks``: what each clock of the timings measures, in words.
+- ``clocks``: the meaning of each clock of the timings, in words.
 - ``measurements``: a list of objects, see :class:`Measurement`; times in seconds a call, sizes in bytes,
   bandwidths in bytes a second.
 """
@@ -80,14 +80,14 @@ _PACKAGES = [
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison of an answer with what it must be, made before anything was timed.
+    """One comparison of an answer with the right one, made before anything was timed.
 
     Parameters
     ----------
     what : str
-        What was compared with what.
+        The two things that were compared.
     error, tolerance : float
-        The largest on any rank, and what it had to stay within.
+        The largest on any rank, and its bound.
     """
 
     what: str
@@ -102,9 +102,9 @@ class Measurement:
     Parameters
     ----------
     case : str
-        What was measured, unique in its record together with `parameters`.
+        Name of the work, unique in its record together with `parameters`.
     parameters : mapping
-        Sizes, dtypes and whatever else describes the work.
+        Sizes, dtypes and anything else that describes the work.
     timings : mapping of str to Timing
         By program.
     missing : mapping of str to str
@@ -112,11 +112,11 @@ class Measurement:
     ours, peer : str or None
         Programs to compare in tables and plots; `peer` may be missing.
     checks : list of Check
-        How it was made sure that the programs computed the right thing.
+        Checks of the answers of all programs.
     figures : mapping of str to mapping of str to float
         By program: numbers that follow from its times, named as their benchmark defines them.
     messages : mapping of str to int or None
-        What one call of `ours` sent, by operation (:func:`collops.profile.count_messages`).
+        Number of messages of one call of `ours`, by operation (:func:`collops.profile.count_messages`).
     headline : str or None
         Label in the README's table of speed; ``None`` keeps it out.
     """
@@ -170,11 +170,11 @@ def check(comm: Communicator, what: str, error: float, tolerance: float) -> Chec
     comm : Communicator
         Ranks that have a part of the answer.
     what : str
-        What is compared with what.
+        The two things that are compared.
     error : float
-        This rank's.
+        Error of this rank.
     tolerance : float
-        What no rank's error may exceed.
+        Bound of the error on every rank.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def check(comm: Communicator, what: str, error: float, tolerance: float) -> Chec
 
 
 def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapping[str, Any]) -> Record:
-    """Describe this run. Collective."""
+    """Return the record of this run, without measurements. Collective."""
     device, driver = _device(engine)
     devices = [name for name in comm.allgather_metadata(device) if name is not None]
     return Record(
@@ -222,7 +222,7 @@ def free_memory(comm: Communicator, engine: Engine) -> int:
     comm : Communicator
         Ranks that take part.
     engine : Engine
-        Where the arrays live. What its pool of memory keeps without need is given back first.
+        Where the arrays live. Unused blocks of its memory pool are freed first.
     """
     if engine.name == "cupy":
         runtime = engine.xp.cuda.runtime
@@ -358,7 +358,7 @@ def read_record(path: str | Path) -> Record:
         If the file cannot be read, or is no record of this schema, with what is wrong and where.
     """
     try:
-        content = json.loads(Path(path).read_bytes(), parse_constant=_refuse)
+        content = json.loads(Path(path).read_bytes(), parse_constant=_no_number)
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
     except (ValueError, RecursionError) as problem:
@@ -400,7 +400,7 @@ def read_folder(folder: str | Path) -> dict[str, Record]:
     return {path.name: read_record(path) for path in paths}
 
 
-def _refuse(constant: str) -> NoReturn:
+def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 

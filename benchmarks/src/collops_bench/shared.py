@@ -53,7 +53,7 @@ def solvers_of_collops(
 
 
 def _solve(operator: Any, data: Any, iterations: int, graph: bool | str) -> Any:
-    # A benchmark goes on beyond convergence.
+    # A benchmark continues beyond convergence.
     method = CGLS(tol=0.0, precision=0.0)
     result = solve(method, operator, data, niter=iterations, graph=graph, progress=False)
     if result.iterations != iterations:
@@ -62,7 +62,7 @@ def _solve(operator: Any, data: Any, iterations: int, graph: bool | str) -> Any:
 
 
 def agreement(context: Context, what: str, programs: Mapping[str, Callable[[], Any]], tolerance: float) -> list[Check]:
-    """Make sure that all programs give what the first one gives, by the norm of the difference. Collective."""
+    """Make sure that all programs give the result of the first one, by the norm of the difference. Collective."""
     # A program may return the same memory each time it is called.
     results = {name: np.array(context.engine.to_host(run())).ravel() for name, run in programs.items()}
     (first, reference), *others = results.items()
@@ -83,14 +83,14 @@ def _relative_error(reference: np.ndarray, result: np.ndarray) -> float:
 
 
 def messages_of_a_call(program: Callable[[], Any]) -> dict[str, int]:
-    """Count what one call sends, by operation."""
+    """Count the messages of one call, by operation."""
     with profile.count_messages() as messages:
         program()
     return {name: messages[name] for name in sorted({record.operation for record in messages.records})}
 
 
 def messages_of_an_iteration(solve: Callable[[int], Any]) -> dict[str, int]:
-    """Count what five iterations more send, a fifth of it for each; what only the set-up sends is left out."""
+    """Count the messages of an iteration: a fifth of those of five more iterations, without those of the set-up."""
     few, many = (messages_of_a_call(lambda n=iterations: solve(n)) for iterations in (5, 10))
     each = {name: round((count - few.get(name, 0)) / 5) for name, count in many.items()}
     return {name: count for name, count in each.items() if count}
@@ -100,14 +100,14 @@ def messages_of_an_iteration(solve: Callable[[int], Any]) -> dict[str, int]:
 
 
 def fill(xp: Any, vector: Any, values: Callable[[Any], Any], first: int = 0) -> None:
-    """Set a vector, whose first element has the index `first`, to what `values` says of the indices."""
+    """Set a vector, whose first element has the index `first`, to the `values` of its indices."""
     for piece, index in _pieces(xp, vector.size, first):
         vector[piece] = values(index)
     return vector
 
 
 def largest_error(xp: Any, vector: Any, values: Callable[[Any], Any], first: int = 0) -> float:
-    """Return the largest distance of an element from what `values` says of its index: NaN where one is NaN."""
+    """Return the largest distance of an element from the value of its index: NaN if one is NaN."""
     worst = 0.0
     for piece, index in _pieces(xp, vector.size, first):
         error = float(abs(vector[piece] - values(index)).max())

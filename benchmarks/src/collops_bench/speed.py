@@ -1,4 +1,4 @@
-"""The table of speed beside the peers: the same rows for the README, for plots and for pages."""
+"""The table of speed: the same rows for the README, for plots and for pages; and numbers, sizes and places in words."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class SpeedRow(NamedTuple):
     Parameters
     ----------
     work, place : str
-        What was done, and on what.
+        The work, and the machine.
     ours, peer : str
-        The times in words; that of the peer with its name, or what there is instead.
+        The times in words; that of the peer with its name, or the reason why there is none.
     peer_name : str or None
         The peer, where it was measured.
     ratio : float or None
         How many times as fast as the peer; ``None`` where it was not measured.
     kind : tuple of str
-        Benchmark, work without its size and direction, and kind of machine: what rows have in common.
+        Benchmark, work without its size and direction, and kind of machine.
     devices : int
         How many GPUs worked, 0 on hosts.
     seconds : float
@@ -98,7 +98,7 @@ def _row(record: Record, measurement: Measurement) -> SpeedRow:
 
 
 def label(measurement: Measurement) -> str:
-    """Return the headline, with the shape behind it that it may lack: one operator stands there in several sizes."""
+    """Return the headline, and the shape if it lacks it, since some operators are measured in several sizes."""
     headline = str(measurement.headline)
     shape = " x ".join(map(str, measurement.parameters.get("shape", ())))
     return headline if shape in headline else f"{headline}, {shape}"
@@ -115,8 +115,8 @@ def place(record: Record) -> str:
 def longest(rows: Iterable[SpeedRow]) -> list[SpeedRow]:
     """Return one row for each kind of work on each kind of machine, in their order: the one that takes us longest.
 
-    That is the largest problem, and of a forward, an adjoint and a whole iteration the iteration. Of records on several
-    numbers of GPUs it is from the one with the most. Ratios have no say.
+    That is the largest problem, and an iteration rather than a forward or an adjoint. Among records on several numbers
+    of GPUs, the one with the most GPUs counts. Ratios have no influence.
     """
     found: dict[tuple[str, str, str], SpeedRow] = {}
     for row in rows:
@@ -132,7 +132,7 @@ def speed_table(records: Sequence[Record]) -> str:
 
 
 def speed_summary(records: Sequence[Record]) -> str:
-    """Return the rows of the table of speed that `longest` chooses, and what they were chosen from."""
+    """Return the rows of the table of speed that `longest` chooses, and the number of all rows."""
     rows = [row for row in speed_rows(records) if row.ratio is not None]
     source = (
         f"Median wall times, both programs in turns in one run. Of {len(rows)} measurements these are the longest of "
@@ -151,12 +151,12 @@ def _table(rows: Iterable[SpeedRow]) -> str:
 
 
 def update_readme(path: str | Path, records: Sequence[Record]) -> None:
-    """Replace what stands between the two markers in a Markdown file by the summary of speed."""
+    """Replace the text between the two markers in a Markdown file by the summary of speed."""
     replace_between(path, BEGIN, END, speed_summary(records))
 
 
 def replace_between(path: str | Path, begin: str, end: str, content: str) -> None:
-    """Replace what stands between two markers in a Markdown file.
+    """Replace the text between two markers in a Markdown file.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Star forests on every wire beside PETSc's, scatters by index, and a sparse matrix product beside one rank's own.
+"""Star forests on every transport and those of PETSc, scatters by index, and a sparse matrix product.
 
 A size is the bytes of float64 values that a rank's roots have. The forests: *shift*, every root has its leaf on the
 next rank, in order; *random*, every leaf has any root of any rank. The scatters are those of PETSc's published

@@ -1,7 +1,7 @@
 """The clocks of the benchmarks: programs compared in turns, A B A B, by the median of repeated rounds.
 
-Every time is in seconds, is for one call, and is that of the slowest rank. What each of them means is in
-`CLOCKS`.
+Every time is in seconds, is for one call, and is that of the slowest rank. `CLOCKS` has the
+meaning of each.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CLOCKS = {
     "first": "host clock around the very first call, with what it compiles and connects",
     "whole": "host clock around a whole long solve, set-up included, over its iterations",
 }
-"""What the clocks of a :class:`Timing` measure."""
+"""The meaning of the clocks of a :class:`Timing`."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What repeated rounds gave, in seconds a call.
+    """Summary of repeated rounds, in seconds a call.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def interleave(
     Parameters
     ----------
     programs : mapping of str to callable
-        What to call, in the order of the turns. All do the same work.
+        The programs, in the order of the turns. All do the same work.
     comm : Communicator
         Ranks that take part.
     engine : Engine
@@ -153,11 +153,11 @@ def interleave_iterations(
     short: int,
     long: int,
 ) -> dict[str, Timing]:
-    """Time what an iteration of each solver costs, in turns. Collective.
+    """Time an iteration of each solver, in turns. Collective.
 
     Every solver runs `short` and `long` iterations in every round; see ``"wall"`` in `CLOCKS`. Rounds in which the long
-    run took no longer, for other programs were in the way, are left out; where there are no others, ``"whole"`` stands
-    for ``"wall"``.
+    run took no longer, because other programs disturbed it, are left out; if all are, ``"whole"`` replaces
+    ``"wall"``.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ class Captured:
     xp : module
         CuPy.
     program : callable
-        What to capture, called once before that.
+        The program, called once before it is captured.
     calls : int
         How many of its calls one replay makes.
     """

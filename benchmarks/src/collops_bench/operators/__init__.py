@@ -1,9 +1,9 @@
-"""Operators beside the peer's, forward and adjoint: small ones, whose cost is the host's, and large ones.
+"""Operators and those of the peer, forward and adjoint: small ones, whose cost is the host's, and large ones.
 
 On hosts every operator that both packages have is applied to vectors of 2000 and of 10 million float64 elements a rank.
 On GPUs it is the derivatives that count, in float32 at the sizes where messages or memory are the limit, each launched
 call by call (eager) and replayed from a CUDA graph; CGLS over a stack of first derivatives and a Laplacian; and SUMMA,
-beside the time that NCCL and cuBLAS take for its messages and its products alone.
+with the time of NCCL for its messages alone and of cuBLAS for its products alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One operator in both directions, beside the peer's operator on the same arrays."""
+"""One operator in both directions, and the operator of the peer on the same arrays."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128"
 
 @dataclass(frozen=True)
 class Case:
-    """An operator and what it is compared with.
+    """An operator and the operator of the peer.
 
     Parameters
     ----------
     name : str
-        Of the operator.
+        Name of the operator.
     parameters : mapping
         Sizes and options.
     operator : LinearOperator
@@ -40,9 +40,9 @@ class Case:
     peer : callable, optional
         Makes the peer's operator, which takes and gives the same local values as ours, ravelled.
     dtype : str
-        Of the arrays.
+        Dtype of the arrays.
     headline : bool
-        Whether it stands in the README's table.
+        Whether it is in the README's table.
     missing : str
         Why there is no `peer`.
     plan : Plan
@@ -50,7 +50,7 @@ class Case:
     replicated : tuple of str
         Which of ``"model"`` and ``"data"`` every rank holds whole.
     compared : callable, optional
-        What is compared of this rank's values of a result; all of them by default.
+        Selects the values of this rank's result that are compared; all of them by default.
     adjoint_missing : str, optional
         Why the peer's adjoint is not comparable.
     """
@@ -138,7 +138,7 @@ def captured(context: Context, program: Callable[[], Any], plan: Plan) -> dict[s
 
 
 def _local_values(program: Callable[[], Any], compared: Callable[[Any], Any] | None) -> Any:
-    """Return this rank's values of a result, of ours or of the peer's, as one vector, or what is compared of them."""
+    """Return this rank's values of a result, of ours or of the peer's, as one vector, or the selected ones."""
     result = program()
     parts = result.leaves if hasattr(result, "leaves") else getattr(result, "distarrays", [result])
     arrays = [part.local_array.reshape(-1) for part in parts]

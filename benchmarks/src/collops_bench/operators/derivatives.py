@@ -99,7 +99,7 @@ def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
         local = FirstDerivativeOfPylops(layout.local_shape(comm.rank), axis=0, dtype="float32")
         laplacian = Laplacian(layout, comm=comm, dtype="float32").flat
         operator = StackedVStack([BlockDiag([local], comm=comm), laplacian])
-        # Noise, which no model explains, so that no program stops early.
+        # Noise is inconsistent with every model, so that no program stops early.
         data = random(operator.range, seed=3, comm=comm, dtype="float32", engine=context.engine)
         solvers, missing = solvers_of_collops(context, operator, data)
         ours, *_ = solvers

@@ -1,4 +1,4 @@
-"""Products of distributed matrices; and, on GPUs, what the parts of SUMMA take alone.
+"""Products of distributed matrices; and, on GPUs, the parts of SUMMA alone.
 
 The peer needs a number of ranks that is a square.
 """
@@ -56,7 +56,7 @@ def _of_peer(peer: Peer, block: Any, columns: int, kind: str, dtype: str) -> Any
 
 
 def measure_summa(context: Context) -> Iterator[Measurement]:
-    """Yield SUMMA on GPUs beside the broadcasts of its panels by NCCL, and their products by cuBLAS."""
+    """Yield SUMMA on GPUs, the broadcasts of its panels by NCCL, and their products by cuBLAS."""
     comm, engine = context.comm, context.engine
     plan = Plan(rounds=5, seconds=0.1)
     for side in _SIDES[-1:] if context.options.quick else _SIDES:
@@ -71,7 +71,7 @@ def measure_summa(context: Context) -> Iterator[Measurement]:
             missing |= dict.fromkeys((NCCL, CUBLAS), "a grid of one row or column of processes has no panels")
         else:
             programs |= _parts(comm, engine.xp, operator, y.local_array.shape)
-        # Freivalds: A (X v) is (A X) v, whatever computes the two products.
+        # Freivalds: A (X v) must equal (A X) v.
         v = np.random.default_rng(5).standard_normal(side)
         expected = _times(matrix, _times(x, v))
         error = float(np.linalg.norm(_times(y, v) - expected) / np.linalg.norm(expected))

@@ -30,7 +30,7 @@ class Draw:
     Parameters
     ----------
     seed, number : int
-        Of the run, and of the case in it.
+        Seed of the run, and number of the case.
     comm : Communicator
         The ranks that the case runs on.
     engine : Engine

@@ -1,4 +1,4 @@
-"""What a soak watches for leaks: memory of host and device, and objects that hold something of MPI, NCCL or NVSHMEM."""
+"""The search for leaks: memory of host and device, and live objects that hold resources of MPI, NCCL or NVSHMEM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_GROWTH = 0.01
 
 @dataclass(frozen=True)
 class Sample:
-    """What one rank has at one moment.
+    """Memory and live objects of one rank at one moment.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Sample:
 
 
 def take_sample(seconds: float, engine: Engine) -> Sample:
-    """Collect garbage, give free memory back to the system, and look what is left."""
+    """Collect garbage, give free memory back to the system, and take a sample of the rest."""
     gc.collect()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
@@ -63,7 +63,7 @@ def _resident() -> int:
     """Bytes of this process that are in memory; the most that there have been where only that is known."""
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        # What files are mapped for (libraries, and memory that ranks share) comes and goes with what is used of them.
+        # Memory mapped from files (libraries, memory that ranks share) comes and goes with its use.
         return 1024 * int(fields["RssAnon"].split()[0])
     except (OSError, KeyError):
         import resource
@@ -76,8 +76,8 @@ def _resident() -> int:
 class Watch:
     """Samples of one rank, and whether they grow.
 
-    What is kept on purpose (plans, kernels, communicators of groups) has been made after a while; that is the warm-up.
-    Of the samples after it, the middle one of the last third is compared with the middle one of the first third.
+    Objects that are kept on purpose (plans, kernels, communicators of groups) are made during the warm-up. Among the
+    samples after it, the median of the last third is compared with the median of the first third.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The loop of a soak: draw a case, run it on some of the ranks, compare what all ranks say, and keep the tally."""
+"""The loop of a soak: draw a case, run it on some of the ranks, collect the results, and keep the tally."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Failure", "Tally", "soak"]
 
 _SAMPLE_SECONDS = 10.0
 _RARE = {"killed": 0.001, "interrupted": 0.01, "files": 0.02}
-"""Weights beside the others' 1 / number of cases: what takes long by itself."""
+"""Weights of slow cases; the others have 1 / number of cases."""
 _AFTER_WARM_UP = "killed"  # takes so long that little else would be made before memory is watched
 _MOST_FAILURES = 10
 
@@ -37,7 +37,7 @@ class Failure:
     case, wire : str
         Which case, and on which ranks.
     number : int
-        What ``--only`` takes, with the seed of the run.
+        Argument of ``--only``, with the seed of the run.
     message : str
         From the first rank that has one.
     """
@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What a run has done.
+    """The results of a run.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Tally:
     growth : list of dict
         By rank: shares by which memory and numbers of objects grew after the warm-up.
     leaks : list of str
-        What grew by more than a hundredth.
+        Memory and objects that grew by more than a hundredth.
     memory : list of dict
         By rank: bytes of host and device at the end.
     """
@@ -165,7 +165,7 @@ def _fill_caches(wires: dict[str, Communicator], engine: Engine) -> None:
 
 
 def _conclude(tally: Tally, watch: Watch, comm: Communicator, engine: Engine) -> None:
-    """Learn what the ranks' memory did. Collective."""
+    """Collect the growth of all ranks. Collective."""
     last = take_sample(tally.seconds, engine)
     mine = [watch.growth(), watch.leaks(), {"host": last.host, "device": last.device} | last.objects]
     for rank, (growth, leaks, memory) in enumerate(comm.allgather_metadata(mine)):
@@ -200,7 +200,7 @@ def _run_case(
     except CollopsError as error:
         message = f"{type(error).__name__}: {error}"
     except Exception:
-        # What the loop is there to find; no rank may leave it alone.
+        # Any exception is a failure of the case, and the other ranks must learn of it.
         message = traceback.format_exc(limit=-3)
     tally.cases[name] = tally.cases.get(name, 0) + 1
     tally.wires[wire] = tally.wires.get(wire, 0) + 1
@@ -212,14 +212,14 @@ def _run_case(
 
 
 def _wires(comm: Communicator, engine: Engine) -> dict[str, Communicator]:
-    """Return what cases run on: all ranks by each transport that they have, halves of them, and each by itself."""
+    """Return the communicators of cases: all ranks on each of their transports, halves of them, each rank alone."""
     found = {f"all ranks, {comm.transport}": comm}
     if engine.memory == "device" and comm.size > 1:
         for name in ("nccl", "mpi", "staged"):
             try:
                 found[f"all ranks, {name}"] = world(name)
             except TransportError:
-                continue  # on all ranks alike: these have no such wire
+                continue  # the same on all ranks: they lack this transport
     if comm.size > 1:
         half: Any = comm.split(comm.rank % 2)
         found["halves"] = half

@@ -65,7 +65,7 @@ def halo(draw: Draw) -> None:
     block = x.layout.block(draw.comm.rank)
     wanted = around[tuple(slice(o, o + n + 2 * width) for o, n in zip(block.offset, block.shape, strict=True))]
     found = draw.engine.to_host(x.halo(width, boundary).local_array)
-    if 0 not in block.shape:  # what surrounds nothing is nobody's concern
+    if 0 not in block.shape:  # an empty block has no surroundings
         draw.same("halo", found, wanted)
 
 

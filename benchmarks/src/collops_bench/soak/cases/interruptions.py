@@ -23,7 +23,7 @@ _SECONDS = 120.0
 
 
 def interrupted(draw: Draw) -> None:
-    """Ask one rank to stop in the middle of a solver, go on from its checkpoint, and compare with a run in peace."""
+    """Stop one rank in the middle of a solver, resume from the checkpoint, and compare with an undisturbed run."""
     op, _, data = system(draw)
     y = draw.array(data, op.range)
     niter, tol = draw.integer(4, 12), 0.0
@@ -44,12 +44,12 @@ def interrupted(draw: Draw) -> None:
             found = solve(op, y, callback=ask, **kept, **options)
         except Interrupted:
             found = solve(op, y, callback=lambda *_: None, **kept, resume=True, **options)
-        # Without the signal in time there was nothing to go on from; the result has to be the same in any case.
+        # A signal that comes too late leaves nothing to resume; the result must be the same in any case.
         draw.same(name, draw.whole(found.x), draw.whole(peaceful.x))
 
 
 def killed(draw: Draw) -> None:
-    """Kill a program of its own as it solves, start it again, and compare with a run that nobody killed.
+    """Kill a program of its own as it solves, start it again, and compare with an undisturbed run.
 
     One rank starts the programs, which are worlds of one; the others wait.
     """

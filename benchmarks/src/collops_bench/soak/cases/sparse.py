@@ -12,7 +12,7 @@ __all__ = ["matrix", "scatter", "star_forest"]
 
 
 def _wire(draw: Draw) -> str:
-    """Return the name of a wire that these ranks have."""
+    """Return the name of a transport that these ranks have."""
     from collops.graph.wires.choice import possible_wires
 
     return draw.choice("auto", *possible_wires(draw.comm, draw.engine))
