@@ -39,8 +39,8 @@ __all__ = ["Problem", "measure"]
 _SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
 
 _COMPARED_ITERATIONS = {"float64": CHECKED_ITERATIONS, "float32": 5}
-"""Up to so many iterations, differences of images come from the programs. In single precision the directions of CGLS lose their
-orthogonality from the seventh on, where the problem is large: after ten, the image is 5 % off that in double."""
+"""After so many iterations, images still differ by no more than the programs do. In single precision the directions of
+CGLS lose their orthogonality from the seventh on, if the problem is large: after ten, the image is 5 % off."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from collops.array import random
@@ -17,7 +18,7 @@ from collops_bench.registry import Context
 from collops_bench.shared import agreement, messages_of_a_call
 from collops_bench.timing import Captured, Plan, Timing, interleave
 
-__all__ = ["EAGER", "OURS", "REPLAYED", "Case", "Size", "captured", "measure_case", "sizes_of"]
+__all__ = ["EAGER", "OURS", "REPLAYED", "Case", "Size", "captured", "measure_case", "of_peer", "sizes_of"]
 
 OURS, EAGER, REPLAYED = "collops", "collops, eager", "collops, replayed"
 _CALLS_IN_A_GRAPH = 20
@@ -66,6 +67,11 @@ class Case:
     replicated: tuple[str, ...] = ()
     compared: Callable[[Any], Any] | None = None
     adjoint_missing: str | None = None
+
+
+def of_peer(name: str, *arguments: Any, **options: Any) -> Callable[[Peer], Any]:
+    """Return the maker of the peer's operator of this name, with these arguments."""
+    return lambda peer: attrgetter(name)(peer.module)(*arguments, **options)
 
 
 def measure_case(context: Context, peer: Peer | str, case: Case) -> Iterator[Measurement]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from math import isqrt
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from collops.operators import (
     StackedVStack,
     VStack,
 )
-from collops_bench.operators.case import Case, Size, sizes_of
+from collops_bench.operators.case import Case, Size, of_peer, sizes_of
 from collops_bench.peers import PEER, Peer
 from collops_bench.record import Measurement
 from collops_bench.registry import Context
@@ -48,7 +47,7 @@ def cases(context: Context) -> Iterator[Case]:
         parameters = {"shape": list(dims), "dtype": dtype}
         for name, kind in _OPERATORS.items():
             operator = kind(dims, comm=comm, dtype=dtype)
-            make = partial(_of_peer, name=name, dims=dims, dtype=dtype)
+            make = of_peer(f"MPI{name}", dims, dtype=dtype)
             headline = name in ("FirstDerivative", "Laplacian") and min(dims) > 1000
             yield Case(name, parameters, operator, make, dtype=dtype, headline=headline, plan=plan)
         operator = Halo(dims, 1, comm=comm, dtype=dtype)
@@ -56,7 +55,7 @@ def cases(context: Context) -> Iterator[Case]:
             "Halo",
             parameters,
             operator,
-            partial(_halo_of_peer, dims=dims, dtype=dtype),
+            of_peer("MPIHalo", dims, 1, proc_grid_shape=(comm.size, 1), dtype=dtype),
             dtype=dtype,
             plan=plan,
             # The peer leaves the zeros beyond the ends of the array out.
@@ -79,14 +78,6 @@ def _shape(size: Size, ranks: int) -> tuple[int, int]:
     while size.elements % columns:
         columns -= 1
     return size.elements // columns * ranks, columns
-
-
-def _of_peer(peer: Peer, name: str, dims: tuple[int, int], dtype: str) -> Any:
-    return getattr(peer.module, f"MPI{name}")(dims, dtype=dtype)
-
-
-def _halo_of_peer(peer: Peer, dims: tuple[int, int], dtype: str) -> Any:
-    return peer.module.MPIHalo(dims, 1, proc_grid_shape=(peer.ranks, 1), dtype=dtype)
 
 
 def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
@@ -138,12 +129,8 @@ def stacks(context: Context) -> Iterator[Case]:
                 f"{name} of diagonals",
                 {"elements_per_rank": size.elements, "dtype": size.dtype},
                 stack([local], comm=context.comm),
-                partial(_stack_of_peer, name=name, local=local),
+                of_peer(f"MPI{name}", ops=[local]),
                 dtype=size.dtype,
                 plan=size.plan,
                 replicated=replicated,
             )
-
-
-def _stack_of_peer(peer: Peer, name: str, local: Any) -> Any:
-    return getattr(peer.module, f"MPI{name}")(ops=[local])

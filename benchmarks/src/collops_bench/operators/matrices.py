@@ -6,7 +6,6 @@ The peer needs a number of ranks that is a square.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from math import isqrt
 from typing import Any
 
@@ -16,7 +15,7 @@ from collops.array import Layout, random
 from collops.comm import Communicator
 from collops.operators import MatrixMult
 from collops.operators.matrix_mult.summa import panels
-from collops_bench.operators.case import EAGER, Case, captured, sizes_of
+from collops_bench.operators.case import EAGER, Case, captured, of_peer, sizes_of
 from collops_bench.peers import Peer
 from collops_bench.record import Measurement, check
 from collops_bench.registry import Context
@@ -47,12 +46,8 @@ def cases(context: Context) -> Iterator[Case]:
                 missing = "it numbers its blocks in another order"
             elif square:
                 block = matrix.redistribute(Layout.grid(matrix.shape, (isqrt(ranks), isqrt(ranks)))).local_array
-                peer = partial(_of_peer, block=block, columns=columns, kind=kind, dtype=size.dtype)
+                peer = of_peer("MPIMatrixMult", block, columns, kind=kind, dtype=size.dtype)
             yield Case(f"MatrixMult, {kind}", parameters, operator, peer, size.dtype, missing=missing, plan=size.plan)
-
-
-def _of_peer(peer: Peer, block: Any, columns: int, kind: str, dtype: str) -> Any:
-    return peer.module.MPIMatrixMult(block, columns, kind=kind, dtype=dtype)
 
 
 def measure_summa(context: Context) -> Iterator[Measurement]:

@@ -7,8 +7,8 @@ the model is; ours do the same here.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
 from math import isqrt
 from typing import Any
 
@@ -16,8 +16,7 @@ import numpy as np
 from scipy.fft import next_fast_len
 
 from collops.operators import FFT2D, FFTND, MDC, Fredholm1, NonStationaryConvolve1D
-from collops_bench.operators.case import Case, Size, sizes_of
-from collops_bench.peers import Peer
+from collops_bench.operators.case import Case, Size, of_peer, sizes_of
 from collops_bench.registry import Context
 
 __all__ = ["cases"]
@@ -42,17 +41,19 @@ def _fourier(context: Context, size: Size) -> Iterator[Case]:
     side = next_fast_len(isqrt(size.elements * comm.size))
     edge = next_fast_len(max(comm.size, round((size.elements * comm.size) ** (1 / 3))))
     for name, kind, dims in (("FFT2D", FFT2D, (side, side)), ("FFTND", FFTND, (edge, edge, edge))):
-        axes = tuple(range(len(dims)))
-        peer: Callable[[Peer], Any] | None = partial(_fourier_of_peer, name=name, dims=dims, axes=axes, dtype=dtype)
-        reason = ""
+        options: dict[str, Any] = {"axes": tuple(range(len(dims))), "norm": "none", "dtype": dtype}
+        operator = kind(dims, **options, comm=comm, range_layout="domain")
+        case = Case(
+            name,
+            {"shape": list(dims), "dtype": dtype},
+            operator,
+            of_peer(f"signalprocessing.MPI{name}", dims, **options),
+            dtype,
+            plan=size.plan,
+        )
         if importlib.util.find_spec("mpi4py_fft") is None:
-            peer, reason = None, "its Fourier transforms need mpi4py-fft, which is not installed"
-        operator = kind(dims, axes, norm="none", dtype=dtype, comm=comm, range_layout="domain")
-        yield Case(name, {"shape": list(dims), "dtype": dtype}, operator, peer, dtype, missing=reason, plan=size.plan)
-
-
-def _fourier_of_peer(peer: Peer, name: str, dims: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Any:
-    return getattr(peer.module.signalprocessing, f"MPI{name}")(dims, axes=axes, norm="none", dtype=dtype)
+            case = replace(case, peer=None, missing="its Fourier transforms need mpi4py-fft, which is not installed")
+        yield case
 
 
 def _kernel(context: Context, slices: int, rows: int, dtype: str) -> Any:
@@ -69,12 +70,15 @@ def _fredholm(context: Context, size: Size) -> Case:
     kernel = _kernel(context, slices, rows, dtype)
     operator = Fredholm1(kernel, model="replicated", data="replicated", comm=context.comm)
     parameters = {"kernel_per_rank": [slices, rows, rows], "dtype": dtype}
-    make = partial(_fredholm_of_peer, kernel=kernel)
-    return Case("Fredholm1", parameters, operator, make, dtype, plan=size.plan, replicated=_BOTH)
-
-
-def _fredholm_of_peer(peer: Peer, kernel: Any) -> Any:
-    return peer.module.signalprocessing.MPIFredholm1(kernel, dtype=kernel.dtype)
+    return Case(
+        "Fredholm1",
+        parameters,
+        operator,
+        of_peer("signalprocessing.MPIFredholm1", kernel, dtype=kernel.dtype),
+        dtype,
+        plan=size.plan,
+        replicated=_BOTH,
+    )
 
 
 def _mdc(context: Context, size: Size) -> Case:
@@ -91,33 +95,31 @@ def _mdc(context: Context, size: Size) -> Case:
         "virtual_sources": sources,
         "dtype": size.dtype,
     }
-    make = partial(_mdc_of_peer, arguments=arguments)
-    return Case("MDC", parameters, operator, make, size.dtype, plan=size.plan, replicated=_BOTH)
-
-
-def _mdc_of_peer(peer: Peer, arguments: tuple[Any, ...]) -> Any:
-    return peer.module.waveeqprocessing.MPIMDC(*arguments, usematmul=True)
+    return Case(
+        "MDC",
+        parameters,
+        operator,
+        of_peer("waveeqprocessing.MPIMDC", *arguments, usematmul=True),
+        size.dtype,
+        plan=size.plan,
+        replicated=_BOTH,
+    )
 
 
 def _convolution(context: Context, size: Size) -> Case:
     rows = 2000 if size.elements < 100_000 else 10_000
     dims = (rows * context.comm.size, size.elements // rows)
     step = dims[0] // _FILTERS
-    arguments = (
-        dims,
-        np.random.default_rng(0).standard_normal((_FILTERS, _TAPS)).astype(size.dtype),
-        np.arange(_FILTERS) * step + step // 2,
+    filters = np.random.default_rng(0).standard_normal((_FILTERS, _TAPS)).astype(size.dtype)
+    centres = np.arange(_FILTERS) * step + step // 2
+    options: dict[str, Any] = {"axis": 0, "dtype": size.dtype}
+    return Case(
+        "NonStationaryConvolve1D",
+        {"shape": list(dims), "taps": _TAPS, "filters": _FILTERS, "dtype": size.dtype},
+        NonStationaryConvolve1D(dims, filters, centres, comm=context.comm, **options),
+        of_peer(
+            "signalprocessing.MPINonStationaryConvolve1D", dims, context.engine.from_host(filters), centres, **options
+        ),
+        size.dtype,
+        plan=size.plan,
     )
-    operator = NonStationaryConvolve1D(*arguments, axis=0, comm=context.comm, dtype=size.dtype)
-    make = partial(_convolution_of_peer, arguments=arguments, dtype=size.dtype)
-    parameters = {"shape": list(dims), "taps": _TAPS, "filters": _FILTERS, "dtype": size.dtype}
-    return Case("NonStationaryConvolve1D", parameters, operator, make, size.dtype, plan=size.plan)
-
-
-def _convolution_of_peer(peer: Peer, arguments: tuple[Any, ...], dtype: str) -> Any:
-    dims, filters, centres = arguments
-    if peer.engine == "cupy":
-        import cupy
-
-        filters = cupy.asarray(filters)
-    return peer.module.signalprocessing.MPINonStationaryConvolve1D(dims, filters, centres, axis=0, dtype=dtype)

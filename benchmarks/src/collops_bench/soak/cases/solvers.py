@@ -38,7 +38,7 @@ def cgls(draw: Draw) -> None:
     with np.errstate(invalid="ignore"):
         wanted = peer_cgls(peer, data, niter=niter, damp=damp, tol=0.0)[0]
     if niter > matrix.shape[1] or not np.isfinite(wanted).all():
-        # An iteration for each unknown solves the system; PyLops would continue with rounding errors, or divide by zero.
+        # One iteration an unknown solves the system; PyLops would continue with rounding errors, or divide by zero.
         normal = matrix.conj().T @ matrix + damp**2 * np.eye(matrix.shape[1])
         wanted = np.linalg.solve(normal, matrix.conj().T @ data)
     draw.close("cgls", draw.whole(found.x), wanted, _SOLVED)
