@@ -334,7 +334,9 @@ def to_svg(chart: Chart, name: str) -> Markup:
     return svg(lambda axes: draw(axes, replace(chart, lines=named)), name, title)
 
 
-def sheet(charts: Sequence[Chart], title: str, path: Path, *, columns: int = 3, keys: bool = False) -> Path:
+def sheet(
+    charts: Sequence[Chart], title: str, path: Path, *, columns: int = 3, keys: bool = False, ranges: bool = False
+) -> Path:
     """Write charts into a PNG file.
 
     Parameters
@@ -349,14 +351,18 @@ def sheet(charts: Sequence[Chart], title: str, path: Path, *, columns: int = 3, 
         How many charts a row has.
     keys : bool
         Whether each chart has a key of its own, instead of one for all.
+    ranges : bool
+        Whether bands show the ranges over the rounds.
     """
     rows, columns = -(-len(charts) // columns), min(columns, len(charts))
     picture = new_figure(3.9 * columns, 0.9 + 2.9 * rows)
     panels = picture.subplots(rows, columns, squeeze=False).ravel()
     for panel, chart in zip(panels, charts, strict=False):
-        draw(panel, chart, ranges=True)
+        draw(panel, chart, ranges=ranges)
         panel.set_title(chart.title, fontsize=9)
-        panel.tick_params(labelsize=8)
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.label.set_fontsize(8)
+            axis.set_tick_params(labelsize=8)
         panel.grid(alpha=0.3)
         if keys:
             panel.legend(fontsize=7, frameon=False)

@@ -32,7 +32,7 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
         machine = f"{record.machine_name}-{record.ranks}.png"
         if record.benchmark == "collectives":
             title = f"Bus bandwidth of one call, {place(record)}, float32"
-            written.append(sheet(by_size(record), title, folder / f"bandwidth-{machine}"))
+            written.append(sheet(by_size(record), title, folder / f"bandwidth-{machine}", ranges=True))
         if record.benchmark == "starforest":
             title = f"Star forests, {place(record)}, float64"
             written.append(sheet(by_size(record), title, folder / f"starforest-{machine}", columns=4))
