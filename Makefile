@@ -90,14 +90,14 @@ $(DEMO): $(BIN)/python pyproject.toml
 	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)numba,segy,eikonal]" $(MPI_PACKAGES)
 	@touch $@
 
-$(DOCS): $(BIN)/python pyproject.toml
+$(DOCS): $(BIN)/python pyproject.toml benchmarks/pyproject.toml
 	@echo "Installing collops and what its documentation needs into $(VENV)"
-	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)docs]" $(MPI_PACKAGES)
+	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)docs]" --editable ./benchmarks $(MPI_PACKAGES)
 	@touch $@
 
-$(TEST): $(BIN)/python pyproject.toml $(wildcard native/*.toml native/*.py native/*/*.py native/src/*)
+$(TEST): $(BIN)/python pyproject.toml benchmarks/pyproject.toml $(wildcard native/*.toml native/*.py native/*/*.py native/src/*)
 	@echo "Installing collops and what its tests need into $(VENV)"
-	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)test]" $(MPI_PACKAGES)
+	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)test]" --editable "./benchmarks[peers]" $(MPI_PACKAGES)
 	@$(PIP) install --quiet --no-build-isolation ./native
 	@touch $@
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent / "src")]
+sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent / "src"), str(HERE.parent / "benchmarks" / "src")]
 
 # Pictures are drawn into files, and a page must not depend on how many ranks or cores its builder has.
 os.environ.setdefault("MPLBACKEND", "Agg")

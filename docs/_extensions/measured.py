@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collops.bench.record import Measurement, Record
-from collops.bench.report import read_records
-from collops.bench.speed import seconds_in_words, speed_table
+from collops_bench.record import Measurement, Record, read_folder
+from collops_bench.speed import seconds_in_words, speed_table
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -76,7 +75,7 @@ def forests(records: Sequence[Record]) -> str:
 
 
 def _tables() -> Iterator[tuple[str, str]]:
-    records = read_records(RESULTS)
+    records = list(read_folder(RESULTS).values())
     for write in (transports, models, forests):
         yield write.__name__, write(records)
     yield "speed", speed_table(records) + "\n"

@@ -58,13 +58,13 @@ SUBJECTS = {
         "[JAX](jax.md) and [from mpi4jax](from-mpi4jax.md).",
     ),
     "The command line": (
-        ("apps", "cli", "soak"),
+        ("apps", "cli"),
         "An option or a file: one line on standard error, exit code 2, and nothing has been computed. `--help` of the "
         "command, and its page, say what it takes.",
     ),
-    "Benchmarks and profiles": (
-        ("bench", "profile"),
-        "A record or an option of `collops bench`, `collops report` or [`COLLOPS_PROFILE`](profiling.md).",
+    "Profiles": (
+        ("profile",),
+        "An option of [`COLLOPS_PROFILE`](profiling.md).",
     ),
     "The interface of PyLops-MPI": (
         ("compat",),

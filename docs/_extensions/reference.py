@@ -27,10 +27,8 @@ PACKAGES = (
     "collops.graph",
     "collops.jax",
     "collops.profile",
-    "collops.profile.predict",
     "collops.errors",
     "collops.backend",
-    "collops.bench",
     "collops.compat.pylops_mpi",
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collops.bench import Check, Measurement, Record, Spread, Timing
+from collops_bench.record import Check, Measurement, Record
+from collops_bench.timing import Spread, Timing
 
 __all__ = ["record", "timing"]
 

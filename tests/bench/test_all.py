@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from collops.bench import Measurement, Record, read_record, write_record
-from collops.bench.everything import Outcome, Plan, _too_large, run_all
-from collops.bench.machine import comparison, limits_in_words, machine_of
-from collops.bench.registry import BENCHMARKS, Benchmark
-from collops.bench.work import parameters_of, sparse
 from collops.errors import InputError
+from collops_bench.everything import Outcome, Plan, _too_large, comparison, limits_in_words, run_all
+from collops_bench.model import parameters_of, sparse
+from collops_bench.prediction import machine_of
+from collops_bench.record import Measurement, Record, read_record, write_record
+from collops_bench.registry import BENCHMARKS, Benchmark
 from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial
@@ -50,7 +50,7 @@ def _bandwidth(nbytes: int, seconds: float) -> dict[str, dict[str, float]]:
 def test_all_that_is_asked_for_and_one_page(tmp_path, monkeypatch, here) -> None:
     pytest.importorskip("mpi4py")
     # One that fails loses no other.
-    monkeypatch.setitem(BENCHMARKS, "absent", Benchmark("absent", "There is no command of this name.", "absent"))
+    monkeypatch.setitem(BENCHMARKS, "absent", Benchmark("absent", "There is no command of this name."))
     arguments = ("--quick", "--ranks", 2, "--engine", "numpy", "--no-peer", "--only", "absent,arrays", "--out", "made")
     done = here("bench", "all", *arguments)
     assert done.returncode == 1, done
@@ -58,7 +58,7 @@ def test_all_that_is_asked_for_and_one_page(tmp_path, monkeypatch, here) -> None
     assert [line.split()[0] for line in lines[:3]] == ["limits", "absent", "arrays"]
     assert "0 measurements, FAILED (exit code 2: " in lines[1] and "No such command" in lines[1]
     for words in (
-        "What this machine can do",
+        "Limits of this machine",
         "How near the benchmarks come",
         "of a copy of the vectors",
         "exchange with a neighbour",
@@ -97,20 +97,20 @@ def test_one_that_has_nothing_to_measure_has_not_failed(tmp_path, monkeypatch) -
 def test_an_interrupt_leaves_a_page_of_what_there_is(tmp_path, monkeypatch, here) -> None:
     made = limits()
 
-    def interrupted(plan: Plan, hear: object) -> Iterator[Outcome]:
+    def interrupted(plan: Plan, report: object) -> Iterator[Outcome]:
         write_record(made, plan.folder / "limits-1.json")
         yield Outcome("limits", made)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("collops.bench.everything.run_all", interrupted)
+    monkeypatch.setattr("collops_bench.everything.run_all", interrupted)
     done = here("bench", "all", "--ranks", 1, "--out", "made")
     assert done.returncode == 130
-    assert "What this machine can do" in done.stdout
+    assert "Limits of this machine" in done.stdout
     assert "limits-1.json" in (tmp_path / "made" / "report.html").read_text("utf-8")
 
 
 def test_a_record_that_the_page_cannot_show_is_refused_beforehand(tmp_path, monkeypatch, here) -> None:
-    monkeypatch.setattr("collops.bench.everything.run_all", lambda *_: pytest.fail("the benchmarks were run"))
+    monkeypatch.setattr("collops_bench.everything.run_all", lambda *_: pytest.fail("the benchmarks were run"))
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "old.json").write_text("{")
     done = here("bench", "all", "--ranks", 1, "--out", "made")
@@ -127,14 +127,14 @@ def test_a_record_that_cannot_be_read_loses_no_other(tmp_path, monkeypatch) -> N
 
 
 def test_what_does_not_fit_is_run_small() -> None:
-    large = Benchmark("large", "", "", device_bytes=1 << 34, host_bytes=1 << 32)
+    large = Benchmark("large", "", device_bytes=1 << 34, host_bytes=1 << 32)
     assert _too_large(large, limits(memory=1 << 33)) is None
     assert _too_large(large, limits(memory=1 << 32)) == "small sizes: 4 GiB a rank needed, 4 free"
     assert (
         _too_large(large, replace(limits(memory=1 << 33), engine="cupy")) == "small sizes: 16 GiB a rank needed, 8 free"
     )
     assert _too_large(large, None) is not None
-    assert _too_large(Benchmark("fits", "", ""), limits(memory=0)) is None
+    assert _too_large(Benchmark("fits", ""), limits(memory=0)) is None
 
 
 def test_what_the_machine_can_do_in_words() -> None:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from collops.backend import engine
-from collops.bench import BENCHMARKS, Options
-from collops.bench.collectives import OPERATIONS, _buffers, _error_of, _ours, bus_factor, sizes_up_to
-from collops.bench.registry import Context
+from collops_bench.collectives import OPERATIONS, _buffers, _error_of, _ours, bus_factor, sizes_up_to
+from collops_bench.registry import BENCHMARKS, Context, Options
 
 
 @pytest.mark.serial

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from importlib.metadata import entry_points
 
 import pytest
 
-from collops.bench import BENCHMARKS, read_record, write_record
+from collops_bench.record import read_record, write_record
+from collops_bench.registry import BENCHMARKS
 from tests.bench.records import record
-from tests.cli.commands import collops
+from tests.cli.commands import collops, environment
 
 pytestmark = pytest.mark.serial
 
@@ -65,3 +69,29 @@ def test_help_names_every_benchmark(here) -> None:
         done = here(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
         assert all(name in done.stdout for name in (*BENCHMARKS, "plot"))
+
+
+def test_the_commands_are_entry_points(monkeypatch, capsys) -> None:
+    commands = entry_points(group="collops.commands")
+    assert {"bench", "report", "soak"} <= commands.names
+    monkeypatch.setattr("sys.argv", ["collops-bench", "plot", "--help"])
+    with pytest.raises(SystemExit) as left:
+        entry_points(group="console_scripts")["collops-bench"].load()()
+    assert not left.value.code
+    assert "collops bench plot" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["bench", "arrays", "--quick"], ["report", "--help"], ["soak"]])
+def test_without_the_distribution_a_sentence_says_how_to_install_it(tmp_path, arguments: list[str]) -> None:
+    program = (
+        "from importlib import metadata\n"
+        "metadata.entry_points = lambda **_: metadata.EntryPoints(())\n"
+        f"from collops.cli import main\nmain({arguments})"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"collops {arguments[0]}: this command is part of collops_bench, which is not installed: "
+        "run pip install ./benchmarks in a checkout of collops\n"
+    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collops.backend import engine
-from collops.bench import BENCHMARKS, Options
-from collops.bench.halos import MESSAGES
-from collops.bench.registry import Context
 from collops.graph.wires.choice import possible_wires
+from collops_bench.halos import MESSAGES
+from collops_bench.registry import BENCHMARKS, Context, Options
 
 
 def test_every_way_is_checked_and_timed(comm) -> None:

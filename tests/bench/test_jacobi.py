@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from collops.backend import engine
-from collops.bench import BENCHMARKS, Measurement, Options, write_record
-from collops.bench.jacobi import ALONE
-from collops.bench.registry import Context
-from collops.bench.report import read_records, write_plots
+from collops_bench.jacobi import ALONE
+from collops_bench.plots import write_plots
+from collops_bench.record import Measurement, read_folder, write_record
+from collops_bench.registry import BENCHMARKS, Context, Options
 from tests.bench.records import record, timing
 
 
@@ -37,6 +37,6 @@ def test_records_of_a_machine_become_one_plot(tmp_path) -> None:
             ours="mpi",
         )
         write_record(replace(record("jacobi"), ranks=ranks, measurements=[one]), tmp_path / f"{ranks}.json")
-    paths = write_plots(read_records(tmp_path), tmp_path / "plots")
+    paths = write_plots(list(read_folder(tmp_path).values()), tmp_path / "plots")
     assert [path.name for path in paths] == ["jacobi-cpu-2-cores.png"]
     assert paths[0].read_bytes().startswith(b"\x89PNG")

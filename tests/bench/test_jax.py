@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from collops.backend import engine
-from collops.bench import BENCHMARKS, Options
-from collops.bench.registry import Context
+from collops_bench.registry import BENCHMARKS, Context, Options
 
 pytest.importorskip("jax", reason="JAX is not installed")
 if importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
@@ -19,7 +18,7 @@ if importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not i
 
 def test_jax_without_its_peer(comm, monkeypatch, tmp_path):
     """On one rank the peer was built for another MPI: no rank calls it."""
-    from collops.bench import jax as bench
+    from collops_bench import jax as bench
 
     monkeypatch.setattr(bench, "_SIZES", (8,))
     monkeypatch.setattr(bench, "_MANY", 2)

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from collops.bench import Measurement, Record, read_record, write_record
-from collops.bench.page import report_page
-from collops.bench.report import read_folder
-from collops.bench.speed import BEGIN, END, speed_rows, speed_summary
 from collops.errors import InputError
-from collops.pages import bars
+from collops_bench.page import _bars, report_page
+from collops_bench.record import Measurement, Record, read_folder, read_record, write_record
+from collops_bench.speed import BEGIN, END, speed_rows, speed_summary
 from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial
@@ -120,10 +118,17 @@ def test_what_a_record_says_is_text_and_not_markup() -> None:
 
 
 def test_bars_are_logarithms_on_one_scale() -> None:
-    rows = [("slower", 0.5, ""), ("alike", 1.0, ""), ("ten", 10.0, "")]
-    assert re.findall(r"width:([\d.]+)%", bars(rows, "times")) == ["0.0", "0.0", "100.0"]
-    assert re.findall(r"width:([\d.]+)%", bars(rows, "times", longest=100.0)) == ["0.0", "0.0", "50.0"]
-    assert re.findall(r"width:([\d.]+)%", bars(rows[:2], "times")) == ["0.0", "0.0"]
+    def bars(*places: tuple[str, float]) -> list[tuple[str, list[str]]]:
+        (row, *_) = speed_rows([record()])
+        return [
+            (where, [bar["length"] for bar in lines])
+            for where, lines in _bars([row._replace(place=place, ratio=ratio) for place, ratio in places])
+        ]
+
+    here = [("here", 0.5), ("here", 1.0), ("here", 10.0)]
+    assert bars(*here) == [("here", ["0.0", "0.0", "100.0"])]
+    assert bars(*here, ("there", 100.0)) == [("here", ["0.0", "0.0", "50.0"]), ("there", ["100.0"])]
+    assert bars(*here[:2]) == [("here", ["0.0", "0.0"])]
 
 
 def test_lines_over_sizes_and_over_ranks() -> None:
@@ -136,10 +141,11 @@ def test_lines_over_sizes_and_over_ranks() -> None:
 
     page = report_page({f"{ranks}.json": sized(ranks, 1 / ranks) for ranks in (1, 2, 4)})
     (chart,) = re.findall(r"<svg.*?class=\"chart\">.*?</svg>", page, re.DOTALL)
-    lines = re.findall(r'<polyline points="([^"]*)" class="line ([^"]*)"', chart)
-    assert [kind for _, kind in lines] == ["c0", "c1", "limit dashed"]
-    for points, _ in lines:
-        xs, ys = zip(*(map(float, point.split(",")) for point in points.split()), strict=True)
+    lines = re.findall(r'<g class="line".*?<path d="([^"]*)" style="([^"]*)"', chart)
+    assert [re.findall(r"var\(--(\w+)\)", style) for _, style in lines] == [["c0"], ["c1"], ["text"]]
+    assert ["dash" in style for _, style in lines] == [False, False, True]
+    for path, _ in lines:
+        xs, ys = zip(*(map(float, point.split()) for point in re.split("[ML]", path)[1:]), strict=True)
         # Twice the ranks, and half the time, are equal steps in logarithms.
         assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
         assert ys[1] - ys[0] == pytest.approx(ys[2] - ys[1], abs=0.2)

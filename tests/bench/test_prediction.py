@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from collops.bench import Measurement, Record
-from collops.bench.machine import machine_of
-from collops.bench.prediction import Scaling, scaling_of
-from collops.bench.report import read_records, write_plots
-from collops.bench.scaling_tables import BEGIN, END, scaling_tables
-from collops.bench.work import cgls, jacobi, migration, parameters_of, sparse, work_of
 from collops.errors import InputError
-from collops.profile.predict import Model
+from collops_bench.model import Model, cgls, jacobi, migration, parameters_of, sparse, work_of
+from collops_bench.plots import write_plots
+from collops_bench.prediction import BEGIN, END, Scaling, machine_of, scaling_of, scaling_tables
+from collops_bench.record import Measurement, Record, read_folder
 from tests.bench.records import record, timing
 from tests.bench.test_all import limits
 
@@ -84,7 +81,7 @@ def test_records_that_cannot_be_fitted_are_errors() -> None:
 
 @pytest.fixture(scope="module")
 def recorded() -> Scaling:
-    return scaling_of(read_records(ROOT / "benchmarks" / "results"))
+    return scaling_of(list(read_folder(ROOT / "benchmarks" / "results").values()))
 
 
 def test_the_page_has_what_the_records_give(recorded) -> None:

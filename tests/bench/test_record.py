@@ -6,9 +6,8 @@ import math
 import pytest
 
 from collops.backend import engine
-from collops.bench import default_path, read_record, write_record
-from collops.bench.record import check, new_record
 from collops.errors import CollopsError, InputError
+from collops_bench.record import check, default_path, new_record, read_record, write_record
 from tests.bench.records import record
 
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from collops.bench import Record, write_record
-from collops.bench.report import read_records, write_plots
-from collops.bench.speed import (
+from collops.errors import InputError
+from collops_bench.plots import write_plots
+from collops_bench.record import Record, read_folder, write_record
+from collops_bench.speed import (
     BEGIN,
     END,
     longest,
@@ -16,7 +17,6 @@ from collops.bench.speed import (
     speed_table,
     update_readme,
 )
-from collops.errors import InputError
 from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial
@@ -90,7 +90,7 @@ def test_plots_come_from_files_alone(tmp_path) -> None:
         (record(), record("cgls"), record("collectives", ("NVIDIA H200",) * 4), record("collectives"))
     ):
         write_record(one, tmp_path / f"{number}.json")
-    records = read_records(tmp_path)
+    records = list(read_folder(tmp_path).values())
     assert len(records) == 4
     written = write_plots(records, tmp_path / "plots")
     assert {path.name for path in written} == {
@@ -103,7 +103,7 @@ def test_plots_come_from_files_alone(tmp_path) -> None:
 
 def test_an_empty_folder_is_an_error_that_says_what_to_do(tmp_path) -> None:
     with pytest.raises(InputError, match="run a benchmark first"):
-        read_records(tmp_path)
+        list(read_folder(tmp_path).values())
 
 
 def test_one_operator_in_two_shapes_is_two_lines() -> None:

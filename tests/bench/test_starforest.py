@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from collops.backend import engine
-from collops.bench import BENCHMARKS, Options
-from collops.bench.reading import read_record
-from collops.bench.registry import Context
-from collops.bench.report import write_plots
-from collops.bench.starforest import stencil_rows
-from collops.bench.starforest_plot import draw_wires, panels_of
+from collops_bench.charts import by_size, draw
+from collops_bench.plots import write_plots
+from collops_bench.record import read_record
+from collops_bench.registry import BENCHMARKS, Context, Options
+from collops_bench.starforest import stencil_rows
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -45,13 +44,13 @@ def test_plot_of_the_wires(tmp_path):
     from matplotlib.figure import Figure
 
     record = read_record(next(RESULTS.glob("starforest-*.json")))
-    figure = Figure()
-    draw_wires(figure, record)
-    panel = next(panel for panel in figure.axes if panel.get_title() == "scatter parallel to parallel")
-    line = next(line for line in panel.get_lines() if line.get_label() == "collops")
+    charts = {chart.title: chart for chart in by_size(record)}
+    assert len(charts) == 7
+    axes = Figure().subplots()
+    draw(axes, charts["scatter parallel to parallel"])
+    line = next(line for line in axes.get_lines() if line.get_label() == "collops")
     measured = [one for one in record.measurements if one.case == "scatter parallel to parallel"]
-    np.testing.assert_allclose(line.get_ydata(), [1e6 * one.timings["collops"].wall.median for one in measured])
-    assert len(panels_of(record)) == 7
+    np.testing.assert_allclose(line.get_ydata(), [one.timings["collops"].wall.median for one in measured])
     small = replace(record, measurements=[one for one in measured if one.headline is None][:2])
     written = [path.name for path in write_plots([small], tmp_path)]
     assert written == [f"starforest-{record.machine_name}-{record.ranks}.png"]

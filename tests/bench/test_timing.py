@@ -5,7 +5,7 @@ import types
 import pytest
 
 from collops.backend import engine
-from collops.bench.timing import Plan, Spread, interleave, interleave_iterations
+from collops_bench.timing import Plan, Spread, interleave, interleave_iterations
 
 HOST = engine("numpy")
 
@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     simulated = Clock()
-    monkeypatch.setattr("collops.bench.timing.time", types.SimpleNamespace(perf_counter=lambda: simulated.now))
+    monkeypatch.setattr("collops_bench.timing.time", types.SimpleNamespace(perf_counter=lambda: simulated.now))
     return simulated
 
 

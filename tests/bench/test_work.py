@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from collops.backend import engine
-from collops.bench import BENCHMARKS, Measurement, Options
-from collops.bench.arrays import dot_of_integers
-from collops.bench.integers import fill, largest_error
-from collops.bench.peers import PEER, load_peer
-from collops.bench.registry import Context
-from collops.bench.solving import agreement
-from collops.bench.starforest import stencil_rows
 from collops.errors import CollopsError
+from collops_bench.arrays import dot_of_integers
+from collops_bench.peers import PEER, load_peer
+from collops_bench.record import Measurement
+from collops_bench.registry import BENCHMARKS, Context, Options
+from collops_bench.shared import agreement, fill, largest_error
+from collops_bench.starforest import stencil_rows
 
 PEER_INSTALLED = importlib.util.find_spec("pylops_mpi") is not None
 
@@ -124,7 +123,7 @@ def test_free_memory_is_the_same_on_all_ranks(comm) -> None:
 
 @pytest.mark.serial
 def test_errors_of_all_pieces_count(monkeypatch) -> None:
-    monkeypatch.setattr("collops.bench.integers._PIECE", 4)
+    monkeypatch.setattr("collops_bench.shared._PIECE", 4)
     vector = np.full(10, np.nan)
     assert np.isnan(largest_error(np, vector, lambda index: index))
     fill(np, vector, lambda index: index % 3, first=5)

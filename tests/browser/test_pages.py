@@ -12,8 +12,8 @@ import zarr
 import collops
 from collops.apps.lsm.job import run
 from collops.apps.lsm.options import Options
-from collops.bench.page import report_page
-from collops.bench.report import read_folder
+from collops_bench.page import report_page
+from collops_bench.record import read_folder
 from tests.apps.jobs import Listener
 
 pytestmark = pytest.mark.serial
@@ -94,7 +94,7 @@ def test_the_report(visit, report, width: int, dark: bool) -> None:
         box = chart.bounding_box()
         assert box["width"] > 250
         assert box["height"] > 150
-        assert chart.locator("polyline").count() > 0
+        assert chart.locator("g.line path").count() > 0
         assert chart.evaluate(INSIDE)
         assert chart.evaluate(APART)
     assert page.locator("ul.bars li").count() > 20
@@ -126,7 +126,7 @@ def test_the_result_of_a_migration(visit, migrated, width: int, dark: bool) -> N
     assert sorted(one.get_attribute("id") for one in page.locator("canvas").all()) == sorted(names)
     for name in names:
         assert page.locator(f"#{name}").evaluate(COLORS) > (3 if name == "column" else 30)
-    assert page.locator("svg.chart polyline").count() == 1
+    assert page.locator("svg.chart g.line").count() == 1
     assert page.locator(".timeline .piece").count() == 3
     assert page.evaluate(CONTRAST) >= 4.5
 

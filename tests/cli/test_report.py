@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collops.bench import write_record
 from collops.cli import main
+from collops_bench.record import write_record
 from tests.bench.records import record
 
 pytestmark = pytest.mark.serial

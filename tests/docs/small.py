@@ -25,7 +25,7 @@ _PICTURES = (
     "collops.apps.mdd.job.draw",
     "collops.apps.reflectivity.job.draw",
     "collops.apps.solve.job.draw",
-    "collops.bench.report.write_plots",
+    "collops_bench.plots.write_plots",
 )
 # What makes a command small, by a pattern in it; all that fit are appended. What a page says itself stays as it is,
 # but for what takes long: there the last value counts.

@@ -11,8 +11,7 @@ import pytest
 
 import collops
 import collops.solvers.proximal
-from collops.bench.reading import read_record
-from collops.bench.report import read_records
+from collops_bench.record import read_folder, read_record
 from tests.docs.pages import PAGES, ROOT
 
 pytestmark = pytest.mark.serial
@@ -115,7 +114,7 @@ def test_every_solver_is_in_the_table():
 
 
 def test_tables_of_measurements_are_the_records():
-    records = read_records(measured.RESULTS)
+    records = list(read_folder(measured.RESULTS).values())
     collectives = measured._largest(records, "collectives", devices=True)
     first = next(m for m in collectives.measurements if m.case == "allreduce" and m.parameters["size"] == 8)
     row = f"| `allreduce` of 8 B | {measured._time(first, 'collops nccl')} |"
@@ -125,7 +124,7 @@ def test_tables_of_measurements_are_the_records():
 
 
 def test_the_table_of_jacobi_is_the_record():
-    records = read_records(measured.RESULTS)
+    records = list(read_folder(measured.RESULTS).values())
     measurements = measured._largest(records, "jacobi", devices=True).measurements
     sizes = (16384, 32768), (4096, 8192), (2048, 8192)
     columns = [next(m for m in measurements if (m.parameters["nx"], m.parameters["ny"]) == size) for size in sizes]

@@ -23,12 +23,12 @@ from pylops import Diagonal, FirstDerivative
 
 import collops
 from collops.backend import engine
-from collops.bench.record import Measurement, new_record, write_record
-from collops.bench.timing import Spread, Timing
 from collops.comm import Communicator
 from collops.comm.deadline import Watch
 from collops.comm.mpi import MpiTransport
 from collops.solvers import CGLS, solve
+from collops_bench.record import Measurement, new_record, write_record
+from collops_bench.timing import Spread, Timing
 
 ROWS, COLUMNS = 2000, 100
 SHORT, LONG = 10, 60

@@ -26,9 +26,9 @@ import numpy as np
 import zarr
 
 from collops.backend import engine
-from collops.bench.record import Measurement, Record, new_record, write_record
-from collops.bench.timing import Spread, Timing
 from collops.comm import alone
+from collops_bench.record import Measurement, Record, new_record, write_record
+from collops_bench.timing import Spread, Timing
 
 JOB = ["--iterations", "60", "--nx", "31", "--nz", "21", "--shots", "3", "--receivers", "11", "--samples", "101"]
 RANK_NAMES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK", b"SLURM_PROCID")

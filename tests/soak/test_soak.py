@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from collops.backend import engine
-from collops.cli.soak import _run as run_soak
 from collops.errors import CollopsError
-from collops.soak import CASES, Draw, WrongAnswer, soak
-from collops.soak.memory import Sample, Watch
-from collops.soak.run import _RARE, Failure, Tally
+from collops_bench.soak.cases import CASES
+from collops_bench.soak.cli import _run as run_soak
+from collops_bench.soak.draw import Draw, WrongAnswer
+from collops_bench.soak.memory import Sample, Watch
+from collops_bench.soak.run import _RARE, Failure, Tally, soak
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "killed"])  # which starts programs: below
@@ -90,7 +91,7 @@ def test_the_command_prints_its_tally(here):
 
 def test_failures_are_named_also_when_it_is_quiet(comm, monkeypatch):
     tally = Tally(5, failures=[Failure("halo", "all ranks", 7, "wrong")], leaks=["rank 0: host grew by 2.00 %"])
-    monkeypatch.setattr("collops.soak.soak", lambda *_, **__: tally)
+    monkeypatch.setattr("collops_bench.soak.run.soak", lambda *_, **__: tally)
     with pytest.raises(CollopsError, match=r"with --seed 5: case 7 \(halo\), rank 0: host grew"):
         run_soak(comm, "numpy", 0.01, 5, None, None, False, True)
 

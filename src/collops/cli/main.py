@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
 import typer
 
 from collops import __version__
-from collops.cli.bench import application as bench
 from collops.cli.errors import BAD_INPUT, report
 from collops.cli.info import info
 from collops.cli.jacobi import jacobi
@@ -17,13 +17,14 @@ from collops.cli.lsm import lsm
 from collops.cli.mdd import mdd
 from collops.cli.poststack import poststack
 from collops.cli.reflectivity import reflectivity
-from collops.cli.report import report as write_report
-from collops.cli.soak import soak
 from collops.cli.solve import solve
 
 __all__ = ["application", "main"]
 
 _INTERRUPTED = 130
+_GROUP = "collops.commands"  # of entry points: a function or an application of typer each
+_DEVELOPERS = {"bench", "report", "soak"}
+_TAKE_ALL = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 application = typer.Typer(
     name="collops",
@@ -32,9 +33,33 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-for _command in (lsm, mdd, poststack, reflectivity, solve, jacobi, info, soak, write_report):
+for _command in (lsm, mdd, poststack, reflectivity, solve, jacobi, info):
     application.command()(_command)
-application.add_typer(bench)
+
+
+def _add_installed() -> None:
+    """Add the commands of other distributions, and stand-ins for those of `collops_bench` where it is not installed."""
+    found = entry_points(group=_GROUP)
+    for each in found:
+        command = each.load()
+        if isinstance(command, typer.Typer):
+            application.add_typer(command, name=each.name)
+        else:
+            application.command(each.name)(command)
+    for name in _DEVELOPERS - found.names:
+        application.command(name, hidden=True, add_help_option=False, context_settings=_TAKE_ALL)(_not_installed)
+
+
+def _not_installed(context: typer.Context) -> None:
+    report(
+        f"collops {context.info_name}",
+        "this command is part of collops_bench, which is not installed: "
+        "run pip install ./benchmarks in a checkout of collops",
+    )
+    raise typer.Exit(BAD_INPUT)
+
+
+_add_installed()
 
 
 def _show_version(asked: bool) -> None:

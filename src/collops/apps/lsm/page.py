@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.apps.outputs import atomic
-from collops.pages import (
-    Axis,
-    Markup,
-    Point,
-    Section,
-    Series,
-    document,
-    facts,
-    figure_grid,
-    fold,
-    join,
-    line_chart,
-    table,
-    tag,
-)
+from collops.apps.page import COLORS, render, svg
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.axes import Axes
 
 __all__ = ["write_page"]
 
-_HERE = Path(__file__).parent
+_TEMPLATE = Path(__file__).parent / "page.html"
 _MOST_POINTS = 30_000  # of an image on the page
 _MOST_NORMS = 500  # of the line of convergence
+_MOST_MARKS = 60  # that are larger than the line
 _IMAGES = {
     "image": "least-squares image",
     "adjoint_image": "adjoint image",
@@ -66,20 +56,24 @@ def write_page(folder: Path) -> Path:
 
 
 def _page(fields: Mapping[str, np.ndarray], numbers: Mapping[str, Any]) -> str:
-    sections = [
-        Section("image", "Image", _images(fields)),
-        Section("gathers", "Shots", _gathers(fields)),
-        Section("convergence", "Convergence", figure_grid(_convergence(fields["residual_norms"]))),
-        Section("time", "Time of an iteration, rank by rank", _timeline(fields["seconds"], numbers["kinds"])),
-        Section("run", "The run", _run(numbers)),
-    ]
-    data = tag("script", Markup(_payload(fields)), type="application/json", id="fields")
-    lead = join([_lead(numbers), data])
-    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return document("Least-squares migration", lead, sections, style=style, script=script)
+    seconds = fields["seconds"].tolist()
+    return render(
+        _TEMPLATE,
+        facts=_facts(numbers),
+        payload=_payload(fields),
+        images=[(name, words) for name, words in _IMAGES.items() if name in fields],
+        gathers=list(_GATHERS.items()),
+        shots=[(number, f"shot {shot}") for number, shot in enumerate(fields["shot"].tolist())],
+        convergence=_convergence(fields["residual_norms"]),
+        kinds=numbers["kinds"],
+        seconds=seconds,
+        longest=max(map(sum, seconds)) or 1.0,
+        milliseconds=[[f"rank {rank}", *(f"{1e3 * one:.3g}" for one in row)] for rank, row in enumerate(seconds)],
+        run=_run(numbers),
+    )
 
 
-def _lead(numbers: Mapping[str, Any]) -> Markup:
+def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
     said: list[tuple[str, object]] = [
         ("survey", f"{numbers['shots']} shots, {numbers['traces']} traces"),
         ("iterations", numbers["iterations"]),
@@ -89,16 +83,16 @@ def _lead(numbers: Mapping[str, Any]) -> Markup:
     ]
     if numbers["relative_error"] is not None:
         said.insert(3, ("error of the image", f"{100 * numbers['relative_error']:.1f} %"))
-    return facts(said)
+    return said
 
 
 # Arrays travel as 16-bit integers and their scale: a value at the pointer is right to a part in 30 000.
 
 
-def _payload(fields: Mapping[str, np.ndarray]) -> str:
+def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
     step = int(np.ceil(np.sqrt(max(1.0, fields["image"].size / _MOST_POINTS))))
     images = {name: _packed(fields[name][::step, ::step]) for name in _IMAGES if name in fields}
-    content = {
+    return {
         "x": _round(fields["x"][::step]),
         "z": _round(fields["z"][::step]),
         "images": images,
@@ -108,8 +102,6 @@ def _payload(fields: Mapping[str, np.ndarray]) -> str:
         "data": _packed(fields["data"], np.int8),
         "data_residual": _packed(fields["data_residual"], np.int8),
     }
-    # A slash after "<" would end the element that the text stands in.
-    return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
 
 
 def _packed(values: np.ndarray, kind: type[np.signedinteger] = np.int16) -> dict[str, Any]:
@@ -127,109 +119,31 @@ def _round(values: np.ndarray) -> list[float]:
     return [float(f"{value:.6g}") for value in values]
 
 
-# Sections
-
-
-def _images(fields: Mapping[str, np.ndarray]) -> Markup:
-    choices = [(name, words) for name, words in _IMAGES.items() if name in fields]
-    return join(
-        [
-            tag(
-                "div",
-                _choice("shown", choices),
-                _slider("gain", "gain"),
-                tag("label", tag("input", type="checkbox", id="balance"), "balance amplitudes over depth"),
-                class_="controls",
-            ),
-            _canvas("picture", "The image, distance to the right and depth downwards"),
-            tag(
-                "p",
-                "Point at the image to read its values; the line below is the column at the pointer.",
-                class_="soft",
-            ),
-            _canvas("column", "Values of one column of the image over depth", small=True),
-        ]
-    )
-
-
-def _gathers(fields: Mapping[str, np.ndarray]) -> Markup:
-    shots = [(str(number), f"shot {shot}") for number, shot in enumerate(fields["shot"].tolist())]
-    panels = [
-        tag("figure", tag("figcaption", words), _canvas(f"gather-{name}", f"Traces of one shot, {words}"))
-        for name, words in _GATHERS.items()
-    ]
-    return join(
-        [
-            tag("div", _choice("shot", shots), _slider("loud", "gain"), class_="controls"),
-            figure_grid(*panels),
-            tag("p", "All three have one scale. What the image explains is modelled from it.", class_="soft"),
-        ]
-    )
-
-
-def _choice(name: str, choices: list[tuple[str, str]]) -> Markup:
-    options = [
-        tag("label", tag("input", type="radio", name=name, value=value, checked=number == 0), words)
-        for number, (value, words) in enumerate(choices)
-    ]
-    return tag("span", *options, class_="choice", role="radiogroup", aria_label=name)
-
-
-def _slider(name: str, words: str) -> Markup:
-    return tag("label", words, tag("input", type="range", id=name, min=-2, max=4, step=0.25, value=0))
-
-
-def _canvas(name: str, words: str, *, small: bool = False) -> Markup:
-    # Pictures of numbers: those who do not see them get the words, and the numbers are in result.zarr.
-    inner = tag("canvas", id=name, role="img", aria_label=words, class_="small" if small else None)
-    return tag("div", inner, tag("output", id=f"{name}-words"), class_="plot")
-
-
 def _convergence(norms: np.ndarray) -> Markup:
+    from matplotlib.ticker import MaxNLocator
+
     shares = norms / norms[0] if norms[0] else norms
     last = len(shares) - 1
     shown = [*range(0, last, -(-len(shares) // _MOST_NORMS)), last]
-    points = [Point(number, float(shares[number]), f"iteration {number}, {shares[number]:.4g}") for number in shown]
-    drawn = [point for point in points if point.y > 0]
-    line = Series("norm of the residual", drawn or points, 0)
-    return line_chart(
-        "Norm of the residual over its first",
-        [line],
-        Axis("iteration", start=0.0),
-        Axis("share of the first", "{:.3g}".format, log=bool(drawn)),
-    )
+    shown = [number for number in shown if shares[number] > 0] or shown
+
+    def draw(axes: Axes) -> dict[str, list[str]]:
+        marks = "." if len(shown) > _MOST_MARKS else "o"
+        axes.plot(shown, shares[shown], color=COLORS[0], marker=marks, markersize=4, gid="norms", clip_on=False)
+        axes.set(xlabel="iteration", ylabel="share of the first", yscale="log" if shares[shown].min() > 0 else "linear")
+        axes.set_xlim(left=0.0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter("{x:.3g}")
+        axes.yaxis.set_minor_formatter("")
+        return {"norms": [f"iteration {number}, {shares[number]:.4g}" for number in shown]}
+
+    return svg(draw, "convergence", "Norm of the residual by iteration")
 
 
-def _timeline(seconds: np.ndarray, kinds: list[str]) -> Markup:
-    """Return one bar a rank, of the parts of an iteration one after the other."""
-    longest = float(seconds.sum(axis=1).max()) or 1.0
-    bars = []
-    for rank, parts in enumerate(seconds.tolist()):
-        pieces = [
-            tag(
-                "span",
-                class_=f"piece p{number % 3}",
-                style=f"width:{100 * part / longest:.2f}%",
-                title=f"{kind}: {1e3 * part:.3g} ms",
-            )
-            for number, (kind, part) in enumerate(zip(kinds, parts, strict=True))
-        ]
-        bars.append(tag("li", tag("span", f"rank {rank}", class_="name"), tag("span", *pieces, class_="track")))
-    key = tag(
-        "ul",
-        *(tag("li", tag("span", class_=f"swatch p{number % 3}"), kind) for number, kind in enumerate(kinds)),
-        class_="legend",
-    )
-    rows = [[f"rank {rank}", *(f"{1e3 * part:.3g}" for part in parts)] for rank, parts in enumerate(seconds.tolist())]
-    numbers = table(["", *kinds], rows, numbers=range(1, len(kinds) + 1), caption="Milliseconds")
-    return join([key, tag("ul", *bars, class_="timeline", aria_hidden="true"), numbers])
-
-
-def _run(numbers: Mapping[str, Any]) -> Markup:
+def _run(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
     shown = {name: value for name, value in numbers.items() if name not in ("versions", "seconds_split", "kinds")}
     shown |= {f"{package}, version": version for package, version in numbers["versions"].items()}
-    rows = [[name.replace("_", " "), _words(value)] for name, value in shown.items() if value is not None]
-    return fold("All numbers and versions", table(["", "value"], rows))
+    return [(name.replace("_", " "), _words(value)) for name, value in shown.items() if value is not None]
 
 
 def _words(value: Any) -> str:

@@ -1,0 +1,379 @@
+"""Messages of all sizes: our communicator on every transport of this machine, and the raw library.
+
+Sizes and bandwidths are those that nccl-tests define. The size :math:`S` of a message is, for *n* ranks,
+the bytes that a rank gives to allreduce, bcast, reduce_scatter, alltoall and sendrecv, and the bytes that a
+rank gets from allgather. The algorithm bandwidth of a call that takes the time :math:`t` is
+
+.. math:: B_{alg} = S / t
+
+and the bus bandwidth :math:`B_{bus} = f B_{alg}` corrects it by the factor *f* by which the best algorithm
+must send more or less than :math:`S` over each rank's link, to be compared with the peak of that link for any
+*n*: :math:`2 (n-1) / n` for allreduce, :math:`(n-1) / n` for allgather, reduce_scatter and alltoall, and 1
+for bcast and sendrecv (to the next rank on a ring).
+
+The time :math:`t` is that on the device's clock where there is a device, else that on the wall's. The clock
+`host` measures the overhead of a call for the program. Inputs are small integers, so that every
+reduction has one right answer in float32; it is checked for every message, transport and operation before the
+first is timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collops.comm import world
+from collops.errors import TransportError
+from collops_bench.record import Measurement, check
+from collops_bench.registry import Context
+from collops_bench.shared import fill, largest_error
+from collops_bench.timing import Captured, Plan, Timing, interleave, synchronize
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+
+__all__ = ["OPERATIONS", "bus_factor", "measure", "sizes_up_to"]
+
+RAW_NCCL, RAW_MPI, REPLAYED = "NCCL", "MPI", "collops nccl, replayed"
+_ITEM = 4  # bytes of a float32
+_SUM, _FLOAT32 = 0, 7  # ncclSum, ncclFloat32
+_PERIOD = 251
+_CAPTURED_CALLS = 20
+_LONGEST_CALL = 0.2  # seconds; a transport that takes longer is not timed with this message or a larger one
+_LARGEST = {"device": 4 << 30, "host": 64 << 20}
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """Return the factor from algorithm to bus bandwidth; see the module."""
+    return _FACTORS[operation](ranks)
+
+
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "allreduce": lambda n: 2 * (n - 1) / n,
+    "sendrecv": lambda n: 1.0,
+    "bcast": lambda n: 1.0,
+    "allgather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "alltoall": lambda n: (n - 1) / n,
+}
+OPERATIONS = tuple(_FACTORS)
+"""The measured operations, in this order."""
+
+
+@dataclass
+class _Buffers:
+    """One message of an operation: the input of this rank, the memory for the result, and its right values.
+
+    `expected` gives the right elements of the result from their indices.
+    """
+
+    source: Any
+    target: Any
+    expected: Callable[[Any], Any]
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield one measurement for each operation and size."""
+    wires, missing = _wires(context)
+    raw = _raw(context)
+    plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=7, seconds=0.03)
+    for operation in OPERATIONS:
+        slow: dict[str, str] = {}
+        for size in sizes_up_to(_largest(context, operation)):
+            yield _measure(context, plan, operation, size, wires, raw, missing, slow)
+
+
+def sizes_up_to(largest: int) -> list[int]:
+    """Return the message sizes to measure, in bytes."""
+    wanted = [
+        8,
+        64,
+        512,
+        4 << 10,
+        64 << 10,
+        256 << 10,
+        *((1 << 20) << shift for shift in (0, 2, 4, 6, 8, 10, 12)),
+    ]
+    return [size for size in wanted if size <= largest]
+
+
+def _largest(context: Context, operation: str) -> int:
+    """Return the most bytes whose two buffers leave memory to check them; the same on all ranks."""
+    most = 1 << 20 if context.options.quick else _LARGEST[context.engine.memory]
+    return min(most, context.room() // 4)
+
+
+def _wires(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
+    """Return our communicator on every transport that works here, and why the others do not."""
+    if context.engine.memory == "host" or context.options.transport != "auto" or context.comm.size == 1:
+        return {f"collops {context.comm.transport}": context.comm}, {}
+    wires: dict[str, Communicator] = {}
+    missing: dict[str, str] = {}
+    for name in ("nccl", "mpi", "staged"):
+        try:
+            wires[f"collops {name}"] = world(name)
+        except TransportError as problem:
+            missing[f"collops {name}"] = str(problem)
+    return wires, missing
+
+
+def _measure(
+    context: Context,
+    plan: Plan,
+    operation: str,
+    size: int,
+    wires: dict[str, Communicator],
+    raw: _RawMpi | _RawNccl | str,
+    missing: dict[str, str],
+    slow: dict[str, str],
+) -> Measurement:
+    comm, engine = context.comm, context.engine
+    count = max(1, size // (_ITEM * comm.size)) * comm.size if operation in _BLOCKED else size // _ITEM
+    size = count * _ITEM
+    buffers = _buffers(engine.xp, operation, comm, count)
+    absent = missing | slow
+    programs: dict[str, Callable[[], Any]] = {}
+    for name, wire in wires.items():
+        if name not in absent:
+            programs[name] = _ours(operation, wire, buffers)
+    if isinstance(raw, str):
+        absent[RAW_NCCL if engine.memory == "device" else RAW_MPI] = raw
+        peer = None
+    else:
+        programs[raw.name] = raw.program(operation, buffers)
+        peer = raw.name
+
+    checks = []
+    for name, program in list(programs.items()):
+        error = _error_of(engine, program, buffers)
+        checks.append(check(comm, f"{operation} of {size} bytes by {name} against integers", error, 0.0))
+        if name in wires and (seconds := _seconds(program, comm, engine)) > _LONGEST_CALL:
+            slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
+            del programs[name]
+    timings = interleave(programs, comm, engine, plan)
+    if operation == "allreduce" and "collops nccl" in programs:
+        graph = Captured(engine.xp, programs["collops nccl"], _CAPTURED_CALLS)
+        error = _error_of(engine, graph.replay, buffers)
+        checks.append(check(comm, f"{operation} of {size} bytes by {REPLAYED} against integers", error, 0.0))
+        timing = interleave({REPLAYED: graph.replay}, comm, engine, plan)[REPLAYED]
+        timings[REPLAYED] = graph.of_one_call(timing)
+    return Measurement(
+        operation,
+        {"size": size, "dtype": "float32"},
+        timings,
+        absent,
+        ours=next(iter(wires)),
+        peer=peer,
+        checks=checks,
+        figures={name: _bandwidths(operation, size, comm.size, timing) for name, timing in timings.items()},
+        headline=_headline(operation, size, comm.size),
+    )
+
+
+def _headline(operation: str, size: int, ranks: int) -> str | None:
+    """Put a small, a middling and a large allreduce of a real communicator into the README."""
+    labels = {8: "8 B", 1 << 20: "1 MiB", 256 << 20: "256 MiB"}
+    if operation != "allreduce" or size not in labels or ranks == 1:
+        return None
+    return f"allreduce of {labels[size]}"
+
+
+def _bandwidths(operation: str, size: int, ranks: int, timing: Timing) -> dict[str, float]:
+    seconds = timing.clocks.get("device", timing.wall).median
+    algorithm = size / seconds
+    return {"algorithm_bandwidth": algorithm, "bus_bandwidth": bus_factor(operation, ranks) * algorithm}
+
+
+# Data
+
+_BLOCKED = ("allgather", "reduce_scatter", "alltoall")
+
+
+def _pattern(index: Any, rank: int) -> Any:
+    """Small integers: sums over thousands of ranks are exact in float32."""
+    return index % _PERIOD + rank
+
+
+def _buffers(xp: Any, operation: str, comm: Communicator, count: int) -> _Buffers:
+    """Return the buffers for a message of `count` elements in nccl-tests' sense, filled."""
+    ranks, rank = comm.size, comm.rank
+    block = count // ranks
+    sums = ranks * (ranks - 1) // 2
+
+    if operation == "allreduce":
+        given, got = (count,), (count,)
+
+        def expected(index: Any) -> Any:
+            return ranks * (index % _PERIOD) + sums
+    elif operation == "bcast":
+        given, got = (count,), (count,)
+
+        def expected(index: Any) -> Any:
+            return _pattern(index, 0)
+    elif operation == "allgather":
+        given, got = (block,), (ranks, block)
+
+        def expected(index: Any) -> Any:
+            return _pattern(index % block, 0) + index // block
+    elif operation == "reduce_scatter":
+        given, got = (ranks, block), (block,)
+
+        def expected(index: Any) -> Any:
+            return ranks * ((index + rank * block) % _PERIOD) + sums
+    elif operation == "alltoall":
+        given, got = (ranks, block), (ranks, block)
+
+        def expected(index: Any) -> Any:
+            return _pattern(index % block + rank * block, 0) + index // block
+    else:
+        given, got = (count,), (count,)
+
+        def expected(index: Any) -> Any:
+            return _pattern(index, (rank - 1) % ranks)
+
+    source, target = xp.empty(given, "float32"), xp.empty(got, "float32")
+    fill(xp, source.reshape(-1), lambda index: _pattern(index, rank))
+    return _Buffers(source, target, expected)
+
+
+def _error_of(engine: Engine, program: Callable[[], Any], buffers: _Buffers) -> float:
+    """Run a program into a poisoned target, and return the largest error of an element."""
+    xp = engine.xp
+    buffers.target.fill(xp.nan)
+    synchronize(engine)
+    program()
+    synchronize(engine)
+    return largest_error(xp, buffers.target.reshape(-1), buffers.expected)
+
+
+# Programs
+
+
+def _ours(operation: str, comm: Communicator, buffers: _Buffers) -> Callable[[], Any]:
+    source, target = buffers.source, buffers.target
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    programs: dict[str, Callable[[], Any]] = {
+        "allreduce": lambda: comm.allreduce(source, out=target),
+        "bcast": lambda: comm.bcast(source, out=target),
+        "allgather": lambda: comm.allgather(source, out=target),
+        "reduce_scatter": lambda: comm.reduce_scatter(source, out=target),
+        "alltoall": lambda: comm.alltoall(source, out=target),
+        "sendrecv": lambda: comm.sendrecv(source, after, target, before),
+    }
+    return programs[operation]
+
+
+class _RawMpi:
+    """MPI's buffered calls through mpi4py, with the datatypes resolved before."""
+
+    name = RAW_MPI
+
+    def __init__(self, control: Any) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = control
+
+    def program(self, operation: str, buffers: _Buffers) -> Callable[[], Any]:
+        comm, mpi = self._comm, self._mpi
+        source, target = buffers.source, buffers.target
+        after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        given, got = [source, mpi.FLOAT], [target, mpi.FLOAT]
+
+        def bcast() -> None:
+            # The root's result is a copy of what it gives, as in the call that is compared with this one.
+            if comm.rank == 0:
+                target[...] = source
+            comm.Bcast(got, 0)
+
+        programs: dict[str, Callable[[], Any]] = {
+            "allreduce": lambda: comm.Allreduce(given, got),
+            "bcast": bcast,
+            "allgather": lambda: comm.Allgather(given, got),
+            "reduce_scatter": lambda: comm.Reduce_scatter_block(given, got),
+            "alltoall": lambda: comm.Alltoall(given, got),
+            "sendrecv": lambda: comm.Sendrecv(given, after, 0, got, before, 0),
+        }
+        return programs[operation]
+
+
+class _RawNccl:
+    """NCCL's own calls through its low-level binding, with every argument resolved before."""
+
+    name = RAW_NCCL
+
+    def __init__(self, comm: Communicator) -> None:
+        from nccl.bindings import nccl
+        from nccl.core import get_unique_id
+
+        self._nccl: Any = nccl
+        self._rank, self._size = comm.rank, comm.size
+        name = comm.control.bcast(bytes(get_unique_id()) if comm.rank == 0 else None)
+        self._comm = nccl.comm_init_rank_scalable(comm.size, comm.rank, 1, bytearray(name), 0)
+
+    def program(self, operation: str, buffers: _Buffers) -> Callable[[], Any]:
+        import cupy
+
+        nccl, comm, ranks = self._nccl, self._comm, self._size
+        source, target = buffers.source.data.ptr, buffers.target.data.ptr
+        count, result = buffers.source.size, buffers.target.size
+        stream = cupy.cuda.get_current_stream().ptr
+        after, before = (self._rank + 1) % ranks, (self._rank - 1) % ranks
+        nbytes = buffers.source.nbytes // ranks
+
+        def alltoall() -> None:
+            nccl.group_start()
+            for other in range(ranks):
+                nccl.send(source + other * nbytes, count // ranks, _FLOAT32, other, comm, stream)
+                nccl.recv(target + other * nbytes, count // ranks, _FLOAT32, other, comm, stream)
+            nccl.group_end()
+
+        def sendrecv() -> None:
+            nccl.group_start()
+            nccl.send(source, count, _FLOAT32, after, comm, stream)
+            nccl.recv(target, count, _FLOAT32, before, comm, stream)
+            nccl.group_end()
+
+        programs: dict[str, Callable[[], Any]] = {
+            "allreduce": lambda: nccl.all_reduce(source, target, count, _FLOAT32, _SUM, comm, stream),
+            "bcast": lambda: nccl.broadcast(source, target, count, _FLOAT32, 0, comm, stream),
+            "allgather": lambda: nccl.all_gather(source, target, count, _FLOAT32, comm, stream),
+            "reduce_scatter": lambda: nccl.reduce_scatter(source, target, result, _FLOAT32, _SUM, comm, stream),
+            "alltoall": alltoall,
+            "sendrecv": sendrecv,
+        }
+        return programs[operation]
+
+
+def _raw(context: Context) -> _RawMpi | _RawNccl | str:
+    """Return the raw library, or why it is not measured. Collective."""
+    comm = context.comm
+    if not context.options.peer:
+        return "not asked for"
+    if comm.size == 1:
+        return "one rank sends no messages"
+    if context.engine.memory == "host":
+        return _RawMpi(comm.control)
+    # The communicator with NCCL found its binding on every rank, or has said so.
+    try:
+        if world("nccl").device_transport != "nccl":
+            return "there is no NCCL here"
+        return _RawNccl(comm)
+    except TransportError as problem:
+        return str(problem)
+    except ImportError as problem:
+        return f"nccl4py does not load: {problem}"
+
+
+def _seconds(program: Callable[[], Any], comm: Communicator, engine: Engine) -> float:
+    """Time one call, on the slowest rank."""
+    synchronize(engine)
+    comm.barrier()
+    begin = time.perf_counter()
+    program()
+    synchronize(engine)
+    seconds = time.perf_counter() - begin
+    return max(comm.allgather_metadata(seconds))

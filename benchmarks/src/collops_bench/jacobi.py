@@ -1,0 +1,128 @@
+"""The cost of an iteration of Jacobi's method by programming model, with the norm in every iteration.
+
+Four families of grids: one whose size is the same on any number of ranks (strong scaling), and three whose rows grow
+with the ranks (weak scaling), from one far larger than any cache to one that fits into it. Records of one, two and four
+ranks together show how each scales.
+
+The clock ``wall`` is the cost of one more iteration: a long run less a short one. ``one rank`` is the first rank by
+itself on the whole grid while the others wait. Figures: ``speedup`` over it, ``efficiency`` (speedup over ranks), and
+``of_memory_limit``, the time in which all ranks copy the grid, over the time of an iteration; a variant that sweeps
+several times between two passages through memory may exceed 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
+from collops.apps.jacobi.measure import Reference, memory_limit
+from collops_bench.record import Check, Measurement, check
+from collops_bench.timing import Plan, interleave_iterations
+
+if TYPE_CHECKING:
+    from collops.apps.jacobi import Variant
+    from collops_bench.registry import Context
+
+__all__ = ["ALONE", "measure"]
+
+ALONE = "one rank"
+_CHECKED = 12  # iterations
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One grid, and how many iterations are timed."""
+
+    name: str
+    nx: int
+    ny: int
+    short: int
+    long: int
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield one measurement for each grid."""
+    for case in _cases(context):
+        yield _measure(context, case)
+
+
+def _cases(context: Context) -> list[_Case]:
+    ranks = context.comm.size
+    if context.engine.memory == "host":
+        size, columns, short, long = (192, 256, 5, 25) if context.options.quick else (1024, 2048, 20, 220)
+        return [
+            _Case("strong scaling", size, size, short, long),
+            _Case("weak scaling", columns, columns // 2 * ranks, short, long),
+        ]
+    if context.options.quick:
+        return [_Case("strong scaling", 4096, 4096, 10, 50)]
+    return [
+        _Case("strong scaling", 16384, 16384, 10, 110),
+        _Case("weak scaling, large", 16384, 8192 * ranks, 10, 110),
+        _Case("weak scaling, medium", 4096, 2048 * ranks, 50, 550),
+        _Case("weak scaling, small", 2048, 2048 * ranks, 50, 550),
+    ]
+
+
+def _measure(context: Context, case: _Case) -> Measurement:
+    comm, engine = context.comm, context.engine
+    problem = Problem(nx=case.nx, ny=case.ny, iterations=_CHECKED)
+    reference = Reference(problem, comm, engine)
+    variants: dict[str, Variant] = {}
+    missing: dict[str, str] = {}
+    checks: list[Check] = []
+    for name, model in MODELS.items():
+        if engine.name not in model.engines or name == "single":
+            continue
+        reason = obstacle(name, comm, engine)
+        if reason is not None:
+            missing[name] = reason
+            continue
+        variant = variants[name] = make(name, problem, comm, engine)
+        run(variant)
+        differing = reference.difference(variant).points
+        checks.append(check(comm, f"points of {name} that differ from one rank", differing, 0.0))
+    del reference
+    programs = {ALONE: _alone(context, problem)} | {
+        name: _iterations(variant, case.long) for name, variant in variants.items()
+    }
+    limit = memory_limit(problem, comm, engine)
+    rounds = 3 if context.options.quick else 5
+    timings = interleave_iterations(programs, comm, engine, Plan(rounds=rounds), short=case.short, long=case.long)
+    for variant in variants.values():
+        variant.free()
+    alone = timings[ALONE].wall.median
+    figures = {
+        name: {
+            "speedup": alone / timing.wall.median,
+            "efficiency": alone / timing.wall.median / (1 if name == ALONE else comm.size),
+            "of_memory_limit": limit * (comm.size if name == ALONE else 1) / timing.wall.median,
+        }
+        for name, timing in timings.items()
+    }
+    best = min(variants, key=lambda name: timings[name].wall.median)
+    return Measurement(
+        case.name,
+        {"nx": case.nx, "ny": case.ny, "dtype": problem.dtype, "memory_limit": limit},
+        timings,
+        missing,
+        ours=best,
+        checks=checks,
+        figures=figures,
+    )
+
+
+def _iterations(variant: Variant, most: int) -> Callable[[int], Any]:
+    norms = variant.engine.xp.zeros(most)
+    return lambda count: variant.advance(count, norms)
+
+
+def _alone(context: Context, problem: Problem) -> Callable[[int], Any]:
+    """Return a program that iterates on the first rank, and does nothing on others."""
+    comm = context.comm
+    own = comm.split(0 if comm.rank == 0 else 1) if comm.size > 1 else comm
+    if comm.rank > 0 or own is None:
+        return lambda count: None
+    return _iterations(make("single", problem, own, context.engine), 1 << 10)

@@ -1,0 +1,252 @@
+"""Least-squares Kirchhoff migration (forward, adjoint, CGLS iteration), also by PyLops-MPI.
+
+The small problem is that of PyLops-MPI's tutorial: an image of 81 x 60 points, 4 m apart, two flat
+reflectors in a constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large
+one, on GPUs, has 401 x 300 points, 40 shots, 101 receivers and 1001 samples. Travel times are straight
+rays. The peer runs PyLops' operator with its fastest engine: Numba on hosts (in double precision, as in the
+tutorial), CUDA on GPUs (in single precision). There images are compared after five iterations, and those of this
+package's ways to run after ten, too, with sums in a fixed order.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from collops.apps.lsm.survey import shots_of
+from collops.array import DistributedArray
+from collops.operators.kirchhoff import Kirchhoff
+from collops_bench.peers import PEER, Peer, load_peer
+from collops_bench.record import Measurement
+from collops_bench.registry import Context
+from collops_bench.shared import (
+    CHECKED_ITERATIONS,
+    agreement,
+    messages_of_a_call,
+    messages_of_an_iteration,
+    solvers_of_collops,
+)
+from collops_bench.timing import Plan, Timing, interleave, interleave_iterations
+
+__all__ = ["Problem", "measure"]
+
+_SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
+
+_COMPARED_ITERATIONS = {"float64": CHECKED_ITERATIONS, "float32": 5}
+"""After so many iterations, images still differ by no more than the programs do. In single precision the directions of
+CGLS lose their orthogonality from the seventh on, if the problem is large: after ten, the image is 5 % off."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes of a survey, from which all its numbers follow."""
+
+    nx: int
+    nz: int
+    shots: int
+    receivers: int
+    samples: int
+    dtype: str
+
+    @property
+    def x(self) -> np.ndarray:
+        """Positions of the image's columns, m."""
+        return _SPACING * np.arange(self.nx)
+
+    @property
+    def z(self) -> np.ndarray:
+        """Depths of its rows, m."""
+        return _SPACING * np.arange(self.nz)
+
+    @property
+    def t(self) -> np.ndarray:
+        """Times of the samples, s."""
+        return _INTERVAL * np.arange(self.samples)
+
+    @property
+    def reflectivity(self) -> np.ndarray:
+        """Two flat reflectors, raveled."""
+        image = np.zeros((self.nx, self.nz))
+        image[:, self.nz // 2], image[:, self.nz * 5 // 6] = -1.0, 0.5
+        return image.ravel()
+
+    @property
+    def sources(self) -> np.ndarray:
+        """Positions of the sources, shape (2, shots), m."""
+        return self._spread(self.shots, 10.0)
+
+    @property
+    def spots(self) -> np.ndarray:
+        """Positions of the receivers, shape (2, receivers), m."""
+        return self._spread(self.receivers, 20.0)
+
+    def _spread(self, count: int, depth: float) -> np.ndarray:
+        """Return positions along the line, ten points from either end."""
+        along = np.linspace(10 * _SPACING, (self.nx - 10) * _SPACING, count)
+        return np.vstack([along, np.full(count, depth)])
+
+    def wavelet(self) -> tuple[np.ndarray, int]:
+        """Return the tutorial's wavelet, a Ricker of 20 Hz, and the index of its centre."""
+        from pylops.utils.wavelets import ricker
+
+        values, _, centre = ricker(self.t[:41], f0=20)
+        return values, centre
+
+    def operator(self, context: Context, deterministic: bool = False) -> Kirchhoff:
+        """Return the modelling of all shots, spread over the ranks. Collective."""
+        wavelet, centre = self.wavelet()
+        return Kirchhoff(
+            self.z,
+            self.x,
+            self.t,
+            self.sources,
+            self.spots,
+            _VELOCITY,
+            wavelet,
+            centre,
+            mode="analytic",
+            comm=context.comm,
+            engine=context.engine.name,
+            dtype=self.dtype,
+            deterministic=deterministic,
+        )
+
+    def model(self, context: Context, operator: Kirchhoff) -> DistributedArray:
+        """Return the reflectivity, as the operator takes it."""
+        values = context.engine.from_host(self.reflectivity.astype(self.dtype))
+        domain: Any = operator.domain  # one layout, not a stack of them
+        return DistributedArray(domain, context.comm, values.reshape(domain.local_shape(context.comm.rank)))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The sizes of the survey, as records have them."""
+        sizes = {"image": [self.nx, self.nz], "shots": self.shots, "receivers": self.receivers}
+        return sizes | {"samples": self.samples, "dtype": self.dtype}
+
+    @property
+    def name(self) -> str:
+        """As in tables."""
+        return f"migration of {self.nx} x {self.nz}"
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield forward, adjoint and an iteration, for each problem."""
+    on_device = context.engine.memory == "device"
+    dtype = "float32" if on_device else "float64"
+    if context.options.quick:
+        problems = [Problem(41, 30, 6, 5, 301, dtype)]
+    else:
+        problems = [Problem(81, 60, 40, 11, 651, dtype)]
+        problems += [Problem(401, 300, 40, 101, 1001, dtype)] if on_device else []
+    peer = load_peer(context)
+    obstacle = _obstacle(context, peer)
+    for problem in problems:
+        yield from _measure(context, obstacle if obstacle is not None else peer, problem)
+
+
+def _obstacle(context: Context, peer: Peer | str) -> str | None:
+    """Why PyLops' operator with its fastest engine is not there, though PyLops-MPI is; on any rank."""
+    if isinstance(peer, str):
+        return None
+    found = importlib.util.find_spec("numba") is not None
+    if found and context.engine.name == "cupy":
+        found = importlib.util.find_spec("numba.cuda") is not None
+    everywhere = all(context.comm.allgather_metadata(found))
+    return None if everywhere else "PyLops' fast engines need Numba, which is not installed on all ranks"
+
+
+def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[Measurement]:
+    comm, engine = context.comm, context.engine
+    operator = problem.operator(context)
+    x = problem.model(context, operator)
+    y = operator.forward(x)
+    image, data = operator.adjoint(y), operator.forward(x)
+
+    forward: dict[str, Callable[[], Any]] = {"collops": lambda: operator.forward(x, out=data).local_array}
+    adjoint: dict[str, Callable[[], Any]] = {"collops": lambda: operator.adjoint(y, out=image).local_array}
+
+    solvers, missing = solvers_of_collops(context, operator, y)
+    ours, *_ = solvers
+    sent_by_iteration = messages_of_an_iteration(next(reversed(solvers.values())))
+    if isinstance(peer, str):
+        missing[PEER] = peer
+    else:
+        peer_operator = peer.vstack([_local_of_peer(context, problem)])
+        traces = [
+            len(shots_of(rank, problem.shots, comm.size)) * problem.receivers * problem.samples
+            for rank in range(comm.size)
+        ]
+        peer_x, peer_y = peer.replicated(x.local_array.reshape(-1)), peer.split(y.local_array.reshape(-1), traces)
+        start = peer.replicated(engine.xp.zeros_like(x.local_array.reshape(-1)))
+        forward[PEER] = lambda: peer_operator.matvec(peer_x).local_array
+        adjoint[PEER] = lambda: peer_operator.rmatvec(peer_y).local_array
+        solvers[PEER] = lambda iterations: peer.cgls(peer_operator, peer_y, start, iterations)
+
+    # In single precision a travel time on the edge of a sample may fall to either side of it.
+    tolerance = {"float64": 1e-8, "float32": 2e-4}[problem.dtype]
+    iterated = {name: partial(solve, _COMPARED_ITERATIONS[problem.dtype]) for name, solve in solvers.items()}
+    checks = {
+        case: agreement(context, f"{case} of the {problem.name}", programs, tolerance)
+        for case, programs in (("forward", forward), ("adjoint", adjoint), ("iteration", iterated))
+    }
+    if engine.memory == "device":
+        repeatable, _ = solvers_of_collops(context, problem.operator(context, deterministic=True), y)
+        programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in repeatable.items()}
+        checks["iteration"] += agreement(context, f"the same bits of the {problem.name}", programs, 0.0)
+    plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=7, seconds=0.2)
+
+    def measurement(case: str, timings: dict[str, Timing], ours: str, sent: dict[str, int]) -> Measurement:
+        return Measurement(
+            case,
+            problem.parameters,
+            timings,
+            missing,
+            ours=ours,
+            peer=PEER,
+            checks=checks[case],
+            messages=sent,
+            headline=f"{problem.name}, {case}",
+        )
+
+    for case, programs in (("forward", forward), ("adjoint", adjoint)):
+        timings = interleave(programs, comm, engine, plan)
+        yield measurement(case, timings, "collops", messages_of_a_call(programs["collops"]))
+    short, long = (2, 6) if context.options.quick else (5, 20)
+    timings = interleave_iterations(solvers, comm, engine, plan, short=short, long=long)
+    yield measurement("iteration", timings, ours, sent_by_iteration)
+
+
+def _local_of_peer(context: Context, problem: Problem) -> Any:
+    """Return PyLops' operator for the shots of this rank."""
+    from pylops.waveeqprocessing import Kirchhoff as KirchhoffOfPylops
+
+    engine = context.engine
+    wavelet, centre = problem.wavelet()
+    shots = shots_of(context.comm.rank, problem.shots, context.comm.size)
+    on_device = engine.name == "cupy"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # its advice on an argument that is not used here
+        operator = KirchhoffOfPylops(
+            problem.z,
+            problem.x,
+            problem.t,
+            problem.sources[:, shots.start : shots.stop],
+            problem.spots,
+            _VELOCITY,
+            engine.from_host(wavelet.astype(problem.dtype)),
+            centre,
+            mode="analytic",
+            engine="cuda" if on_device else "numba",
+            dtype=problem.dtype,
+        )
+    if on_device:
+        # As its documentation asks: the travel times, made on the host, are moved once.
+        operator.trav_srcs = engine.from_host(operator.trav_srcs.astype(problem.dtype))
+        operator.trav_recs = engine.from_host(operator.trav_recs.astype(problem.dtype))
+    return operator

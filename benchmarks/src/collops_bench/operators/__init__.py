@@ -1,0 +1,30 @@
+"""Operators and those of the peer, forward and adjoint: small ones, whose cost is the host's, and large ones.
+
+On hosts every operator that both packages have is applied to vectors of 2000 and of 10 million float64 elements a rank.
+On GPUs it is the derivatives that count, in float32 at the sizes where messages or memory are the limit, each launched
+call by call (eager) and replayed from a CUDA graph; CGLS over a stack of first derivatives and a Laplacian; and SUMMA,
+with the time of NCCL for its messages alone and of cuBLAS for its products alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collops_bench.operators import derivatives, matrices, transforms
+from collops_bench.operators.case import measure_case
+from collops_bench.peers import load_peer
+from collops_bench.record import Measurement
+from collops_bench.registry import Context
+
+__all__ = ["measure"]
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield one measurement for each operator, direction and size."""
+    peer = load_peer(context)
+    for cases in (derivatives.cases, derivatives.stacks, matrices.cases, transforms.cases):
+        for case in cases(context):
+            yield from measure_case(context, peer, case)
+    if context.engine.memory == "device":
+        yield from derivatives.measure_solver(context, peer)
+        yield from matrices.measure_summa(context)

@@ -1,0 +1,174 @@
+"""One operator in both directions, and the operator of the peer on the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from collops.array import random
+from collops.backend import engine_of
+from collops.operators import LinearOperator
+from collops.operators.base import new_array
+from collops_bench.peers import PEER, Peer
+from collops_bench.record import Measurement
+from collops_bench.registry import Context
+from collops_bench.shared import agreement, messages_of_a_call
+from collops_bench.timing import Captured, Plan, Timing, interleave
+
+__all__ = ["EAGER", "OURS", "REPLAYED", "Case", "Size", "captured", "measure_case", "of_peer", "sizes_of"]
+
+OURS, EAGER, REPLAYED = "collops", "collops, eager", "collops, replayed"
+_CALLS_IN_A_GRAPH = 20
+_SMALL, _LARGE = 2000, 10_000_000  # elements of a rank
+_TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-12}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator and the operator of the peer.
+
+    Parameters
+    ----------
+    name : str
+        Name of the operator.
+    parameters : mapping
+        Sizes and options.
+    operator : LinearOperator
+        Ours.
+    peer : callable, optional
+        Makes the peer's operator, which takes and gives the same local values as ours, ravelled.
+    dtype : str
+        Dtype of the arrays.
+    headline : bool
+        Whether it is in the README's table.
+    missing : str
+        Why there is no `peer`.
+    plan : Plan
+        How much to measure.
+    replicated : tuple of str
+        Which of ``"model"`` and ``"data"`` every rank holds whole.
+    compared : callable, optional
+        Selects the values of this rank's result that are compared; all of them by default.
+    adjoint_missing : str, optional
+        Why the peer's adjoint is not comparable.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    operator: LinearOperator
+    peer: Callable[[Peer], Any] | None = None
+    dtype: str = "float64"
+    headline: bool = False
+    missing: str = "it has no such operator"
+    plan: Plan = field(default_factory=Plan)
+    replicated: tuple[str, ...] = ()
+    compared: Callable[[Any], Any] | None = None
+    adjoint_missing: str | None = None
+
+
+def of_peer(name: str, *arguments: Any, **options: Any) -> Callable[[Peer], Any]:
+    """Return the maker of the peer's operator of this name, with these arguments."""
+    return lambda peer: attrgetter(name)(peer.module)(*arguments, **options)
+
+
+def measure_case(context: Context, peer: Peer | str, case: Case) -> Iterator[Measurement]:
+    """Yield the forward and the adjoint. Collective."""
+    operator, engine = case.operator, context.engine
+    model = random(operator.domain, seed=1, comm=context.comm, dtype=case.dtype, engine=engine)
+    data = random(operator.range, seed=2, comm=context.comm, dtype=case.dtype, engine=engine)
+    theirs: Any = None
+    missing = {}
+    if isinstance(peer, str) or case.peer is None:
+        missing[PEER] = peer if isinstance(peer, str) else case.missing
+    else:
+        theirs = case.peer(peer)
+    for direction, side, given, wanted in (
+        ("forward", "model", model, operator.range),
+        ("adjoint", "data", data, operator.domain),
+    ):
+        ours = getattr(operator, direction)
+        programs: dict[str, Callable[[], Any]] = {}
+        if engine.memory == "device":
+            result = new_array(wanted, given, given.dtype)
+            programs[EAGER] = partial(ours, given, out=result)
+        else:
+            programs[OURS] = partial(ours, given)
+        without = dict(missing)
+        if direction == "adjoint" and case.adjoint_missing is not None:
+            without[PEER] = case.adjoint_missing
+        elif theirs is not None and not isinstance(peer, str):
+            apply = theirs.matvec if direction == "forward" else theirs.rmatvec
+            programs[PEER] = partial(apply, peer.like(given, side in case.replicated))
+        yield _measure(context, case, direction, programs, without)
+
+
+def _measure(
+    context: Context,
+    case: Case,
+    direction: str,
+    programs: dict[str, Callable[[], Any]],
+    missing: dict[str, str],
+) -> Measurement:
+    comm, engine = context.comm, context.engine
+    ours, *_ = programs
+    what = f"{direction} of {case.name}"
+    local = {name: partial(_local_values, program, case.compared) for name, program in programs.items()}
+    checks = agreement(context, what, local, _TOLERANCE[case.dtype])
+    timings = interleave(programs, comm, engine, case.plan)
+    if engine.memory == "device":
+        if case.operator.capturable:
+            timings |= captured(context, programs[EAGER], case.plan)
+        else:
+            missing[REPLAYED] = "it cannot be captured"
+    return Measurement(
+        f"{case.name}, {direction}",
+        case.parameters,
+        timings,
+        missing,
+        ours=ours,
+        peer=PEER,
+        checks=checks,
+        messages=messages_of_a_call(programs[ours]),
+        headline=f"{case.name}, {direction}" if case.headline else None,
+    )
+
+
+def captured(context: Context, program: Callable[[], Any], plan: Plan) -> dict[str, Timing]:
+    """Time a program of ours within a replayed CUDA graph. Collective."""
+    graph = Captured(context.engine.xp, program, _CALLS_IN_A_GRAPH)
+    timing = interleave({REPLAYED: graph.replay}, context.comm, context.engine, plan)[REPLAYED]
+    return {REPLAYED: graph.of_one_call(timing)}
+
+
+def _local_values(program: Callable[[], Any], compared: Callable[[Any], Any] | None) -> Any:
+    """Return this rank's values of a result, of ours or of the peer's, as one vector, or the selected ones."""
+    result = program()
+    parts = result.leaves if hasattr(result, "leaves") else getattr(result, "distarrays", [result])
+    arrays = [part.local_array.reshape(-1) for part in parts]
+    values = arrays[0] if len(arrays) == 1 else engine_of(arrays[0]).xp.concatenate(arrays)
+    return values if compared is None else compared(values)
+
+
+class Size(NamedTuple):
+    """Elements that a rank holds, of what type, and how much to measure."""
+
+    elements: int
+    dtype: str
+    plan: Plan
+
+
+def sizes_of(context: Context) -> list[Size]:
+    """Return the sizes to measure, the small one first."""
+    if context.options.quick:
+        return [Size(_SMALL, "float64", Plan(rounds=3, seconds=0.01))]
+    if context.engine.memory == "device":
+        plan = Plan(rounds=5, seconds=0.03)
+        return [Size(_SMALL, "float32", plan), Size(_LARGE, "float32", plan)]
+    # The bound keeps the whole within minutes, although some of the peer's calls take seconds.
+    return [
+        Size(_SMALL, "float64", Plan(seconds=0.05)),
+        Size(_LARGE, "float64", Plan(rounds=5, seconds=0.3, bound=2.0)),
+    ]

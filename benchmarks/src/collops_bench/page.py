@@ -1,0 +1,208 @@
+"""The report: one page with tables and plots of all recorded runs, with their peers and the limits of the machine."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from collops.apps.page import render
+from collops_bench.charts import Chart, by_size, key_of, over_ranks, to_svg
+from collops_bench.record import Measurement, Record
+from collops_bench.speed import (
+    SpeedRow,
+    in_words,
+    limits_shares,
+    place,
+    seconds_in_words,
+    speed_rows,
+    three_digits,
+)
+
+__all__ = ["report_page"]
+
+_TEMPLATE = Path(__file__).parent / "report.html"
+_FEW = 8  # rows of a table that is shown without being asked for
+_SUBJECTS = {
+    "limits": "Limits of the machines",
+    "collectives": "Messages",
+    "arrays": "Arrays",
+    "operators": "Operators",
+    "cgls": "Solvers",
+    "lsm": "Migration",
+    "jacobi": "Jacobi's method",
+    "starforest": "Star forests",
+    "scaling": "Scaling",
+    "kill-runs": "Ranks that were killed",
+}
+_COLUMNS = ("program", "median", "least to greatest", "device", "ratio to peer", "figures")
+_BANDWIDTHS = ("bandwidth", "algorithm_bandwidth", "bus_bandwidth")
+_SHARES = ("of_copy", "of_memory_limit", "efficiency")
+
+
+def report_page(records: Mapping[str, Record]) -> str:
+    """Return the text of the page.
+
+    Parameters
+    ----------
+    records : mapping of str to Record
+        By the names of their files; the same records give the same text.
+    """
+    rows = list(speed_rows(list(records.values())))
+    shares = limits_shares(records.values())
+    kinds = sorted({record.benchmark for record in records.values()}, key=_order)
+    sections = {"speed": "Speed and the peers"} if rows else {}
+    sections |= {"limits-reached": "Speed and the limits"} if shares else {}
+    sections |= {kind: _SUBJECTS.get(kind, kind) for kind in kinds} | {"runs": "The runs"}
+    numbers = itertools.count(1)
+    return render(
+        _TEMPLATE,
+        sections=sections,
+        facts=_facts(records, rows),
+        bars=_bars(rows),
+        speed=[[row.work, row.place, row.ours, row.peer, _ratio(row.ratio)] for row in rows],
+        shares=[[one.work, f"{100 * one.share:.0f} %", one.limit, one.program, one.place] for one in shares],
+        benchmarks={
+            kind: _benchmark({name: one for name, one in records.items() if one.benchmark == kind}, kind, numbers)
+            for kind in kinds
+        },
+        runs=[_run(name, record) for name, record in records.items()],
+    )
+
+
+def _order(kind: str) -> tuple[int, str]:
+    known = list(_SUBJECTS)
+    return (known.index(kind) if kind in known else len(known), kind)
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{three_digits(ratio)}x"
+
+
+def _facts(records: Mapping[str, Record], rows: Sequence[SpeedRow]) -> list[tuple[str, object]]:
+    every = [measurement for record in records.values() for measurement in record.measurements]
+    ratios = sorted(row.ratio for row in rows if row.ratio is not None)
+    said: list[tuple[str, object]] = [
+        ("runs", len(records)),
+        ("measurements", len(every)),
+        ("answers checked before they were timed", sum(len(one.checks) for one in every)),
+        ("machines", ", ".join(dict.fromkeys(_machine(record) for record in records.values()))),
+        ("last run", max(record.started for record in records.values())[:10]),
+    ]
+    if ratios:
+        middle = ratios[len(ratios) // 2]
+        words = f"{three_digits(ratios[0])} to {three_digits(ratios[-1])} times, median {three_digits(middle)}"
+        said.insert(0, ("as fast as the peers", words))
+    return said
+
+
+def _machine(record: Record) -> str:
+    return record.machine["devices"][0] if record.machine["devices"] else f"{record.machine['cores']} CPU cores"
+
+
+def _bars(rows: Sequence[SpeedRow]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return the bars of each place, those with the most first. Lengths are logarithms on one scale, in per cent."""
+    places: dict[str, list[SpeedRow]] = {}
+    for row in rows:
+        if row.ratio is not None:
+            places.setdefault(row.place, []).append(row)
+    longest = max((math.log10(row.ratio) for lines in places.values() for row in lines if row.ratio), default=0.0)
+
+    def bar(row: SpeedRow, ratio: float) -> dict[str, Any]:
+        length = 100 * max(0.0, math.log10(ratio)) / longest if longest > 0 else 0.0
+        return {"row": row, "ratio": _ratio(ratio), "length": f"{length:.1f}", "slower": ratio < 1}
+
+    ordered = sorted(places.items(), key=lambda each: -len(each[1]))
+    return [(where, [bar(row, row.ratio) for row in lines if row.ratio is not None]) for where, lines in ordered]
+
+
+def _benchmark(records: Mapping[str, Record], kind: str, numbers: Iterator[int]) -> dict[str, Any]:
+    def plots(title: str, charts: Sequence[Chart]) -> dict[str, Any]:
+        drawn = [(chart.title, to_svg(chart, f"chart-{next(numbers)}")) for chart in charts]
+        return {"title": title, "key": key_of(charts), "charts": drawn}
+
+    scaled = over_ranks(records.values()) if kind in ("jacobi", "scaling") else {}
+    return {
+        "scaled": [plots(f"Over the ranks: {where} and fewer", charts) for where, charts in scaled.items()],
+        "records": [
+            plots(f"{place(record)}, {record.started[:10]}", by_size(record)) | _table(name, record)
+            for name, record in records.items()
+        ],
+    }
+
+
+def _table(name: str, record: Record) -> dict[str, Any]:
+    """Return a group of rows for every measurement, with a row for every program, without empty columns."""
+    groups = [(in_words(one), _rows(one)) for one in record.measurements]
+    every = [row for _, rows in groups for row in rows]
+    filled = [column for column in range(len(_COLUMNS)) if any(row[column] for row in every)]
+    return {
+        "name": name,
+        "caption": f"{record.benchmark} on {place(record)}",
+        "few": len(every) <= _FEW,
+        "count": len(groups),
+        "head": [_COLUMNS[column] for column in filled],
+        "numbers": [number for number, column in enumerate(filled) if 1 <= column <= 4],
+        "groups": [(work, [[row[column] for column in filled] for row in rows]) for work, rows in groups],
+    }
+
+
+def _rows(measurement: Measurement) -> list[list[str]]:
+    rows = []
+    peer = measurement.timings.get(measurement.peer) if measurement.peer is not None else None
+    for program, timing in measurement.timings.items():
+        wall, device = timing.wall, timing.clocks.get("device")
+        ratio = peer.wall.median / wall.median if peer is not None and program != measurement.peer else None
+        rows.append(
+            [
+                program,
+                seconds_in_words(wall.median),
+                f"{seconds_in_words(wall.minimum)} to {seconds_in_words(wall.maximum)}",
+                "" if device is None else seconds_in_words(device.median),
+                _ratio(ratio),
+                _figures(measurement, program),
+            ]
+        )
+    rows += [[program, "not measured", "", "", "", why] for program, why in sorted(measurement.missing.items())]
+    return rows or [[name, "", "", "", "", _figures(measurement, name)] for name in measurement.figures]
+
+
+def _figures(measurement: Measurement, program: str) -> str:
+    return ", ".join(_figure(name, value) for name, value in measurement.figures.get(program, {}).items())
+
+
+def _figure(name: str, value: float) -> str:
+    words = name.replace("_", " ")
+    if name in _BANDWIDTHS:
+        return f"{words} {three_digits(value / 1e9)} GB/s"
+    if name == "rate":
+        return f"{three_digits(value / 1e9)} GFLOP/s"
+    if name in _SHARES:
+        return f"{words} {100 * value:.0f} %"
+    return f"{words} {three_digits(value)}"
+
+
+def _run(name: str, record: Record) -> dict[str, Any]:
+    """Return where and with what a record was made."""
+    kind = "device arrays:" if record.machine["devices"] else "host arrays:"
+    transport = next((line.removeprefix(kind).strip() for line in record.transport if line.startswith(kind)), "")
+    versions = {package: f"{package} {version}" for package, version in record.versions.items() if version is not None}
+    ours = versions.pop("collops", "collops of unknown version")
+    commit = "not known" if record.commit is None else record.commit[:9]
+    if record.commit is not None and record.commit.endswith("-dirty"):
+        commit += "-dirty"
+    changed = [("quick", True, "small sizes"), ("peer", False, "no peer")]
+    return {
+        "name": name,
+        "place": place(record),
+        "ranks": record.ranks,
+        "transport": transport,
+        "transports": "\n".join(record.transport),
+        "version": ours,
+        "others": ", ".join([*versions.values(), record.machine["processor"]]),
+        "commit": commit,
+        "started": record.started.replace("T", " ").replace("+00:00", " UTC"),
+        "options": ", ".join(words for key, value, words in changed if record.options.get(key) is value) or "none",
+    }

@@ -1,0 +1,145 @@
+"""PyLops-MPI, the peer of most benchmarks, set up to do the same work on the same data.
+
+It runs in the same processes. Where it is not installed the reason is recorded in place of its times.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from collops.array import StackedArray
+from collops.errors import CollopsError
+
+if TYPE_CHECKING:
+    from collops_bench.registry import Context
+
+__all__ = ["PEER", "Peer", "load_peer", "why_not_loaded"]
+
+PEER = "PyLops-MPI"
+"""Name of the peer in records."""
+
+
+class Peer:
+    """PyLops-MPI on all ranks, with NCCL where the arrays are on GPUs.
+
+    Parameters
+    ----------
+    engine : str
+        ``"numpy"`` or ``"cupy"``.
+    ranks : int
+        Size of the world.
+    """
+
+    def __init__(self, engine: str, ranks: int) -> None:
+        import pylops_mpi
+
+        self.module: Any = pylops_mpi
+        self.engine = engine
+        self.ranks = ranks
+        self._nccl: Any = None
+        if engine == "cupy":
+            from pylops_mpi.utils._nccl import initialize_nccl_comm
+
+            self._nccl = initialize_nccl_comm()
+
+    def split(self, local: Any, sizes: Sequence[int]) -> Any:
+        """Return a distributed vector of which each rank has its own part.
+
+        Parameters
+        ----------
+        local : array
+            This rank's part, which is not copied.
+        sizes : sequence of int
+            Sizes of the parts of all ranks.
+        """
+        return self.module.DistributedArray(
+            (sum(sizes),),
+            base_comm_nccl=self._nccl,
+            partition=self.module.Partition.SCATTER,
+            local_array=local,
+            local_shapes=[(size,) for size in sizes],
+            engine=self.engine,
+        )
+
+    def replicated(self, local: Any) -> Any:
+        """Return a vector that every rank holds whole; the peer broadcasts to keep it so (its default)."""
+        return self.module.DistributedArray(
+            local.shape,
+            base_comm_nccl=self._nccl,
+            partition=self.module.Partition.BROADCAST,
+            local_array=local,
+            engine=self.engine,
+        )
+
+    def like(self, array: Any, replicated: bool) -> Any:
+        """Return an array of ours as one of the peer's: ravelled, with the same local values."""
+        if isinstance(array, StackedArray):
+            return self.module.StackedDistributedArray([self.like(part, replicated) for part in array.arrays])
+        local = array.local_array.reshape(-1)
+        if replicated:
+            return self.replicated(local)
+        return self.split(local, [array.layout.local_size(rank) for rank in range(self.ranks)])
+
+    def vstack(self, operators: Sequence[Any]) -> Any:
+        """Stack every rank's operators vertically."""
+        return self.module.MPIVStack(ops=list(operators))
+
+    def block_diag(self, operators: Sequence[Any]) -> Any:
+        """Put every rank's operators on a diagonal."""
+        return self.module.MPIBlockDiag(ops=list(operators))
+
+    def cgls(self, operator: Any, data: Any, start: Any, iterations: int) -> Any:
+        """Solve by exactly so many iterations of CGLS, and return this rank's part of the solution.
+
+        Raises
+        ------
+        CollopsError
+            If it stopped early, which would make its time look short.
+        """
+        solution, _, done, *_ = self.module.cgls(operator, data, start, niter=iterations, tol=0.0)
+        if done != iterations:
+            raise CollopsError(f"{PEER} stopped after {done} of {iterations} iterations: its time cannot be compared")
+        return solution.local_array
+
+
+def load_peer(context: Context) -> Peer | str:
+    """Set up the peer on all ranks. Collective.
+
+    Returns
+    -------
+    Peer or str
+        The peer, or the reason why there is none.
+    """
+    if not context.options.peer:
+        return "not asked for"
+    reason = _obstacle()
+    reasons = [reason for reason in context.comm.allgather_metadata(reason) if reason is not None]
+    return reasons[0] if reasons else _peer(context.engine.name, context.comm.size)
+
+
+@cache
+def _peer(engine: str, ranks: int) -> Peer:
+    """Return the only peer of this process: freeing its NCCL communicator waits for all ranks, as only the end does."""
+    return Peer(engine, ranks)
+
+
+def why_not_loaded(module: str) -> str | None:
+    """Return why a peer that is installed does not load: it needs something else, or was built against another MPI."""
+    try:
+        importlib.import_module(module)
+    except (ImportError, RuntimeError) as error:
+        return f"{module.replace('_', '-')} does not load: {error}"
+    return None
+
+
+def _obstacle() -> str | None:
+    if importlib.util.find_spec("pylops_mpi") is None:
+        return "pylops-mpi is not installed: pip install './benchmarks[peers]'"
+    if importlib.util.find_spec("mpi4py") is None:
+        return f"pylops-mpi {importlib.metadata.version('pylops-mpi')} needs mpi4py, which is not installed"
+    return why_not_loaded("pylops_mpi")

@@ -1,0 +1,448 @@
+"""The record of a benchmark: a JSON file with measurements, machine, versions and commit.
+
+The file is one object:
+
+- ``schema``: 1; another number is an error.
+- ``benchmark``: name of the benchmark.
+- ``started``: date and time in UTC, ISO 8601.
+- ``commit``: of this package's repository, ``-dirty`` appended where files were changed; null where it is
+  not known.
+- ``machine``: ``processor``, ``cores`` (that this process may use), ``system``, ``devices`` (one name for
+  each rank's GPU; empty on hosts), ``driver`` (version that the GPU driver supports; null on hosts), ``memory``
+  (bytes that each rank could still have where its arrays live; absent in older records).
+- ``versions``: of Python and of every package that can matter; null where one is not installed.
+- ``ranks``, ``engine``, ``transport`` (a list: the transports, as the communicator describes them).
+- ``options``: how the benchmark was run.
+- ``clocks``: the meaning of each clock of the timings, in words.
+- ``measurements``: a list of objects, see :class:`Measurement`; times in seconds a call, sizes in bytes,
+  bandwidths in bytes a second.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
+
+import collops
+from collops.apps.outputs import atomic, check_writable
+from collops.errors import CollopsError, InputError
+from collops_bench.timing import CLOCKS, Timing
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+
+__all__ = [
+    "SCHEMA",
+    "Check",
+    "Measurement",
+    "Record",
+    "check",
+    "default_path",
+    "free_memory",
+    "new_record",
+    "prepare_record",
+    "read_folder",
+    "read_record",
+    "write_record",
+]
+
+SCHEMA = 1
+_GROUP = Path("/sys/fs/cgroup")
+_PACKAGES = [
+    "numpy",
+    "scipy",
+    "pylops",
+    "pylops-mpi",
+    "mpi4py",
+    "mpich",
+    "openmpi",
+    "numba",
+    "cupy-cuda13x",
+    "nccl4py",
+    "jax",
+    "jaxlib",
+    "mpi4jax",
+]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison of an answer with the right one, made before anything was timed.
+
+    Parameters
+    ----------
+    what : str
+        The two things that were compared.
+    error, tolerance : float
+        The largest on any rank, and its bound.
+    """
+
+    what: str
+    error: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One piece of work, done by several programs on the same data in the same run.
+
+    Parameters
+    ----------
+    case : str
+        Name of the work, unique in its record together with `parameters`.
+    parameters : mapping
+        Sizes, dtypes and anything else that describes the work.
+    timings : mapping of str to Timing
+        By program.
+    missing : mapping of str to str
+        Programs that could not be measured, and why.
+    ours, peer : str or None
+        Programs to compare in tables and plots; `peer` may be missing.
+    checks : list of Check
+        Checks of the answers of all programs.
+    figures : mapping of str to mapping of str to float
+        By program: numbers that follow from its times, named as their benchmark defines them.
+    messages : mapping of str to int or None
+        Number of messages of one call of `ours`, by operation (:func:`collops.profile.count_messages`).
+    headline : str or None
+        Label in the README's table of speed; ``None`` keeps it out.
+    """
+
+    case: str
+    parameters: Mapping[str, Any]
+    timings: Mapping[str, Timing]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    ours: str = "collops"
+    peer: str | None = None
+    checks: list[Check] = field(default_factory=list)
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    messages: Mapping[str, int] | None = None
+    headline: str | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """Median wall time of the peer over ours; ``None`` where either was not measured."""
+        if self.peer is None or self.peer not in self.timings or self.ours not in self.timings:
+            return None
+        return self.timings[self.peer].wall.median / self.timings[self.ours].wall.median
+
+
+@dataclass(frozen=True)
+class Record:
+    """All measurements of one run of a benchmark; the module's docstring says what the fields hold."""
+
+    benchmark: str
+    ranks: int
+    engine: str
+    transport: list[str]
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str | None]
+    options: Mapping[str, Any]
+    commit: str | None
+    started: str
+    measurements: list[Measurement] = field(default_factory=list)
+
+    @property
+    def machine_name(self) -> str:
+        """Short name for files and tables: the GPUs, or else the number of cores."""
+        devices = self.machine["devices"]
+        return _slug(devices[0]) if devices else f"cpu-{self.machine['cores']}-cores"
+
+
+def check(comm: Communicator, what: str, error: float, tolerance: float) -> Check:
+    """Make sure that an answer is right. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Ranks that have a part of the answer.
+    what : str
+        The two things that are compared.
+    error : float
+        Error of this rank.
+    tolerance : float
+        Bound of the error on every rank.
+
+    Raises
+    ------
+    CollopsError
+        If a rank's error is too large or not a number: times of wrong answers are not worth recording.
+    """
+    # JSON has no infinity; a wrong answer may well be one.
+    errors = [float(text) for text in comm.allgather_metadata(repr(float(error)))]
+    worst = math.nan if any(math.isnan(one) for one in errors) else max(errors)
+    if not worst <= tolerance:
+        comm.check(CollopsError(f"{what}: the error is {worst:.3g}, more than {tolerance:.3g}; nothing was timed"))
+    return Check(what, worst, tolerance)
+
+
+def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapping[str, Any]) -> Record:
+    """Return the record of this run, without measurements. Collective."""
+    device, driver = _device(engine)
+    devices = [name for name in comm.allgather_metadata(device) if name is not None]
+    return Record(
+        benchmark=benchmark,
+        ranks=comm.size,
+        engine=engine.name,
+        transport=comm.describe().splitlines(),
+        machine={
+            "processor": _processor(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "devices": devices,
+            "driver": driver,
+            "memory": free_memory(comm, engine),
+        },
+        versions={"python": platform.python_version(), "collops": collops.__version__}
+        | {name: _version(name) for name in _PACKAGES},
+        options=dict(options),
+        commit=_commit(),
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def free_memory(comm: Communicator, engine: Engine) -> int:
+    """Return the bytes that each rank can still have, the same number on all ranks. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Ranks that take part.
+    engine : Engine
+        Where the arrays live. Unused blocks of its memory pool are freed first.
+    """
+    if engine.name == "cupy":
+        runtime = engine.xp.cuda.runtime
+        engine.xp.get_default_memory_pool().free_all_blocks()
+        free, sharing = runtime.memGetInfo()[0], -(-comm.local_size // runtime.getDeviceCount())
+    else:
+        free, sharing = _free_on_host(), comm.local_size
+    return min(comm.allgather_metadata(free // sharing))
+
+
+def _free_on_host() -> int:
+    """Return what the kernel, and a limit on this group of processes, still allow."""
+    free = _available()
+    try:
+        most, used = ((_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return free
+    return free if most == "max" else min(free, max(0, int(most) - int(used)))
+
+
+def _available() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        # Not Linux: what is installed is known everywhere, and half of it is a cautious guess of what is free.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return 1024 * int(sizes["MemAvailable"].split()[0])
+
+
+def default_path(record: Record) -> Path:
+    """Return where the repository keeps a record: ``benchmarks/results/NAME-MACHINE-RANKS.json``."""
+    return Path("benchmarks", "results", f"{record.benchmark}-{record.machine_name}-{record.ranks}.json")
+
+
+def write_record(record: Record, path: str | Path) -> None:
+    """Write `record` as JSON, making the folders on the way.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    path = Path(path)
+    content = {"schema": SCHEMA} | asdict(record)
+    measurements = content.pop("measurements")
+    content |= {"clocks": CLOCKS, "measurements": measurements}
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    prepare_record(path)
+    try:
+        with atomic(path) as temporary:
+            temporary.write_text(text)
+    except OSError as problem:
+        raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
+
+
+def prepare_record(path: Path) -> None:
+    """Make the folders on the way to a record, and find out whether it can be written.
+
+    Raises
+    ------
+    InputError
+        If it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"cannot write {path}: {problem.strerror or problem}") from problem
+    check_writable(path)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _device(engine: Engine) -> tuple[str | None, str | None]:
+    """Names of this rank's GPU and of the CUDA (or HIP) version that its driver supports."""
+    if engine.name != "cupy":
+        return None, None
+    runtime = engine.xp.cuda.runtime
+    name = runtime.getDeviceProperties(engine.xp.cuda.Device().id)["name"].decode()
+    version = runtime.driverGetVersion()
+    return name, f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1) if found else platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the commit of the repository; COLLOPS_COMMIT where only a copy of the files is at hand."""
+    given = os.environ.get("COLLOPS_COMMIT")
+    if given:
+        return given
+    folders = [Path(file).resolve().parent for file in (collops.__file__, __file__)]
+    try:
+        commit = _git(folders[0], "rev-parse", "HEAD")
+        # Only files of the packages count: the run may have written results to the repository.
+        changed = _git(folders[0], "status", "--porcelain", "--untracked-files=no", "--", *map(str, folders))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+# Reading
+
+_MACHINE = {"processor": str, "cores": int, "system": str, "devices": list[str], "driver": str | None}
+
+
+def read_record(path: str | Path) -> Record:
+    """Read what :func:`collops_bench.write_record` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or is no record of this schema, with what is wrong and where.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes(), parse_constant=_no_number)
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"{path} is no JSON file ({problem})") from problem
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise InputError(f"{path} is no benchmark record of schema {SCHEMA}: run the benchmark again")
+    try:
+        record = _as(Record, {name: value for name, value in content.items() if name not in ("schema", "clocks")}, "it")
+        for name, kind in _MACHINE.items():
+            _as(kind, record.machine.get(name), f"machine.{name}")
+        for number, measurement in enumerate(record.measurements):
+            for program, timing in measurement.timings.items():
+                where = f"the timing of {program} in measurements[{number}]"
+                if "wall" not in timing.clocks:
+                    raise ValueError(f"{where} has no clock 'wall'")
+                if min(clock.minimum for clock in timing.clocks.values()) <= 0:
+                    raise ValueError(f"{where} has a time that is not positive")
+    except ValueError as problem:
+        raise InputError(f"{path} is no whole benchmark record: {problem}") from problem
+    return record
+
+
+def read_folder(folder: str | Path) -> dict[str, Record]:
+    """Read all records of a folder.
+
+    Returns
+    -------
+    dict of str to Record
+        By the names of their files, in the order of these.
+
+    Raises
+    ------
+    InputError
+        If there are none, or one cannot be read.
+    """
+    paths = sorted(Path(folder).glob("*.json"))
+    if not paths:
+        raise InputError(f"there are no results in {folder}: run a benchmark first, e.g. collops bench arrays")
+    return {path.name: read_record(path) for path in paths}
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _as(kind: Any, value: Any, where: str) -> Any:
+    """Return a value of JSON as what the type hint `kind` says, or raise with the place that has something else."""
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return _as_dataclass(kind, value, where)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        inner = next(one for one in arguments if one is not type(None))
+        return None if value is None else _as(inner, value, where)
+    if origin is list and isinstance(value, list):
+        return [_as(arguments[0], one, f"{where}[{number}]") for number, one in enumerate(value)]
+    if origin is Mapping and isinstance(value, dict):
+        return {name: _as(arguments[1], one, f"{where}.{name}") for name, one in value.items()}
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float and number and math.isfinite(value):
+        return float(value)
+    if kind in (int, str) and isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{where} is {json.dumps(value)[:40]}, not {_WORDS.get(origin or kind, 'what it should be')}")
+
+
+_WORDS = {Mapping: "an object", list: "a list", float: "a number", int: "a whole number", str: "text"}
+
+
+def _as_dataclass(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is {json.dumps(value)[:40]}, not an object")
+    hints, needed = _fields_of(kind)
+    if unknown := sorted(value.keys() - hints.keys()):
+        raise ValueError(f"{where} has a field {unknown[0]!r} that records do not have")
+    if absent := sorted(needed - value.keys()):
+        raise ValueError(f"{where} has no field {absent[0]!r}")
+    inside = "" if where == "it" else f"{where}."
+    return kind(**{name: _as(hints[name], one, f"{inside}{name}") for name, one in value.items()})
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[dict[str, Any], set[str]]:
+    """Return the types of a dataclass's fields by their names, and the names of those without a default."""
+    needed = {each.name for each in fields(kind) if each.default is each.default_factory is MISSING}
+    return get_type_hints(kind), needed

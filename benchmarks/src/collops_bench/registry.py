@@ -1,0 +1,132 @@
+"""The benchmarks by name, and how one is run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from collops_bench.record import Measurement, Record, free_memory, new_record
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+
+__all__ = ["BENCHMARKS", "Benchmark", "Context", "Options", "run"]
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a run.
+
+    Parameters
+    ----------
+    quick : bool
+        Small sizes and few rounds: to see that everything works, not to publish.
+    peer : bool
+        Whether to measure the peer as well, where it is installed.
+    transport : str
+        For device arrays, as in :func:`collops.world`.
+    """
+
+    quick: bool = False
+    peer: bool = True
+    transport: str = "auto"
+
+
+@dataclass(frozen=True)
+class Context:
+    """The ranks, the engine and the options of a run."""
+
+    comm: Communicator
+    engine: Engine
+    options: Options
+
+    def room(self) -> int:
+        """Return the bytes that each rank can still have where the arrays live. Collective."""
+        return free_memory(self.comm, self.engine)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark: the module of this package that has its name, with a function ``measure(context)``.
+
+    Parameters
+    ----------
+    name : str
+        As on the command line.
+    summary : str
+        One line for the help text.
+    device_bytes, host_bytes : int
+        Memory that a rank needs on a device or on a host: with less, ``collops bench all`` runs it small.
+    own_device : bool
+        Whether each rank must see its own GPU alone.
+    """
+
+    name: str
+    summary: str
+    device_bytes: int = 0
+    host_bytes: int = 0
+    own_device: bool = False
+
+    def measure(self, context: Context) -> Iterator[Measurement]:
+        """Yield one measurement after the other. Collective."""
+        return importlib.import_module(f"collops_bench.{self.name}").measure(context)
+
+
+BENCHMARKS = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark("limits", "Copies, a matrix product and messages: the limits of this machine."),
+        Benchmark("arrays", "Dot products and x + 2y of distributed arrays."),
+        Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", _GIB, _GIB // 4),
+        Benchmark("lsm", "Least-squares Kirchhoff migration.", 2 * _GIB, _GIB),
+        Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
+        Benchmark("collectives", "Messages of all sizes against the raw library."),
+        Benchmark("starforest", "Star forests and sparse products on every transport.", 12 * _GIB, _GIB),
+        Benchmark("jax", "Collectives inside compiled JAX programs.", 12 * _GIB, _GIB // 4, own_device=True),
+        Benchmark("jacobi", "Jacobi's method by every programming model.", 24 * _GIB, _GIB),
+        Benchmark("halos", "A halo exchange by messages and by every transport."),
+        Benchmark("scaling", "Migration, CGLS and a sparse product on more ranks.", 6 * _GIB, _GIB),
+    )
+}
+"""All benchmarks that can be run."""
+
+
+def run(
+    name: str,
+    comm: Communicator,
+    engine: Engine,
+    options: Options,
+    *,
+    report: Callable[[Record, Measurement], None] | None = None,
+) -> Record:
+    """Run one benchmark. Collective.
+
+    Parameters
+    ----------
+    name : str
+        A key of `BENCHMARKS`.
+    comm : Communicator
+        Ranks that take part.
+    engine : Engine
+        Where the arrays live.
+    options : Options
+        Chosen by the user.
+    report : callable, optional
+        Gets the record so far and its newest measurement as soon as it is there, on every rank.
+
+    Returns
+    -------
+    Record
+        Equal on all ranks but for the transports that a rank describes.
+    """
+    record = new_record(name, comm, engine, asdict(options))
+    for measurement in BENCHMARKS[name].measure(Context(comm, engine, options)):
+        record.measurements.append(measurement)
+        if report is not None:
+            report(record, measurement)
+    return record

@@ -1,0 +1,60 @@
+"""Cases of messages: collectives, one-sided memory, and communicators made of others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collops.errors import TransportError
+from collops_bench.soak.draw import Draw
+
+__all__ = ["collectives", "split", "symmetric"]
+
+
+def collectives(draw: Draw) -> None:
+    """Compare collectives with what they mean; integers, whose sums have one right answer."""
+    comm = draw.comm
+    size, rank = comm.size, comm.rank
+    dtype = draw.choice("int32", "int64", "float32", "float64", "complex64", "uint8")
+    count = draw.integer(1, 5000)
+    every = draw.random.integers(0, 10, (size, count)).astype(dtype)
+    mine = draw.local(every[rank])
+    to_host = draw.engine.to_host
+    draw.same("allreduce", to_host(comm.allreduce(mine)), every.sum(0).astype(dtype))
+    draw.same("allgather", to_host(comm.allgather(mine)), every)
+    root = draw.integer(0, size - 1)
+    draw.same("bcast", to_host(comm.bcast(mine, root)), every[root])
+    blocks = draw.random.integers(0, 10, (size, size, draw.integer(1, 300))).astype(dtype)
+    draw.same("alltoall", to_host(comm.alltoall(draw.local(blocks[rank]))), blocks[:, rank])
+    rows = draw.random.integers(0, 20, size).tolist()
+    parts = [np.full((rows[r], 3), r, dtype) for r in range(size)]
+    draw.same("allgatherv", to_host(comm.allgatherv(draw.local(parts[rank]), rows)), np.concatenate(parts))
+    left, right = (rank - 1) % size, (rank + 1) % size
+    found = comm.sendrecv(mine, right, draw.local(np.zeros(count, dtype)), left)
+    draw.same("sendrecv", to_host(found), every[left])
+
+
+def symmetric(draw: Draw) -> None:
+    """Store into the next rank's memory and see what the one before stored here."""
+    comm, count = draw.comm, draw.integer(1, 2000)
+    every = draw.values((comm.size, count), "float64")
+    try:
+        memory = comm.symmetric(count, "float64", engine=draw.engine.name, signals=1)
+    except TransportError:
+        return  # on all ranks alike: these share no memory
+    with memory:
+        memory.barrier()
+        memory.put(draw.local(every[comm.rank]), (comm.rank + 1) % comm.size)
+        memory.barrier()
+        draw.same("symmetric", draw.engine.to_host(memory.local), every[(comm.rank - 1) % comm.size])
+        memory.barrier()
+
+
+def split(draw: Draw) -> None:
+    """Sum over halves of the ranks."""
+    comm = draw.comm
+    parts = draw.integer(1, 2)
+    half = comm.split(comm.rank % parts, draw.choice(0, -comm.rank))
+    assert half is not None
+    members = [rank for rank in range(comm.size) if rank % parts == comm.rank % parts]
+    found = half.allreduce(draw.local(np.array([comm.rank], np.int64)))
+    draw.same("sum of a half", draw.engine.to_host(found), [sum(members)])

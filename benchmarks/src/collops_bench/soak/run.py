@@ -1,0 +1,227 @@
+"""The loop of a soak: draw a case, run it on some of the ranks, collect the results, and keep the tally."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from collops.array import Layout, zeros
+from collops.array.redistribute import PLANS_KEPT
+from collops.backend import Engine
+from collops.comm import Communicator, alone, world
+from collops.errors import CollopsError, CommunicationError, TransportError
+from collops_bench.soak.cases import CASES
+from collops_bench.soak.draw import Draw
+from collops_bench.soak.memory import Watch, take_sample
+
+__all__ = ["Failure", "Tally", "soak"]
+
+_SAMPLE_SECONDS = 10.0
+_RARE = {"killed": 0.001, "interrupted": 0.01, "files": 0.02}
+"""Weights of slow cases; the others have 1 / number of cases."""
+_AFTER_WARM_UP = "killed"  # takes so long that little else would be made before memory is watched
+_MOST_FAILURES = 10
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that failed.
+
+    Attributes
+    ----------
+    case, wire : str
+        Which case, and on which ranks.
+    number : int
+        Argument of ``--only``, with the seed of the run.
+    message : str
+        From the first rank that has one.
+    """
+
+    case: str
+    wire: str
+    number: int
+    message: str
+
+
+@dataclass
+class Tally:
+    """The results of a run.
+
+    Attributes
+    ----------
+    seed : int
+    seconds : float
+    cases, times : dict
+        By case: how many, and the seconds that they took.
+    wires : dict
+        How many cases by the ranks and the transport that they ran on.
+    failures : list of Failure
+    growth : list of dict
+        By rank: shares by which memory and numbers of objects grew after the warm-up.
+    leaks : list of str
+        Memory and objects that grew by more than a hundredth.
+    memory : list of dict
+        By rank: bytes of host and device at the end.
+    """
+
+    seed: int
+    seconds: float = 0.0
+    cases: dict[str, int] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    wires: dict[str, int] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    growth: list[dict[str, float]] = field(default_factory=list)
+    leaks: list[str] = field(default_factory=list)
+    memory: list[dict[str, int]] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many cases were run."""
+        return sum(self.cases.values())
+
+    @property
+    def passed(self) -> bool:
+        """Whether no case failed and nothing grew."""
+        return not self.failures and not self.leaks
+
+
+def soak(
+    comm: Communicator,
+    engine: Engine,
+    *,
+    minutes: float,
+    seed: int = 0,
+    only: int | None = None,
+    names: Sequence[str] = tuple(CASES),
+    report: Callable[[Tally], None] | None = None,
+) -> Tally:
+    """Run random cases for a time. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        All ranks.
+    engine : Engine
+        Where arrays are.
+    minutes : float
+        How long; the case that is being run then is the last.
+    seed : int
+        Where the cases come from.
+    only : int, optional
+        The number of one case to be run instead.
+    names : sequence of str
+        Keys of `CASES` to draw from.
+    report : callable, optional
+        Called after each case with what has been done so far.
+
+    Raises
+    ------
+    CommunicationError
+        If ranks have lost each other, after which nothing more can be learned.
+    """
+    wires = _wires(comm, engine)
+    tally = Tally(seed)
+    if only is None:
+        _fill_caches(wires, engine)
+    begin = time.monotonic()
+    watch = Watch(warm_up=minutes * 60 / 3)
+    others_first = only is None and set(names) != {_AFTER_WARM_UP}
+    number, now, sampled = -1, 0.0, 0.0
+    while True:
+        number += 1
+        case = number if only is None else only
+        random = np.random.default_rng([seed, case, 1])
+        name = _drawn(random, names)
+        if name == _AFTER_WARM_UP and others_first and now < watch.warm_up:
+            continue
+        _run_case(name, case, seed, str(random.choice(list(wires))), wires, comm, engine, tally)
+        tally.seconds = time.monotonic() - begin
+        if report is not None:
+            report(tally)
+        # One clock decides for all.
+        now = float(comm.bcast(np.array(tally.seconds))[()])
+        if now - sampled >= _SAMPLE_SECONDS:
+            sampled = now
+            watch.samples.append(take_sample(now, engine))
+        if only is not None or now >= 60 * minutes or len(tally.failures) >= _MOST_FAILURES:
+            break
+    _conclude(tally, watch, comm, engine)
+    return tally
+
+
+def _fill_caches(wires: dict[str, Communicator], engine: Engine) -> None:
+    """Make as many plans of moves and halos as are kept, so that later ones push others out. Collective."""
+    for comm in wires.values():
+        for extent in range(1, PLANS_KEPT + 1):
+            x = zeros(Layout.replicated(extent, comm.size), comm=comm, engine=engine)
+            split = x.redistribute(Layout.split(extent, comm.size))
+            split.halo(1)
+            split.redistribute(Layout.split(extent, comm.size, sizes=[0] * (comm.size - 1) + [extent]))
+
+
+def _conclude(tally: Tally, watch: Watch, comm: Communicator, engine: Engine) -> None:
+    """Collect the growth of all ranks. Collective."""
+    last = take_sample(tally.seconds, engine)
+    mine = [watch.growth(), watch.leaks(), {"host": last.host, "device": last.device} | last.objects]
+    for rank, (growth, leaks, memory) in enumerate(comm.allgather_metadata(mine)):
+        tally.growth.append(growth)
+        tally.leaks += [f"rank {rank}: {leak}" for leak in leaks]
+        tally.memory.append(memory)
+
+
+def _drawn(random: np.random.Generator, names: Sequence[str]) -> str:
+    """Return the name of a case."""
+    weights = np.array([_RARE.get(name, 1.0 / len(CASES)) for name in names])
+    return str(random.choice(names, p=weights / weights.sum()))
+
+
+def _run_case(
+    name: str,
+    number: int,
+    seed: int,
+    wire: str,
+    wires: dict[str, Communicator],
+    comm: Communicator,
+    engine: Engine,
+    tally: Tally,
+) -> None:
+    chosen = comm if name in ("killed", "files", "interrupted") else wires[wire]
+    begin = time.monotonic()
+    message = ""
+    try:
+        CASES[name](Draw(seed, number, chosen, engine))
+    except CommunicationError:
+        raise
+    except CollopsError as error:
+        message = f"{type(error).__name__}: {error}"
+    except Exception:
+        # Any exception is a failure of the case, and the other ranks must learn of it.
+        message = traceback.format_exc(limit=-3)
+    tally.cases[name] = tally.cases.get(name, 0) + 1
+    tally.wires[wire] = tally.wires.get(wire, 0) + 1
+    messages = comm.allgather_metadata(message)
+    tally.times[name] = tally.times.get(name, 0.0) + time.monotonic() - begin
+    found = next((f"rank {rank}: {text}" for rank, text in enumerate(messages) if text), None)
+    if found is not None:
+        tally.failures.append(Failure(name, wire, number, found))
+
+
+def _wires(comm: Communicator, engine: Engine) -> dict[str, Communicator]:
+    """Return the communicators of cases: all ranks on each of their transports, halves of them, each rank alone."""
+    found = {f"all ranks, {comm.transport}": comm}
+    if engine.memory == "device" and comm.size > 1:
+        for name in ("nccl", "mpi", "staged"):
+            try:
+                found[f"all ranks, {name}"] = world(name)
+            except TransportError:
+                continue  # the same on all ranks: they lack this transport
+    if comm.size > 1:
+        half: Any = comm.split(comm.rank % 2)
+        found["halves"] = half
+        found["each alone"] = alone()
+    return found

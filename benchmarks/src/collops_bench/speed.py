@@ -1,0 +1,237 @@
+"""The table of speed: the same rows for the README, for plots and for pages; and numbers, sizes and places in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from collops.errors import InputError
+from collops_bench.record import Measurement, Record
+
+__all__ = [
+    "BEGIN",
+    "END",
+    "Share",
+    "SpeedRow",
+    "bytes_in_words",
+    "in_words",
+    "label",
+    "limits_shares",
+    "longest",
+    "place",
+    "replace_between",
+    "seconds_in_words",
+    "speed_rows",
+    "speed_summary",
+    "speed_table",
+    "three_digits",
+    "update_readme",
+]
+
+BEGIN, END = "<!-- speed table: begin -->", "<!-- speed table: end -->"
+# Ways of doing one kind of work, as far as the names of cases have them.
+_WAYS = frozenset({"forward", "adjoint", "iteration", "shift", "random"})
+_NOT_SAID = ("operations", "bytes", "messages", "memory_limit", "iterations")  # of the parameters, in a description
+# The limit that a figure is a share of.
+_LIMITS = {
+    "of_copy": "a copy of the vectors",
+    "of_memory_limit": "a copy of the grid",
+    "of_parts": "its products and messages alone",
+}
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+
+
+class SpeedRow(NamedTuple):
+    """One piece of work that this package and its peer have done.
+
+    Parameters
+    ----------
+    work, place : str
+        The work, and the machine.
+    ours, peer : str
+        The times in words; that of the peer with its name, or the reason why there is none.
+    peer_name : str or None
+        The peer, where it was measured.
+    ratio : float or None
+        How many times as fast as the peer; ``None`` where it was not measured.
+    kind : tuple of str
+        Benchmark, work without its size and direction, and kind of machine.
+    devices : int
+        How many GPUs worked, 0 on hosts.
+    seconds : float
+        The time of ours.
+    """
+
+    work: str
+    place: str
+    ours: str
+    peer: str
+    peer_name: str | None
+    ratio: float | None
+    kind: tuple[str, str, str]
+    devices: int
+    seconds: float
+
+
+def speed_rows(records: Sequence[Record]) -> Iterator[SpeedRow]:
+    """Yield a row for every measurement that has a headline; the times are medians on the clock ``wall``."""
+    for record in records:
+        for measurement in record.measurements:
+            if measurement.headline is not None and measurement.ours in measurement.timings:
+                yield _row(record, measurement)
+
+
+def _row(record: Record, measurement: Measurement) -> SpeedRow:
+    peer, name = "none", None
+    if measurement.peer is not None:
+        measured = measurement.timings.get(measurement.peer)
+        name = None if measured is None else measurement.peer
+        time = "not measured" if measured is None else seconds_in_words(measured.wall.median)
+        peer = f"{measurement.peer}: {time}"
+    seconds = measurement.timings[measurement.ours].wall.median
+    work = ", ".join(word for word in measurement.case.split(", ") if word not in _WAYS)
+    devices = record.machine["devices"]
+    kind = record.benchmark, work, next(iter(devices), "CPU")
+    times = seconds_in_words(seconds), peer, name, measurement.speedup
+    return SpeedRow(label(measurement), place(record), *times, kind, len(devices), seconds)
+
+
+def label(measurement: Measurement) -> str:
+    """Return the headline, and the shape if it lacks it, since some operators are measured in several sizes."""
+    headline = str(measurement.headline)
+    shape = " x ".join(map(str, measurement.parameters.get("shape", ())))
+    return headline if shape in headline else f"{headline}, {shape}"
+
+
+def place(record: Record) -> str:
+    """Return the GPUs of a record, or else its cores and ranks."""
+    devices = record.machine["devices"]
+    if devices:
+        return f"{len(devices)} x {devices[0]}"
+    return f"{record.machine['cores']} CPU cores, {record.ranks} rank{'s' if record.ranks > 1 else ''}"
+
+
+def longest(rows: Iterable[SpeedRow]) -> list[SpeedRow]:
+    """Return one row for each kind of work on each kind of machine, in their order: the one that takes us longest.
+
+    That is the largest problem, and an iteration rather than a forward or an adjoint. Among records on several numbers
+    of GPUs, the one with the most GPUs counts. Ratios have no influence.
+    """
+    found: dict[tuple[str, str, str], SpeedRow] = {}
+    for row in rows:
+        best = found.get(row.kind)
+        if best is None or (row.devices, row.seconds) > (best.devices, best.seconds):
+            found[row.kind] = row
+    return list(found.values())
+
+
+def speed_table(records: Sequence[Record]) -> str:
+    """Return the table of speed in Markdown, of all the work that both programs have done."""
+    return _table(speed_rows(records))
+
+
+def speed_summary(records: Sequence[Record]) -> str:
+    """Return the rows of the table of speed that `longest` chooses, and the number of all rows."""
+    rows = [row for row in speed_rows(records) if row.ratio is not None]
+    source = (
+        f"Median wall times, both programs in turns in one run. Of {len(rows)} measurements these are the longest of "
+        "each kind of work on each kind of machine, on the most GPUs. Written by `collops bench plot`."
+    )
+    return f"{_table(longest(rows))}\n\n{source}"
+
+
+def _table(rows: Iterable[SpeedRow]) -> str:
+    cells = [
+        f"| {row.work} | {row.place} | {row.ours} | {row.peer} | {three_digits(row.ratio)}x |"
+        for row in rows
+        if row.ratio is not None
+    ]
+    return "\n".join(["| work | machine | collops | peer | ratio |", "| --- | --- | ---: | ---: | ---: |", *cells])
+
+
+def update_readme(path: str | Path, records: Sequence[Record]) -> None:
+    """Replace the text between the two markers in a Markdown file by the summary of speed."""
+    replace_between(path, BEGIN, END, speed_summary(records))
+
+
+def replace_between(path: str | Path, begin: str, end: str, content: str) -> None:
+    """Replace the text between two markers in a Markdown file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or written, or does not have both markers once and in order.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+            raise InputError(f"{path} needs the lines {begin} and {end}, once and in this order")
+        before, _, rest = text.partition(begin)
+        after = rest.partition(end)[2]
+        path.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
+    except OSError as problem:
+        raise InputError(f"cannot rewrite {path}: {problem.strerror or problem}") from problem
+
+
+class Share(NamedTuple):
+    """How much of a limit a program reaches."""
+
+    work: str
+    place: str
+    program: str
+    limit: str
+    share: float
+
+
+def limits_shares(records: Iterable[Record]) -> list[Share]:
+    """Return what share of the limits this package's programs reach, wherever a limit was measured in the same run."""
+    shares = []
+    for record in records:
+        for measurement in record.measurements:
+            work = in_words(measurement) if measurement.headline is None else label(measurement)
+            titled = f"Jacobi's method, {work}" if record.benchmark == "jacobi" else work
+            for name, value in measurement.figures.get(measurement.ours, {}).items():
+                if name in _LIMITS:
+                    share = 1 / value if name == "of_parts" else value  # the one is a time, the others are speeds
+                    shares.append(Share(titled, place(record), measurement.ours, _LIMITS[name], share))
+            if record.benchmark == "collectives" and measurement.speedup is not None and measurement.headline:
+                limit = f"{measurement.peer} itself"
+                shares.append(Share(work, place(record), measurement.ours, limit, measurement.speedup))
+    return shares
+
+
+def in_words(measurement: Measurement) -> str:
+    """Return what was measured, with its sizes."""
+    said = []
+    for key, value in measurement.parameters.items():
+        name = key.replace("_", " ")
+        if key in _NOT_SAID:
+            continue
+        if key == "size" and isinstance(value, int):
+            said.append(bytes_in_words(value))
+        elif isinstance(value, list):
+            said.append(f"{name} {' x '.join(map(str, value))}")
+        else:
+            said.append(str(value) if key in ("dtype", "size", "scaling") else f"{name} {value}")
+    return f"{measurement.case} ({', '.join(said)})" if said else measurement.case
+
+
+def seconds_in_words(seconds: float) -> str:
+    """Write a time with three digits in the unit that suits it."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= factor or unit == "µs":
+            return f"{three_digits(seconds / factor)} {unit}"
+    raise AssertionError("every time has a unit")
+
+
+def three_digits(value: float) -> str:
+    """Write a number with three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def bytes_in_words(size: int) -> str:
+    """Write a number of bytes in the largest unit that it fills."""
+    factor, unit = next((factor, unit) for factor, unit in _UNITS if size >= factor)
+    return f"{size // factor} {unit}"

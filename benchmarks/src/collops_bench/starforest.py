@@ -1,0 +1,291 @@
+"""Star forests on every transport and those of PETSc, scatters by index, and a sparse matrix product.
+
+A size is the bytes of float64 values that a rank's roots have. The forests: *shift*, every root has its leaf on the
+next rank, in order; *random*, every leaf has any root of any rank. The scatters are those of PETSc's published
+measurements: parallel to parallel (a random permutation), sequential to parallel (each rank adds the whole of an array
+of its own, its ranks' shares interleaved), and parallel to sequential (the way back).
+
+The product is that of a 27-point stencil with as many rows on every rank; its efficiency is the time of one rank's
+own rows, without neighbours, over that of the distributed product.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.array import DistributedArray, Layout, ones
+from collops.graph import IndexScatter, StarForest
+from collops.graph.wires.choice import possible_wires
+from collops.operators.csr import CSRMatrix
+from collops_bench.record import Check, Measurement, check
+from collops_bench.registry import Context
+from collops_bench.shared import messages_of_a_call
+from collops_bench.timing import Plan, interleave
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["measure", "stencil_rows"]
+
+_ITEM = 8
+_PETSC_TYPES = ("basic", "neighbor")
+_ROUTINES = ("parallel to parallel", "sequential to parallel", "parallel to sequential")
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield one measurement for each forest, mover and size, then for the scatters, then for the product."""
+    quick, device = context.options.quick, context.engine.memory == "device"
+    # Batches on hosts are long enough for ranks that leave a barrier one after the other not to matter.
+    plan = Plan(rounds=5, seconds=0.01, most_calls=100) if device else Plan(rounds=9, seconds=0.03, most_calls=5000)
+    plan = Plan(rounds=3, seconds=0.005) if quick else plan
+    sizes = [1 << 10] if quick else [1 << 10, 1 << 13, 1 << 16, 1 << 19]
+    for graph in ("shift", "random"):
+        for size in sizes:
+            yield from _movers(context, plan, graph, size)
+    largest = 1 << 12 if quick else (64 << 20 if device else 1 << 20)
+    size = 1 << 10
+    while size <= largest:
+        for routine in _ROUTINES:
+            yield _scatter(context, plan, routine, size)
+        size *= 4
+    yield _product(context, plan, (8 if quick else 252) if device else (8 if quick else 40))
+
+
+def _wires(context: Context) -> list[str]:
+    return ["auto", *possible_wires(context.comm, context.engine)] if context.comm.size > 1 else ["auto"]
+
+
+def _program(wire: str) -> str:
+    return "collops" if wire == "auto" else f"collops {wire}"
+
+
+def _edges(comm: Communicator, graph: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return ranks and numbers of the roots of this rank's leaves."""
+    if graph == "shift":
+        return np.full(count, (comm.rank + 1) % comm.size), np.arange(count)
+    rng = np.random.default_rng(comm.rank)
+    return rng.integers(0, comm.size, count), rng.integers(0, count, count)
+
+
+def _movers(context: Context, plan: Plan, graph: str, size: int) -> Iterator[Measurement]:
+    """Measure bcast and reduce. Values are integers, so that sums have one right answer."""
+    comm, xp = context.comm, context.engine.xp
+    count = size // _ITEM
+    ranks, indices = _edges(comm, graph, count)
+    forest = StarForest(comm, count, None, ranks, indices)
+    forests = {_program(wire): forest.with_wire(wire) for wire in _wires(context)}
+    roots = xp.arange(count, dtype="float64") % 1000 + comm.rank
+    leaves = xp.zeros(count)
+    expected = xp.asarray(indices % 1000 + ranks, dtype="float64")
+    degrees = xp.asarray(forest.degrees(), dtype="float64")
+    peers, missing = _petsc(context, count, ranks, indices)
+    for case in ("bcast", "reduce"):
+        programs: dict[str, Callable[[], Any]] = {}
+        for name, forest in forests.items():
+            programs[name] = _mover(forest, case, roots, leaves, xp)
+        for name, peer in peers.items():
+            programs[name] = _petsc_mover(peer, case, roots, leaves)
+        checks = []
+        for name, program in programs.items():
+            if case == "bcast":
+                leaves[...] = -1
+                program()
+                error = float(abs(leaves - expected).max())
+            else:
+                leaves[...] = 1
+                target = xp.zeros(count)
+                _mover_into(forests, peers, name, leaves, target)
+                error = float(abs(target - degrees).max())
+            checks.append(check(comm, f"{case} by {name} against its values by counting", error, 0.0))
+        timings = interleave(programs, comm, context.engine, plan)
+        fastest = min((name for name in peers), key=lambda name: timings[name].wall.median, default="PETSc")
+        yield Measurement(
+            f"{case}, {graph}",
+            {"bytes_per_rank": size, "dtype": "float64"},
+            timings,
+            missing,
+            peer=fastest,
+            checks=checks,
+            messages=messages_of_a_call(programs["collops"]),
+            headline=f"star-forest {case}, {graph}, 512 KiB a rank" if size == 1 << 19 else None,
+        )
+    for forest in forests.values():
+        forest.free()
+
+
+def _mover(forest: StarForest, case: str, roots: Any, leaves: Any, xp: Any) -> Callable[[], Any]:
+    if case == "bcast":
+        return lambda: forest.bcast(roots, leaves)
+    sums = xp.zeros_like(roots)
+    return lambda: forest.reduce(leaves, sums)
+
+
+def _mover_into(forests: dict[str, StarForest], peers: dict[str, Any], name: str, leaves: Any, target: Any) -> None:
+    if name in forests:
+        forests[name].reduce(leaves, target)
+    else:
+        _petsc_mover(peers[name], "reduce", target, leaves)()
+
+
+def _petsc(
+    context: Context, count: int, ranks: np.ndarray, indices: np.ndarray
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return PETSc's star forests by type, or why there are none."""
+    if not context.options.peer:
+        return {}, {"PETSc": "not asked for"}
+    if context.engine.memory == "device":
+        return {}, {"PETSc": "measured on hosts only"}
+    if importlib.util.find_spec("petsc4py") is None:
+        return {}, {"PETSc": "petsc4py is not installed"}
+    from petsc4py import PETSc  # pyright: ignore[reportAttributeAccessIssue]
+
+    edges = np.stack([ranks, indices], axis=1).astype(PETSc.IntType)
+    forests = {}
+    for kind in _PETSC_TYPES:
+        forest = PETSc.SF().create(PETSc.COMM_WORLD)
+        forest.setType(kind)
+        forest.setGraph(count, None, edges)
+        forest.setUp()
+        forests[f"PETSc {kind}"] = forest
+    return forests, {}
+
+
+def _petsc_mover(forest: Any, case: str, roots: Any, leaves: Any) -> Callable[[], Any]:
+    from mpi4py import MPI
+
+    def bcast() -> None:
+        forest.bcastBegin(MPI.DOUBLE, roots, leaves, MPI.REPLACE)
+        forest.bcastEnd(MPI.DOUBLE, roots, leaves, MPI.REPLACE)
+
+    sums = roots
+
+    def reduce() -> None:
+        forest.reduceBegin(MPI.DOUBLE, leaves, sums, MPI.SUM)
+        forest.reduceEnd(MPI.DOUBLE, leaves, sums, MPI.SUM)
+
+    return bcast if case == "bcast" else reduce
+
+
+def _scatter(context: Context, plan: Plan, routine: str, size: int) -> Measurement:
+    comm, engine = context.comm, context.engine
+    share = max(1, size // _ITEM)
+    total = share * comm.size
+    layout = Layout.split(total, comm.size)
+    mine = np.arange(layout.slices(comm.rank)[0].start, layout.slices(comm.rank)[0].stop)
+    if routine == "parallel to parallel":
+        permutation = np.random.default_rng(1).permutation(total)
+        ends = (layout, mine, layout, permutation[mine])
+    else:
+        # Element k of the array of rank r is element k * ranks + r of the whole.
+        ends = (share, np.arange(share), layout, np.arange(share) * comm.size + comm.rank)
+    forward = routine != "parallel to sequential"
+    scatter = IndexScatter(*ends, comm=comm)
+    scatters = {_program(wire): scatter.with_wire(wire) for wire in _wires(context)}
+    x = _array(context, ends[0], mine)
+    y = _array(context, layout, mine)
+    checks: list[Check] = []
+    programs: dict[str, Callable[[], Any]] = {}
+    for name, each in scatters.items():
+        if forward:
+            programs[name] = lambda each=each: each.forward(x, y)
+        else:
+            programs[name] = lambda each=each: each.reverse(y, x)
+    reference: Any = None
+    for name, program in programs.items():
+        result = program()
+        local = result.local_array if isinstance(result, DistributedArray) else result
+        reference = local.copy() if reference is None else reference
+        error = float(abs(local - reference).max()) if share else 0.0
+        checks.append(check(comm, f"{routine} by {name} against that by the first", error, 0.0))
+    timings = interleave(programs, comm, engine, plan)
+    for each in scatters.values():
+        each.free()
+    parameters = {"bytes_per_rank": size, "dtype": "float64"}
+    return Measurement(f"scatter {routine}", parameters, timings, peer="collops p2p", checks=checks)
+
+
+def _array(context: Context, end: Layout | int, mine: np.ndarray) -> Any:
+    values = context.engine.xp.asarray(mine, dtype="float64")
+    return DistributedArray(end, context.comm, values) if isinstance(end, Layout) else values
+
+
+def stencil_rows(side: int, first: int, last: int, dtype: str = "float32") -> Any:
+    """Return rows of the 27-point stencil on a cube, columns global, one z plane after the other.
+
+    Parameters
+    ----------
+    side : int
+        Points along x and y.
+    first, last : int
+        Planes of rows; columns reach one plane further, where neighbours begin, and end with the cube's planes.
+    """
+    from scipy import sparse
+
+    planes, square = last - first, side * side
+    line = sparse.diags_array([np.ones(side - 1), np.ones(side), np.ones(side - 1)], offsets=[-1, 0, 1])
+    # The rows of one plane; those of all others differ by their number.
+    plane = sparse.csr_array(sparse.kron(np.ones((1, 3)), sparse.kron(line, line), format="csr"))
+    plane.eliminate_zeros()  # which small factors leave there
+    kind = np.int32 if plane.nnz * planes < np.iinfo(np.int32).max else np.int64
+    number = np.arange(planes, dtype=kind)[:, None]
+    indices = (plane.indices.astype(kind) + number * kind(square)).reshape(-1)
+    starts = (plane.indptr[:-1].astype(kind) + number * kind(plane.nnz)).reshape(-1)
+    return sparse.csr_array(
+        (np.ones(len(indices), dtype), indices, np.append(starts, kind(len(indices)))),
+        shape=(planes * square, (planes + 2) * square),
+    )
+
+
+def _ring_rows(slab: Any, square: int, rank: int, ranks: int) -> Any:
+    """Return a slab's rows as those of a rank in a ring: planes beyond it are those of the next ranks."""
+    from scipy import sparse
+
+    rows = slab.shape[0]
+    kind = np.int32 if rows * ranks < np.iinfo(np.int32).max - rows else np.int64
+    columns = slab.indices.astype(kind) + kind(rank * rows - square)
+    # Only what the first and the last plane name can be around the ring.
+    for ends in (slice(0, slab.indptr[square]), slice(slab.indptr[rows - square], None)):
+        columns[ends] %= kind(rows * ranks)
+    return sparse.csr_array((slab.data, columns, slab.indptr), shape=(rows, rows * ranks))
+
+
+def _product(context: Context, plan: Plan, side: int) -> Measurement:
+    """Measure the product of a stencil, each rank having a slab of `side` planes, periodic across ranks."""
+    comm, engine = context.comm, context.engine
+    slab = stencil_rows(side, 0, side)
+    matrix = CSRMatrix(_ring_rows(slab, side * side, comm.rank, comm.size), comm=comm)
+    matrices = {_program(wire): matrix.with_wire(wire) for wire in _wires(context) if wire in _PRODUCT_WIRES}
+    alone = comm.subgroup(tuple(range(comm.size)))
+    single = CSRMatrix(_ring_rows(slab, side * side, 0, 1), comm=alone)
+    x = ones(matrix.domain, comm=comm, dtype="float32", engine=engine)
+    y = ones(matrix.range, comm=comm, dtype="float32", engine=engine)
+    sx, sy = (ones(single.domain, comm=alone, dtype="float32", engine=engine) for _ in range(2))
+    checks = []
+    degree = engine.xp.asarray(np.diff(slab.indptr), dtype="float32")
+    programs: dict[str, Callable[[], Any]] = {}
+    for name, each in matrices.items():
+        programs[name] = lambda each=each: each.forward(x, y)
+        result = each.forward(x, y).local_array
+        checks.append(check(comm, f"product by {name} against rows' lengths", float(abs(result - degree).max()), 0.0))
+    programs["one rank alone"] = lambda: single.forward(sx, sy)
+    timings = interleave(programs, comm, engine, plan)
+    own = timings["one rank alone"].wall.median
+    measurement = Measurement(
+        "27-point stencil times vector",
+        {"rows_per_rank": slab.shape[0], "entries_per_rank": int(slab.nnz), "dtype": "float32"},
+        timings,
+        checks=checks,
+        messages=messages_of_a_call(programs["collops"]),
+    )
+    for each in matrices.values():
+        each.free()
+    figures = {name: {"efficiency": own / timing.wall.median} for name, timing in timings.items()}
+    return replace(measurement, figures=figures)
+
+
+_PRODUCT_WIRES = ("auto", "nccl", "symmetric", "p2p", "shared")
