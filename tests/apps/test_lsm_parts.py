@@ -5,13 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collops.apps.lsm.grid import Grid, cover
-from collops.apps.lsm.mute import mute_direct
-from collops.apps.lsm.survey import Geometry, Survey
+from collops.apps.lsm.survey import Geometry, Grid, Survey, cover, mute_direct
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.traveltimes import straight, travel_time, travel_times
 from collops.apps.lsm.velocity import Gradient, on_grid
-from collops.apps.wavelet import frequency_from_power, power_spectrum, ricker
+from collops.apps.signals import frequency_from_power, power_spectrum, ricker
 from collops.errors import InputError
 from tests.apps.files import small_geometry
 

@@ -66,8 +66,7 @@ def _add(benchmark: Benchmark) -> None:
 
 
 def _measure(comm: Communicator, name: str, engine: str, options: Any, path: Path | None) -> None:
-    from collops.apps.job import engine_of_ranks
-    from collops.apps.stages import local_stage
+    from collops.apps.stages import engine_of_ranks, local_stage
     from collops.bench import default_path, run, write_record
     from collops.bench.record import prepare_record
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from collops.apps.report import Outcome, TimeSplit
+    from collops.apps.recipe import Outcome, TimeSplit
 
 __all__ = ["Progress", "console", "show"]
 
@@ -101,7 +101,8 @@ def show(outcome: Outcome, where: Console) -> None:
     where.print()
     where.print(table, markup=False)
     where.print()
-    where.print(_split_table(outcome.split))
+    if outcome.split is not None:
+        where.print(_split_table(outcome.split))
     for path in outcome.files:
         where.print(f"wrote {path}", markup=False, soft_wrap=True)
 

@@ -9,17 +9,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from collops import __version__
+from collops.apps import APPLICATIONS
 from collops.cli.bench import application as bench
 from collops.cli.errors import BAD_INPUT, report
 from collops.cli.info import info
 from collops.cli.jacobi import jacobi
-from collops.cli.lsm import lsm
-from collops.cli.mdd import mdd
-from collops.cli.poststack import poststack
-from collops.cli.reflectivity import reflectivity
+from collops.cli.job import command_of
 from collops.cli.report import report as write_report
 from collops.cli.soak import soak
-from collops.cli.solve import solve
 
 __all__ = ["application", "main"]
 
@@ -32,7 +29,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-for _command in (lsm, mdd, poststack, reflectivity, solve, jacobi, info, soak, write_report):
+for _command in (*map(command_of, APPLICATIONS), jacobi, info, soak, write_report):
     application.command()(_command)
 application.add_typer(bench)
 

@@ -62,8 +62,7 @@ def _run(
 ) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from collops.apps.job import engine_of_ranks
-    from collops.apps.stages import local_stage
+    from collops.apps.stages import engine_of_ranks, local_stage
     from collops.bench.record import prepare_record
     from collops.errors import CollopsError
     from collops.soak import soak as run

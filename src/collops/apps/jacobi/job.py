@@ -11,10 +11,9 @@ from collops.apps.jacobi.lines import csv_line, heading, norm_printer, summary
 from collops.apps.jacobi.memory_limit import memory_limit
 from collops.apps.jacobi.options import Options
 from collops.apps.jacobi.reference import Difference, Reference
-from collops.apps.job import Listener, engine_of_ranks
-from collops.apps.memory import check_memory
 from collops.apps.outputs import prepare_folder
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.recipe import Listener
+from collops.apps.stages import check_memory, engine_of_ranks, local_stage, raised_together
 from collops.errors import CollopsError, InputError, LayoutError
 from collops.stencil import MODELS, Grid, Problem, Span, make, obstacle, run, timeline_of
 

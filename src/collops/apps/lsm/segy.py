@@ -1,4 +1,4 @@
-"""Surveys in SEG-Y: the geometry from the headers, each rank's own traces, and the way back to a file."""
+"""Surveys in SEG-Y: the geometry from the headers, each rank's own traces, and writing a survey."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.lsm.line import Line
-from collops.apps.lsm.survey import Geometry
+from collops.apps.lsm.survey import Geometry, Line
 from collops.apps.segy import TIMING, SegyFile, live_traces, sample_interval, scaled, start_time, write_segy
 from collops.errors import InputError
 
@@ -37,7 +36,7 @@ _FIELDS = [
 
 @dataclass(frozen=True)
 class SurveyHeaders:
-    """What the headers of a survey say, before any trace is read.
+    """The headers of a survey.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ class SurveyHeaders:
     line : Line
         Where the line lies on the map.
     notes : list of str
-        What had to be decided, in sentences for the user.
+        Decisions of the reader, in sentences for the user.
     defaults : dict
         Options that the textual header names, if this package wrote the file.
     """
@@ -63,10 +62,10 @@ class SurveyHeaders:
 def read_headers(path: str | Path) -> SurveyHeaders:
     """Read the geometry of a survey.
 
-    Shots are told apart by field record, energy source point and source position, and keep the order in which
-    they come. Coordinates and elevations obey their scalars, and feet become metres. Depths count from sea
-    level, or from the highest station where one lies above it. The line is chosen by `Line.through`. Traces
-    marked as dead, dummy or auxiliary are left out.
+    Shots are identified by field record number, energy source point and source position, and keep their order in the
+    file. Coordinates and elevations are multiplied by their scalars, and feet become metres. Depths count from sea
+    level, or from the highest station if one lies above it. `Line.through` chooses the line. Traces marked as dead,
+    dummy or auxiliary are left out.
 
     Parameters
     ----------
@@ -81,8 +80,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     file = SegyFile.inspect(path)
     headers = file.headers(*_FIELDS)
     notes: list[str] = []
-    # Revision 0 knows only lengths and arc seconds here, and its files often carry something else: only codes
-    # that the file's own revision defines are believed.
+    # Revision 0 defines only lengths and arc seconds here, and its files often hold other codes.
     units = int(headers["CoordinateUnits"][0])
     if units in _ARC_UNITS and (file.revision > 0 or units == _ARC_UNITS[0]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
@@ -120,7 +118,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     groups = np.stack([line.distance(group_east, group_north), receiver_depth])
     order = [np.flatnonzero(shot_of == shot) for shot in range(len(first_traces))]
     receivers = [groups[:, traces] for traces in order]
-    # One object for all shots of a fixed spread: what is computed per receiver is then computed once.
+    # One object for all shots of a fixed spread: travel times are then computed once.
     if all(np.array_equal(r, receivers[0]) for r in receivers):
         receivers = [receivers[0]] * len(receivers)
     geometry = Geometry(sources[:, first_traces], receivers, file.samples, sample_interval(file, headers), start)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.apps.lsm.grid import Grid
-from collops.apps.lsm.survey import shots_of
+from collops.apps.lsm.survey import Grid, shots_of
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
@@ -75,8 +74,8 @@ def straight(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarr
 def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:
     """Return first-arrival times in seconds from one position, by fast marching; shape ``(nx, nz)``.
 
-    Within three cells the ray is taken as straight through the mean of the slowness at its ends. From the
-    circle there the second-order scheme of scikit-fmm goes on. The position may lie between grid points.
+    Within three cells the ray is taken as straight through the mean of the slowness at its ends. The second-order
+    scheme of scikit-fmm starts from the circle there. The position may lie between grid points.
 
     References
     ----------

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from collops.apps.arrays import open_array
-from collops.apps.lsm.grid import Grid
-from collops.apps.lsm.line import Line
+from collops.apps.lsm.survey import Grid, Line
 from collops.apps.segy import SegyFile, scaled
 from collops.errors import InputError
 
@@ -144,9 +143,9 @@ def read_npy(path: Path) -> np.ndarray:
 def read_section(path: Path, inline: int | None = None) -> Section:
     """Read one vertical section of velocities in depth from a SEG-Y file.
 
-    Of a volume, the traces of one inline (bytes 189 to 192) are taken, sorted by their map coordinates (bytes
-    181 to 188). The sample interval counts in millimetres, as is usual for files in depth, and the delay
-    recording time in metres.
+    From a volume it takes the traces of one inline (bytes 189 to 192), sorted by their map coordinates (bytes
+    181 to 188). The sample interval is in millimetres, as is usual for files in depth, and the delay recording time
+    in metres.
 
     Parameters
     ----------
@@ -190,8 +189,8 @@ def read_section(path: Path, inline: int | None = None) -> Section:
 def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
     """Return the velocity at the points of `grid`.
 
-    A section is put where its map coordinates are if these overlap with the grid, and else with its first
-    trace at the first column; beyond its ends its outermost velocities go on.
+    A section is placed by its map coordinates if these overlap with the grid, and else with its first trace at the
+    first column; beyond its ends its outermost velocities are continued.
 
     Parameters
     ----------
@@ -202,7 +201,7 @@ def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | Non
     line : Line or None
         Where the grid lies on the map, if known.
     notes : list of str
-        Gets a sentence for each decision that the user should know of.
+        Gets a sentence for each decision.
 
     Returns
     -------
@@ -236,14 +235,7 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
             start = float(ends.min())
             if ends[0] > ends[1]:
                 flipped = section.distance[-1] - section.distance[::-1]
-                section = Section(
-                    section.velocity[::-1],
-                    flipped,
-                    section.depth,
-                    section.east[::-1],
-                    section.north[::-1],
-                    section.inline,
-                )
+                section = replace(section, velocity=section.velocity[::-1], distance=flipped)
     columns = np.stack([np.interp(grid.z, section.depth, column) for column in section.velocity])
     at = start + section.distance
     velocity = np.stack([np.interp(grid.x, at, row) for row in columns.T], axis=1)
@@ -260,7 +252,7 @@ def _check(velocity: np.ndarray, name: str) -> None:
     if not finite.all():
         column, row = np.argwhere(~finite)[0]
         raise InputError(
-            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace what is not a finite number"
+            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace it, it is not a finite number"
         )
     if velocity.min() <= 0:
         column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)

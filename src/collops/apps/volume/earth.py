@@ -1,4 +1,4 @@
-"""A made-up earth: layers that dip and undulate in both directions, a fault, an unconformity and a channel."""
+"""A synthetic earth: layers that dip and undulate in both directions, a fault, an unconformity and a channel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def impedance(shape: tuple[int, ...], rows: slice = slice(None)) -> np.ndarray:
     shape : tuple of int
         Traces along one or two lateral axes, and samples.
     rows : slice
-        Which rows along the first axis are wanted.
+        Rows along the first axis.
 
     Returns
     -------

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collops.apps.pictures import color_bar, figure, gather_rows, panel, symmetric_limit
-from collops.apps.volume.cube import Cube
+from collops.apps.pictures import color_bar, figure, gather_rows, panel
+from collops.apps.volume.files import Cube
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -18,23 +18,11 @@ __all__ = ["View", "draw_views", "map_of", "section_of"]
 
 
 class View(NamedTuple):
-    """One panel.
-
-    Parameters
-    ----------
-    image : numpy.ndarray
-        From `section_of` or `map_of`.
-    title : str
-        Stands above it.
-    limits : tuple of float, optional
-        Values of the first and the last colour; by default those of a signed image without its largest spikes.
-    unit : str, optional
-        What the colours mean, for a scale beside the panel.
-    """
+    """One panel: its image and title, the values of the first and last colour, and a unit for a scale of colours."""
 
     image: np.ndarray
     title: str
-    limits: tuple[float, float] | None = None
+    limits: tuple[float, float]
     unit: str | None = None
 
 
@@ -49,24 +37,7 @@ def map_of(values: np.ndarray, sample: int, comm: Communicator) -> np.ndarray:
 
 
 def draw_views(path: Path, cube: Cube, views: Sequence[View], *, maps: bool = False) -> Path:
-    """Draw sections, or maps, side by side.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The picture.
-    cube : Cube
-        What they are taken from.
-    views : sequence of View
-        From left to right.
-    maps : bool
-        Whether these are maps.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
-    """
+    """Draw sections, or maps, of a volume from left to right; return the picture."""
     first = cube.lateral[0]
     down, down_label = (cube.lateral[1].values, cube.lateral[1].name) if maps else (cube.times, "time (s)")
     # Numbers of traces that are not evenly spaced cannot label an axis of equal steps.
@@ -74,14 +45,13 @@ def draw_views(path: Path, cube: Cube, views: Sequence[View], *, maps: bool = Fa
     extent = (float(across[0]), float(across[-1]), float(down[0]), float(down[-1]))
     with figure(path, len(views), (4.6 * len(views), 4.2)) as (drawing, panels):
         for number, (axes, view) in enumerate(zip(panels, views, strict=True)):
-            limit = symmetric_limit(view.image)
             drawn = panel(
                 axes,
                 view.image,
                 extent,
                 view.title,
                 labels=(first.name, None if number else down_label),
-                limits=view.limits or (-limit, limit),
+                limits=view.limits,
                 colors="gray" if view.unit is None else "viridis",
             )
             if view.unit is not None:
