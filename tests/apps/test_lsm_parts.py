@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collops.apps.lsm.survey import Geometry, Grid, Survey, cover, mute_direct
+from collops.apps.lsm.survey import Geometry, Grid, check_traces, cover, mute_direct
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.traveltimes import straight, travel_time, travel_times
 from collops.apps.lsm.velocity import Gradient, on_grid
@@ -140,7 +140,7 @@ def test_samples_that_are_not_numbers_are_found(value):
     traces = [np.zeros((5, 40), np.float32)]
     traces[0][3, 17] = value
     with pytest.raises(InputError, match="shot 3, trace 4, sample 18"):
-        Survey(geometry, range(2, 3), traces)
+        check_traces(geometry, range(2, 3), traces)
 
 
 @pytest.mark.parametrize(

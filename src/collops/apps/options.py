@@ -46,18 +46,10 @@ DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Chec
 
 
 class Must(NamedTuple):
-    """What the values of an option must be; None, which stands for a choice of the application, is always allowed.
+    """What the values of an option must be; None, which stands for a choice of the application, is always allowed."""
 
-    Parameters
-    ----------
-    be : str
-        In words that follow "must".
-    test : callable
-        Whether a value is.
-    """
-
-    be: str
-    test: Callable[[Any], bool]
+    be: str  # in words that follow "must"
+    test: Callable[[Any], bool]  # whether a value is
 
 
 class SyntheticOnly(NamedTuple):
@@ -147,9 +139,7 @@ class CommonOptions:
             show_default="10m",
         ),
     ] = None
-    resume: Annotated[bool, option("Resume from the checkpoint, if there is one.", CHECKPOINTS, flag="--resume")] = (
-        False
-    )
+    resume: Annotated[bool, option("Resume from the checkpoint, if any.", CHECKPOINTS, flag="--resume")] = False
     profile: Annotated[
         bool,
         option(

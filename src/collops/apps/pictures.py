@@ -97,31 +97,18 @@ def panel(
     colors: str = "gray",
     to_scale: bool = False,
 ) -> Any:
-    """Draw an image with its first axis to the right and its second one downwards.
+    """Draw an image of shape ``(columns, rows)``, and return it for a colour bar.
 
     Parameters
     ----------
-    axes : matplotlib.axes.Axes
-        Where to draw.
-    image : numpy.ndarray
-        Shape ``(columns, rows)``.
     extent : tuple of float
         First and last position along both axes, at the centres of the outermost cells.
-    title : str
-        Stands above the panel.
     labels : tuple of str
-        Of both axes; None for the second one leaves out its numbers, too, which the panel to the left has.
+        Of both axes; None for the second one leaves out its numbers, too, because the panel to the left has them.
     limits : tuple of float
-        Values of the first and the last colour.
-    colors : str
-        Name of a colour map.
+        Values of the first and the last colour of the colour map `colors`.
     to_scale : bool
         Whether a step along one axis is as long as along the other.
-
-    Returns
-    -------
-    matplotlib.image.AxesImage
-        For a colour bar.
     """
     left, right, top, bottom = extent
     half_across, half_down = (
@@ -180,23 +167,10 @@ def color_bar(drawing: Figure, axes: Axes, drawn: Any, label: str) -> None:
 
 
 def convergence(path: Path, residuals: np.ndarray, title: str, noise_norm: float | None = None) -> Path:
-    """Draw the residual norm, relative to the first, against the iteration.
+    """Draw the residual norm, relative to the first, against the iteration; return the picture.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The picture.
-    residuals : numpy.ndarray
-        Norms, the first one before the first iteration.
-    title : str
-        Stands above the panel.
-    noise_norm : float, optional
-        Norm of the noise: a model that fits the signal and nothing else ends there.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
+    The first norm is the one before the first iteration. `noise_norm` is the norm at which a model explains the signal
+    and no noise.
     """
     noise_level = noise_norm / residuals[0] if noise_norm and residuals[0] else None
     relative = residuals / residuals[0] if residuals[0] else residuals

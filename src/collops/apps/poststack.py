@@ -136,24 +136,16 @@ def run(job: Job[Options]) -> Findings:
 
 @dataclass(frozen=True)
 class Inversion:
-    """The result of an inversion.
+    """The result of an inversion."""
 
-    Parameters
-    ----------
-    update, adjoint, unexplained : numpy.ndarray
-        This rank's part of the change of the logarithm of the impedance, of the adjoint of the data, and of the data
-        that remain.
-    misfit : float
-        Norm of the residual of the data alone, relative to the data that the background leaves unexplained.
-    solution : Solution
-        Of CGLS, whose residual is that of data and roughness together.
-    """
-
+    # this rank's part of the change of the logarithm of the impedance, of the adjoint of the data, and of the data
+    # that remain
     update: np.ndarray
     adjoint: np.ndarray
     unexplained: np.ndarray
+    # norm of the residual of the data alone, relative to the data that the background leaves unexplained
     misfit: float
-    solution: Solution
+    solution: Solution  # of CGLS, whose residual is that of data and roughness together
 
 
 def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:

@@ -42,12 +42,11 @@ __all__ = [
     "run_job",
 ]
 
-O = TypeVar("O", bound=CommonOptions)  # noqa: E741
+T = TypeVar("T", bound=CommonOptions)
 _MODELLING, _COMMUNICATION = "modelling", "communication"
-_PACKAGES = (
-    *("collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba", "cupy", "cupy-cuda13x"),
-    "nccl4py",
-)
+# Results depend on the versions of these.
+_PACKAGES = ["collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba", "cupy"]
+_PACKAGES += ["cupy-cuda13x", "nccl4py"]
 
 
 class Listener(Protocol):
@@ -88,51 +87,25 @@ class TimeSplit:
 
 @dataclass(frozen=True)
 class Solution:
-    """The result of a solver, and what an iteration cost.
+    """The result of a solver, and what an iteration cost."""
 
-    Parameters
-    ----------
-    x : DistributedArray
-        The solution.
-    residuals : numpy.ndarray
-        float64; norm of the residual before the first iteration and after each.
-    status, execution, resumed_from
-        See `collops.SolverResult`.
-    split : TimeSplit
-        Of an iteration: whole, or with ``--profile`` by modelling, communication and the rest.
-    messages : int or None
-        Messages of an iteration, with ``--profile``.
-    """
-
-    x: Any
-    residuals: np.ndarray
-    status: str
+    x: Any  # the solution
+    residuals: np.ndarray  # float64; norm of the residual before the first iteration and after each
+    status: str  # this and the next two: see `collops.SolverResult`
     execution: str
     resumed_from: int | None
-    split: TimeSplit
-    messages: int | None
+    split: TimeSplit  # of an iteration: whole, or with ``--profile`` by modelling, communication and the rest
+    messages: int | None  # messages of an iteration, with ``--profile``
 
 
 @dataclass(frozen=True)
-class Job(Generic[O]):
-    """One run of an application.
+class Job(Generic[T]):
+    """One run of an application."""
 
-    Parameters
-    ----------
-    options : CommonOptions
-        Of the application, the same on every rank.
-    comm : Communicator
-        The ranks.
-    engine : Engine
-        The engine that computes, the same on every rank.
-    listener : Listener
-        Shows the progress.
-    """
-
-    options: O
-    comm: Communicator
-    engine: Engine
-    listener: Listener
+    options: T  # of the application, the same on every rank
+    comm: Communicator  # the ranks
+    engine: Engine  # the engine that computes, the same on every rank
+    listener: Listener  # shows the progress
 
     @contextmanager
     def stage(self, text: str) -> Iterator[None]:
@@ -165,14 +138,9 @@ class Job(Generic[O]):
         return self.engine.to_host(x.local_array)
 
     def solve(self, method: Callable[..., SolverResult], *problem: Any, **options: Any) -> Solution:
-        """Run a solver of `collops.solvers` as the options say. Collective.
+        """Run a solver such as `collops.solvers.cgls` on a problem, with its own options. Collective.
 
-        Parameters
-        ----------
-        method : callable
-            Such as `collops.solvers.cgls`.
-        *problem, **options
-            Its operator, data and own options.
+        Iterations, progress and checkpoints are as the options of the job say.
 
         Raises
         ------
@@ -182,49 +150,58 @@ class Job(Generic[O]):
         chosen = self.options
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
         run |= {"niter": chosen.iterations, "progress": self.listener.live}
-        try:
+        with _advised():
             if chosen.profile:
                 with profile.record() as recording:
                     result = method(*problem, **options, **run, graph=False)
-                split, messages = _costs(recording, self.comm)
+                seconds, messages = _costs(recording, result.seconds_per_iteration)
             else:
                 result = method(*problem, **options, **run)
-                split, messages = TimeSplit.gather(self.comm, {"iteration": result.seconds_per_iteration}), None
-        except NotFiniteError as problem_:
-            error = InputError(
-                f"the solution grew without bounds ({problem_.array} in iteration {problem_.iteration}): scale the "
-                "data, or use --dtype float64"
-            )
-            error.on_all_ranks = True
-            raise error from problem_
-        return Solution(
-            result.x,
-            np.asarray(result.residual_norms, dtype=np.float64),
-            result.status.name.lower(),
-            result.execution,
-            result.resumed_from,
-            split,
-            messages,
+                seconds, messages = {"iteration": result.seconds_per_iteration}, None
+        split = TimeSplit.gather(self.comm, seconds)
+        residuals = np.asarray(result.residual_norms, dtype=np.float64)
+        status = result.status.name.lower()
+        return Solution(result.x, residuals, status, result.execution, result.resumed_from, split, messages)
+
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Tell the user of an application what to do about numbers that are not finite."""
+    try:
+        yield
+    except NotFiniteError as problem:
+        error = InputError(
+            f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the data, or "
+            "use --dtype float64"
         )
+        error.on_all_ranks = True
+        raise error from problem
+
+
+def _costs(recording: profile.Recording, seconds: float) -> tuple[dict[str, float], int]:
+    """Divide the seconds of an iteration by the marks that this rank recorded, and count the messages of one."""
+    count = modelling = communication = messages = 0.0
+    for row in recording.report().rows:
+        if row.label.endswith(" iteration"):
+            count += row.calls[0]
+        elif any(label.endswith(" iteration") for label in row.path):
+            if row.label == _MODELLING:
+                modelling += row.own[0]
+            elif row.label.startswith(_COMMUNICATION) and _COMMUNICATION not in row.path[:-1]:
+                communication += row.total[0]
+                messages += row.calls[0] * (row.label == _COMMUNICATION)  # not the end of one
+    modelling, communication = (part / max(1, count) for part in (modelling, communication))
+    rest = max(0.0, seconds - modelling - communication)
+    return {_MODELLING: modelling, _COMMUNICATION: communication, "rest": rest}, round(messages / max(1, count))
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """The adjoint of the data, and how much the operator stretches it.
+    """The adjoint of the data, and how much the operator stretches it."""
 
-    Parameters
-    ----------
-    x : DistributedArray
-        The adjoint of the data.
-    norm : float
-        How much longer the operator makes it: an estimate of the operator's norm, from below.
-    step : float
-        The factor at which it fits the data best, which is where CGLS is after one iteration.
-    """
-
-    x: Any
-    norm: float
-    step: float
+    x: Any  # the adjoint of the data
+    norm: float  # how much longer the operator makes it: an estimate of the operator's norm, from below
+    step: float  # the factor at which it fits the data best, which is where CGLS is after one iteration
 
     @classmethod
     def of(cls, operator: Any, data: Any) -> Gradient:
@@ -253,58 +230,28 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Findings:
-    """What an application found, for `run_job` to report and to write.
+    """The result of an application, for `run_job` to report and to write."""
 
-    Parameters
-    ----------
-    title : str
-        Of ``result.zarr``.
-    solution : Solution
-        From `Job.solve`.
-    subject, adjoint : str
-        What was found, and what the adjoint of the data is called.
-    numbers : dict
-        The application's own entries of JSON.
-    rows, more_rows : list of tuple of str
-        Label and value of the table, before and after the rows that all applications have.
-    fields : dict of Field
-        Arrays of ``result.zarr``, besides the norms of the residual; the same names on every rank.
-    draw : callable
-        Draws pictures into a folder and returns them; called on the first rank only.
-    error, adjoint_error : float or None
-        Relative error of what was found, and of the adjoint of the data at its best scale.
-    residual_of, error_of : str
-        What the residual counts besides the data, and what the error is a share of, where that is not the truth.
-    attributes : dict
-        Entries of ``result.zarr`` besides the numbers.
-    curve : str
-        Title of the picture of the convergence.
-    noise_norm : float or None
-        Norm of the noise of all ranks, where it is known.
-    page : callable, optional
-        Writes a page from ``result.zarr`` in a folder and returns it; called on the first rank only.
-    files : list of pathlib.Path
-        What else was written.
-    """
-
-    title: str
-    solution: Solution
-    subject: str
-    adjoint: str
-    numbers: dict[str, Any]
-    rows: list[tuple[str, str]]
+    title: str  # of ``result.zarr``
+    solution: Solution  # from `Job.solve`
+    subject: str  # the name of the result, in a word
+    adjoint: str  # the name of the adjoint of the data
+    numbers: dict[str, Any]  # the application's own entries of JSON
+    rows: list[tuple[str, str]]  # labels and values of the table, before those that all applications have
+    # arrays of ``result.zarr``, besides the norms of the residual; the same names on every rank
     fields: dict[str, Field]
-    draw: Callable[[Path], list[Path]]
-    error: float | None = None
-    adjoint_error: float | None = None
-    residual_of: str = ""
-    error_of: str = ""
-    attributes: dict[str, Any] = field(default_factory=dict)
-    curve: str = "CGLS"
-    noise_norm: float | None = None
-    more_rows: list[tuple[str, str]] = field(default_factory=list)
+    draw: Callable[[Path], list[Path]]  # draws pictures into a folder and returns them; called on the first rank only
+    error: float | None = None  # relative error of the result, if the truth is known
+    adjoint_error: float | None = None  # relative error of the adjoint of the data at its best scale
+    residual_of: str = ""  # other terms of the residual than the data, for the table
+    error_of: str = ""  # reference of the error if it is not the truth, for the table
+    attributes: dict[str, Any] = field(default_factory=dict)  # entries of ``result.zarr`` besides the numbers
+    curve: str = "CGLS"  # title of the picture of the convergence
+    noise_norm: float | None = None  # norm of the noise of all ranks, where it is known
+    more_rows: list[tuple[str, str]] = field(default_factory=list)  # after those that all applications have
+    # writes a page from ``result.zarr`` in a folder and returns it; called on the first rank only
     page: Callable[[Path], Path] | None = None
-    files: list[Path] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)  # other files that were written
 
 
 @dataclass(frozen=True)
@@ -317,19 +264,15 @@ class Outcome:
     files: list[Path]
 
 
-def run_job(run: Callable[[Job[O]], Findings], options: O, comm: Communicator, listener: Listener) -> Outcome:
+def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener) -> Outcome:
     """Run an application, from its options to pictures. Collective.
 
     Parameters
     ----------
     run : callable
         ``collops.apps.NAME.run``.
-    options : CommonOptions
-        Of the application, the same on every rank.
-    comm : Communicator
-        The ranks.
-    listener : Listener
-        Shows the progress, on every rank.
+    options, comm, listener
+        See `Job`; `listener` shows the progress on every rank.
 
     Returns
     -------
@@ -440,42 +383,10 @@ def marked(operator: Any) -> Any:
     return operator
 
 
-def _costs(recording: profile.Recording, comm: Communicator) -> tuple[TimeSplit, int]:
-    """Divide the recorded iterations of this rank, and count the messages of one. Collective."""
-    rows = recording.report().rows
-    count = seconds = modelling = communication = messages = 0.0
-    for row in rows:
-        if row.label.endswith(" iteration"):
-            count, seconds = count + row.calls[0], seconds + row.total[0]
-        elif any(label.endswith(" iteration") for label in row.path):
-            if row.label == _MODELLING:
-                modelling += row.own[0]
-            elif row.label.startswith(_COMMUNICATION) and _COMMUNICATION not in row.path[:-1]:
-                communication += row.total[0]
-                messages += row.calls[0] * (row.label == _COMMUNICATION)
-    parts = {
-        _MODELLING: modelling,
-        _COMMUNICATION: communication,
-        "rest": max(0.0, seconds - modelling - communication),
-    }
-    split = TimeSplit.gather(comm, {kind: part / max(1, count) for kind, part in parts.items()})
-    return split, round(messages / max(1, count))
-
-
 def relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:
-    """Return ``||found - truth|| / ||truth||``; nothing is rescaled, so that wrong amplitudes count.
+    """Return ``||found - truth|| / ||truth||``, or None without a truth or with one of zeros.
 
-    Parameters
-    ----------
-    found, truth : numpy.ndarray
-        Of one shape; None for an unknown truth.
-    comm : Communicator, optional
-        The ranks, if each of them holds a part. Collective then.
-
-    Returns
-    -------
-    float or None
-        None without a truth, or with one of zeros.
+    Nothing is rescaled, so that wrong amplitudes count. Collective if `comm` is given: each rank then holds a part.
     """
     if truth is None:
         return None

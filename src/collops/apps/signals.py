@@ -41,12 +41,7 @@ def ricker_half(frequency: float, interval: float) -> float:
 def ricker(frequency: float, interval: float) -> tuple[np.ndarray, int]:
     """Return a Ricker wavelet long enough to have decayed to a millionth, and the position of its centre.
 
-    Parameters
-    ----------
-    frequency : float
-        Of the largest amplitude, in hertz.
-    interval : float
-        Between samples, in seconds.
+    The frequency of its largest amplitude is in hertz, the interval between samples in seconds.
     """
     half = int(ricker_half(frequency, interval))
     return ricker_shape(frequency * interval * np.arange(-half, half + 1)), half
@@ -65,15 +60,6 @@ def power_spectrum(traces: Sequence[np.ndarray], samples: int) -> np.ndarray:
 def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> float:
     r"""Estimate the frequency of the Ricker wavelet whose power spectrum has the same centre of mass.
 
-    Parameters
-    ----------
-    power : numpy.ndarray
-        From `power_spectrum`.
-    samples : int
-        Of a trace.
-    interval : float
-        Between samples, in seconds.
-
     Notes
     -----
     The power spectrum of a Ricker wavelet is :math:`f^4 e^{-2 f^2 / f_0^2}`; its centre of mass lies at
@@ -90,16 +76,9 @@ def with_noise(
 ) -> tuple[list[np.ndarray], float]:
     """Add white noise, the same on any number of ranks; return new arrays and the norm of the noise. Collective.
 
-    Parameters
-    ----------
-    clean : sequence of numpy.ndarray
-        One array per record of this rank: the traces of a shot, or a row of a volume.
-    numbers : range
-        Of these records among those of all ranks; the noise of a record depends on its number and the seed only.
-    relative : float
-        Root mean square of the noise relative to that of the data.
-    seed : int
-        Of the random numbers.
+    `clean` has one array per record of this rank, the traces of a shot or a row of a volume, and `numbers` their
+    numbers among the records of all ranks: the noise of a record depends on its number and the seed only. Its root
+    mean square is `relative` to that of the data.
     """
 
     def square(values: np.ndarray) -> float:

@@ -132,10 +132,7 @@ def run(job: Job[Options]) -> Findings:
     if facts["cut"] is not None:
         text = f"{facts['cut']} pairs of rows cut, at most {max(ghosts)} values from other ranks"
         rows.append(("partition", f"{facts['partition']}: {text}"))
-    fields = {
-        "solution": Field(found, ("column",), "1"),
-        "rank": Field(_rank_of_rows(system, sizes), ("row",), "1"),
-    }
+    fields = {"solution": Field(found, ("column",), "1"), "rank": Field(_rank_of_rows(system, sizes), ("row",), "1")}
     matrix.free()
     return Findings(
         title="sparse system",
@@ -155,29 +152,14 @@ def run(job: Job[Options]) -> Findings:
 
 
 class System(NamedTuple):
-    """The whole system, which the first rank has, in the order in which it came.
-
-    Attributes
-    ----------
-    matrix : scipy.sparse.csr_array
-    data : numpy.ndarray
-        The right-hand side.
-    truth : numpy.ndarray or None
-        The solution that `data` was computed from.
-    points : numpy.ndarray or None
-        Positions of the unknowns, if they have any.
-    partition : Partition or None
-        Of a square matrix; None leaves rows and columns in their order.
-    name : str
-        For a person.
-    """
+    """The whole system, which the first rank has, in the order in which it came."""
 
     matrix: Any
-    data: np.ndarray
-    truth: np.ndarray | None
-    points: np.ndarray | None
-    partition: Partition | None
-    name: str
+    data: np.ndarray  # the right-hand side
+    truth: np.ndarray | None  # the solution that `data` was computed from
+    points: np.ndarray | None  # positions of the unknowns, if they have any
+    partition: Partition | None  # of a square matrix; None leaves rows and columns in their order
+    name: str  # for a person
 
     def order(self, axis: int) -> np.ndarray:
         """Return the rows or columns in the order of the ranks."""
@@ -191,25 +173,13 @@ class System(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The system on all ranks.
-
-    Attributes
-    ----------
-    matrix : CSRMatrix
-    data : DistributedArray
-        The right-hand side.
-    method : str
-        ``"cg"``, ``"cgls"`` or ``"lsqr"``.
-    system : System or None
-        On the first rank.
-    facts : dict
-        Known on every rank: rows, columns, entries, cut, partition, name, and whether it is symmetric or complex.
-    """
+    """The system on all ranks."""
 
     matrix: CSRMatrix
-    data: DistributedArray
-    method: str
-    system: System | None
+    data: DistributedArray  # the right-hand side
+    method: str  # ``"cg"``, ``"cgls"`` or ``"lsqr"``
+    system: System | None  # on the first rank
+    # known on every rank: rows, columns, entries, cut, partition, name, and whether it is symmetric or complex
     facts: dict[str, Any]
 
 
@@ -360,24 +330,12 @@ def _rank_of_rows(system: System | None, sizes: list[int]) -> np.ndarray:
 
 
 class Mesh(NamedTuple):
-    """A Poisson problem, and where its unknowns are.
+    """A Poisson problem, and where its unknowns are."""
 
-    Attributes
-    ----------
-    matrix : scipy.sparse.csr_array
-        Symmetric and positive definite; the unknowns are the inner points.
-    points : numpy.ndarray
-        Positions of the unknowns, shape ``(unknowns, 3)``.
-    solution : numpy.ndarray
-        A smooth function at the points.
-    tetrahedra : int
-        Number of elements.
-    """
-
-    matrix: Any
-    points: np.ndarray
-    solution: np.ndarray
-    tetrahedra: int
+    matrix: Any  # symmetric and positive definite; the unknowns are the inner points
+    points: np.ndarray  # positions of the unknowns, shape ``(unknowns, 3)``
+    solution: np.ndarray  # A smooth function at the points
+    tetrahedra: int  # number of elements
 
 
 def poisson(count: int, seed: int) -> Mesh:

@@ -71,18 +71,10 @@ def engine_of_ranks(name: str, comm: Communicator) -> Engine:
 
 
 def check_memory(needed: int, what: str, remedy: str, compute: Engine | None = None) -> None:
-    """Raise if something exceeds four fifths of the memory: Linux would grant it, then end the process.
+    """Raise if `needed` bytes exceed four fifths of the memory: Linux would grant it, then end the process.
 
-    Parameters
-    ----------
-    needed : int
-        Bytes.
-    what : str
-        What they hold, in the plural.
-    remedy : str
-        What to choose instead.
-    compute : Engine, optional
-        Decides whether the memory is that of this rank's device; by default it is that of this machine.
+    `what` names their content, in the plural, and `remedy` a smaller choice. The memory is that of this machine, or of
+    this rank's device if `compute` is a device's engine.
 
     Raises
     ------

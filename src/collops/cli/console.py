@@ -36,21 +36,10 @@ def console(*, to_stderr: bool) -> Console:
 
 
 class Progress:
-    """Notes, warnings, and the name of the present stage; on one rank, and the latter only on a terminal.
+    """Notes, warnings, and the name of the present stage, which only a terminal shows.
 
-    Parameters
-    ----------
-    command : str
-        Name of the command, which begins each warning.
-    shown : bool
-        Whether to show notes and stages.
-    speaking : bool
-        Whether to show warnings.
-
-    Attributes
-    ----------
-    live : bool
-        Whether somebody sees progress as it happens.
+    `shown` says whether this rank shows notes and stages, `speaking` whether it shows warnings, which begin with
+    `command`. `live` is True if progress is seen as it happens.
     """
 
     def __init__(self, command: str, *, shown: bool, speaking: bool) -> None:

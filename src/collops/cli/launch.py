@@ -32,18 +32,10 @@ _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 
 @dataclass(frozen=True)
 class Started:
-    """What the environment says about the launcher that started this process.
+    """What the environment says about the launcher that started this process."""
 
-    Parameters
-    ----------
-    rank : int
-        Number of this process.
-    ranks : int or None
-        How many processes there are, where the launcher says so.
-    """
-
-    rank: int
-    ranks: int | None
+    rank: int  # number of this process
+    ranks: int | None  # how many processes there are, where the launcher says so
 
 
 def started(environment: Mapping[str, str] = os.environ) -> Started | None:
@@ -193,12 +185,7 @@ def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
     """Return what the kind of `mpiexec` needs to start more ranks than it counts slots."""
     try:
         answer = subprocess.run(
-            [mpiexec, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-            stdin=subprocess.DEVNULL,
+            [mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise InputError(f"{mpiexec} does not answer ({problem}): check the MPI installation") from None

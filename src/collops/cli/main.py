@@ -43,8 +43,7 @@ def _show_version(asked: bool) -> None:
 @application.callback()
 def _collops(
     _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     # Its presence makes typer treat even a single command as a subcommand.

@@ -101,32 +101,21 @@ def run(job: Job[Options]) -> Findings:
 
 @dataclass(frozen=True)
 class Migration:
-    """The result of a migration.
+    """The result of a migration."""
 
-    Parameters
-    ----------
-    image, adjoint, scaled_adjoint : numpy.ndarray
-        Shape ``(nx, nz)``: the least-squares image, the adjoint image, and the latter at the scale that fits the
-        data best, which is where CGLS is after one iteration.
-    solution : Solution
-        Of CGLS.
-    """
-
+    # shape ``(nx, nz)``: the least-squares image, the adjoint image, and the latter at the scale that fits the data
+    # best, which is where CGLS is after one iteration
     image: np.ndarray
     adjoint: np.ndarray
     scaled_adjoint: np.ndarray
-    solution: Solution
+    solution: Solution  # of CGLS
 
 
 def kirchhoff(job: Job[Options], problem: Problem) -> Any:
     """Build the operator from an image, the same on every rank, to the traces of each rank's shots. Collective.
 
     Every distinct position is traced once. The shots of a fixed spread make one local operator; other shots one each.
-
-    Returns
-    -------
-    LinearOperator
-        Domain: replicated, shape ``(nx, nz)``. Range: 1-D, split; rank by rank the traces of its shots.
+    The domain is replicated, of shape ``(nx, nz)``; the range is 1-D, rank by rank the traces of its shots.
     """
     from collops.operators import VStack
     from collops.operators.kirchhoff import FixedTables, LocalKirchhoff, threads_of_rank
@@ -167,19 +156,8 @@ def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.
 def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migration:
     r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
-    Parameters
-    ----------
-    job : Job
-        With the damping :math:`\epsilon` among its options.
-    operator : LinearOperator
-        From `kirchhoff`; how much it stretches the adjoint image is taken for its norm.
-    traces : list of numpy.ndarray
-        One array per shot of this rank.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the numbers grew beyond what their type holds.
+    :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp; how much the
+    operator :math:`A` stretches the adjoint image is taken for its norm.
     """
     from collops.solvers import cgls
 
@@ -191,24 +169,13 @@ def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migrat
 
 
 class Gathers(NamedTuple):
-    """Some traces of some shots.
+    """Some traces of some shots."""
 
-    Attributes
-    ----------
-    shots : numpy.ndarray
-        Their numbers.
-    offsets : numpy.ndarray
-        Shape ``(shots, traces)``: horizontal distances from source to receiver, m.
-    times : numpy.ndarray
-        Of the samples, s.
-    data, residual : numpy.ndarray
-        Recorded, and not explained by the image; float32, shape ``(shots, traces, samples)`` on the first rank, and
-        empty on others.
-    """
-
-    shots: np.ndarray
-    offsets: np.ndarray
-    times: np.ndarray
+    shots: np.ndarray  # their numbers
+    offsets: np.ndarray  # shape ``(shots, traces)``: horizontal distances from source to receiver, m
+    times: np.ndarray  # of the samples, s
+    # recorded, and not explained by the image; float32, shape ``(shots, traces, samples)`` on the first rank, and
+    # empty on others
     data: np.ndarray
     residual: np.ndarray
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from collops.apps.lsm.segy import read_headers, read_traces
-from collops.apps.lsm.survey import Geometry, Grid, Line, Survey, cover, mute_direct, shots_of
+from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
 from collops.apps.options import (
@@ -69,9 +69,7 @@ class Options(CommonOptions):
     x0: Annotated[float | None, option("Position of the first column, m.", _IMAGE), Finite] = None
     shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
-    samples: Annotated[int | None, option("Samples of a trace, 4 ms each.", SYNTHETIC), AtLeast(2), SyntheticOnly()] = (
-        None
-    )
+    samples: Annotated[int | None, option("Samples of a trace (4 ms).", SYNTHETIC), AtLeast(2), SyntheticOnly()] = None
     write_survey: Annotated[
         str | None, option("Write the survey to SEG-Y.", SYNTHETIC, metavar="FILE.sgy"), SyntheticOnly()
     ] = None
@@ -119,45 +117,19 @@ class Options(CommonOptions):
 
 @dataclass(frozen=True)
 class Problem:
-    """All that defines the operator and the data of a migration.
+    """All that defines the operator and the data of a migration."""
 
-    Parameters
-    ----------
-    geometry : Geometry
-        Of all shots.
-    shots : range
-        Those whose traces this rank owns.
-    grid : Grid
-        The image grid.
-    velocity : numpy.ndarray
-        float64, shape ``(nx, nz)``, m/s.
-    expression : str or None
-        The velocity as text, where it has one.
-    mode : str
-        ``"eikonal"`` or ``"analytic"``.
-    frequency : float
-        Peak frequency of the Ricker wavelet in hertz.
-    truth : numpy.ndarray or None
-        The reflectivity to be found; None for a recorded survey.
-    traces : list of numpy.ndarray or None
-        One array per own shot; None for a survey that is still to be modelled.
-    line : Line
-        Where the line lies on the map.
-    notes : list of str
-        Decisions, in sentences for the user.
-    """
-
-    geometry: Geometry
-    shots: range
-    grid: Grid
-    velocity: np.ndarray
-    expression: str | None
-    mode: str
-    frequency: float
-    truth: np.ndarray | None = None
-    traces: list[np.ndarray] | None = None
-    line: Line = field(default_factory=Line)
-    notes: list[str] = field(default_factory=list)
+    geometry: Geometry  # of all shots
+    shots: range  # those whose traces this rank owns
+    grid: Grid  # the image grid
+    velocity: np.ndarray  # float64, shape ``(nx, nz)``, m/s
+    expression: str | None  # the velocity as text, where it has one
+    mode: str  # ``"eikonal"`` or ``"analytic"``
+    frequency: float  # peak frequency of the Ricker wavelet in hertz
+    truth: np.ndarray | None = None  # the reflectivity to be found; None for a recorded survey
+    traces: list[np.ndarray] | None = None  # one array per own shot; None for a survey that is still to be modelled
+    line: Line = field(default_factory=Line)  # where the line lies on the map
+    notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
     def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
         """Cut this rank's part of the data into one array per shot, shape ``(receivers, samples)``."""
@@ -180,11 +152,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         model = _load_velocity(options.velocity or _SYNTHETIC_VELOCITY, options.inline)
         nx, nz = model.shape if isinstance(model, np.ndarray) else (_NX, _NZ)
         grid = Grid(
-            options.nx or nx,
-            options.nz or nz,
-            options.dx or _SPACING,
-            options.dz or _SPACING,
-            options.x0 or 0.0,
+            options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
         _check_memory(grid, (options.shots or _SHOTS) + (options.receivers or _RECEIVERS), options.dtype)
         velocity = on_grid(model, grid, None, notes)
@@ -233,7 +201,8 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         frequency = options.frequency or said.number("frequency", float)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
         traces = [shot.astype(options.dtype) for shot in read_traces(path, headers, shots)]
-        power = power_spectrum(Survey(geometry, shots, traces).traces, geometry.samples)
+        check_traces(geometry, shots, traces)
+        power = power_spectrum(traces, geometry.samples)
     power = comm.allreduce(power)
     with raised_together():
         if not power.any():
@@ -281,11 +250,7 @@ def _load_velocity(text: str, inline: int | None) -> Gradient | Section | np.nda
 
 
 def _grid_for(
-    geometry: Geometry,
-    model: Gradient | Section | np.ndarray,
-    options: Options,
-    said: _Defaults,
-    notes: list[str],
+    geometry: Geometry, model: Gradient | Section | np.ndarray, options: Options, said: _Defaults, notes: list[str]
 ) -> Grid:
     """Take the grid from the options, else from the velocity file's shape, else from the survey."""
     nx, nz = options.nx, options.nz

@@ -36,41 +36,22 @@ _FIELDS = [
 
 @dataclass(frozen=True)
 class SurveyHeaders:
-    """The headers of a survey.
+    """The headers of a survey."""
 
-    Parameters
-    ----------
-    geometry : Geometry
-        Positions of all shots.
-    traces : list of numpy.ndarray
-        For each shot, the numbers in the file of its traces, in the order of its receivers.
-    line : Line
-        Where the line lies on the map.
-    notes : list of str
-        Decisions of the reader, in sentences for the user.
-    defaults : dict
-        Options that the textual header names, if this package wrote the file.
-    """
-
-    geometry: Geometry
-    traces: list[np.ndarray]
-    line: Line
-    notes: list[str]
-    defaults: dict[str, str]
+    geometry: Geometry  # positions of all shots
+    traces: list[np.ndarray]  # for each shot, the numbers in the file of its traces, in the order of its receivers
+    line: Line  # where the line lies on the map
+    notes: list[str]  # decisions of the reader, in sentences for the user
+    defaults: dict[str, str]  # options that the textual header names, if this package wrote the file
 
 
 def read_headers(path: str | Path) -> SurveyHeaders:
-    """Read the geometry of a survey.
+    """Read the geometry of a survey from a SEG-Y file, revision 0 to 2.
 
     Shots are identified by field record number, energy source point and source position, and keep their order in the
     file. Coordinates and elevations are multiplied by their scalars, and feet become metres. Depths count from sea
     level, or from the highest station if one lies above it. `Line.through` chooses the line. Traces marked as dead,
     dummy or auxiliary are left out.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A SEG-Y file, revision 0 to 2.
 
     Raises
     ------
@@ -142,18 +123,10 @@ def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[
 
 
 def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: Mapping[str, str]) -> None:
-    """Write a whole survey as SEG-Y.
+    """Write a survey, one array of traces per shot, as SEG-Y.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file; overwritten.
-    geometry : Geometry
-        Positions; stored to a tenth of a millimetre where the line is shorter than 214 km.
-    traces : list of numpy.ndarray
-        One array per shot; stored as float32.
-    defaults : mapping
-        Options of the migration that a reader may want again, by name; kept in the textual header.
+    Positions are stored to a tenth of a millimetre where the line is shorter than 214 km, traces as float32. `defaults`
+    are options of the migration that a reader may want again, by name; the textual header holds them.
 
     Raises
     ------

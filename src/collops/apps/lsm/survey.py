@@ -10,7 +10,7 @@ import numpy as np
 from collops.apps.signals import smooth_step
 from collops.errors import InputError
 
-__all__ = ["Geometry", "Grid", "Line", "Survey", "cover", "mute_direct", "shots_of"]
+__all__ = ["Geometry", "Grid", "Line", "check_traces", "cover", "mute_direct", "shots_of"]
 
 _MOST_COLUMNS, _MOST_ROWS = 401, 401
 _MARGIN = 0.05
@@ -19,18 +19,10 @@ _MOST_STEPS = 1e12
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line on the map.
+    """A straight line on the map."""
 
-    Parameters
-    ----------
-    origin : tuple of float
-        Easting and northing in metres of the point at distance zero.
-    direction : tuple of float
-        Unit vector along which the distance grows.
-    """
-
-    origin: tuple[float, float] = (0.0, 0.0)
-    direction: tuple[float, float] = (1.0, 0.0)
+    origin: tuple[float, float] = (0.0, 0.0)  # easting and northing in metres of the point at distance zero
+    direction: tuple[float, float] = (1.0, 0.0)  # unit vector along which the distance grows
 
     @classmethod
     def through(cls, east: np.ndarray, north: np.ndarray) -> Line:
@@ -71,30 +63,18 @@ def shots_of(rank: int, shots: int, ranks: int) -> range:
 class Geometry:
     """Positions and sampling of a 2-D survey, the same on every rank.
 
-    Parameters
-    ----------
-    sources : numpy.ndarray
-        Shape ``(2, shots)``, float64: distance along the line and depth, in metres.
-    receivers : sequence of numpy.ndarray
-        One array per shot, shape ``(2, receivers of that shot)``, in metres; equal ones are a fixed spread.
-    samples : int
-        Number of samples of every trace.
-    interval : float
-        Time between samples in seconds.
-    start : float
-        Time of the first sample after the shot, in seconds.
-
     Raises
     ------
     InputError
         If a size is not positive, a shot has no receivers, or a number is not finite.
     """
 
-    sources: np.ndarray
+    sources: np.ndarray  # shape ``(2, shots)``, float64: distance along the line and depth, in metres
+    # one array per shot, shape ``(2, receivers of that shot)``, in metres; equal ones are a fixed spread
     receivers: Sequence[np.ndarray]
-    samples: int
-    interval: float
-    start: float = 0.0
+    samples: int  # number of samples of every trace
+    interval: float  # time between samples in seconds
+    start: float = 0.0  # time of the first sample after the shot, in seconds
 
     def __post_init__(self) -> None:
         if self.shots < 1 or self.sources.shape != (2, self.shots):
@@ -146,62 +126,28 @@ class Geometry:
         return list({id(receivers): receivers for receivers in self.receivers}.values())
 
 
-@dataclass(frozen=True)
-class Survey:
-    """A geometry, and the traces of those shots that this rank owns.
-
-    Parameters
-    ----------
-    geometry : Geometry
-        Of all shots.
-    local_shots : range
-        The shots whose traces are here; empty on an idle rank.
-    traces : list of numpy.ndarray
-        One array per local shot, shape ``(receivers of that shot, samples)``.
-
-    Raises
-    ------
-    InputError
-        If the shapes disagree, or a sample is not finite.
-    """
-
-    geometry: Geometry
-    local_shots: range
-    traces: list[np.ndarray]
-
-    def __post_init__(self) -> None:
-        if len(self.traces) != len(self.local_shots):
-            raise InputError(f"{len(self.local_shots)} shots need as many arrays of traces, not {len(self.traces)}")
-        for shot, traces in zip(self.local_shots, self.traces, strict=True):
-            expected = (self.geometry.receivers[shot].shape[1], self.geometry.samples)
-            if traces.shape != expected:
-                raise InputError(f"the traces of shot {shot + 1} have shape {traces.shape}, not {expected}")
-            finite = np.isfinite(traces)
-            if not finite.all():
-                trace, sample = np.argwhere(~finite)[0]
-                raise InputError(
-                    f"shot {shot + 1}, trace {trace + 1}, sample {sample + 1} is {traces[trace, sample]}: "
-                    "repair or remove samples that are not finite numbers"
-                )
+def check_traces(geometry: Geometry, shots: range, traces: list[np.ndarray]) -> None:
+    """Raise InputError if the arrays of traces, one per shot, have other shapes or samples that are not finite."""
+    if len(traces) != len(shots):
+        raise InputError(f"{len(shots)} shots need as many arrays of traces, not {len(traces)}")
+    for shot, values in zip(shots, traces, strict=True):
+        expected = (geometry.receivers[shot].shape[1], geometry.samples)
+        if values.shape != expected:
+            raise InputError(f"the traces of shot {shot + 1} have shape {values.shape}, not {expected}")
+        finite = np.isfinite(values)
+        if not finite.all():
+            trace, sample = np.argwhere(~finite)[0]
+            raise InputError(
+                f"shot {shot + 1}, trace {trace + 1}, sample {sample + 1} is {values[trace, sample]}: "
+                "repair or remove samples that are not finite numbers"
+            )
 
 
 def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, speed: float, duration: float) -> None:
-    """Set all samples to zero, in place, that arrive before the direct wave has passed.
+    """Set all samples of `shots` to zero, in place, that arrive before the direct wave has passed.
 
-    A migration of reflections would smear the direct wave over the shallow image.
-
-    Parameters
-    ----------
-    traces : list of numpy.ndarray
-        One array per shot of `shots`, shape ``(receivers, samples)``.
-    geometry : Geometry
-        Positions of all shots.
-    shots : range
-        The shots of `traces`.
-    speed : float
-        Of the direct wave in m/s.
-    duration : float
-        Of the wavelet in seconds. Zeros last until offset / speed + duration; the samples fade in for as long again.
+    A migration of reflections would smear the direct wave over the shallow image. Zeros last until offset / `speed`
+    (m/s) + `duration` (of the wavelet, in seconds); the samples fade in for as long again.
     """
     times = geometry.times
     for shot, values in zip(shots, traces, strict=True):
@@ -214,26 +160,17 @@ def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, spee
 class Grid:
     """A regular grid of image points; arrays on it have shape ``(nx, nz)``.
 
-    Parameters
-    ----------
-    nx, nz : int
-        Points along the line and in depth.
-    dx, dz : float
-        Their spacings in metres.
-    x0 : float
-        Distance along the line of the first column, in metres. The first row lies at depth 0.
-
     Raises
     ------
     InputError
         If a size or a spacing is not positive.
     """
 
-    nx: int
+    nx: int  # points along the line and in depth
     nz: int
-    dx: float
+    dx: float  # their spacings in metres
     dz: float
-    x0: float = 0.0
+    x0: float = 0.0  # distance along the line of the first column, in metres. The first row lies at depth 0
 
     def __post_init__(self) -> None:
         # The eikonal solver and the interpolation of velocities take differences along both axes.
@@ -301,16 +238,7 @@ def cover(
     The line from the first to the last station is covered with a margin of 5 % on both sides. Columns are
     half a receiver spacing apart (the spacing of midpoints), but at most 401. Rows reach as deep as a
     vertical echo at the end of the record comes from, and are as far apart as the columns, but at most 401.
-    Spacings are rounded to at most three digits.
-
-    Parameters
-    ----------
-    geometry : Geometry
-        The survey.
-    profile : callable
-        Velocity in m/s at an array of depths in m, representative of the line.
-    nx, nz, dx, dz, x0
-        See `Grid`.
+    Spacings are rounded to at most three digits. `profile` returns the velocity in m/s at an array of depths in m.
 
     Raises
     ------

@@ -45,25 +45,11 @@ def default_frequency(velocity: np.ndarray, grid: Grid) -> float:
 
 
 def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarray:
-    """Return the model that the migration should find.
+    """Return the model that the migration should find, float64 of shape ``(nx, nz)`` and of order 1.
 
     A cover of gently undulating layers lies on an unconformity; below it the layers dip and two normal faults
-    offset them. Reflectors have the shape that a wavelet of `frequency` resolves: no inversion finds wavenumbers
-    outside the band of the data, and the error would count them.
-
-    Parameters
-    ----------
-    grid : Grid
-        The image grid.
-    velocity : numpy.ndarray
-        Shape ``(nx, nz)``, m/s; it sets how thick a reflector is.
-    frequency : float
-        Of the wavelet in hertz.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape ``(nx, nz)``, of order 1.
+    offset them. Reflectors have the shape that a wavelet of `frequency` resolves at the `velocity`: no inversion finds
+    wavenumbers outside the band of the data, and the error would count them.
     """
     width, depth = grid.dx * (grid.nx - 1), grid.dz * (grid.nz - 1)
     across = ((grid.x - grid.x0) / width)[:, None]
@@ -94,17 +80,7 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
 def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None) -> Geometry:
     """Return a survey with shots and receivers spread evenly over the surface, all recording all shots.
 
-    Parameters
-    ----------
-    grid : Grid
-        The image grid.
-    velocity : numpy.ndarray
-        Shape ``(nx, nz)``, m/s.
-    shots, receivers : int
-        How many.
-    samples : int, optional
-        By default the record lasts until the echoes from the deepest corner have come back at moderate
-        offset.
+    By default the record lasts until the echoes from the deepest corner have arrived at moderate offset.
     """
     if samples is None:
         slowness = 1 / velocity[grid.nx // 2]

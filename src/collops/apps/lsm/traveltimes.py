@@ -29,16 +29,8 @@ def travel_times(
     ----------
     positions : numpy.ndarray
         Shape ``(2, n)``, the same on every rank: distance along the line and depth, in metres.
-    velocity : numpy.ndarray
-        Shape ``(nx, nz)``, m/s.
-    grid : Grid
-        The image grid.
     mode : str
         ``"eikonal"``, or ``"analytic"`` for the constant velocity ``velocity[0, 0]``.
-    comm : Communicator
-        The ranks that share the work.
-    dtype : str
-        Of the result.
 
     Returns
     -------

@@ -52,15 +52,9 @@ class Options(CommonOptions):
 
     down: Annotated[
         str | None,
-        option(
-            "Downgoing field, of shape (sources, receivers, samples); by default synthetic fields.",
-            DATA,
-            metavar=_FILE,
-        ),
+        option("Downgoing field: (sources, receivers, samples); by default synthetic fields.", DATA, metavar=_FILE),
     ] = None
-    up: Annotated[str | None, option("Upgoing field, of shape (sources, receivers, samples).", DATA, metavar=_FILE)] = (
-        None
-    )
+    up: Annotated[str | None, option("Upgoing field: (sources, receivers, samples).", DATA, metavar=_FILE)] = None
     interval: Annotated[
         float | None, option("Milliseconds between samples.", DATA, show_default="4 for synthetic fields"), Positive
     ] = None
@@ -73,9 +67,7 @@ class Options(CommonOptions):
     receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     samples: Annotated[int | None, option("Samples of a trace.", SYNTHETIC), AtLeast(2), SyntheticOnly()] = None
     fmax: Annotated[
-        float | None,
-        option("Highest frequency, Hz.", METHOD, show_default="where the downgoing field ends"),
-        Positive,
+        float | None, option("Highest frequency, Hz.", METHOD, show_default="where the downgoing field ends"), Positive
     ] = None
     damp: Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative] = 0.01
     out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-mdd"
@@ -133,10 +125,7 @@ def run(job: Job[Options]) -> Findings:
             "down": options.down,
             "up": options.up,
         },
-        rows=[
-            ("fields", acquisition.describe()),
-            ("frequencies", f"{problem.frequencies}, up to {highest:.3g} Hz"),
-        ],
+        rows=[("fields", acquisition.describe()), ("frequencies", f"{problem.frequencies}, up to {highest:.3g} Hz")],
         fields=_fields(problem, found),
         draw=lambda folder: [_draw(folder, problem, images, len(found.solution.residuals) - 1, error)],
         noise_norm=problem.noise_norm,
@@ -148,34 +137,17 @@ def run(job: Job[Options]) -> Findings:
 
 @dataclass(frozen=True)
 class Problem:
-    """Data and operator.
+    """Data and operator."""
 
-    Parameters
-    ----------
-    acquisition : Acquisition
-        Sizes and samplings.
-    frequencies : int
-        How many are used, from 0.
-    operator : LinearOperator
-        Convolution with the downgoing field; domain of shape ``(times, receivers, virtual sources)``, split by
-        receivers, range of shape ``(times, sources, virtual sources)``, split by sources.
-    data : DistributedArray
-        The upgoing field.
-    truth : numpy.ndarray or None
-        This rank's part of the response; None for recorded fields.
-    noise_norm : float or None
-        Of the noise of all ranks, where it is known.
-    notes : list of str
-        Decisions, in sentences for the user.
-    """
-
-    acquisition: Acquisition
-    frequencies: int
+    acquisition: Acquisition  # sizes and samplings
+    frequencies: int  # how many are used, from 0
+    # convolution with the downgoing field; domain of shape ``(times, receivers, virtual sources)``, split by
+    # receivers, range of shape ``(times, sources, virtual sources)``, split by sources
     operator: Any
-    data: Any
-    truth: np.ndarray | None = None
-    noise_norm: float | None = None
-    notes: list[str] = field(default_factory=list)
+    data: Any  # the upgoing field
+    truth: np.ndarray | None = None  # this rank's part of the response; None for recorded fields
+    noise_norm: float | None = None  # of the noise of all ranks, where it is known
+    notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
 
 def prepare(job: Job[Options]) -> Problem:

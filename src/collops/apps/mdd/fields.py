@@ -47,26 +47,15 @@ _REFLECTORS = ((120.0, 1800.0, 0.35), (230.0, 2000.0, -0.25), (380.0, 2300.0, 0.
 
 @dataclass(frozen=True)
 class Acquisition:
-    """Sizes and samplings.
+    """Sizes and samplings."""
 
-    Parameters
-    ----------
-    sources, receivers, virtual : int
-        Sources, receivers of the downgoing field, and receivers of the upgoing one, which become virtual sources.
-    samples : int
-        Of every record.
-    interval : float
-        Between them, in seconds.
-    spacing : float
-        Between receivers, in metres.
-    """
-
+    # sources, receivers of the downgoing field, and receivers of the upgoing one, which become virtual sources
     sources: int
     receivers: int
     virtual: int
-    samples: int
-    interval: float
-    spacing: float
+    samples: int  # of every record
+    interval: float  # between them, in seconds
+    spacing: float  # between receivers, in metres
 
     @property
     def total(self) -> int:
@@ -126,12 +115,7 @@ def frequencies_within(power: np.ndarray) -> int:
 
 
 class RecordedFields:
-    """Downgoing and upgoing field of the same sources, in two files.
-
-    Parameters
-    ----------
-    options : Options
-        Of ``collops mdd``: the files, the sample interval and the spacing of receivers.
+    """Downgoing and upgoing field of the same sources, in the two files of the options.
 
     Raises
     ------
@@ -202,12 +186,7 @@ def _finite(array: Any, path: Path, sources: slice) -> np.ndarray:
 
 
 class SyntheticSea:
-    """The downgoing field on the bed of the sea: the direct wave, and what went up to the surface and down again.
-
-    Parameters
-    ----------
-    options : Options
-        Of ``collops mdd``: the sizes.
+    """The downgoing field on the bed of a sea: the direct wave, and its reverberations in the water.
 
     Raises
     ------
@@ -256,19 +235,10 @@ class SyntheticSea:
 
 
 def synthetic_response(acquisition: Acquisition, receivers: slice) -> np.ndarray:
-    """Return the reflection response of the layers below the bed: what the deconvolution should find.
+    """Return the reflection response of the layers below the bed, which the deconvolution should find.
 
-    Parameters
-    ----------
-    acquisition : Acquisition
-        Sizes and samplings.
-    receivers : slice
-        Which of them are wanted.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape ``(times, receivers, virtual sources)``: hyperbolas of a wavelet that the downgoing field holds.
+    float64, shape ``(times, receivers, virtual sources)``, of some of the receivers: hyperbolas of a wavelet in the
+    band of the downgoing field.
     """
     line = acquisition.positions
     offsets = line[receivers, None] - line[None, :]

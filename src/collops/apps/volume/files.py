@@ -49,27 +49,16 @@ class Axis(NamedTuple):
 class Cube:
     """A regular grid of traces: a volume with two lateral axes, or a section with one.
 
-    Parameters
-    ----------
-    lateral : tuple of Axis
-        One or two.
-    samples : int
-        Of every trace.
-    interval : float
-        Between them, in seconds.
-    start : float
-        Time of the first, in seconds.
-
     Raises
     ------
     InputError
         If there are no traces, too few samples, or no sample interval.
     """
 
-    lateral: tuple[Axis, ...]
-    samples: int
-    interval: float
-    start: float = 0.0
+    lateral: tuple[Axis, ...]  # one or two
+    samples: int  # of every trace
+    interval: float  # between them, in seconds
+    start: float = 0.0  # time of the first, in seconds
 
     def __post_init__(self) -> None:
         if not all(len(axis.values) for axis in self.lateral):
@@ -151,16 +140,8 @@ def open_volume(
 ) -> Reader:
     """Open a file of any kind that holds a volume, and read the positions of its traces.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    interval : float or None
-        Seconds between samples, in place of the file's.
-    names : tuple of str
-        Names of the array in a Zarr group.
-    inline_byte, crossline_byte : int, optional
-        Where a SEG-Y file holds these numbers.
+    `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
+    `crossline_byte` say where a SEG-Y file holds these numbers.
 
     Raises
     ------
@@ -197,16 +178,8 @@ def read_values(reader: Reader, rows: slice, name: str) -> tuple[np.ndarray, np.
 class ArrayVolume:
     """A volume of shape (inlines, crosslines, samples), or a section of shape (traces, samples).
 
-    An array in a Zarr group has the coordinates named by its axes, as xarray writes them.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A .npy file or a Zarr store.
-    interval : float, optional
-        Seconds between samples, in place of the store's.
-    names : tuple of str
-        See `collops.apps.arrays.open_array`.
+    The file is a .npy file or a Zarr store. An array in a Zarr group has the coordinates named by its axes, as xarray
+    writes them.
 
     Raises
     ------
@@ -264,17 +237,8 @@ def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str
 class SegyVolume:
     """A post-stack SEG-Y file.
 
-    Traces are put on the grid of the inline and crossline numbers that occur. Where only one of them varies, or none
-    does, the file is a section: its traces follow the number that varies, or the order in the file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    inline_byte, crossline_byte : int
-        Where the trace headers hold these numbers, counted from 1.
-    interval : float, optional
-        Seconds between samples, in place of the headers'.
+    Its traces are placed on the grid of the inline and crossline numbers that occur. If only one of them varies, or
+    none, the file is a section: its traces follow the number that varies, or the order in the file.
 
     Raises
     ------

@@ -47,18 +47,9 @@ def reflection(samples: int) -> Any:
 
 
 class TraceMatrix:
-    """The same matrix applied to each of several traces.
+    """The same square sparse matrix, one row per sample, applied to each of several traces.
 
-    Parameters
-    ----------
-    matrix : sparse array
-        Square, one row per sample.
-    live : array
-        bool, one per grid point: whether there is a trace. Others are zero in the result.
-    compute : Engine
-        Of the traces.
-    dtype : str
-        Of the traces.
+    `live` (bool, one per grid point) says where there is a trace; other points are zero in the result.
     """
 
     def __init__(self, matrix: Any, live: np.ndarray, compute: Engine, dtype: str) -> None:
@@ -97,19 +88,7 @@ class TraceMatrix:
 def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> Any:
     """Return the operator that applies a matrix to every trace of a volume. Collective; applying it sends nothing.
 
-    Parameters
-    ----------
-    job : Job
-        With the ranks, the engine and the dtype.
-    matrix : sparse array
-        Shape ``(samples, samples)``.
-    live : numpy.ndarray
-        bool: where this rank's rows have a trace.
-
-    Returns
-    -------
-    LinearOperator
-        Domain and range: the ravelled layout of the volume.
+    `live` (bool) says where this rank's rows have a trace. Domain and range are the ravelled layout of the volume.
     """
     from collops.operators import BlockDiag
 

@@ -55,10 +55,7 @@ class VolumeOptions(CommonOptions):
         float | None, option("Milliseconds between samples.", DATA, show_default="from the file, else 4"), Positive
     ] = None
     inline_byte: Annotated[
-        int | None,
-        option("Where SEG-Y headers hold the inline.", DATA, show_default="189"),
-        AtLeast(1),
-        RecordedOnly(),
+        int | None, option("Where SEG-Y headers hold the inline.", DATA, show_default="189"), AtLeast(1), RecordedOnly()
     ] = None
     crossline_byte: Annotated[
         int | None,
@@ -106,62 +103,33 @@ class VolumeOptions(CommonOptions):
             check_array_file(self.volume, DATA_NAMES)
 
 
-O = TypeVar("O", bound=VolumeOptions)  # noqa: E741
+T = TypeVar("T", bound=VolumeOptions)
 
 
 class Kind(NamedTuple):
-    """The differences between one application on stacked data and another.
+    """The differences between one application on stacked data and another."""
 
-    Attributes
-    ----------
-    matrix : callable
-        Returns the sparse matrix that models a trace, from the wavelet and the number of samples.
-    model : callable
-        Returns the model to be found from impedances in 10^6 kg/(m^2 s), samples along the last axis.
-    extents : tuple of int
-        Traces of the synthetic volume along its lateral axes.
-    samples : int
-        Of its traces.
-    noise : float
-        Of its data, relative to the signal.
-    """
-
+    # returns the sparse matrix that models a trace, from the wavelet and the number of samples
     matrix: Callable[[np.ndarray, int], Any]
+    # returns the model to be found from impedances in 10^6 kg/(m^2 s), samples along the last axis
     model: Callable[[np.ndarray], np.ndarray]
-    extents: tuple[int, ...]
-    samples: int
-    noise: float
+    extents: tuple[int, ...]  # traces of the synthetic volume along its lateral axes
+    samples: int  # of its traces
+    noise: float  # of its data, relative to the signal
 
 
 @dataclass(frozen=True)
 class Volume:
-    """The data of a job, this rank's rows of them.
+    """The data of a job, this rank's rows of them."""
 
-    Parameters
-    ----------
-    cube : Cube
-        Of all ranks.
-    traces : numpy.ndarray
-        This rank's rows, with all samples; zero where there is no trace.
-    live : numpy.ndarray
-        bool, the lateral shape of this rank's rows: where there is a trace.
-    wavelet : numpy.ndarray
-        Time zero at the middle sample; its convolution with reflection coefficients has the units of the data.
-    truth : numpy.ndarray or None
-        The model to be found, of the shape of `traces`; None for recorded data.
-    noise_norm : float or None
-        Norm of the noise of all ranks, where it is known.
-    notes : list of str
-        Decisions, in sentences for the user.
-    """
-
-    cube: Cube
-    traces: np.ndarray
-    live: np.ndarray
+    cube: Cube  # of all ranks
+    traces: np.ndarray  # this rank's rows, with all samples; zero where there is no trace
+    live: np.ndarray  # bool, the lateral shape of this rank's rows: where there is a trace
+    # time zero at the middle sample; its convolution with reflection coefficients has the units of the data
     wavelet: np.ndarray
-    truth: np.ndarray | None = None
-    noise_norm: float | None = None
-    notes: list[str] = field(default_factory=list)
+    truth: np.ndarray | None = None  # the model to be found, of the shape of `traces`; None for recorded data
+    noise_norm: float | None = None  # norm of the noise of all ranks, where it is known
+    notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
 
 @dataclass(frozen=True)
@@ -204,7 +172,7 @@ class Problem:
         return fields | {"wavelet": Field(self.volume.wavelet, ("lag",), "1")}
 
 
-def prepare(job: Job[O], kind: Kind) -> Problem:
+def prepare(job: Job[T], kind: Kind) -> Problem:
     """Read or synthesise the data, and build the operator. Collective.
 
     Raises
@@ -226,7 +194,7 @@ def prepare(job: Job[O], kind: Kind) -> Problem:
     return problem
 
 
-def recorded(job: Job[O]) -> Volume:
+def recorded(job: Job[T]) -> Volume:
     """Read data from a file, and choose the wavelet. Collective.
 
     Raises
@@ -271,7 +239,7 @@ def recorded(job: Job[O]) -> Volume:
     return Volume(cube, traces, live, wavelet, notes=notes)
 
 
-def _synthetic(job: Job[O], kind: Kind) -> Problem:
+def _synthetic(job: Job[T], kind: Kind) -> Problem:
     """Synthesise a problem whose solution is known. Collective."""
     options, comm = job.options, job.comm
     with local_stage(comm):
@@ -299,7 +267,7 @@ def _synthetic_cube(options: VolumeOptions, kind: Kind) -> Cube:
     return Cube(lateral, options.samples or kind.samples, interval)
 
 
-def _check_size(job: Job[O], cube: Cube) -> None:
+def _check_size(job: Job[T], cube: Cube) -> None:
     ranks = job.comm.size
     rows = -(-cube.shape[0] // ranks)
     check_memory(

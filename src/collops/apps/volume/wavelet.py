@@ -46,19 +46,8 @@ def parse_wavelet(text: str) -> float | Path | None:
 def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np.ndarray:
     """Return a Ricker wavelet of amplitude 1, or the wavelet in a file as it is.
 
-    Parameters
-    ----------
-    kind : float, pathlib.Path or None
-        From `parse_wavelet`.
-    samples : int
-        Samples of a trace, which a wavelet must not exceed.
-    interval : float
-        Between samples, in seconds.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, of odd length; time zero is its middle sample.
+    `kind` is from `parse_wavelet`, `samples` those of a trace, which a wavelet must not exceed, `interval` in
+    seconds. The result is float64, of odd length; time zero is its middle sample.
 
     Raises
     ------
@@ -81,24 +70,10 @@ def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np
 
 
 def from_power(power: np.ndarray, samples: int, interval: float) -> np.ndarray:
-    r"""Return the wavelet of zero phase that has the smoothed amplitude spectrum of data.
+    """Return the wavelet of zero phase and energy 1 that has the smoothed amplitude spectrum of data.
 
     Reflection coefficients are taken as white, so that the spectrum of the data is that of the wavelet. The power
-    spectrum is smoothed by tapering the autocorrelation to the length of the wavelet.
-
-    Parameters
-    ----------
-    power : numpy.ndarray
-        Power spectrum of the traces, of shape ``(samples // 2 + 1,)``.
-    samples : int
-        Of a trace.
-    interval : float
-        Between samples, in seconds.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, of odd length, with the energy 1.
+    spectrum is smoothed by tapering the autocorrelation to the length of the wavelet, which is odd.
     """
     from scipy.fft import irfft, rfft
     from scipy.signal.windows import hann
