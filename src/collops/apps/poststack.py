@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from collops.apps.options import METHOD, AtLeast, Folder, NotNegative, option
-from collops.apps.pictures import symmetric_limit
+from collops.apps.pictures import Panel, draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.stages import local_stage, raised_together
-from collops.apps.volume.files import check_array_file, open_volume, read_values
+from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.pictures import View, draw_views, map_of, section_of
+from collops.apps.volume.pictures import SIZE, map_of, panel_of, section_of
 from collops.apps.volume.problem import Kind, Problem, Volume, VolumeOptions, prepare
 from collops.errors import InputError
 
@@ -104,10 +104,12 @@ def run(job: Job[Options]) -> Findings:
     def draw(folder: Path) -> list[Path]:
         scale = "relative to the background" if truth is None else unit
         title = f"impedance, {len(found.solution.residuals) - 1} iterations"
-        files = [draw_views(folder / "image.png", cube, _views(sections, title, scale, truth is not None))]
+        known = truth is not None
+        files = [draw_panels(folder / "image.png", _panels(cube, sections, title, scale, known), SIZE)]
         if maps:
-            views = _views(maps, f"impedance at {cube.times[sample]:.3g} s", scale, truth is not None)
-            files.append(draw_views(folder / "map.png", cube, views, maps=True))
+            title = f"impedance at {cube.times[sample]:.3g} s"
+            panels = _panels(cube, maps, title, scale, known, is_map=True)
+            files.append(draw_panels(folder / "map.png", panels, SIZE))
         return files
 
     return Findings(
@@ -245,7 +247,7 @@ def _log_background(job: Job[Options], volume: Volume) -> np.ndarray:
         return gaussian_filter1d(volume.truth, _SMOOTH_SECONDS / volume.cube.interval, axis=-1, mode="nearest")
 
 
-def _read_background(path: Path, job: Job[Options], cube: Any) -> np.ndarray:
+def _read_background(path: Path, job: Job[Options], cube: Cube) -> np.ndarray:
     options = job.options
     reader = open_volume(path, cube.interval, _BACKGROUND_NAMES, options.inline_byte, options.crossline_byte)
     if reader.cube.shape != cube.shape:
@@ -256,15 +258,16 @@ def _read_background(path: Path, job: Job[Options], cube: Any) -> np.ndarray:
     return values
 
 
-def _views(images: Sequence[np.ndarray], title: str, unit: str, known: bool) -> list[View]:
+def _panels(
+    cube: Cube, images: Sequence[np.ndarray], title: str, unit: str, known: bool, *, is_map: bool = False
+) -> list[Panel]:
     data, second, found = images
     # One scale for truth and result shows the amplitudes that the result lacks.
     low, high = np.percentile(second if known else found, [0.5, 99.5])
-    limits = float(low), float(high)
-    amplitude = symmetric_limit(data)
-    amplitudes = -amplitude, amplitude
-    middle = View(second, "true impedance", limits, unit) if known else View(second, "data not explained", amplitudes)
-    return [View(data, "data", amplitudes), middle, View(found, title, limits, unit)]
+    limits, amplitude = (float(low), float(high)), symmetric_limit(data)
+    middle = ("true impedance", limits, unit) if known else ("data not explained", amplitude, "")
+    panels = [(data, "data", amplitude, ""), (second, *middle), (found, title, limits, unit)]
+    return [panel_of(cube, *each, is_map=is_map) for each in panels]
 
 
 def _liveliest_sample(update: np.ndarray, comm: Communicator) -> int:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 
 from collops.apps.options import METHOD, AtLeast, Folder, Must, OneOf, option
-from collops.apps.pictures import symmetric_limit
+from collops.apps.pictures import draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.pictures import View, draw_views, section_of
+from collops.apps.volume.pictures import SIZE, panel_of, section_of
 from collops.apps.volume.problem import Kind, Problem, VolumeOptions, prepare
 
 if TYPE_CHECKING:
@@ -158,14 +158,14 @@ def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> Matches:
 
 def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: int) -> Path:
     data, other, spikes = images
-    known = problem.volume.truth is not None
+    known, cube = problem.volume.truth is not None, problem.volume.cube
     amplitude = symmetric_limit(data)
     # Most samples of spikes are zero: the colours end where nearly all other samples do.
     strength = symmetric_limit(other if known else spikes, 99.8)
-    amplitudes, strengths = (-amplitude, amplitude), (-strength, strength)
-    views = [
-        View(data, "data", amplitudes),
-        View(other, "true reflectivity", strengths) if known else View(other, "data not explained", amplitudes),
-        View(spikes, f"reflectivity, {iterations} iterations", strengths),
+    middle = ("true reflectivity", strength) if known else ("data not explained", amplitude)
+    panels = [
+        panel_of(cube, data, "data", amplitude),
+        panel_of(cube, other, *middle),
+        panel_of(cube, spikes, f"reflectivity, {iterations} iterations", strength),
     ]
-    return draw_views(folder / "image.png", problem.volume.cube, views)
+    return draw_panels(folder / "image.png", panels, SIZE)

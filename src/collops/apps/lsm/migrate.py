@@ -13,7 +13,7 @@ from collops.apps.lsm.problem import Options, Problem, recorded, synthetic
 from collops.apps.lsm.segy import write_survey
 from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.outputs import Field, atomic, check_writable
-from collops.apps.pictures import balanced, color_bar, figure, gather_rows, section, symmetric_limit
+from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, marked, relative_error
 from collops.apps.signals import ricker, with_noise
 from collops.apps.stages import local_stage
@@ -242,29 +242,30 @@ def _write_survey(path: Path, job: Job[Options], problem: Problem, traces: list[
 
 def draw(folder: Path, problem: Problem, found: Migration, error: float | None) -> Path:
     """Draw the truth, or the velocity where it is not known, the adjoint image and the image; return the picture."""
-    path, grid, truth = folder / "image.png", problem.grid, problem.truth
-    adjoint, image = found.scaled_adjoint, found.image
-    extent = (float(grid.x[0]), float(grid.x[-1]), float(grid.z[0]), float(grid.z[-1]))
-    ratio = (extent[1] - extent[0]) / (extent[3] - extent[2])
-    width = 5.2
-    height = 0.92 * width / ratio + 0.8 if 0.5 < ratio < 4 else 3.2
-    with figure(path, 3, (3 * width, height)) as (drawing, axes):
-        if truth is None:
-            velocity = problem.velocity
-            limits = velocity.min(), velocity.max()
-            drawn = section(axes[0], velocity, extent, "velocity", limits=limits, colors="viridis")
-            color_bar(drawing, axes[0], drawn, "m/s")
-            adjoint, image = balanced(adjoint), balanced(image)
-            amplitudes = [symmetric_limit(adjoint), symmetric_limit(image)]
-        else:
-            # One scale for all three shows the amplitudes that the adjoint lacks.
-            amplitudes = [symmetric_limit(truth, 99.5)] * 2
-            section(axes[0], truth, extent, "true reflectivity", limits=(-amplitudes[0], amplitudes[0]))
-        titles = [
-            "adjoint image" + (", amplitudes balanced" if truth is None else ""),
-            f"least-squares image, {len(found.solution.residuals) - 1} iterations"
-            + ("" if error is None else f", error {100 * error:.0f} %"),
+    grid, truth, velocity = problem.grid, problem.truth, problem.velocity
+    wide, deep = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
+    to_scale = 0.5 < wide / deep < 4  # else the panels would be ribbons
+    scale, unit = (1000, "km") if wide > 2000 else (1, "m")
+    extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, 0.0, deep / scale
+
+    def panel(image: np.ndarray, title: str, limits: float | tuple[float, float], colors: str = "") -> Panel:
+        return Panel(image, title, extent, (f"distance ({unit})", f"depth ({unit})"), limits, colors, to_scale)
+
+    title = f"least-squares image, {len(found.solution.residuals) - 1} iterations"
+    if truth is None:
+        adjoint, image = balanced(found.scaled_adjoint), balanced(found.image)
+        panels = [
+            panel(velocity, "velocity", (float(velocity.min()), float(velocity.max())), "m/s"),
+            panel(adjoint, "adjoint image, amplitudes balanced", symmetric_limit(adjoint)),
+            panel(image, title, symmetric_limit(image)),
         ]
-        for each, shown, title, limit in zip(axes[1:], (adjoint, image), titles, amplitudes, strict=True):
-            section(each, shown, extent, title, limits=(-limit, limit), depth_label=False)
-    return path
+    else:
+        # One scale for all three shows the amplitudes that the adjoint lacks.
+        limit = symmetric_limit(truth, 99.5)
+        panels = [
+            panel(truth, "true reflectivity", limit),
+            panel(found.scaled_adjoint, "adjoint image", limit),
+            panel(found.image, title if error is None else f"{title}, error {100 * error:.0f} %", limit),
+        ]
+    size = 5.2, 0.92 * 5.2 * deep / wide + 0.8 if to_scale else 3.2
+    return draw_panels(folder / "image.png", panels, size)

@@ -32,7 +32,7 @@ from collops.apps.options import (
     option,
 )
 from collops.apps.outputs import Field
-from collops.apps.pictures import figure, gather_rows, panel, symmetric_limit
+from collops.apps.pictures import Panel, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, marked, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage, raised_together
@@ -286,17 +286,17 @@ def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: 
     beside, correlation, response = images
     title = f"deconvolution, {iterations} iterations" + ("" if error is None else f", error {100 * error:.0f} %")
     line, end = float(acquisition.positions[-1]), acquisition.interval * (acquisition.samples - 1)
-    receivers, sources = ((0.0, line), "receiver (m)"), ((1.0, float(acquisition.sources)), "source")
-    # One scale for truth and response shows the amplitudes that the response lacks.
+    receivers, sources = (0.0, line, 0.0, end), (1.0, float(acquisition.sources), 0.0, end)
+    limit = symmetric_limit(response, 99.5)
+    left = "upgoing field", sources, ("source", "time (s)"), symmetric_limit(beside, 99.5)
+    if known:
+        # One scale for truth and response shows the amplitudes that the response lacks.
+        limit = left[-1]
+        left = "true response", receivers, ("receiver (m)", "time (s)"), limit
+    labels = "receiver (m)", "time (s)"
     panels = [
-        (beside, "true response" if known else "upgoing field", beside, receivers if known else sources),
-        (correlation, "cross-correlation", correlation, receivers),
-        (response, title, beside if known else response, receivers),
+        Panel(beside, *left),
+        Panel(correlation, "cross-correlation", receivers, labels, symmetric_limit(correlation, 99.5)),
+        Panel(response, title, receivers, labels, limit),
     ]
-    path = folder / "image.png"
-    with figure(path, len(panels), (4.6 * len(panels), 4.6)) as (_, axes):
-        for each, (image, heading, scale, (across, label)) in zip(axes, panels, strict=True):
-            limit = symmetric_limit(scale, 99.5)
-            labels = label, "time (s)" if each is axes[0] else None
-            panel(each, image, (*across, 0.0, end), heading, labels=labels, limits=(-limit, limit))
-    return path
+    return draw_panels(folder / "image.png", panels, (4.6, 4.6))
