@@ -104,7 +104,7 @@ def test_a_grid_needs_sizes(size):
         Grid(**({"nx": 5, "nz": 5, "dx": 1.0, "dz": 1.0} | size))
 
 
-def test_the_made_up_model_is_in_the_band_of_the_wavelet():
+def test_the_synthetic_model_is_in_the_band_of_the_wavelet():
     grid = Grid(241, 121, 12.5, 12.5)
     velocity = on_grid(Gradient(1500, 0.6), grid, None, [])
     frequency = default_frequency(velocity, grid)

@@ -1,4 +1,4 @@
-"""What the commands do on ranks that a launcher has started: all of them in one start, which takes longest."""
+"""The commands on ranks that a launcher has started: all of them in one start, which takes longest."""
 
 from __future__ import annotations
 

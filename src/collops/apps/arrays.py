@@ -53,7 +53,7 @@ def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Open a file of NumPy; what it promises beyond its own size is refused, and nothing in it is executed.
+    """Open a file of NumPy without executing anything in it or reading beyond its end.
 
     Raises
     ------

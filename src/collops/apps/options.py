@@ -1,4 +1,4 @@
-"""How an application states its options, each once: the command line, its help and its checks are made from them.
+"""The options of applications, each stated once: the command line, its help and its checks are made from them.
 
 An options class is a frozen dataclass derived from `CommonOptions`. The annotation of a field holds its type, its help,
 and what its values must be::
@@ -46,7 +46,7 @@ DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Chec
 
 
 class Must(NamedTuple):
-    """What the values of an option must be; None, which stands for a choice of the application, is always allowed."""
+    """A requirement on the values of an option; None, which leaves the choice to the application, is always allowed."""
 
     be: str  # in words that follow "must"
     test: Callable[[Any], bool]  # whether a value is

@@ -238,14 +238,14 @@ class Findings:
     adjoint: str  # the name of the adjoint of the data
     numbers: dict[str, Any]  # the application's own entries of JSON
     rows: list[tuple[str, str]]  # labels and values of the table, before those that all applications have
-    # arrays of ``result.zarr``, besides the norms of the residual; the same names on every rank
+    # arrays of ``result.zarr`` other than the norms of the residual; the same names on every rank
     fields: dict[str, Field]
     draw: Callable[[Path], list[Path]]  # draws pictures into a folder and returns them; called on the first rank only
     error: float | None = None  # relative error of the result, if the truth is known
     adjoint_error: float | None = None  # relative error of the adjoint of the data at its best scale
     residual_of: str = ""  # other terms of the residual than the data, for the table
     error_of: str = ""  # reference of the error if it is not the truth, for the table
-    attributes: dict[str, Any] = field(default_factory=dict)  # entries of ``result.zarr`` besides the numbers
+    attributes: dict[str, Any] = field(default_factory=dict)  # further attributes of ``result.zarr``
     curve: str = "CGLS"  # title of the picture of the convergence
     noise_norm: float | None = None  # norm of the noise of all ranks, where it is known
     more_rows: list[tuple[str, str]] = field(default_factory=list)  # after those that all applications have

@@ -341,12 +341,7 @@ class Mesh(NamedTuple):
 def poisson(count: int, seed: int) -> Mesh:
     r"""Discretise :math:`-\Delta u = f` in the unit cube, with :math:`u = 0` on its faces, by linear finite elements.
 
-    Parameters
-    ----------
-    count : int
-        About how many inner points.
-    seed : int
-        Of their positions.
+    There are about `count` inner points, whose positions are random.
 
     Notes
     -----

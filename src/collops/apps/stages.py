@@ -1,4 +1,4 @@
-"""Make errors collective: what is wrong on one rank raises the same error on all of them, stage by stage."""
+"""Make errors collective: an error on one rank is raised on all of them at the end of a stage."""
 
 from __future__ import annotations
 

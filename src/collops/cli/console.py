@@ -1,4 +1,4 @@
-"""What a person sees while a job runs and when it is done: notes, a progress bar, and a table."""
+"""The output for a person: notes and progress while a job runs, and a table at its end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _MOST_RANK_ROWS = 8
 
 
 def console(*, to_stderr: bool) -> Console:
-    """Return where to write.
+    """Return a console on one of the standard streams.
 
-    Under a launcher both streams are pipes. The process that called the launcher tells rich of a terminal at
-    the other end of standard error (`collops.cli.launch.environment_for`), and of one behind standard output
-    by COLLOPS_STDOUT_TERMINAL.
+    Under a launcher both streams are pipes. The process that called it tells rich of a terminal at the other end by
+    the environment (`collops.cli.launch.environment_for`), for standard output by COLLOPS_STDOUT_TERMINAL.
     """
     from rich.console import Console
 

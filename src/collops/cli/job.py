@@ -50,19 +50,19 @@ def with_world(
     Parameters
     ----------
     command : str
-        Name of the command for messages.
+        Name of the command in messages.
     body : callable
-        Gets the communicator of all ranks.
+        Called with the communicator of all ranks.
     ranks : int, optional
-        How many ranks the user asked for.
+        Number of ranks that the user asked for.
     transport : str
         See `collops.comm.world`.
     debug : bool
         Whether errors show their traceback.
     check : callable, optional
-        Raises what is wrong with the options; called before anything is started, and on every rank.
+        Checks the options; called before anything is started, and on every rank.
     own_device : bool
-        Whether each rank is to see its own GPU alone, as JAX needs it.
+        Whether each rank sees its own GPU only, as JAX requires.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def command_from(
     Parameters
     ----------
     name : str
-        Of the command.
+        Name of the command.
     kind : type
         A dataclass of options with a method ``check``.
     run : callable

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What follows the program's name; ``sys.argv[1:]`` by default.
+        The arguments after the program's name; ``sys.argv[1:]`` by default.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(_run(arguments))

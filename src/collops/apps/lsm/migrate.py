@@ -1,4 +1,4 @@
-"""The migration: Kirchhoff modelling from travel times, inverted by CGLS, and what is shown of the result."""
+"""The migration: Kirchhoff modelling from travel times, inverted by CGLS, and the results that are shown."""
 
 from __future__ import annotations
 

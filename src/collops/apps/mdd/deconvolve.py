@@ -1,4 +1,4 @@
-"""The deconvolution: the upgoing field explained by the downgoing one, by CGLS, and what is shown of the result."""
+"""The deconvolution: the upgoing field explained by the downgoing one, by CGLS, and the results that are shown."""
 
 from __future__ import annotations
 
@@ -283,19 +283,19 @@ def _images(job: Job[Options], problem: Problem, found: Deconvolution) -> list[n
 
 def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: int, error: float | None) -> Path:
     acquisition, known = problem.acquisition, problem.truth is not None
-    beside, correlation, response = images
+    first, correlation, response = images
     title = f"deconvolution, {iterations} iterations" + ("" if error is None else f", error {100 * error:.0f} %")
     line, end = float(acquisition.positions[-1]), acquisition.interval * (acquisition.samples - 1)
     receivers, sources = (0.0, line, 0.0, end), (1.0, float(acquisition.sources), 0.0, end)
     limit = symmetric_limit(response, 99.5)
-    left = "upgoing field", sources, ("source", "time (s)"), symmetric_limit(beside, 99.5)
+    left = "upgoing field", sources, ("source", "time (s)"), symmetric_limit(first, 99.5)
     if known:
         # One scale for truth and response shows the amplitudes that the response lacks.
         limit = left[-1]
         left = "true response", receivers, ("receiver (m)", "time (s)"), limit
     labels = "receiver (m)", "time (s)"
     panels = [
-        Panel(beside, *left),
+        Panel(first, *left),
         Panel(correlation, "cross-correlation", receivers, labels, symmetric_limit(correlation, 99.5)),
         Panel(response, title, receivers, labels, limit),
     ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["SIZE", "map_of", "panel_of", "section_of"]
 
 SIZE = (4.6, 4.2)
-"""Of a panel, in inches."""
+"""Width and height of a panel in inches."""
 
 
 def section_of(values: np.ndarray, comm: Communicator) -> np.ndarray:
