@@ -157,7 +157,8 @@ def command_from(
         with_world(f"collops {name}", partial(run, chosen, arguments), **common, check=chosen.check)
 
     made: Any = command
-    made.__name__, made.__doc__ = name, text
+    # The parser keeps line breaks: paragraphs must be single lines.
+    made.__name__, made.__doc__ = name, "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
     made.__annotations__ = {name: annotation for name, annotation, _ in asked}
     made.__signature__ = inspect.Signature(
         [

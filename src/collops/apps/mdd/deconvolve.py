@@ -287,16 +287,17 @@ def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: 
     title = f"deconvolution, {iterations} iterations" + ("" if error is None else f", error {100 * error:.0f} %")
     line, end = float(acquisition.positions[-1]), acquisition.interval * (acquisition.samples - 1)
     receivers, sources = (0.0, line, 0.0, end), (1.0, float(acquisition.sources), 0.0, end)
-    limit = symmetric_limit(response, 99.5)
-    left = "upgoing field", sources, ("source", "time (s)"), symmetric_limit(first, 99.5)
+    labels = "receiver (m)", "time (s)"
+    limits = [symmetric_limit(image, 99.5) for image in images]
     if known:
         # One scale for truth and response shows the amplitudes that the response lacks.
-        limit = left[-1]
-        left = "true response", receivers, ("receiver (m)", "time (s)"), limit
-    labels = "receiver (m)", "time (s)"
+        limits[2] = limits[0]
+        left = Panel(first, "true response", receivers, labels, limits[0])
+    else:
+        left = Panel(first, "upgoing field", sources, ("source", "time (s)"), limits[0])
     panels = [
-        Panel(first, *left),
-        Panel(correlation, "cross-correlation", receivers, labels, symmetric_limit(correlation, 99.5)),
-        Panel(response, title, receivers, labels, limit),
+        left,
+        Panel(correlation, "cross-correlation", receivers, labels, limits[1]),
+        Panel(response, title, receivers, labels, limits[2]),
     ]
     return draw_panels(folder / "image.png", panels, (4.6, 4.6))
