@@ -13,12 +13,12 @@ def folder(comm, tmp_path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_pictures(request, monkeypatch):
-    """Leave out the pictures of the jobs of a module, named by its DRAWS: they take longer than all else.
+    """Leave out the pictures of the applications: they take longer than all else.
 
     A test that looks at them asks for the fixture `with_pictures`.
     """
-    if hasattr(request.module, "DRAWS") and "with_pictures" not in request.fixturenames:
-        monkeypatch.setattr(request.module.DRAWS, lambda *_, **__: [])
+    if "with_pictures" not in request.fixturenames:
+        monkeypatch.setattr("collops.apps.recipe._draw", lambda *_, **__: [])
 
 
 @pytest.fixture

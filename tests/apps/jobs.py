@@ -1,4 +1,4 @@
-"""Run whole jobs, and look at what they wrote."""
+"""Run applications, whole or in parts, and look at the results."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import zarr
 
+from collops.apps.recipe import Job, run_job
+from collops.backend import engine
 from tests.apps.files import REAL
 
 COMMON_KEYS = {
     *("residual_initial", "residual_final", "residual_reduction", "relative_error", "adjoint_relative_error"),
-    *("seconds_per_iteration", "seconds_split", "messages_per_iteration", "execution", "transport", "engine"),
-    *("ranks", "iterations", "dtype", "versions"),
+    *("seconds_per_iteration", "execution", "transport", "engine", "ranks", "iterations", "dtype", "versions"),
 }
+PROFILE_KEYS = {"seconds_split", "messages_per_iteration"}
 needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data are not at {REAL}")
 
 
@@ -35,14 +37,21 @@ class Listener:
         pass
 
 
+def job_of(options: Any, comm: Any, compute: str = "numpy") -> Job:
+    """Return a job whose parts a test runs one by one."""
+    return Job(options, comm, engine(compute), Listener())
+
+
 def job_numbers(run: Callable, options: Any, comm: Any) -> dict[str, Any]:
-    """Run a job, and return its numbers with what the listener heard."""
+    """Run an application, and return its numbers with its notes and warnings."""
     listener = Listener()
-    outcome = run(options, comm, listener)
+    outcome = run_job(run, options, comm, listener)
     comm.barrier()
     assert all(path.exists() for path in outcome.files)
     assert outcome.numbers.keys() >= COMMON_KEYS
-    assert outcome.split.kinds == ("modelling", "communication", "rest")
+    assert outcome.numbers.keys() & PROFILE_KEYS == (PROFILE_KEYS if options.profile else set())
+    if options.profile:
+        assert outcome.split is not None and outcome.split.kinds == ("modelling", "communication", "rest")
     return outcome.numbers | {"notes": listener.notes, "warnings": listener.warnings}
 
 

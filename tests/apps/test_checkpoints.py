@@ -1,4 +1,4 @@
-"""Every application goes on from a checkpoint as if nothing had happened."""
+"""Every application resumes from a checkpoint as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import importlib
 import numpy as np
 import pytest
 
-from collops.apps.lsm.options import Options
+from collops.apps import lsm
+from collops.apps.lsm import Options
 from collops.errors import CheckpointError, InputError
 
 from .jobs import group_of, job_numbers
@@ -19,25 +20,17 @@ JOBS = {
     "reflectivity": ({"inlines": 7, "samples": 32}, "reflectivity"),
     "solve": ({"points": 60, "method": "cgls", "tol": 0.0}, "solution"),
 }
-DRAWN_BY = {
-    "lsm": "write_pictures",
-    "mdd": "draw",
-    "poststack": "draw",
-    "reflectivity": "draw",
-    "solve": "draw",
-}
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_what_goes_on_ends_where_it_would_have(comm, folder, monkeypatch, name):
-    job = importlib.import_module(f"collops.apps.{name}.job")
-    kind = importlib.import_module(f"collops.apps.{name}.options").Options
-    monkeypatch.setattr(job, DRAWN_BY[name], lambda *_, **__: [])
+def test_a_resumed_job_ends_as_an_uninterrupted_one(comm, folder, name):
+    application = importlib.import_module(f"collops.apps.{name}")
     chosen, array = JOBS[name]
     safe = {"checkpoint": str(folder / "checkpoints"), "every": "1h", "resume": True}
 
     def run(out: str, iterations: int, **options):
-        numbers = job_numbers(job.run, kind(**chosen, iterations=iterations, out=str(folder / out), **options), comm)
+        whole = application.Options(**chosen, iterations=iterations, out=str(folder / out), **options)
+        numbers = job_numbers(application.run, whole, comm)
         return numbers, group_of(folder, out)[array][...]
 
     whole, expected = run("whole", 3)
@@ -50,16 +43,13 @@ def test_what_goes_on_ends_where_it_would_have(comm, folder, monkeypatch, name):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_another_job_does_not_go_on(comm, folder, monkeypatch):
-    from collops.apps.lsm import job
-
-    monkeypatch.setattr(job, "write_pictures", lambda *_, **__: [])
+def test_another_job_does_not_resume(comm, folder):
     options = JOBS["lsm"][0] | {"checkpoint": str(folder / "checkpoints"), "out": str(folder / "out"), "iterations": 2}
-    job_numbers(job.run, Options(**options), comm)
+    job_numbers(lsm.run, Options(**options), comm)
     with pytest.raises(CheckpointError, match="pass resume=True \\(--resume\\)"):
-        job_numbers(job.run, Options(**options), comm)
+        job_numbers(lsm.run, Options(**options), comm)
     with pytest.raises(CheckpointError, match="its data are others"):
-        job_numbers(job.run, Options(**options, noise=0.3, resume=True), comm)
+        job_numbers(lsm.run, Options(**options, noise=0.3, resume=True), comm)
 
 
 @pytest.mark.parametrize(

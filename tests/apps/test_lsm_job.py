@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from collops.apps.lsm.job import run
-from collops.apps.lsm.options import Options
+from collops.apps.lsm import Options, run
+from collops.apps.recipe import run_job
 from collops.errors import InputError
 from tests.apps.files import REAL, set_samples, small_survey
 from tests.apps.jobs import Listener, group_of, job_numbers, needs_real_data
 
-DRAWS = "collops.apps.lsm.job.write_pictures"
 SMALL: dict[str, Any] = {
     "nx": 31,
     "nz": 21,
@@ -41,7 +40,7 @@ def assert_same_image(folder, one: str, other: str, tolerance: float = 1e-8) -> 
 
 
 def test_the_group_holds_what_the_numbers_say(comm, folder, with_pictures):
-    numbers = migrate(comm, folder, "out")
+    numbers = migrate(comm, folder, "out", profile=True)
     assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.html", "result.zarr"]
     for picture in ("image.png", "convergence.png"):
         assert (folder / "out" / picture).read_bytes().startswith(b"\x89PNG")
@@ -132,7 +131,7 @@ def test_a_sample_that_one_rank_cannot_use_stops_all(comm, folder, value):
         set_samples(path, 14, value)  # the last trace belongs to the last rank that has a shot
     comm.barrier()
     with pytest.raises(InputError, match="shot 3, trace 5, sample 1") as caught:
-        run(Options(survey=str(path), velocity="1500", out=str(folder / "out")), comm, Listener())
+        run_job(run, Options(survey=str(path), velocity="1500", out=str(folder / "out")), comm, Listener())
     assert comm.size == 1 or caught.value.on_all_ranks
     comm.barrier()
     assert os.listdir(folder / "out") == []
@@ -146,7 +145,7 @@ def test_a_survey_of_zeros_has_nothing_to_migrate(comm, folder):
             set_samples(path, trace, 0.0)
     comm.barrier()
     with pytest.raises(InputError, match="nothing but zeros"):
-        run(Options(survey=str(path), velocity="1500", out=str(folder / "out")), comm, Listener())
+        run_job(run, Options(survey=str(path), velocity="1500", out=str(folder / "out")), comm, Listener())
 
 
 def test_amplitudes_beyond_the_precision_are_refused(comm, folder):
@@ -156,7 +155,7 @@ def test_amplitudes_beyond_the_precision_are_refused(comm, folder):
         set_samples(path, 3, 1e38)
     comm.barrier()
     with pytest.raises(InputError, match="too large"):
-        run(Options(survey=str(path), velocity="1500", out=str(folder / "out"), nz=20), comm, Listener())
+        run_job(run, Options(survey=str(path), velocity="1500", out=str(folder / "out"), nz=20), comm, Listener())
 
 
 @needs_real_data

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
-from collops.apps.lsm.grid import Grid
-from collops.apps.lsm.migrate import kirchhoff, least_squares, model_traces
+from collops import profile
+from collops.apps.lsm import Options
+from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.survey import Geometry, shots_of
+from collops.apps.lsm.survey import Geometry, Grid, shots_of
 from collops.apps.lsm.synthetic import reflectivity
 from collops.apps.lsm.traveltimes import travel_time
 from collops.apps.lsm.velocity import Gradient, on_grid
-from collops.apps.wavelet import ricker
-from collops.backend import engine
+from collops.apps.signals import ricker
+from tests.apps.jobs import job_of
 
 # PyLops announces that its operator has changed inside.
 pytestmark = pytest.mark.filterwarnings("ignore:A new implementation of Kirchhoff:FutureWarning")
@@ -58,6 +61,13 @@ def pylops_operator(problem: Problem):
     return pylops.VStack(blocks)
 
 
+def modelled(comm, problem: Problem, compute: str = "numpy", dtype: str = "float64", **options):
+    """Return a job, the operator, and this rank's traces of the true reflectivity."""
+    job = job_of(Options(dtype=dtype, **options), comm, compute)
+    operator = kirchhoff(job, problem)
+    return job, operator, model_traces(job, problem, operator)
+
+
 def gather_traces(comm, traces):
     flat = np.concatenate([np.empty(0), *(shot.ravel() for shot in traces)])
     return comm.allgatherv(flat)
@@ -68,19 +78,17 @@ def test_it_is_the_migration_of_pylops(comm, towed):
     from pylops.optimization.basic import cgls
 
     problem = small_problem(comm, towed=towed)
-    host = engine("numpy")
-    operator = kirchhoff(problem, comm, host, "float64")
-    traces = model_traces(operator, problem, comm, host, "float64")
+    job, operator, traces = modelled(comm, problem, iterations=8)
     assert [t.shape for t in traces] == [(problem.geometry.receivers[s].shape[1], 90) for s in problem.shots]
     serial = pylops_operator(problem)
     data = serial @ problem.truth.ravel()
     np.testing.assert_allclose(gather_traces(comm, traces), data, rtol=0, atol=1e-8 * np.abs(data).max())
 
-    found = least_squares(operator, traces, comm, host, dtype="float64", iterations=8, damp=0.0, progress=False)
+    found = invert(job, operator, traces)
     expected, *_, cost = cgls(serial, data, x0=np.zeros(serial.shape[1]), niter=8, tol=0)
     scale = np.abs(expected).max()
     np.testing.assert_allclose(found.image.ravel(), expected, rtol=0, atol=1e-6 * scale)
-    np.testing.assert_allclose(found.residuals, cost, rtol=1e-6)
+    np.testing.assert_allclose(found.solution.residuals, cost, rtol=1e-6)
     adjoint = (serial.H @ data).ravel()
     np.testing.assert_allclose(found.adjoint.ravel(), adjoint, rtol=0, atol=1e-8 * np.abs(adjoint).max())
     first, *_ = cgls(serial, data, x0=np.zeros(serial.shape[1]), niter=1, tol=0)
@@ -91,10 +99,8 @@ def test_damping_is_relative_to_the_norm(comm):
     from pylops.optimization.basic import cgls
 
     problem = small_problem(comm, towed=False)
-    host = engine("numpy")
-    operator = kirchhoff(problem, comm, host, "float64")
-    traces = model_traces(operator, problem, comm, host, "float64")
-    found = least_squares(operator, traces, comm, host, dtype="float64", iterations=5, damp=0.3, progress=False)
+    job, operator, traces = modelled(comm, problem, iterations=5, damp=0.3)
+    found = invert(job, operator, traces)
     serial = pylops_operator(problem)
     data = serial @ problem.truth.ravel()
     adjoint = (serial.H @ data).ravel()
@@ -106,9 +112,7 @@ def test_damping_is_relative_to_the_norm(comm):
 def test_late_recording_is_an_earlier_arrival(comm):
     # The wavelets agree away from the first samples, into which the cut record of PyLops lets earlier arrivals ring.
     problem = small_problem(comm, towed=False, start=0.04)
-    host = engine("numpy")
-    operator = kirchhoff(problem, comm, host, "float64")
-    traces = gather_traces(comm, model_traces(operator, problem, comm, host, "float64")).reshape(-1, 90)
+    traces = gather_traces(comm, modelled(comm, problem)[-1]).reshape(-1, 90)
     expected = (pylops_operator(problem) @ problem.truth.ravel()).reshape(-1, 90)
     half = ricker(25.0, 0.004)[1]
     np.testing.assert_allclose(
@@ -118,31 +122,44 @@ def test_late_recording_is_an_earlier_arrival(comm):
 
 @pytest.mark.parametrize("towed", [False, True])
 def test_the_operator_passes_the_dot_test(comm, towed):
-    operator = kirchhoff(small_problem(comm, towed=towed), comm, engine("numpy"), "float64")
+    operator = kirchhoff(job_of(Options(dtype="float64"), comm), small_problem(comm, towed=towed))
     assert operator.dottest()
     assert operator.domain.shape == (25, 17)
 
 
 def test_an_iteration_sends_one_image_and_at_most_two_scalars(comm):
     problem = small_problem(comm, towed=True)
-    host = engine("numpy")
-    operator = kirchhoff(problem, comm, host, "float64")
-    traces = model_traces(operator, problem, comm, host, "float64")
-    found = least_squares(operator, traces, comm, host, dtype="float64", iterations=3, damp=0.0, progress=False)
-    if comm.size == 1:
-        assert found.costs.messages_per_iteration == 0
-    else:
-        assert 2 <= found.costs.messages_per_iteration <= 3
+    counts = []
+    for iterations in (1, 2):
+        job, operator, traces = modelled(comm, problem, iterations=iterations)
+        with profile.count_messages() as messages:
+            invert(job, operator, traces)
+        counts.append(messages.total)
+    sent = counts[1] - counts[0]
+    assert sent in ((0,) if comm.size == 1 else (2, 3))
+    job, operator, traces = modelled(comm, problem, iterations=4, profile=True)
+    assert invert(job, operator, traces).solution.messages == sent
 
 
-def test_the_split_adds_up(comm):
+def test_a_profile_divides_the_time_of_an_iteration(comm):
     problem = small_problem(comm, towed=False)
-    host = engine("numpy")
-    operator = kirchhoff(problem, comm, host, "float32")
-    traces = model_traces(operator, problem, comm, host, "float32")
-    found = least_squares(operator, traces, comm, host, dtype="float32", iterations=5, damp=0.0, progress=False)
-    assert found.costs.split.kinds == ("modelling", "communication", "rest")
-    assert found.costs.split.seconds.shape == (comm.size, 3)
-    assert (found.costs.split.seconds >= 0).all()
-    assert (found.costs.split.seconds.sum(axis=1) >= 0.999 * found.costs.seconds_per_iteration).all()
+    job, operator, traces = modelled(comm, problem, dtype="float32", iterations=5, profile=True)
+    begin = time.perf_counter()
+    found = invert(job, operator, traces)
+    elapsed = time.perf_counter() - begin
+    split = found.solution.split
+    assert split.kinds == ("modelling", "communication", "rest")
+    assert split.seconds.shape == (comm.size, 3)
+    assert (split.seconds >= 0).all() and (split.seconds[:, 2] > 0).all()
+    assert (split.seconds[:, 0] > 0).sum() == min(comm.size, SHOTS)
+    assert (split.seconds[:, 1] > 0).all() == (comm.size > 1)
+    assert 5 * split.seconds[comm.rank].sum() < elapsed
     assert found.image.dtype == np.float32
+
+
+def test_without_a_profile_nothing_is_recorded(comm):
+    job, operator, traces = modelled(comm, small_problem(comm, towed=False), iterations=3)
+    found = invert(job, operator, traces)
+    assert found.solution.messages is None
+    assert found.solution.split.kinds == ("iteration",) and found.solution.split.seconds.shape == (comm.size, 1)
+    assert not profile.enabled()

@@ -10,16 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps.lsm.gathers import some_gathers
-from collops.apps.lsm.job import run
-from collops.apps.lsm.migrate import kirchhoff, model_traces
-from collops.apps.lsm.options import Options
+from collops.apps.lsm import Options, run
+from collops.apps.lsm.migrate import kirchhoff, model_traces, some_gathers
 from collops.apps.lsm.page import _convergence, _packed, write_page
-from collops.apps.lsm.problem import made_up
-from collops.backend import engine
-from tests.apps.jobs import group_of, job_numbers
+from collops.apps.lsm.problem import synthetic
+from tests.apps.jobs import group_of, job_numbers, job_of
 
-DRAWS = "collops.apps.lsm.job.write_pictures"
 SIZES: dict[str, Any] = {"nx": 31, "nz": 21, "shots": 5, "receivers": 9, "samples": 101, "dtype": "float64"}
 
 
@@ -51,15 +47,15 @@ def test_the_page_shows_what_the_group_holds(comm, folder):
 
 
 def test_gathers_are_those_of_their_shots(comm):
-    options = Options(**SIZES)
-    problem, compute = made_up(options, comm), engine("numpy")
-    operator = kirchhoff(problem, comm, compute, "float64")
+    job = job_of(Options(**SIZES), comm)
+    problem = synthetic(job.options, comm)
+    operator = kirchhoff(job, problem)
     truth = problem.truth
     assert truth is not None
-    traces = model_traces(operator, problem, comm, compute, "float64")
+    traces = model_traces(job, problem, operator)
     # Every shot is told from others by its number: what the true image leaves unexplained is that number.
     marked = [shot + number for shot, number in zip(traces, problem.shots, strict=True)]
-    gathers = some_gathers(problem, operator, marked, truth, comm, compute)
+    gathers = some_gathers(job, problem, operator, marked, truth)
     assert gathers.shots.tolist() == [1, 2, 3]
     assert gathers.offsets.shape == (3, 9)
     assert gathers.times[1] - gathers.times[0] == pytest.approx(problem.geometry.interval)
@@ -71,10 +67,11 @@ def test_gathers_are_those_of_their_shots(comm):
 
 
 def test_one_shot_with_few_receivers(comm):
-    problem = made_up(Options(**(SIZES | {"shots": 1, "receivers": 2})), comm)
-    operator = kirchhoff(problem, comm, engine("numpy"), "float64")
-    traces = model_traces(operator, problem, comm, engine("numpy"), "float64")
-    gathers = some_gathers(problem, operator, traces, np.zeros(problem.grid.shape), comm, engine("numpy"))
+    job = job_of(Options(**(SIZES | {"shots": 1, "receivers": 2})), comm)
+    problem = synthetic(job.options, comm)
+    operator = kirchhoff(job, problem)
+    traces = model_traces(job, problem, operator)
+    gathers = some_gathers(job, problem, operator, traces, np.zeros(problem.grid.shape))
     assert gathers.shots.tolist() == [0]
     assert gathers.data.shape == ((1, 2, 101) if comm.rank == 0 else (0, 2, 101))
     np.testing.assert_array_equal(gathers.residual, gathers.data)

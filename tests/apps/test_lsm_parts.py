@@ -5,13 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collops.apps.lsm.grid import Grid, cover
-from collops.apps.lsm.mute import mute_direct
-from collops.apps.lsm.survey import Geometry, Survey
+from collops.apps.lsm.survey import Geometry, Grid, check_traces, cover, mute_direct
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.traveltimes import straight, travel_time, travel_times
 from collops.apps.lsm.velocity import Gradient, on_grid
-from collops.apps.wavelet import frequency_from_power, power_spectrum, ricker
+from collops.apps.signals import frequency_from_power, power_spectrum, ricker
 from collops.errors import InputError
 from tests.apps.files import small_geometry
 
@@ -106,7 +104,7 @@ def test_a_grid_needs_sizes(size):
         Grid(**({"nx": 5, "nz": 5, "dx": 1.0, "dz": 1.0} | size))
 
 
-def test_the_made_up_model_is_in_the_band_of_the_wavelet():
+def test_the_synthetic_model_is_in_the_band_of_the_wavelet():
     grid = Grid(241, 121, 12.5, 12.5)
     velocity = on_grid(Gradient(1500, 0.6), grid, None, [])
     frequency = default_frequency(velocity, grid)
@@ -142,7 +140,7 @@ def test_samples_that_are_not_numbers_are_found(value):
     traces = [np.zeros((5, 40), np.float32)]
     traces[0][3, 17] = value
     with pytest.raises(InputError, match="shot 3, trace 4, sample 18"):
-        Survey(geometry, range(2, 3), traces)
+        check_traces(geometry, range(2, 3), traces)
 
 
 @pytest.mark.parametrize(

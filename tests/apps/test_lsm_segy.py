@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps.lsm.line import Line
 from collops.apps.lsm.segy import read_headers, read_traces, write_survey
-from collops.apps.lsm.survey import Geometry, shots_of
+from collops.apps.lsm.survey import Geometry, Line, shots_of
 from collops.errors import InputError
 from tests.apps.files import REAL, random_traces, set_binary, set_header, small_geometry, small_survey
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collops.apps.lsm.grid import Grid
-from collops.apps.lsm.line import Line
+from collops.apps.lsm.survey import Grid, Line
 from collops.apps.lsm.velocity import Gradient, on_grid, parse_velocity, read_npy, read_section
 from collops.errors import InputError
 from tests.apps.files import REAL

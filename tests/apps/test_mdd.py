@@ -9,18 +9,14 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps.mdd.acquisition import Acquisition, frequencies_within
-from collops.apps.mdd.job import run
-from collops.apps.mdd.made import MadeSea, made_response
-from collops.apps.mdd.options import Options
-from collops.apps.mdd.problem import prepare
+from collops.apps.mdd import Options, run
+from collops.apps.mdd.deconvolve import prepare
+from collops.apps.mdd.fields import Acquisition, SyntheticSea, frequencies_within, synthetic_response
+from collops.apps.recipe import run_job
 from collops.apps.stages import local_stage
-from collops.backend import engine
 from collops.errors import InputError
-from tests.apps.jobs import Listener, group_of, job_numbers
+from tests.apps.jobs import Listener, group_of, job_numbers, job_of
 
-HOST = engine("numpy")
-DRAWS = "collops.apps.mdd.job.draw"
 SMALL: dict[str, Any] = {
     "sources": 7,
     "receivers": 5,
@@ -100,7 +96,7 @@ def test_a_field_convolved_by_hand_is_deconvolved(comm, folder):
 
 
 def test_the_group_holds_what_the_numbers_say(comm, folder, with_pictures):
-    numbers = deconvolved(comm, folder, "out")
+    numbers = deconvolved(comm, folder, "out", profile=True)
     assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.zarr"]
     group = group_of(folder, "out")
     response, truth = group["response"][...], group["truth"][...]
@@ -122,7 +118,7 @@ def test_deconvolution_is_better_than_the_best_multiple_of_the_correlation(comm,
 
 
 def test_the_data_do_not_depend_on_the_number_of_ranks(comm):
-    noisy, clean = (prepare(Options(**SMALL, noise=noise), comm, HOST).data for noise in (0.5, 0.0))
+    noisy, clean = (prepare(job_of(Options(**SMALL, noise=noise), comm)).data for noise in (0.5, 0.0))
     clean, noise = clean.gather(), (noisy - clean).gather()
     expected = [np.random.default_rng([0, source]).standard_normal((119, 5)) for source in range(7)]
     deviation = 0.5 * np.sqrt(np.mean(clean**2))
@@ -130,7 +126,7 @@ def test_the_data_do_not_depend_on_the_number_of_ranks(comm):
 
 
 def test_the_operator_passes_the_dot_test_with_ranks_that_have_no_frequency(comm):
-    problem = prepare(Options(**SMALL, fmax=3.0), comm, HOST)
+    problem = prepare(job_of(Options(**SMALL, fmax=3.0), comm))
     assert problem.frequencies == 2
     assert problem.operator.dottest()
 
@@ -161,7 +157,7 @@ def test_a_sample_that_one_rank_cannot_use_stops_all(comm, folder, name):
     broken[name][5, 2, 7] = np.nan
     options = SMALL | saved(comm, folder, **broken) | {"out": str(folder / "out")}
     with pytest.raises(InputError, match=rf"{name}.npy is nan at source 6, receiver 3, sample 8") as caught:
-        run(Options(**options), comm, Listener())
+        run_job(run, Options(**options), comm, Listener())
     assert comm.size == 1 or caught.value.on_all_ranks
     assert os.listdir(folder / "out") == []
 
@@ -180,18 +176,18 @@ def test_a_sample_that_one_rank_cannot_use_stops_all(comm, folder, name):
 def test_fields_that_do_not_fit(comm, folder, down, up, complaint):
     options = SMALL | saved(comm, folder, down, up) | {"out": str(folder / "out")}
     with pytest.raises(InputError, match=complaint):
-        run(Options(**options), comm, Listener())
+        run_job(run, Options(**options), comm, Listener())
 
 
 def test_a_frequency_that_the_samples_do_not_have(comm, folder):
     with pytest.raises(InputError, match="more than the 12"):
-        run(Options(**SMALL, fmax=200.0, out=str(folder / "out")), comm, Listener())
+        run_job(run, Options(**SMALL, fmax=200.0, out=str(folder / "out")), comm, Listener())
 
 
 @pytest.mark.serial
-class TestMadeSea:
+class TestSyntheticSea:
     def test_the_direct_wave_arrives_first_and_its_echoes_after_it(self):
-        sea = MadeSea(Options(sources=1, receivers=1, samples=300))
+        sea = SyntheticSea(Options(sources=1, receivers=1, samples=300))
         spectra = sea.spectra(slice(0, 300))[:, 0, 0]
         trace = np.fft.irfft(spectra, sea.acquisition.total, norm="ortho")
         for number in range(4):
@@ -201,7 +197,7 @@ class TestMadeSea:
         assert np.abs(quiet).max() < 1e-3
 
     def test_its_spectra_can_be_made_in_pieces(self):
-        sea = MadeSea(Options(**SMALL))
+        sea = SyntheticSea(Options(**SMALL))
         whole = sea.spectra(slice(0, 60))
         assert whole.shape == (60, 7, 5)
         np.testing.assert_array_equal(np.concatenate([sea.spectra(slice(0, 7)), sea.spectra(slice(7, 60))]), whole)
@@ -211,7 +207,7 @@ class TestMadeSea:
 
     def test_the_response_is_causal_and_symmetric(self):
         acquisition = Acquisition(3, 4, 4, 120, 0.004, 15.0)
-        response = made_response(acquisition, slice(0, 4))
+        response = synthetic_response(acquisition, slice(0, 4))
         np.testing.assert_array_equal(response, response.transpose(0, 2, 1))
         assert np.abs(response[:119]).max() < 1e-3 * np.abs(response).max()
-        np.testing.assert_array_equal(made_response(acquisition, slice(2, 4)), response[:, 2:])
+        np.testing.assert_array_equal(synthetic_response(acquisition, slice(2, 4)), response[:, 2:])

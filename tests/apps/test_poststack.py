@@ -9,22 +9,18 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.apps.poststack.invert import invert, regularised
-from collops.apps.poststack.job import run
-from collops.apps.poststack.options import Options
+from collops.apps.poststack import Options, invert, regularised, run
+from collops.apps.recipe import Job, run_job
+from collops.apps.signals import ricker
 from collops.apps.stages import local_stage
-from collops.apps.volume.cube import Axis, Cube, Volume
+from collops.apps.volume.files import Axis, Cube
 from collops.apps.volume.modelling import convolution, reflection, trace_operator
-from collops.apps.volume.problem import Problem
-from collops.apps.wavelet import ricker
-from collops.backend import engine
+from collops.apps.volume.problem import Problem, Volume
 from collops.errors import InputError
 from collops.solvers import cgls
 from tests.apps.files import REAL, stacked_volume
-from tests.apps.jobs import Listener, group_of, job_numbers, needs_real_data
+from tests.apps.jobs import Listener, group_of, job_numbers, job_of, needs_real_data
 
-HOST = engine("numpy")
-DRAWS = "collops.apps.poststack.job.draw"
 SMALL: dict[str, Any] = {
     "inlines": 5,
     "crosslines": 4,
@@ -43,18 +39,18 @@ def array_of(folder, name: str, array: str = "impedance") -> np.ndarray:
     return group_of(folder, name)[array][...]
 
 
-def small_problem(comm, shape: tuple[int, ...], dtype: str) -> tuple[Problem, np.ndarray, Any]:
+def small_problem(job: Job, shape: tuple[int, ...]) -> tuple[Problem, np.ndarray, Any]:
     """Return a problem, its data on all ranks, and the matrix that models a trace."""
     lateral = tuple(Axis(name, np.arange(n)) for name, n in zip(("inline", "crossline"), shape[:-1], strict=False))
     cube = Cube(lateral, shape[-1], 0.004)
-    rows = cube.layout(comm.size).slices(comm.rank)[0]
+    rows = job.share(shape[0])
     live = np.ones(shape[:-1], bool)
     live[-1] = False
     wavelet = ricker(60, 0.004)[0]
     matrix = convolution(wavelet, shape[-1]) @ reflection(shape[-1])
-    data = np.random.default_rng(5).normal(size=shape).astype(dtype) * live[..., None]
-    operator = trace_operator(matrix, cube, live[rows], comm, HOST, dtype)
-    return Problem(Volume(cube, data[rows], live[rows], wavelet), operator), data, matrix
+    data = np.random.default_rng(5).normal(size=shape).astype(job.options.dtype) * live[..., None]
+    operator = trace_operator(job, matrix, live[rows])
+    return Problem(job, Volume(cube, data[rows], live[rows], wavelet), operator), data, matrix
 
 
 @pytest.mark.parametrize("shape", [(5, 4, 30), (7, 30), (2, 5, 30)])
@@ -63,8 +59,9 @@ def test_it_is_the_inversion_of_pylops(comm, shape, weight):
     import pylops
     from pylops.optimization.basic import cgls
 
-    problem, data, matrix = small_problem(comm, shape, "float64")
-    found = invert(problem, problem.volume.traces, comm, HOST, iterations=6, weight=weight, damp=0.1, progress=False)
+    job = job_of(Options(dtype="float64", iterations=6, weight=weight, damp=0.1), comm)
+    problem, data, matrix = small_problem(job, shape)
+    found = invert(job, problem, problem.volume.traces)
     live = np.ones(shape[:-1])
     live[-1] = 0
     modelling = np.kron(np.diag(live.ravel()), matrix.toarray())
@@ -79,7 +76,7 @@ def test_it_is_the_inversion_of_pylops(comm, shape, weight):
     )
     update = comm.allgatherv(np.ascontiguousarray(found.update)).ravel()
     np.testing.assert_allclose(update, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
-    np.testing.assert_allclose(found.residuals, cost, rtol=1e-8)
+    np.testing.assert_allclose(found.solution.residuals, cost, rtol=1e-8)
     misfit = np.linalg.norm(data.ravel() - modelling @ expected) / np.linalg.norm(data)
     assert found.misfit == pytest.approx(misfit, rel=1e-8)
     adjoint = comm.allgatherv(np.ascontiguousarray(found.adjoint)).ravel()
@@ -87,8 +84,8 @@ def test_it_is_the_inversion_of_pylops(comm, shape, weight):
 
 
 def test_an_iteration_sends_two_halos_and_two_scalars(comm):
-    problem, *_ = small_problem(comm, (7, 4, 30), "float32")
-    data = problem.vector(problem.volume.traces, HOST)
+    problem, *_ = small_problem(job_of(Options(), comm), (7, 4, 30))
+    data = problem.vector(problem.volume.traces)
     stack, stacked = regularised(problem, problem.operator, data, 0.3)
     counts = []
     for iterations in (1, 2):
@@ -100,7 +97,7 @@ def test_an_iteration_sends_two_halos_and_two_scalars(comm):
 
 
 def test_the_group_holds_what_the_numbers_say(comm, folder, with_pictures):
-    numbers = inverted(comm, folder, "out")
+    numbers = inverted(comm, folder, "out", profile=True)
     assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "map.png", "result.zarr"]
     group = group_of(folder, "out")
     impedance, truth, background = (group[name][...] for name in ("impedance", "truth", "background"))
@@ -199,7 +196,7 @@ def test_a_background_that_is_none(comm, folder, values, complaint):
         if comm.rank == 0:
             np.save(folder / "b.npy", values)
     with pytest.raises(InputError, match=complaint) as caught:
-        run(Options(**SMALL, background=str(folder / "b.npy"), out=str(folder / "out")), comm, Listener())
+        run_job(run, Options(**SMALL, background=str(folder / "b.npy"), out=str(folder / "out")), comm, Listener())
     assert comm.size == 1 or caught.value.on_all_ranks
     assert os.listdir(folder / "out") == []
 
@@ -211,7 +208,12 @@ def test_an_impedance_without_bounds_is_refused(comm, folder):
             np.save(folder / "a.npy", np.random.default_rng(0).normal(size=(3, 4, 60)))
     options = SMALL | {"inlines": None, "crosslines": None, "samples": None, "volume": str(folder / "a.npy")}
     with pytest.raises(InputError, match="without bounds"):
-        run(Options(**options, interval=4.0, wavelet=str(folder / "w.npy"), out=str(folder / "out")), comm, Listener())
+        run_job(
+            run,
+            Options(**options, interval=4.0, wavelet=str(folder / "w.npy"), out=str(folder / "out")),
+            comm,
+            Listener(),
+        )
 
 
 @needs_real_data

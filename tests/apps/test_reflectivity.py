@@ -8,19 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps.reflectivity.invert import invert, match
-from collops.apps.reflectivity.job import run
-from collops.apps.reflectivity.options import Options
-from collops.apps.volume.cube import Axis, Cube, Volume
+from collops.apps.reflectivity import Options, invert, match, run
+from collops.apps.signals import ricker
+from collops.apps.volume.files import Axis, Cube
 from collops.apps.volume.modelling import convolution, trace_operator
-from collops.apps.volume.problem import Problem
-from collops.apps.wavelet import ricker
-from collops.backend import engine
+from collops.apps.volume.problem import Problem, Volume
 from tests.apps.files import REAL
-from tests.apps.jobs import group_of, job_numbers, needs_real_data
+from tests.apps.jobs import group_of, job_numbers, job_of, needs_real_data
 
-HOST = engine("numpy")
-DRAWS = "collops.apps.reflectivity.job.draw"
 SMALL: dict[str, Any] = {"inlines": 7, "samples": 120, "iterations": 30, "dtype": "float64", "engine": "numpy"}
 
 
@@ -37,9 +32,10 @@ def test_it_is_the_fista_of_pylops(comm):
     wavelet = ricker(40, 0.004)[0]
     data = np.random.default_rng(2).normal(size=(5, 50))
     live = np.ones(5, bool)
-    operator = trace_operator(convolution(wavelet, 50), cube, live[rows], comm, HOST, "float64")
-    problem = Problem(Volume(cube, data[rows], live[rows], wavelet), operator)
-    found = invert(problem, comm, HOST, iterations=12, sparsity=0.2, threshold="soft", progress=False)
+    job = job_of(Options(dtype="float64", iterations=12, sparsity=0.2, profile=True), comm)
+    operator = trace_operator(job, convolution(wavelet, 50), live[rows])
+    problem = Problem(job, Volume(cube, data[rows], live[rows], wavelet), operator)
+    found = invert(job, problem)
     matrix = np.kron(np.eye(5), convolution(wavelet, 50).toarray())
     gradient = matrix.T @ data.ravel()
     largest = np.linalg.norm(convolution(wavelet, 50).toarray(), 2) ** 2
@@ -51,9 +47,9 @@ def test_it_is_the_fista_of_pylops(comm):
     spikes = comm.allgatherv(np.ascontiguousarray(found.spikes)).ravel()
     np.testing.assert_allclose(spikes, expected, atol=1e-10 * np.abs(expected).max())
     assert 0 < np.count_nonzero(spikes) < 0.7 * spikes.size
-    assert found.costs.messages_per_iteration == (0 if comm.size == 1 else 1)
+    assert found.solution.messages == (0 if comm.size == 1 else 1)
     residual = np.linalg.norm(data.ravel() - matrix @ expected)
-    assert found.residuals[-1] == pytest.approx(residual)
+    assert found.solution.residuals[-1] == pytest.approx(residual)
     unexplained = comm.allgatherv(np.ascontiguousarray(found.unexplained)).ravel()
     assert np.linalg.norm(unexplained) == pytest.approx(residual)
 

@@ -10,42 +10,15 @@ import scipy.sparse as sp
 import zarr
 from scipy.io import mmwrite
 
-from collops.apps.solve import problem
-from collops.apps.solve.job import run
-from collops.apps.solve.mesh import poisson
-from collops.apps.solve.options import Options
-from collops.apps.solve.pictures import draw
+from collops.apps import solve
+from collops.apps.recipe import run_job
+from collops.apps.solve import Options, draw, poisson
 from collops.errors import InputError
+from tests.apps.jobs import Listener
 
 
-class Quiet:
-    """Hears everything and says nothing."""
-
-    live = False
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def warn(self, text: str) -> None:
-        self.notes.append(text)
-
-    def stage(self, text: str | None) -> None:
-        pass
-
-
-@pytest.fixture
-def folder(comm, tmp_path):
-    """One folder for all ranks."""
-    return Path(comm.allgather_metadata(str(tmp_path))[0])
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """No pictures, which cost more than all else here and have a test of their own."""
-    monkeypatch.setattr("collops.apps.solve.job.draw", lambda *given: [])
+def run(options: Options, comm):
+    return run_job(solve.run, options, comm, Listener())
 
 
 def written(comm, path, matrix):
@@ -74,11 +47,10 @@ def test_pictures_are_drawn_for_any_system(tmp_path):
     mmwrite(tall, sp.coo_array(np.eye(9, 4)))
     (tmp_path / "out").mkdir()
     for options in (Options(points=60), Options(matrix=str(tall))):
-        system = problem._system(options, 3, "rows")
-        sizes = [system.matrix.shape[0] // 3] * 3
-        files = draw(tmp_path / "out", system, 3, sizes, np.array([1.0, 0.1]), "a title")
-        assert [path.name for path in files] == ["image.png", "convergence.png"]
-        assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
+        system = solve._system(options, 3, "rows")
+        path = draw(tmp_path / "out", system, [system.matrix.shape[0] // 3] * 3)
+        assert path.name == "image.png"
+        assert path.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.serial
@@ -104,16 +76,15 @@ def test_kinds_of_files_choose_the_method(tmp_path, symmetry, field, method):
     path = tmp_path / "a.mtx"
     mmwrite(path, sp.coo_array(A.astype(int) if field == "integer" else A), field=field, symmetry=symmetry)
     options = Options(matrix=str(path))
-    system = problem._system(options, 2, "rows")
+    system = solve._system(options, 2, "rows")
     np.testing.assert_array_equal(system.matrix.toarray(), A)
-    facts = problem._facts(system, "rows")
+    facts = solve._facts(system, "rows")
     assert facts["complex"] is (field == "complex")
-    assert problem._method(options, facts) == method
+    assert solve._method(options, facts) == method
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_mesh_is_solved(comm, folder):
-    outcome = run(Options(points=120, out=str(folder / "out"), tol=1e-10, partition="rows"), comm, Quiet())
+    outcome = run(Options(points=120, out=str(folder / "out"), tol=1e-10, partition="rows", profile=True), comm)
     numbers = outcome.numbers
     assert numbers["method"] == "cg" and numbers["status"] == "converged"
     assert numbers["relative_error"] < 1e-8
@@ -129,7 +100,6 @@ def test_mesh_is_solved(comm, folder):
 
 
 @pytest.mark.parametrize("method", ["cg", "cgls", "lsqr"])
-@pytest.mark.usefixtures("undrawn")
 def test_methods_agree_on_a_file(comm, folder, method):
     n = 40
     A = sp.coo_array(sp.diags_array([-1.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)))
@@ -139,32 +109,30 @@ def test_methods_agree_on_a_file(comm, folder, method):
     options = Options(
         matrix=path, rhs=data, method=method, partition="rows", tol=1e-12, out=str(folder / "out"), iterations=200
     )
-    numbers = run(options, comm, Quiet()).numbers
+    numbers = run(options, comm).numbers
     assert numbers["relative_error"] is None
     if comm.rank == 0:
         found = np.asarray(zarr.open_group(str(folder / "out" / "result.zarr"), mode="r")["solution"])
         np.testing.assert_allclose(found, truth, atol=1e-8)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_least_squares_and_metis(comm, folder):
     rng = np.random.default_rng(0)
     tall = sp.coo_array(rng.standard_normal((30, 12)) * (rng.random((30, 12)) < 0.5) + np.eye(30, 12))
     path = written(comm, folder / "tall.mtx", tall)
-    numbers = run(Options(matrix=path, tol=1e-12, out=str(folder / "out")), comm, Quiet()).numbers
+    numbers = run(Options(matrix=path, tol=1e-12, out=str(folder / "out")), comm).numbers
     assert numbers["method"] == "lsqr" and numbers["cut"] is None
     assert numbers["relative_error"] < 1e-8
     pytest.importorskip("pymetis")
-    outcome = run(Options(points=100, partition="metis", tol=1e-10, out=str(folder / "out")), comm, Quiet())
+    outcome = run(Options(points=100, partition="metis", tol=1e-10, out=str(folder / "out")), comm)
     assert outcome.numbers["relative_error"] < 1e-8
     assert outcome.numbers["partition"] == "metis"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_the_error_of_a_complex_solution(comm, folder):
     rows = np.diag(np.linspace(2, 3, 8)) + 1j * (np.eye(8, k=1) - np.eye(8, k=-1))  # Hermitian
     path = written(comm, folder / "a.mtx", sp.coo_array(rows))
-    found = run(Options(matrix=path, iterations=1, out=str(folder / "out")), comm, Quiet()).numbers
+    found = run(Options(matrix=path, iterations=1, out=str(folder / "out")), comm).numbers
     assert found["method"] == "cg"
     # One step of steepest descent towards ones.
     b = rows @ np.ones(8)
@@ -175,25 +143,25 @@ def test_the_error_of_a_complex_solution(comm, folder):
 def test_what_cannot_be_solved(comm, folder):
     skew = written(comm, folder / "skew.mtx", sp.coo_array(np.array([[1.0, 2.0], [0.0, 1.0]])))
     with pytest.raises(InputError, match="needs a symmetric matrix"):
-        run(Options(matrix=skew, method="cg", out=str(folder / "out")), comm, Quiet())
+        run(Options(matrix=skew, method="cg", out=str(folder / "out")), comm)
     data = written(comm, folder / "b.mtx", np.ones((3, 1)))
     with pytest.raises(InputError, match="but the matrix has 2 rows"):
-        run(Options(matrix=skew, rhs=data, out=str(folder / "out")), comm, Quiet())
+        run(Options(matrix=skew, rhs=data, out=str(folder / "out")), comm)
     nan = written(comm, folder / "nan.mtx", sp.coo_array(np.diag([1.0, np.nan])))
     wrong = written(comm, folder / "c.mtx", np.array([[1.0], [np.inf]]))
     for path, given in ((nan, {}), (wrong, {"matrix": skew, "rhs": wrong})):
         with pytest.raises(InputError, match=f"{Path(path).name} has values that are infinite or no numbers"):
-            run(Options(**({"matrix": path} | given), out=str(folder / "out")), comm, Quiet())
+            run(Options(**({"matrix": path} | given), out=str(folder / "out")), comm)
     if comm.rank == 0:  # it would fill the memory as an array
         (folder / "b.mtx").write_text("%%MatrixMarket matrix coordinate real general\n999999 999999 1\n1 1 1.0\n")
     comm.barrier()
     with pytest.raises(InputError, match=r"has the shape \(999999, 999999\), but the matrix has 2 rows"):
-        run(Options(matrix=skew, rhs=data, out=str(folder / "out")), comm, Quiet())
+        run(Options(matrix=skew, rhs=data, out=str(folder / "out")), comm)
     with pytest.raises(InputError, match="does not exist"):
         Options(matrix="nothing.mtx").check()
-    with pytest.raises(InputError, match="--points belongs to the made mesh"):
+    with pytest.raises(InputError, match="--points belongs to synthetic data"):
         Options(matrix=skew, points=100).check()
     with pytest.raises(InputError, match="--rhs belongs to a matrix"):
         Options(rhs=data).check()
-    with pytest.raises(InputError, match="--noise belongs to made data"):
+    with pytest.raises(InputError, match="--noise belongs to synthetic data"):
         Options(matrix=skew, rhs=data, noise=0.1).check()

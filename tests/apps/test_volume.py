@@ -9,19 +9,18 @@ import pytest
 import zarr
 
 from collops.apps.segy import SegyFile
+from collops.apps.signals import power_spectrum, ricker
 from collops.apps.stages import local_stage
 from collops.apps.volume import modelling
-from collops.apps.volume.cube import Axis, Cube
 from collops.apps.volume.earth import impedance
-from collops.apps.volume.load import recorded
+from collops.apps.volume.files import Axis, Cube
 from collops.apps.volume.modelling import TraceMatrix, convolution, reflection, trace_operator
-from collops.apps.volume.options import VolumeOptions
+from collops.apps.volume.problem import VolumeOptions, recorded
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
-from collops.apps.wavelet import power_spectrum, ricker
 from collops.backend import engine
 from collops.errors import InputError
 from tests.apps.files import REAL, set_samples, stacked_volume
-from tests.apps.jobs import needs_real_data
+from tests.apps.jobs import job_of, needs_real_data
 
 HOST = engine("numpy")
 VALUES = np.random.default_rng(1).normal(size=(5, 4, 40)).astype(np.float32)
@@ -46,7 +45,7 @@ def write(comm, path: Path, values: np.ndarray = VALUES, **options) -> Path:
 
 
 def read(comm, path: Path, **options):
-    return recorded(VolumeOptions(volume=str(path), wavelet="ricker:60", **options), comm)
+    return recorded(job_of(VolumeOptions(volume=str(path), wavelet="ricker:60", **options), comm))
 
 
 def whole(comm, own: np.ndarray) -> np.ndarray:
@@ -95,7 +94,7 @@ def test_other_bytes_for_inline_and_crossline(comm, folder):
 
 @needs_real_data
 def test_the_real_section(comm):
-    volume = recorded(VolumeOptions(volume=str(REAL / "volve_stack_twt.sgy")), comm)
+    volume = recorded(job_of(VolumeOptions(volume=str(REAL / "volve_stack_twt.sgy")), comm))
     assert volume.cube.shape == (225, 850)
     assert (volume.cube.interval, volume.cube.start) == (0.004, 0.004)
     assert volume.wavelet.argmax() == len(volume.wavelet) // 2
@@ -107,7 +106,7 @@ def test_the_real_section(comm):
 @needs_real_data
 def test_a_real_grid_of_inlines_and_crosslines(comm):
     path = REAL / "volve_migration_velocity_depth.sgy"  # no stack, but a volume
-    volume = recorded(VolumeOptions(volume=str(path), wavelet="ricker:5"), comm)
+    volume = recorded(job_of(VolumeOptions(volume=str(path), wavelet="ricker:5"), comm))
     assert volume.cube.shape == (18, 52, 226) and volume.live.all()
     inline, crossline = (axis.values for axis in volume.cube.lateral)
     assert (inline[0], inline[-1], crossline[0], crossline[-1]) == (10087, 10155, 2148, 2352)
@@ -227,7 +226,7 @@ class TestWavelets:
         np.save(tmp_path / "w.npy", [1.0, 5.0, 2.0])
         np.save(tmp_path / "a.npy", VALUES)
         options = VolumeOptions(volume=str(tmp_path / "a.npy"), interval=4.0, wavelet=str(tmp_path / "w.npy"))
-        assert recorded(options, comm).wavelet.tolist() == [1.0, 5.0, 2.0]
+        assert recorded(job_of(options, comm)).wavelet.tolist() == [1.0, 5.0, 2.0]
 
     def test_frequencies_that_the_samples_do_not_have(self):
         with pytest.raises(InputError, match="less than 125 Hz"):
@@ -279,7 +278,7 @@ def test_traces_are_modelled_without_a_message(comm):
     live = np.ones((4, 3), bool)
     live[1, 2] = False
     matrix = convolution(np.array([1.0, 2.0, -1.0]), 20)
-    operator = trace_operator(matrix, cube, live[rows], comm, HOST, "float64")
+    operator = trace_operator(job_of(VolumeOptions(dtype="float64"), comm), matrix, live[rows])
     assert operator.dottest()
     x = collops.random(operator.domain, comm=comm, seed=3)
     with profile.count_messages() as messages:
@@ -290,7 +289,7 @@ def test_traces_are_modelled_without_a_message(comm):
 
 
 @pytest.mark.serial
-def test_the_made_earth_can_be_made_in_pieces():
+def test_the_synthetic_earth_can_be_computed_in_pieces():
     made = impedance((12, 9, 50))
     assert made.shape == (12, 9, 50) and made.min() > 1
     assert np.array_equal(

@@ -10,8 +10,8 @@ import pytest
 import zarr
 
 import collops
-from collops.apps.lsm.job import run
-from collops.apps.lsm.options import Options
+from collops.apps.lsm import Options, run
+from collops.apps.recipe import run_job
 from collops_bench.page import report_page
 from collops_bench.record import read_folder
 from tests.apps.jobs import Listener
@@ -79,7 +79,7 @@ def report(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def migrated(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("lsm")
-    run(Options(**SMALL, engine="numpy", out=str(folder)), collops.world(), Listener())
+    run_job(run, Options(**SMALL, engine="numpy", out=str(folder)), collops.world(), Listener())
     return folder
 
 

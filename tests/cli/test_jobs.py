@@ -1,4 +1,4 @@
-"""The jobs beside the migration as a user runs them: they share its manners."""
+"""The applications other than the migration as a user runs them: their behaviour is common to all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PICTURES = {
 
 @pytest.mark.parametrize("command", SMALL)
 def test_without_files_it_shows_what_it_found(tmp_path, here, command):
-    result = here(command, *SMALL[command])
+    result = here(command, *SMALL[command], "--profile")
     assert result.returncode == 0, result.stderr
     for word in ("residual", " error", "modelling", "communication", "rest", "image.png", "result.zarr"):
         assert word in result.stdout
@@ -164,7 +164,7 @@ def test_debug_shows_the_traceback(here):
 
 
 def test_numbers_are_json_that_any_reader_takes(here):
-    result = here("mdd", *SMALL["mdd"], "--json", "--quiet")
+    result = here("mdd", *SMALL["mdd"], "--json", "--quiet", "--profile")
     assert json.loads(result.stdout, parse_constant=pytest.fail)["seconds_split"].keys() == {
         "modelling",
         "communication",

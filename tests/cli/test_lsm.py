@@ -25,8 +25,10 @@ def image_of(folder) -> np.ndarray:
 def test_without_files_it_shows_what_it_found(tmp_path, here):
     result = here("lsm", *SMALL)
     assert result.returncode == 0, result.stderr
-    for word in ("residual", "image error", "modelling", "communication", "rest", "image.png"):
+    for word in ("residual", "image error", "ms an iteration", "image.png"):
         assert word in result.stdout
+    for word in ("modelling", "communication", "messages "):
+        assert word not in result.stdout.replace("messages by", "")
     assert "\x1b" not in result.stdout + result.stderr
     assert sorted(os.listdir(tmp_path / "collops-lsm")) == [
         "convergence.png",
@@ -36,11 +38,22 @@ def test_without_files_it_shows_what_it_found(tmp_path, here):
     ]
 
 
+def test_a_profile_shows_where_the_time_goes(here):
+    result = here("lsm", *SMALL, "--profile")
+    assert result.returncode == 0, result.stderr
+    for word in ("messages", "modelling", "communication", "rest"):
+        assert word in result.stdout
+    numbers = numbers_of(here("lsm", *SMALL, "--profile", "--json", "--quiet"))
+    split = numbers["seconds_split"]
+    assert split.keys() == {"modelling", "communication", "rest"}
+    assert sum(part["max"] for part in split.values()) == pytest.approx(numbers["seconds_per_iteration"])
+
+
 @needs_mpi
 def test_ranks_that_it_starts_find_the_same_image(tmp_path, here):
     # Two shots for three ranks: one has nothing to do, and says so.
     arguments = shlex.split("lsm --nx 31 --nz 21 --shots 2 --receivers 9 --samples 101 --iterations 3")
-    arguments += ["--dtype", "float64", "--json", "--quiet"]
+    arguments += ["--dtype", "float64", "--json", "--quiet", "--profile"]
     one = numbers_of(here(*arguments, "--out", "one"))
     result = collops(*arguments, "--out", "three", "--ranks", 3, cwd=tmp_path)
     three = numbers_of(result)

@@ -1,4 +1,4 @@
-"""What the commands do on ranks that a launcher has started: all of them in one start, which takes longest."""
+"""The commands on ranks that a launcher has started: all of them in one start, which takes longest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from tests.apps.files import set_samples, small_survey, stacked_volume
-from tests.apps.jobs import COMMON_KEYS
+from tests.apps.jobs import COMMON_KEYS, PROFILE_KEYS
 from tests.cli.commands import SMALL as MIGRATION
 from tests.cli.commands import Result, assert_one_line, numbers_of, several_under_mpiexec
 from tests.cli.test_jobs import SMALL
@@ -44,7 +44,7 @@ WRONG = {
 
 def test_three_ranks(tmp_path, here):
     _write_bad_files(tmp_path)
-    same = [[name, *small, "--dtype", "float64", "--json", "--quiet"] for name, small in JOBS.items()]
+    same = [[name, *small, "--dtype", "float64", "--json", "--quiet", "--profile"] for name, small in JOBS.items()]
     idle = [[name, *SMALL[name], *arguments, "--json", "--quiet"] for name, (arguments, _) in FEW_PARTS.items()]
     wrong = [arguments for arguments, _ in WRONG.values()]
     ours = [[*arguments, "--out", f"three-{arguments[0]}"] for arguments in same]
@@ -71,7 +71,7 @@ def _assert_same(folder: Path, alone: Result, together: Result, name: str) -> No
     one, three = numbers_of(alone), numbers_of(together)
     assert (one["ranks"], one["transport"], one["messages_per_iteration"]) == (1, "serial", 0)
     assert (three["ranks"], three["transport"]) == (3, "mpi")
-    assert one.keys() == three.keys() >= COMMON_KEYS
+    assert one.keys() == three.keys() >= COMMON_KEYS | PROFILE_KEYS
     assert three["relative_error"] == pytest.approx(one["relative_error"], rel=1e-6)
     found, expected = (_values(folder / f"{ranks}-{name}" / "result.zarr", name) for ranks in ("three", "one"))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8 * np.abs(expected).max())

@@ -1,4 +1,4 @@
-"""What ends a job with checkpoints: all ranks write one, and the exit code says that it can go on."""
+"""A signal to a job with checkpoints: all ranks write one, and the exit code says that it can be resumed."""
 
 from __future__ import annotations
 

@@ -20,11 +20,7 @@ __all__ = ["LAUNCHER", "run_small"]
 LAUNCHER = r"(?:COLLOPS_\S+ )*(?:(?:mpiexec|mpirun|srun) -n \d+ )?"
 # Pictures take longer than all else, and have tests of their own.
 _PICTURES = (
-    "collops.apps.lsm.job.write_pictures",
-    "collops.apps.poststack.job.draw",
-    "collops.apps.mdd.job.draw",
-    "collops.apps.reflectivity.job.draw",
-    "collops.apps.solve.job.draw",
+    "collops.apps.recipe._draw",
     "collops_bench.plots.write_plots",
 )
 # What makes a command small, by a pattern in it; all that fit are appended. What a page says itself stays as it is,

@@ -89,7 +89,7 @@ READERS = {
 @pytest.mark.parametrize("kind", READERS)
 def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
     from collops.apps.lsm import segy, velocity
-    from collops.apps.solve.problem import _read_rhs
+    from collops.apps.solve import _read_rhs
 
     write, name, call = READERS[kind]
     whole, hurt = folder / "whole" / name, folder / "hurt" / name

@@ -65,8 +65,7 @@ def _add(benchmark: Benchmark) -> None:
 
 
 def _measure(comm: Communicator, name: str, engine: str, options: Options, path: Path | None) -> None:
-    from collops.apps.job import engine_of_ranks
-    from collops.apps.stages import local_stage
+    from collops.apps.stages import engine_of_ranks, local_stage
 
     chosen = engine_of_ranks(engine, comm)
     where = console(to_stderr=False) if comm.rank == 0 else None

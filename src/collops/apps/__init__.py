@@ -1,5 +1,13 @@
-"""Whole inversions, from files to pictures: what the command line runs, usable from Python too."""
+"""Whole inversions, from files to pictures: what the command line runs, usable from Python too.
+
+Each application is a module of this package with two names: ``Options``, a dataclass that states every option once
+(`collops.apps.options`), and ``run``, which prepares, solves and describes a problem (`collops.apps.recipe`) and
+whose docstring is the help of the command.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+__all__ = ["APPLICATIONS"]
+
+APPLICATIONS = ("lsm", "mdd", "poststack", "reflectivity", "solve")
+"""The modules that are applications; the command line has a command for each."""

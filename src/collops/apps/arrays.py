@@ -14,42 +14,14 @@ __all__ = ["check_kind", "is_zarr", "open_array", "open_npy", "read_rows"]
 
 
 def check_kind(path: Path, *others: str) -> None:
-    """Raise unless a file is of a kind that can be opened.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its name.
-    others : str
-        Suffixes of other kinds that the caller can read.
-
-    Raises
-    ------
-    InputError
-        Naming the kinds.
-    """
+    """Raise unless a file is of a kind that can be opened: NumPy's, Zarr's, or with one of the suffixes `others`."""
     if path.suffix.lower() not in (".npy", *others) and not is_zarr(path):
         kinds = ", ".join([*others, ".npy"])
         raise InputError(f"{path} cannot be read: name a file {kinds}, or a Zarr store .zarr")
 
 
 def read_rows(array: Any, path: Path, rows: slice) -> np.ndarray:
-    """Read some rows of an array that `open_array` has opened.
-
-    Parameters
-    ----------
-    array : array
-        What to read from.
-    path : pathlib.Path
-        Where it is.
-    rows : slice
-        Along the first axis.
-
-    Raises
-    ------
-    InputError
-        If the file is damaged.
-    """
+    """Read rows along the first axis of an array from `open_array`; a damaged file raises InputError."""
     try:
         return np.asarray(array[rows])
     except (OSError, ValueError, RuntimeError) as problem:
@@ -62,19 +34,10 @@ def is_zarr(path: Path) -> bool:
 
 
 def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
-    """Open an array of real numbers without reading it.
+    """Open an array of real numbers without reading it; return it, and the Zarr group that holds it.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        A .npy file, a Zarr array, or a Zarr group.
-    names : tuple of str
-        Which array of a group is wanted, in order of preference; else its only array of two or three axes.
-
-    Returns
-    -------
-    array, zarr.Group or None
-        The array, and the group that it lies in.
+    The path is that of a .npy file, a Zarr array, or a Zarr group. From a group it takes the first array among `names`,
+    else its only array of two or three axes.
 
     Raises
     ------
@@ -90,7 +53,7 @@ def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Open a file of NumPy; what it promises beyond its own size is refused, and nothing in it is executed.
+    """Open a file of NumPy without executing anything in it or reading beyond its end.
 
     Raises
     ------

@@ -1,101 +1,183 @@
-"""The choices that all jobs share, with their defaults, and the checks of options that need no files."""
+"""The options of applications, each stated once: the command line, its help and its checks are made from them.
+
+An options class is a frozen dataclass derived from `CommonOptions`. The annotation of a field holds its type, its help,
+and what its values must be::
+
+    shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
+
+import typer
 
 from collops.errors import InputError
 
-if TYPE_CHECKING:
-    from collops.solvers import Run
-
 __all__ = [
-    "JobOptions",
-    "check_choice",
-    "check_folders",
-    "check_least",
-    "check_not_negative",
-    "check_positive",
+    "CHECKPOINTS",
+    "DATA",
+    "METHOD",
+    "SYNTHETIC",
+    "AtLeast",
+    "CommonOptions",
+    "Dtype",
+    "EngineName",
+    "Finite",
+    "Folder",
+    "Must",
+    "NotNegative",
+    "OneOf",
+    "Positive",
+    "RecordedOnly",
+    "SyntheticOnly",
+    "check_must",
+    "option",
     "option_name",
+]
+
+DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Checkpoints"
+"""Panels of the help that several applications have."""
+
+
+class Must(NamedTuple):
+    """A requirement on the values of an option; None, which leaves the choice to the application, is always allowed."""
+
+    be: str  # in words that follow "must"
+    test: Callable[[Any], bool]  # whether a value is
+
+
+class SyntheticOnly(NamedTuple):
+    """An option for synthetic data: not allowed with the one named here, by default `CommonOptions.recorded`."""
+
+    unless: str | None = None
+
+
+class RecordedOnly(NamedTuple):
+    """An option for recorded data: not allowed without `CommonOptions.recorded`."""
+
+
+Positive = Must("be a positive number", lambda value: math.isfinite(value) and value > 0)
+NotNegative = Must("be zero or a positive number", lambda value: math.isfinite(value) and value >= 0)
+Finite = Must("be a finite number", math.isfinite)
+# An empty name would be that of the folder that the user is in.
+Folder = Must("name a folder", bool)
+
+
+def AtLeast(least: int) -> Must:
+    """Return what bounds an option from below."""
+    return Must(f"be at least {least}", lambda value: value >= least)
+
+
+def OneOf(*choices: str) -> Must:
+    """Return what limits an option to some words."""
+    return Must(f"be one of {', '.join(choices)}", lambda value: value in choices)
+
+
+def option(text: str, panel: str | None = None, *, flag: str | None = None, **more: Any) -> Any:
+    """Describe an option of the command line.
+
+    Parameters
+    ----------
+    text : str
+        Its help.
+    panel : str, optional
+        The group of options that it is shown in.
+    flag : str, optional
+        Its name, where it takes no value.
+    **more
+        See `typer.Option`: ``metavar``, and ``show_default`` for a default that is None.
+    """
+    return typer.Option(*([flag] if flag else []), help=text, rich_help_panel=panel, **more)
+
+
+Dtype = Annotated[str, option("float32 or float64.", METHOD), OneOf("float32", "float64")]
+EngineName = Annotated[
+    str, option("numpy, cupy, or auto: cupy where every rank has a GPU.", METHOD), OneOf("auto", "numpy", "cupy")
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """What every job can be told. None means: choose for me.
+class CommonOptions:
+    """The options that all applications share."""
 
-    Parameters
-    ----------
-    noise : float, optional
-        Root mean square of the noise in made-up data relative to that of their signal.
-    seed : int
-        Of all that is drawn at random; the same on any number of ranks.
-    iterations : int
-        Of the solver.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    engine : str
-        ``"auto"``, ``"numpy"`` or ``"cupy"``.
-    out : str
-        Folder for the results.
-    checkpoint : str, optional
-        Folder for the solver's checkpoints.
-    every : str, optional
-        How often one is written, see `collops.solvers.cgls`.
-    resume : bool
-        Whether the solver goes on from the one that is there.
-    """
+    recorded: ClassVar[str]
+    """The option that names a file of recorded data; without it, data are synthetic."""
 
-    noise: float | None = None
-    seed: int = 0
-    iterations: int = 30
-    dtype: str = "float32"
-    engine: str = "auto"
-    out: str = "collops-result"
-    checkpoint: str | None = None
-    every: str | None = None
-    resume: bool = False
+    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 30
+    noise: Annotated[
+        float | None,
+        option("Noise in the synthetic data, relative to their rms.", SYNTHETIC),
+        NotNegative,
+        SyntheticOnly(),
+    ] = None
+    seed: Annotated[
+        int, option("Seed of all random numbers.", SYNTHETIC), Must("be zero or positive", lambda value: value >= 0)
+    ] = 0
+    dtype: Dtype = "float32"
+    engine: EngineName = "auto"
+    checkpoint: Annotated[
+        str | None,
+        option(
+            "Folder for checkpoints of the solver; one is also written when SIGTERM or SIGUSR1 ends the job.",
+            CHECKPOINTS,
+            metavar="DIR",
+        ),
+        Folder,
+    ] = None
+    every: Annotated[
+        str | None,
+        option(
+            "Iterations between checkpoints, or a time such as 30s, 10m or 2h.",
+            CHECKPOINTS,
+            metavar="N|TIME",
+            show_default="10m",
+        ),
+    ] = None
+    resume: Annotated[bool, option("Resume from the checkpoint, if any.", CHECKPOINTS, flag="--resume")] = False
+    profile: Annotated[
+        bool,
+        option(
+            "Measure how an iteration divides into modelling, communication and the rest, rank by rank, and count its "
+            "messages. Iterations are then not replayed as a CUDA graph.",
+            flag="--profile",
+        ),
+    ] = False
+    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-result"
 
     def check(self) -> None:
-        """Raise if a number makes no sense or options contradict each other; reads only the heads of files.
+        """Raise if a value is not allowed or options contradict each other; reads only the heads of files.
 
         Raises
         ------
         InputError
             Naming the option and what to do.
         """
-        check_least(self, {"iterations": 1})
-        check_not_negative(self, ["noise"])
-        if self.seed < 0:
-            raise InputError(f"--seed must be zero or positive, not {self.seed}")
-        check_choice("dtype", self.dtype, ("float32", "float64"))
-        check_choice("engine", self.engine, ("auto", "numpy", "cupy"))
-        check_folders(self, ["out", "checkpoint"])
+        check_must(self)
+        for name, requirements in _requirements(type(self)).items():
+            if getattr(self, name) is not None:
+                self._check_kind_of_data(name, requirements)
         self._check_checkpoint()
 
-    def run(self, progress: bool) -> Run:
-        """Return how the solver is run, on a rank that shows progress or does not."""
-        return {"progress": progress, "checkpoint": self.checkpoint, "every": self.every, "resume": self.resume}
-
-    def refuse(self, names: Iterable[str], owner: str, remedy: str) -> None:
-        """Raise if an option is given that belongs to something else.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Fields that must be None.
-        owner : str
-            What they belong to.
-        remedy : str
-            What to leave out instead.
-        """
-        for name in names:
-            if getattr(self, name) is not None:
-                raise InputError(f"{option_name(name)} belongs to {owner}: leave it out, or leave out {remedy}")
+    def _check_kind_of_data(self, name: str, requirements: tuple[Any, ...]) -> None:
+        for each in requirements:
+            if isinstance(each, SyntheticOnly):
+                files = each.unless or self.recorded
+                if getattr(self, files) is not None:
+                    raise InputError(
+                        f"{option_name(name)} belongs to synthetic data: leave it out, or leave out "
+                        f"{option_name(files)}"
+                    )
+            elif isinstance(each, RecordedOnly) and getattr(self, self.recorded) is None:
+                raise InputError(
+                    f"{option_name(name)} belongs to recorded data: leave it out, or name a file with "
+                    f"{option_name(self.recorded)}"
+                )
 
     def _check_checkpoint(self) -> None:
         if self.checkpoint is None:
@@ -116,38 +198,24 @@ def option_name(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def check_least(options: Any, least: Mapping[str, int]) -> None:
-    """Raise unless each field is None or at least as large as given."""
-    for name, smallest in least.items():
+def check_must(options: Any) -> None:
+    """Raise unless every field of a dataclass of options is as its annotation says.
+
+    Raises
+    ------
+    InputError
+        Naming the option and what it must be.
+    """
+    for name, requirements in _requirements(type(options)).items():
         value = getattr(options, name)
-        if value is not None and value < smallest:
-            raise InputError(f"{option_name(name)} must be at least {smallest}, not {value}")
+        for each in requirements:
+            if isinstance(each, Must) and value is not None and not each.test(value):
+                shown = repr(value) if isinstance(value, str) else value
+                raise InputError(f"{option_name(name)} must {each.be}, not {shown}")
 
 
-def check_positive(options: Any, names: Iterable[str]) -> None:
-    """Raise unless each field is None, or finite and positive."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise InputError(f"{option_name(name)} must be a positive number, not {value}")
-
-
-def check_not_negative(options: Any, names: Iterable[str]) -> None:
-    """Raise unless each field is None, or finite and not negative."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{option_name(name)} must be zero or a positive number, not {value}")
-
-
-def check_folders(options: Any, names: Iterable[str]) -> None:
-    """Raise unless each field is None or has a name: that of no folder would be the one that the user is in."""
-    for name in names:
-        if getattr(options, name) == "":
-            raise InputError(f"{option_name(name)} must name a folder")
-
-
-def check_choice(name: str, value: str | None, choices: Iterable[str | None]) -> None:
-    """Raise unless a value is one of the choices."""
-    if value not in choices:
-        raise InputError(f"{option_name(name)} must be one of {', '.join(filter(None, choices))}, not {value!r}")
+@functools.cache
+def _requirements(kind: type) -> dict[str, tuple[Any, ...]]:
+    """Return what the annotations of a class require, by field."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}

@@ -24,22 +24,13 @@ _CHUNK_BYTES = 16 << 20
 
 
 class Field(NamedTuple):
-    """One array of a result.
+    """One array of a result."""
 
-    Parameters
-    ----------
-    values : numpy.ndarray or DistributedArray
-        An array that the first rank writes, or one that is split along its first axis, of which every rank writes
-        its own rows.
-    dimensions : tuple of str
-        Names of its axes; an array with the name of its only axis is that axis' coordinate.
-    unit : str
-        "1" for a pure number.
-    """
-
+    # an array that the first rank writes, or one that is split along its first axis, of which every rank writes its
+    # own rows
     values: Any
-    dimensions: tuple[str, ...]
-    unit: str
+    dimensions: tuple[str, ...]  # names of its axes; an array with the name of its only axis is that axis' coordinate
+    unit: str  # "1" for a pure number
 
 
 def prepare_folder(folder: Path) -> None:
@@ -82,14 +73,9 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write a file or a folder to, and rename it to `path` when that went well.
+    """Yield a temporary path for a file or a folder, of the suffix of `path`, and rename it to `path` after the body.
 
-    If the body raises, whatever it wrote is removed and what was at `path` before stays as it was.
-
-    Yields
-    ------
-    pathlib.Path
-        Where to write: same folder and same suffix as `path`.
+    If the body raises, what it wrote is removed and what was at `path` before remains.
     """
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     temporary = scratch / path.name
@@ -104,23 +90,16 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], attributes: Mapping[str, Any]) -> Path:
-    """Write a Zarr group (format 3) that xarray opens with its coordinates. Collective.
+    """Write a Zarr group (format 3) that xarray opens with its coordinates; return `path`. Collective.
 
     Parameters
     ----------
     path : pathlib.Path
-        The group's folder; replaced as a whole.
-    comm : Communicator
-        The ranks, which all see the folder.
+        The group's folder, which all ranks see; replaced as a whole.
     fields : mapping
         The arrays by name, the same names on every rank.
     attributes : mapping
-        Whatever JSON can hold.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
+        Values of JSON.
 
     Raises
     ------

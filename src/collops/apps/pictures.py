@@ -1,11 +1,11 @@
-"""How the pictures of all jobs look, and how they are written."""
+"""The pictures of all applications: their style, panels of images, and the convergence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from collops.comm import Communicator
 
-__all__ = ["balanced", "color_bar", "convergence", "figure", "gather_rows", "panel", "section", "symmetric_limit"]
+__all__ = ["Panel", "balanced", "convergence", "draw_panels", "figure", "gather_rows", "symmetric_limit"]
 
 _INK = "#26323d"
 _STYLE: Any = {
@@ -41,10 +41,9 @@ _STYLE: Any = {
 
 @contextmanager
 def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple[Figure, Sequence[Axes]]]:
-    """Draw a figure of `panels` axes side by side and write it to `path` when the body is done.
+    """Yield a figure with axes side by side, and write it to `path` after the body.
 
-    No window system and no global state of matplotlib are touched, so that this works in batch jobs and
-    inside other people's programs.
+    This uses no window system and no global state of matplotlib, so that it works in batch jobs and in other programs.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -73,10 +72,10 @@ def symmetric_limit(image: np.ndarray, percent: float = 99.0) -> float:
 
 
 def balanced(image: np.ndarray) -> np.ndarray:
-    """Return an image divided by its amplitude nearby, so that weak and strong parts of recorded data show alike.
+    """Return an image divided by its local amplitude, so that weak and strong parts of recorded data are visible.
 
-    The amplitude is the root mean square under a Gaussian of a tenth of the image; where it is below a twentieth
-    of its maximum, parts stay weak.
+    The amplitude is the root mean square under a Gaussian of a tenth of the image. Where it is below a twentieth of
+    its maximum, parts stay weak.
     """
     from scipy.ndimage import gaussian_filter
 
@@ -86,117 +85,53 @@ def balanced(image: np.ndarray) -> np.ndarray:
     return image / (amplitude + floor) if floor else image
 
 
-def panel(
-    axes: Axes,
-    image: np.ndarray,
-    extent: tuple[float, float, float, float],
-    title: str,
-    *,
-    labels: tuple[str, str | None],
-    limits: tuple[float, float],
-    colors: str = "gray",
-    to_scale: bool = False,
-) -> Any:
-    """Draw an image with its first axis to the right and its second one downwards.
+class Panel(NamedTuple):
+    """An image of shape ``(columns, rows)``, its first axis to the right and its second one downwards."""
 
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        Where to draw.
-    image : numpy.ndarray
-        Shape ``(columns, rows)``.
-    extent : tuple of float
-        First and last position along both axes, at the centres of the outermost cells.
-    title : str
-        Stands above the panel.
-    labels : tuple of str
-        Of both axes; None for the second one leaves out its numbers, too, which the panel to the left has.
-    limits : tuple of float
-        Values of the first and the last colour.
-    colors : str
-        Name of a colour map.
-    to_scale : bool
-        Whether a step along one axis is as long as along the other.
-
-    Returns
-    -------
-    matplotlib.image.AxesImage
-        For a colour bar.
-    """
-    left, right, top, bottom = extent
-    half_across, half_down = (
-        (last - first) / (extent - 1) / 2 if extent > 1 else 0.5
-        for first, last, extent in ((left, right, image.shape[0]), (top, bottom, image.shape[1]))
-    )
-    drawn = axes.imshow(
-        image.T,
-        cmap=colors,
-        vmin=limits[0],
-        vmax=limits[1],
-        extent=(left - half_across, right + half_across, bottom + half_down, top - half_down),
-        aspect="equal" if to_scale else "auto",
-        interpolation="bilinear",
-    )
-    axes.set_title(title)
-    axes.set_xlabel(labels[0])
-    if labels[1] is None:
-        axes.tick_params(left=False, labelleft=False)
-    else:
-        axes.set_ylabel(labels[1])
-    return drawn
+    image: np.ndarray
+    title: str
+    extent: tuple[float, float, float, float]  # first and last position along both axes, at the centres of cells
+    labels: tuple[str, str]  # of both axes
+    limits: float | tuple[float, float]  # values of the first and the last colour, or the amplitude of both
+    unit: str = ""  # of a scale of colours, which a panel with a unit has
+    to_scale: bool = False  # whether a step along one axis is as long as along the other
 
 
-def section(
-    axes: Axes,
-    image: np.ndarray,
-    extent: tuple[float, float, float, float],
-    title: str,
-    *,
-    limits: tuple[float, float],
-    colors: str = "gray",
-    depth_label: bool = True,
-) -> Any:
-    """Draw a vertical section with distance to the right and depth downwards, both in metres; see `panel`."""
-    left, right, top, bottom = extent
-    unit, name = (1000, "km") if right - left > 2000 else (1, "m")
-    return panel(
-        axes,
-        image,
-        (left / unit, right / unit, top / unit, bottom / unit),
-        title,
-        labels=(f"distance ({name})", f"depth ({name})" if depth_label else None),
-        limits=limits,
-        colors=colors,
-        # Sections are drawn to scale unless that would make a ribbon of them.
-        to_scale=0.5 < (right - left) / (bottom - top) < 4,
-    )
-
-
-def color_bar(drawing: Figure, axes: Axes, drawn: Any, label: str) -> None:
-    """Add a scale of colours to a panel."""
-    bar = drawing.colorbar(drawn, ax=axes, shrink=0.85, pad=0.02)
-    bar.set_label(label)
-    bar.outline.set_visible(False)
+def draw_panels(path: Path, panels: Sequence[Panel], size: tuple[float, float]) -> Path:
+    """Draw panels of one size side by side, the first one with numbers along its second axis; return the picture."""
+    with figure(path, len(panels), (size[0] * len(panels), size[1])) as (drawing, all_axes):
+        for axes, panel in zip(all_axes, panels, strict=True):
+            limits = panel.limits if isinstance(panel.limits, tuple) else (-panel.limits, panel.limits)
+            left, right, top, bottom = panel.extent
+            half_across, half_down = (
+                (last - first) / (cells - 1) / 2 if cells > 1 else 0.5
+                for first, last, cells in zip((left, top), (right, bottom), panel.image.shape, strict=True)
+            )
+            drawn = axes.imshow(
+                panel.image.T,
+                cmap="viridis" if panel.unit else "gray",
+                vmin=limits[0],
+                vmax=limits[1],
+                extent=(left - half_across, right + half_across, bottom + half_down, top - half_down),
+                aspect="equal" if panel.to_scale else "auto",
+                interpolation="bilinear",
+            )
+            axes.set(title=panel.title, xlabel=panel.labels[0])
+            if axes is all_axes[0]:
+                axes.set_ylabel(panel.labels[1])
+            else:
+                axes.tick_params(left=False, labelleft=False)
+            if panel.unit:
+                bar = drawing.colorbar(drawn, ax=axes, shrink=0.85, pad=0.02, label=panel.unit)
+                bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    return path
 
 
 def convergence(path: Path, residuals: np.ndarray, title: str, noise_norm: float | None = None) -> Path:
-    """Draw the residual norm, relative to the first, against the iteration.
+    """Draw the residual norm, relative to the first, against the iteration; return the picture.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The picture.
-    residuals : numpy.ndarray
-        Norms, the first one before the first iteration.
-    title : str
-        Stands above the panel.
-    noise_norm : float, optional
-        Norm of the noise: a model that fits the signal and nothing else ends there.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
+    The first norm is the one before the first iteration. `noise_norm` is the norm at which a model explains the signal
+    and no noise.
     """
     noise_level = noise_norm / residuals[0] if noise_norm and residuals[0] else None
     relative = residuals / residuals[0] if residuals[0] else residuals

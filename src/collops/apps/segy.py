@@ -32,31 +32,15 @@ _OTHER_TRACES = range(2, 9)
 
 @dataclass(frozen=True)
 class SegyFile:
-    """The facts of a SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`.
+    """The facts of a SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`."""
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        Where it is.
-    endian : str
-        ``"big"`` or ``"little"``.
-    samples, traces : int
-        Samples of a trace, and number of traces.
-    interval : int
-        Sample interval of the binary header in microseconds (of a depth file, in millimetres); may be 0.
-    revision : int
-        Major revision of the standard, 0 if the file names none.
-    metres : float
-        Metres in the unit of length of the file.
-    """
-
-    path: Path
-    endian: str
-    samples: int
+    path: Path  # where it is
+    endian: str  # ``"big"`` or ``"little"``
+    samples: int  # samples of a trace, and number of traces
     traces: int
-    interval: int
-    revision: int
-    metres: float
+    interval: int  # sample interval of the binary header in microseconds (of a depth file, in millimetres); may be 0
+    revision: int  # major revision of the standard, 0 if the file names none
+    metres: float  # metres in the unit of length of the file
 
     @classmethod
     def inspect(cls, path: str | Path) -> SegyFile:
@@ -134,18 +118,7 @@ class SegyFile:
             }
 
     def read(self, traces: np.ndarray) -> np.ndarray:
-        """Read some traces.
-
-        Parameters
-        ----------
-        traces : numpy.ndarray
-            Numbers of the traces, counted from 0.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape ``(len(traces), samples)``, float32 (float64 if the file holds that).
-        """
+        """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
         with self._open() as file:
             result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
             for first, last in _runs(traces):
@@ -221,20 +194,10 @@ def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
 def write_segy(
     path: Path, traces: np.ndarray, headers: Mapping[str, np.ndarray], interval: int, text: Mapping[int, str]
 ) -> None:
-    """Write traces as a big-endian SEG-Y file of IEEE floats, in metres.
+    """Write traces of shape ``(traces, samples)`` as a big-endian SEG-Y file of IEEE floats, in metres.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file; overwritten.
-    traces : numpy.ndarray
-        Shape ``(traces, samples)``; stored as float32.
-    headers : mapping
-        Integers, one per trace, by the names of ``segyio.TraceField``.
-    interval : int
-        Sample interval in microseconds.
-    text : mapping
-        Lines of the textual header by their number, 1 to 40, at most 76 characters each.
+    `headers` holds integers, one per trace, by the names of ``segyio.TraceField``; `interval` is in microseconds;
+    `text` holds lines of the textual header by their number, 1 to 40, at most 76 characters each.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Turn what goes wrong on one rank into the same error on every rank, stage by stage."""
+"""Make errors collective: an error on one rank is raised on all of them at the end of a stage."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from collops.backend import Engine, engine, memory_of
 from collops.errors import CollopsError, InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["local_stage", "raised_together"]
+__all__ = ["check_memory", "engine_of_ranks", "local_stage", "raised_together"]
 
 
 @contextmanager
 def local_stage(comm: Communicator) -> Iterator[None]:
-    """Run the local work of one stage, then let every rank know whether it went well. Collective.
+    """Run the local work of one stage, then tell all ranks whether it succeeded. Collective.
 
-    The body must not communicate: a rank that fails leaves it at once and goes straight to the check at its
-    end, where the others arrive when they have done their part. Errors of the operating system (a file that
-    cannot be read, a full disk) and memory that cannot be had are what a user can act on, so they become
-    `InputError`; a programming error stays what it is on the rank where it happened, and the ranks that wait
-    for it are ended by whoever runs the job.
+    The body must not communicate: a rank that fails goes straight to the check at the end, where the others arrive
+    when they have done their part. Errors of the operating system (a file that cannot be read, a full disk) and a lack
+    of memory become `InputError`, because a user can act on them. A programming error stays what it is on the rank
+    where it happened, which then ends the other ranks.
 
     Raises
     ------
@@ -38,13 +38,14 @@ def local_stage(comm: Communicator) -> Iterator[None]:
         # NumPy's message names the size it could not have.
         error = InputError(f"not enough memory ({problem or 'no size known'}): choose smaller sizes or more ranks")
     except OSError as problem:
-        error = InputError(_explain(problem))
+        reason = problem.strerror or str(problem)
+        error = InputError(f"{problem.filename}: {reason}" if problem.filename else reason)
     comm.check(error)
 
 
 @contextmanager
 def raised_together() -> Iterator[None]:
-    """Mark the errors of a body that raises on all ranks or on none: no rank need end the others then."""
+    """Mark the errors of a body that raises on all ranks or on none, so that no rank needs to end the others."""
     try:
         yield
     except CollopsError as error:
@@ -52,7 +53,36 @@ def raised_together() -> Iterator[None]:
         raise
 
 
-def _explain(problem: OSError) -> str:
-    """Return one sentence for a user from an error of the operating system."""
-    reason = problem.strerror or str(problem)
-    return f"{problem.filename}: {reason}" if problem.filename else reason
+def engine_of_ranks(name: str, comm: Communicator) -> Engine:
+    """Return the engine called `name`, or for ``"auto"`` the best that all ranks have.
+
+    Raises
+    ------
+    InputError
+        On every rank, if some rank lacks what the engine needs.
+    """
+    with raised_together():
+        # A transport for device arrays means that every rank has a device.
+        if name == "auto":
+            name = "cupy" if comm.device_transport is not None else "numpy"
+        elif name == "cupy" and comm.device_transport is None:
+            raise InputError("--engine cupy needs CuPy and a GPU on every rank: use --engine numpy")
+        return engine(name)
+
+
+def check_memory(needed: int, what: str, remedy: str, compute: Engine | None = None) -> None:
+    """Raise if `needed` bytes exceed four fifths of the memory: Linux would grant it, then end the process.
+
+    `what` names their content, in the plural, and `remedy` a smaller choice. The memory is that of this machine, or of
+    this rank's device if `compute` is a device's engine.
+
+    Raises
+    ------
+    InputError
+        Naming both sizes.
+    """
+    compute = compute or engine("numpy")
+    installed = memory_of(compute)
+    if needed > 0.8 * installed:
+        place = "a GPU" if compute.memory == "device" else "this machine"
+        raise InputError(f"{what} need {needed / 2**30:.0f} GiB, and {place} has {installed / 2**30:.0f}: {remedy}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from collops.array.layout import Layout
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError
-from collops.profile import messages
+from collops.profile import benchmark, messages
 
 if TYPE_CHECKING:
     from collops.array.distributed import DistributedArray
@@ -107,6 +107,7 @@ class Move:
             out[...] = local[self._box]
         return out
 
+    @benchmark(label="communication")
     def _gathered(self, local: Any, out: Any, counts: tuple[int, ...]) -> Any:
         """Gather the rows of all ranks, by the wire itself: everything that the communicator would check is known."""
         if not local.flags.c_contiguous or not out.flags.c_contiguous or local.dtype != out.dtype:

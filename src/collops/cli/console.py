@@ -1,4 +1,4 @@
-"""What a person sees while a job runs and when it is done: notes, a progress bar, and a table."""
+"""The output for a person: notes and progress while a job runs, and a table at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from collops.apps.report import Outcome, TimeSplit
+    from collops.apps.recipe import Outcome, TimeSplit
 
 __all__ = ["Progress", "console", "show"]
 
@@ -19,11 +19,10 @@ _MOST_RANK_ROWS = 8
 
 
 def console(*, to_stderr: bool) -> Console:
-    """Return where to write.
+    """Return a console on one of the standard streams.
 
-    Under a launcher both streams are pipes. The process that called the launcher tells rich of a terminal at
-    the other end of standard error (`collops.cli.launch.environment_for`), and of one behind standard output
-    by COLLOPS_STDOUT_TERMINAL.
+    Under a launcher both streams are pipes. The process that called it tells rich of a terminal at the other end by
+    the environment (`collops.cli.launch.environment_for`), for standard output by COLLOPS_STDOUT_TERMINAL.
     """
     from rich.console import Console
 
@@ -36,21 +35,10 @@ def console(*, to_stderr: bool) -> Console:
 
 
 class Progress:
-    """Notes, warnings, and the name of the present stage; on one rank, and the latter only on a terminal.
+    """Notes, warnings, and the name of the present stage, which only a terminal shows.
 
-    Parameters
-    ----------
-    command : str
-        Name of the command, which begins each warning.
-    shown : bool
-        Whether to show notes and stages.
-    speaking : bool
-        Whether to show warnings.
-
-    Attributes
-    ----------
-    live : bool
-        Whether somebody sees progress as it happens.
+    `shown` says whether this rank shows notes and stages, `speaking` whether it shows warnings, which begin with
+    `command`. `live` is True if progress is seen as it happens.
     """
 
     def __init__(self, command: str, *, shown: bool, speaking: bool) -> None:
@@ -101,7 +89,8 @@ def show(outcome: Outcome, where: Console) -> None:
     where.print()
     where.print(table, markup=False)
     where.print()
-    where.print(_split_table(outcome.split))
+    if outcome.split is not None:
+        where.print(_split_table(outcome.split))
     for path in outcome.files:
         where.print(f"wrote {path}", markup=False, soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""What a user sees when something is wrong: one line for what they can mend, a traceback for our bugs."""
+"""How errors appear to a user: one line for those that they can correct, a traceback for our bugs."""
 
 from __future__ import annotations
 
@@ -24,25 +24,13 @@ def report(command: str, message: str) -> None:
 
 
 def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
-    """Run `body`, and turn what it raises into an exit code that is the same on every rank.
+    """Run `body`, and turn its errors into an exit code that is the same on every rank.
 
-    An error that all ranks have agreed upon is one line from the first rank. An error that other ranks do not
-    know of would leave them waiting, so the rank that has it says so and ends the whole job.
+    The code is that of `body`; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`, whose
+    traceback `debug` shows; 130 after an interrupt from the keyboard; 1 for anything else.
 
-    Parameters
-    ----------
-    command : str
-        Name of the command, which begins the line.
-    body : callable
-        Returns an exit code.
-    debug : bool
-        Whether to show the traceback as well.
-
-    Returns
-    -------
-    int
-        The code of `body`; 75 where a signal made all ranks write a checkpoint; 2 for any other `CollopsError`; 130
-        after an interrupt from the keyboard; 1 for anything else.
+    An error that all ranks have agreed upon gives one line from the first rank, which begins with the `command`. An
+    error that other ranks do not know of would leave them waiting: the rank that has it reports it and ends them.
     """
     try:
         return body()
@@ -61,8 +49,7 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception:
-        # The one place where anything may be caught: without it the other ranks would wait for this one for
-        # ever.
+        # The only place that catches everything: otherwise the other ranks would wait for this one for ever.
         traceback.print_exc()
         _end_all_ranks(_BUG, f"{command}: this is a bug in collops; please report it with the lines above")
         return _BUG

@@ -1,4 +1,4 @@
-"""``collops info``: what this machine has, and what a default run would choose and why."""
+"""``collops info``: the hardware and libraries of this machine, and the choices of a default run with reasons."""
 
 from __future__ import annotations
 

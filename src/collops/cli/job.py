@@ -1,4 +1,4 @@
-"""The manners that all jobs share: one line for an error, the number of ranks, a table, JSON at the end."""
+"""Behaviour common to all commands: the ranks, one line for an error, a table, JSON at the end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
+from collops.apps.options import CommonOptions
 from collops.apps.stages import raised_together
 from collops.cli import options
 from collops.cli.console import Progress, console, show
@@ -23,11 +24,9 @@ from collops.errors import InputError
 from collops.profile.settings import check_environment
 
 if TYPE_CHECKING:
-    from collops.apps.job import Job
-    from collops.apps.options import JobOptions
     from collops.comm import Communicator
 
-__all__ = ["job", "with_world"]
+__all__ = ["command_from", "command_of", "with_world"]
 
 # Launchers end with the number of the signal, or with 128 more.
 _DEATHS = {
@@ -51,19 +50,19 @@ def with_world(
     Parameters
     ----------
     command : str
-        Name of the command for messages.
+        Name of the command in messages.
     body : callable
-        Gets the communicator of all ranks.
+        Called with the communicator of all ranks.
     ranks : int, optional
-        How many ranks the user asked for.
+        Number of ranks that the user asked for.
     transport : str
         See `collops.comm.world`.
     debug : bool
         Whether errors show their traceback.
     check : callable, optional
-        Raises what is wrong with the options; called before anything is started, and on every rank.
+        Checks the options; called before anything is started, and on every rank.
     own_device : bool
-        Whether each rank is to see its own GPU alone, as JAX needs it.
+        Whether each rank sees its own GPU only, as JAX requires.
 
     Raises
     ------
@@ -106,65 +105,68 @@ def with_world(
     raise typer.Exit(guarded(command, here, debug=debug))
 
 
-def job(kind: type[JobOptions], more: Mapping[str, Any] = MappingProxyType({})) -> Callable[[Callable], Callable]:
-    """Make the command of an application from a function that has its own options and its help, and no body.
+def command_of(name: str) -> Callable[..., None]:
+    """Make the command of an application, a module in `collops.apps.APPLICATIONS`."""
+    application = importlib.import_module(f"collops.apps.{name}")
 
-    What all jobs are asked comes before and after. The command runs ``collops.apps.NAME.job.run``, where NAME is that
-    of the function, with a progress bar, shows the outcome, and exits; see `with_world`.
+    def run(chosen: Any, arguments: Mapping[str, Any], comm: Communicator) -> None:
+        from collops.apps.recipe import run_job
+
+        as_json, quiet, first = arguments["as_json"], arguments["quiet"], comm.rank == 0
+        with Progress(f"collops {name}", shown=first and not quiet, speaking=first) as progress:
+            outcome = run_job(application.run, chosen, comm, progress)
+        if first and not quiet:
+            show(outcome, console(to_stderr=as_json))
+        if first and as_json:
+            typer.echo(json.dumps(outcome.numbers, allow_nan=False))
+
+    return command_from(name, application.Options, run, application.run.__doc__)
+
+
+def command_from(
+    name: str, kind: type[Any], run: Callable[[Any, Mapping[str, Any], Communicator], None], text: str
+) -> Callable[..., None]:
+    """Make a command from a class of options (`collops.apps.options`): a function that typer takes.
 
     Parameters
     ----------
+    name : str
+        Name of the command.
     kind : type
-        Of the job's options; its defaults are those of the command.
-    more : mapping of str to type
-        Options that it shares with some other jobs, by the name of the argument.
-
-    Returns
-    -------
-    callable
-        A decorator.
+        A dataclass of options with a method ``check``.
+    run : callable
+        Gets the options, all arguments by name (also those that every command has), and the communicator.
+    text : str
+        The help of the command.
     """
+    hints = get_type_hints(kind, include_extras=True)
+    shared = {each.name for each in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
+    own = sorted(fields(kind), key=lambda each: each.name in shared)  # the application's own options come first
+    asked = [
+        ("ranks", options.Ranks, None),
+        ("transport", options.Transport, "auto"),
+        *((each.name, hints[each.name], each.default) for each in own),
+        ("as_json", options.Json, False),
+        ("quiet", options.Quiet, False),
+        ("debug", options.Debug, False),
+    ]
 
-    def decorate(own: Callable) -> Callable:
-        def command(**arguments: Any) -> None:
-            _run_job(own.__name__, kind, arguments)
+    def command(**arguments: Any) -> None:
+        chosen = kind(**{each.name: arguments[each.name] for each in own})
+        common = {each: arguments[each] for each in ("ranks", "transport", "debug")}
+        with_world(f"collops {name}", partial(run, chosen, arguments), **common, check=chosen.check)
 
-        signature = inspect.signature(own, eval_str=True)
-        default = {"ranks": None, "transport": "auto", "as_json": False, "quiet": False, "debug": False}
-        default |= {each.name: getattr(kind(), each.name) for each in fields(kind)}
-        asked = {**options.FIRST, **more, **{name: each.annotation for name, each in signature.parameters.items()}}
-        shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default[name])
-            for name, annotation in {**asked, **options.LAST}.items()
+    made: Any = command
+    # The parser keeps line breaks: paragraphs must be single lines.
+    made.__name__, made.__doc__ = name, "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    made.__annotations__ = {name: annotation for name, annotation, _ in asked}
+    made.__signature__ = inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, annotation, default in asked
         ]
-        made: Any = command
-        made.__name__, made.__doc__, made.__module__ = own.__name__, own.__doc__, own.__module__
-        made.__signature__ = signature.replace(parameters=shared)
-        made.__annotations__ = {each.name: each.annotation for each in shared}
-        return made
-
-    return decorate
-
-
-def _run_job(name: str, kind: type[JobOptions], arguments: Mapping[str, Any]) -> None:
-    chosen = kind(**{each.name: arguments[each.name] for each in fields(kind)})
-    as_json, quiet = arguments["as_json"], arguments["quiet"]
-    command = f"collops {name}"
-
-    def body(comm: Communicator) -> None:
-        first = comm.rank == 0
-        with Progress(command, shown=first and not quiet, speaking=first) as progress:
-            run: Job = importlib.import_module(f"collops.apps.{name}.job").run
-            outcome = run(chosen, comm, progress)
-        if not first:
-            return
-        if not quiet:
-            show(outcome, console(to_stderr=as_json))
-        if as_json:
-            typer.echo(json.dumps(outcome.numbers, allow_nan=False))
-
-    manners = {each: arguments[each] for each in ("ranks", "transport", "debug")}
-    with_world(command, body, **manners, check=chosen.check)
+    )
+    return made
 
 
 def _check_transport(transport: str) -> None:

@@ -20,8 +20,7 @@ __all__ = ["Started", "command_for", "environment_for", "launch", "started"]
 
 _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK")
 _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-# Slurm numbers the steps that run a batch script or an interactive shell, which are no parallel tasks, from
-# the top.
+# Slurm gives the highest numbers to the steps of batch scripts and interactive shells, which are no parallel tasks.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _LAUNCHED = "COLLOPS_LAUNCHED"  # set in what was launched: nothing launched launches again
 _MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
@@ -32,18 +31,10 @@ _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 
 @dataclass(frozen=True)
 class Started:
-    """What the environment says about the launcher that started this process.
+    """The launcher that started this process, according to the environment."""
 
-    Parameters
-    ----------
-    rank : int
-        Number of this process.
-    ranks : int or None
-        How many processes there are, where the launcher says so.
-    """
-
-    rank: int
-    ranks: int | None
+    rank: int  # number of this process
+    ranks: int | None  # how many processes there are, where the launcher says so
 
 
 def started(environment: Mapping[str, str] = os.environ) -> Started | None:
@@ -67,13 +58,13 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
     """Return the command that runs this program with `arguments` on `ranks` processes.
 
     The launcher is what COLLOPS_MPIEXEC says (a command with its options), else ``srun`` inside a Slurm
-    allocation, else the ``mpiexec`` beside this Python interpreter, which is where the wheel of an MPI
+    allocation, else the ``mpiexec`` next to this Python interpreter, which is where the wheel of an MPI
     library puts it, else the one on PATH.
 
     Raises
     ------
     InputError
-        If there is no launcher, or this machine is to run more ranks than it can bear.
+        If there is no launcher, or the ranks are too many for this machine.
     """
     program = [sys.executable, "-m", "collops", *arguments]
     named = environment.get("COLLOPS_MPIEXEC", "")
@@ -94,7 +85,7 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
         )
     most = max(_MOST_RANKS, _MOST_RANKS_PER_CORE * len(available_cores()))
     if ranks > most:
-        # Thousands of processes would stop the machine before MPI found anything wrong.
+        # Thousands of processes would stop the machine before MPI reported an error.
         raise InputError(
             f"--ranks {ranks} is too much for one machine of {len(available_cores())} cores: "
             f"choose at most {most}, or name the launcher of a cluster with COLLOPS_MPIEXEC"
@@ -105,8 +96,8 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
 def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment for `ranks` processes that share this machine's cores.
 
-    Each rank gets its share of the cores as threads where the user says nothing else, and learns whether a
-    terminal shows what it writes, which it cannot see itself through the launcher's pipes.
+    Each rank gets its share of the cores as threads unless the user sets them, and is told whether it writes to a
+    terminal, which it cannot see through the launcher's pipes.
     """
     result = {**environment, _LAUNCHED: "1"}
     if "SLURM_JOB_ID" not in environment:
@@ -125,13 +116,12 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     """Run this program with `arguments` on `ranks` processes, and wait for it.
 
     Signals that ask for an end are passed on, so that no rank outlives this process. Launchers end the ranks at once
-    on SIGTERM, but hand them SIGUSR1, which asks jobs that write checkpoints for the same: they get that in its place.
+    on SIGTERM, but pass on SIGUSR1: jobs that write checkpoints get that instead.
 
     Returns
     -------
     int
-        The exit code of the launcher; 128 plus the signal where one ended it, as shells count, unless the ranks have
-        written a checkpoint.
+        The exit code of the launcher; 128 plus the signal if one ended it, unless the ranks have written a checkpoint.
 
     Raises
     ------
@@ -139,7 +129,7 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         If there is no launcher, or it cannot be started.
     """
     if _LAUNCHED in os.environ:
-        # Without this a launcher that does not say who is who would start this program again and again.
+        # Otherwise a launcher that sets no rank would start this program again and again.
         raise InputError(
             "the launcher started this process without a rank in its environment: "
             "check COLLOPS_MPIEXEC, or start the ranks yourself and leave --ranks out"
@@ -181,8 +171,7 @@ def _end_with_parent() -> None:
 
 
 def _mpiexec(environment: Mapping[str, str]) -> str | None:
-    # The interpreter's own folder, links not followed: in a virtual environment the interpreter is a link to
-    # elsewhere.
+    # The interpreter's folder without following links: in a virtual environment the interpreter is a link.
     beside = Path(sys.executable).parent / "mpiexec"
     if os.access(beside, os.X_OK):
         return str(beside)
@@ -190,22 +179,17 @@ def _mpiexec(environment: Mapping[str, str]) -> str | None:
 
 
 def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
-    """Return what the kind of `mpiexec` needs to start more ranks than it counts slots."""
+    """Return the options with which this `mpiexec` starts more ranks than it counts slots."""
     try:
         answer = subprocess.run(
-            [mpiexec, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-            stdin=subprocess.DEVNULL,
+            [mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise InputError(f"{mpiexec} does not answer ({problem}): check the MPI installation") from None
     if not any(name in answer for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
         return []
-    # Open MPI counts cores, which are half of the processors where these are threads. It also adds paragraphs
-    # of its own to an exit code that is not 0, which would bury the one line that says what is wrong.
+    # Open MPI counts cores, which may be half of the processors. After an exit code other than 0 it also prints
+    # paragraphs that would hide the line with the error.
     return ["--quiet", *(["--oversubscribe"] if ranks > len(available_cores()) // 2 else [])]
 
 

@@ -10,14 +10,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from collops import __version__
+from collops.apps import APPLICATIONS
 from collops.cli.errors import BAD_INPUT, report
 from collops.cli.info import info
 from collops.cli.jacobi import jacobi
-from collops.cli.lsm import lsm
-from collops.cli.mdd import mdd
-from collops.cli.poststack import poststack
-from collops.cli.reflectivity import reflectivity
-from collops.cli.solve import solve
+from collops.cli.job import command_of
 
 __all__ = ["application", "main"]
 
@@ -33,7 +30,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-for _command in (lsm, mdd, poststack, reflectivity, solve, jacobi, info):
+for _command in (*map(command_of, APPLICATIONS), jacobi, info):
     application.command()(_command)
 
 
@@ -71,8 +68,7 @@ def _show_version(asked: bool) -> None:
 @application.callback()
 def _collops(
     _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     # Its presence makes typer treat even a single command as a subcommand.
@@ -85,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What follows the program's name; ``sys.argv[1:]`` by default.
+        The arguments after the program's name; ``sys.argv[1:]`` by default.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(_run(arguments))

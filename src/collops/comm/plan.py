@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from collops.backend import engine_of
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
-from collops.profile import messages
+from collops.profile import benchmark, mark, messages
 
 if TYPE_CHECKING:
     from collops.comm.communicator import Communicator
@@ -136,9 +136,11 @@ class ExchangePlan:
             if not sends and not engine.keeps:
                 landing = _depending_on(sources[0], shape, engine)
             landings.append((peer, view, landing))
-        pending = transport.start_exchange(sends, [(peer, landing) for peer, _, landing in landings], self._tag)
+        with mark("communication"):
+            pending = transport.start_exchange(sends, [(peer, landing) for peer, _, landing in landings], self._tag)
         return Exchange(target, [(view, landing) for _, view, landing in landings], pending, sends)
 
+    @benchmark(label="communication")
     def _start_by_address(self, transport: Any, sources: Any, target: Any, xp: Any, aside: bool) -> Exchange:
         """Start messages from and to where the boxes lie, without a view of each, which costs more than its message."""
         itemsize = target.dtype.itemsize
@@ -214,7 +216,8 @@ class Exchange:
     def finish(self) -> Any:
         """Wait for the messages (on devices: order the current stream after them) and return the target."""
         if self._pending is not None:
-            self._pending.wait()
+            with mark("communication: finish"):
+                self._pending.wait()
             self._pending = None
             for view, landing in self._landings:
                 if landing is not view:

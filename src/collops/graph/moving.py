@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.graph.packing import Index, check_operation, packing_for
 from collops.graph.wires.wire import Motion
-from collops.profile import messages
+from collops.profile import benchmark, mark, messages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,7 +109,8 @@ class Moving:
         def move(source: Any, target: Any) -> Any:
             if messages.active:
                 messages.record("exchange", elements, nbytes)
-            carry(source, target)
+            with mark("communication"):
+                carry(source, target)
             return target
 
         def move_blocks(source: Any, target: Any) -> Any:
@@ -128,12 +129,14 @@ class Moving:
         if self._sends:
             if messages.active:
                 messages.record("exchange", self._elements, self._nbytes)
-            transfer = self._begin()
-            self._start(_points(source, shape), _points(target, shape), transfer)
+            with mark("communication"):
+                transfer = self._begin()
+                self._start(_points(source, shape), _points(target, shape), transfer)
         elif self._stay is not None:
             self._stay(_points(source, shape), _points(target, shape))
         return UnderWay(self, transfer, target)
 
+    @benchmark(label="communication: finish")
     def complete(self, transfer: Transfer, target: Any) -> None:
         """Take what has arrived."""
         self._finish(transfer, _points(target, self._shape))

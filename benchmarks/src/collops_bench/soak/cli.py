@@ -62,8 +62,7 @@ def _run(
 ) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from collops.apps.job import engine_of_ranks
-    from collops.apps.stages import local_stage
+    from collops.apps.stages import engine_of_ranks, local_stage
     from collops_bench.soak.run import soak as run
 
     chosen = engine_of_ranks(engine, comm)

@@ -11,15 +11,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
 from collops.apps.jacobi.measure import Difference, Reference, Run, Span, first_rank, memory_limit
-from collops.apps.job import Listener, engine_of_ranks
-from collops.apps.memory import check_memory
-from collops.apps.options import check_choice, check_folders, check_least, check_not_negative
+from collops.apps.options import METHOD, AtLeast, Dtype, EngineName, Folder, NotNegative, OneOf, check_must, option
 from collops.apps.outputs import prepare_folder
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.recipe import Listener
+from collops.apps.stages import check_memory, engine_of_ranks, local_stage, raised_together
 from collops.errors import CollopsError, InputError, LayoutError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "Options", "Outcome", "csv_line", "heading", "norm_line", "run_job", "summary"]
 
+_GRID, _OUTPUT = "Grid", "Output"
 _FASTEST = {"numpy": "mpi_overlap", "cupy": "blocked"}  # by engine
 _PRINTED = 100  # iterations from one printed norm to the next
 _SHOWN = 6  # iterations of a timeline
@@ -35,46 +37,44 @@ _SHOWN = 6  # iterations of a timeline
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The choices of the command, with the defaults of NVIDIA's samples.
+    """The options of ``collops jacobi``."""
 
-    Parameters
-    ----------
-    variant : str
-        A key of `collops.apps.jacobi.MODELS`, or ``"auto"``: the fastest one for the engine.
-    nx, ny, niter, nccheck : int
-        Columns, rows, iterations, and iterations from one check of the norm to the next.
-    tolerance : float
-        The norm at which to stop.
-    dtype, engine : str
-        Dtype and engine of the grid.
-    process_grid : str, optional
-        Blocks down and across, as ``2x2``; by default whole rows.
-    skip_single_gpu : bool
-        Whether to leave out the run on one rank, and with it the comparison of values.
-    csv : bool
-        Whether to print one line for a table instead of sentences.
-    compare : bool
-        Whether to run all variants.
-    timeline : bool
-        Whether to draw when each stream did what.
-    out : str
-        Folder for pictures.
-    """
-
-    variant: str = "auto"
-    nx: int = 16384
-    ny: int = 16384
-    niter: int = 1000
-    nccheck: int = 1
-    tolerance: float = 1e-8
-    dtype: str = "float32"
-    engine: str = "auto"
-    process_grid: str | None = None
-    skip_single_gpu: bool = False
-    csv: bool = False
-    compare: bool = False
-    timeline: bool = False
-    out: str = "collops-result"
+    variant: Annotated[
+        str, option(f"How ranks work together: auto, {', '.join(MODELS)}.", METHOD), OneOf("auto", *MODELS)
+    ] = "auto"
+    nx: Annotated[int, typer.Option("--nx", "-nx", help="Columns.", rich_help_panel=_GRID), AtLeast(3)] = 16384
+    ny: Annotated[int, typer.Option("--ny", "-ny", help="Rows.", rich_help_panel=_GRID), AtLeast(3)] = 16384
+    process_grid: Annotated[str | None, option("Blocks down and across, as 2x2.", _GRID, show_default="whole rows")] = (
+        None
+    )
+    niter: Annotated[
+        int, typer.Option("--niter", "-niter", help="Iterations, at most.", rich_help_panel=METHOD), AtLeast(1)
+    ] = 1000
+    nccheck: Annotated[
+        int,
+        typer.Option("--nccheck", "-nccheck", help="Iterations from norm to norm.", rich_help_panel=METHOD),
+        AtLeast(1),
+    ] = 1
+    tolerance: Annotated[float, option("Norm of the update at which to stop.", METHOD), NotNegative] = 1e-8
+    dtype: Dtype = "float32"
+    engine: EngineName = "auto"
+    skip_single_gpu: Annotated[
+        bool,
+        typer.Option(
+            "--skip-single-gpu",
+            "-skip_single_gpu",
+            help="Leave out the run on one rank, and with it the check of values.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False
+    csv: Annotated[bool, typer.Option("--csv", "-csv", help="Print one line for a table.", rich_help_panel=_OUTPUT)] = (
+        False
+    )
+    compare: Annotated[
+        bool, option("Run and check all variants; print a table, draw it.", _OUTPUT, flag="--compare")
+    ] = False
+    timeline: Annotated[bool, option("Draw the work of each stream.", _OUTPUT, flag="--timeline")] = False
+    out: Annotated[str, option("Folder for the pictures.", metavar="DIR"), Folder] = "collops-result"
 
     def check(self) -> None:
         """Raise if a number makes no sense or options contradict each other.
@@ -82,14 +82,9 @@ class Options:
         Raises
         ------
         InputError
-            With the option and a remedy.
+            Naming the option and what to do.
         """
-        check_least(self, {"nx": 3, "ny": 3, "niter": 1, "nccheck": 1})
-        check_not_negative(self, ["tolerance"])
-        check_choice("dtype", self.dtype, ("float32", "float64"))
-        check_choice("engine", self.engine, ("auto", "numpy", "cupy"))
-        check_choice("variant", self.variant, ("auto", *MODELS))
-        check_folders(self, ["out"])
+        check_must(self)
         if self.compare and self.variant != "auto":
             raise InputError("--compare runs every variant: leave out --variant")
         if self.compare and (self.csv or self.skip_single_gpu):
@@ -106,7 +101,7 @@ class Options:
         return int(found[1]), int(found[2])
 
     def problem(self) -> Problem:
-        """Return the problem to solve."""
+        """Return what is to be solved."""
         return Problem(self.nx, self.ny, self.niter, self.nccheck, self.tolerance, self.dtype)
 
 

@@ -1,207 +1,271 @@
-"""The migration itself: the operator from travel times, modelling, the adjoint image, and the least-squares image."""
+"""The migration: Kirchhoff modelling from travel times, inverted by CGLS, and the results that are shown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.apps import inversion
-from collops.apps.costs import Costs, MarkedLocal
-from collops.apps.lsm.problem import Problem
+from collops.apps.lsm.page import write_page
+from collops.apps.lsm.problem import Options, Problem, recorded, synthetic
+from collops.apps.lsm.segy import write_survey
 from collops.apps.lsm.traveltimes import travel_times
+from collops.apps.outputs import Field, atomic, check_writable
+from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
+from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, marked, relative_error
+from collops.apps.signals import ricker, with_noise
 from collops.apps.stages import local_stage
-from collops.apps.wavelet import ricker
 from collops.errors import InputError
 
-if TYPE_CHECKING:
-    from collops.backend import Engine
-    from collops.comm import Communicator
-    from collops.solvers import Run
+__all__ = ["Gathers", "Migration", "invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 
-__all__ = ["Migration", "kirchhoff", "least_squares", "model_traces", "own_traces"]
+_NOISE = 0.1
+_SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
+
+
+def run(job: Job[Options]) -> Findings:
+    """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
+
+    By default it synthesises a survey over faulted, dipping layers and shows how well they are found. With
+    --survey and --velocity it migrates yours. Writes image.png, convergence.png, result.zarr, and result.html, which
+    shows it in a browser.
+    """
+    options, comm = job.options, job.comm
+    written = None if options.write_survey is None else Path(options.write_survey)
+    with local_stage(comm):
+        if comm.rank == 0 and written is not None:
+            check_writable(written)
+    with job.stage("reading" if options.survey else "making the survey"):
+        problem = recorded(options, comm) if options.survey else synthetic(options, comm)
+    for note in problem.notes:
+        job.listener.note(note)
+    job.warn_of_idle_ranks(problem.geometry.shots, "shots")
+    with job.stage("travel times"):
+        operator = kirchhoff(job, problem)
+    traces, noise_norm = problem.traces, None
+    if traces is None:
+        with job.stage("modelling the survey"):
+            noise = _NOISE if options.noise is None else options.noise
+            traces, noise_norm = with_noise(
+                model_traces(job, problem, operator), problem.shots, noise, options.seed, comm
+            )
+            # The migration gets the traces as a SEG-Y file holds them, so that both ways give one image.
+            traces = [shot.astype(np.float32).astype(options.dtype) for shot in traces]
+            if written is not None:
+                _write_survey(written, job, problem, traces)
+
+    found = invert(job, operator, traces)
+
+    gathers = some_gathers(job, problem, operator, traces, found.image)
+    error = relative_error(found.image, problem.truth)
+    geometry, grid = problem.geometry, problem.grid
+    numbers = {
+        "damp": options.damp,
+        "mode": problem.mode,
+        "frequency": problem.frequency,
+        "shots": geometry.shots,
+        "traces": geometry.traces,
+        "samples": geometry.samples,
+        "sample_interval": geometry.interval,
+        **{name: getattr(grid, name) for name in ("nx", "nz", "dx", "dz", "x0")},
+        "survey": options.survey,
+        "velocity": options.velocity or problem.expression,
+    }
+    line = problem.line
+    return Findings(
+        title="least-squares migration",
+        solution=found.solution,
+        subject="image",
+        adjoint="adjoint image",
+        error=error,
+        adjoint_error=best_relative_error(found.adjoint, problem.truth),
+        numbers=numbers,
+        rows=[
+            ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
+            ("image", f"{grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m"),
+        ],
+        fields=_fields(problem, found, gathers),
+        attributes={
+            "line_origin": list(line.origin),
+            "line_direction": list(line.direction),
+            "kinds": list(found.solution.split.kinds),
+        },
+        draw=lambda folder: [draw(folder, problem, found, error)],
+        noise_norm=noise_norm,
+        page=write_page,
+        files=[] if written is None else [written],
+    )
 
 
 @dataclass(frozen=True)
 class Migration:
-    """What a migration found and what it cost.
+    """The result of a migration."""
 
-    Parameters
-    ----------
-    image, adjoint, scaled_adjoint : numpy.ndarray
-        Shape ``(nx, nz)``: the least-squares image, the adjoint image, and this at the scale that fits the
-        data best, which is where CGLS is after one iteration.
-    residuals : numpy.ndarray
-        Norm of the residual before the first iteration and after each.
-    costs : Costs
-        Of an iteration.
-    """
-
+    # shape ``(nx, nz)``: the least-squares image, the adjoint image, and the latter at the scale that fits the data
+    # best, which is where CGLS is after one iteration
     image: np.ndarray
     adjoint: np.ndarray
     scaled_adjoint: np.ndarray
-    residuals: np.ndarray
-    costs: Costs
+    solution: Solution  # of CGLS
 
 
-def kirchhoff(problem: Problem, comm: Communicator, compute: Engine, dtype: str) -> Any:
+def kirchhoff(job: Job[Options], problem: Problem) -> Any:
     """Build the operator from an image, the same on every rank, to the traces of each rank's shots. Collective.
 
-    Every distinct position is traced once, whoever uses it. Shots of a fixed spread make one local operator,
-    those with receivers of their own one each.
-
-    Returns
-    -------
-    LinearOperator
-        Domain: replicated, shape ``(nx, nz)``. Range: 1-D, split; rank by rank the traces of its shots.
+    Every distinct position is traced once. The shots of a fixed spread make one local operator; other shots one each.
+    The domain is replicated, of shape ``(nx, nz)``; the range is 1-D, rank by rank the traces of its shots.
     """
     from collops.operators import VStack
-    from collops.operators.kirchhoff import threads_of_rank
+    from collops.operators.kirchhoff import FixedTables, LocalKirchhoff, threads_of_rank
 
-    geometry = problem.geometry
+    comm, geometry, dtype = job.comm, problem.geometry, job.options.dtype
     receivers = geometry.distinct_receivers()
     positions = np.concatenate([geometry.sources, *receivers], axis=1)
     distinct, inverse = np.unique(positions, axis=1, return_inverse=True)
     tables = travel_times(distinct, problem.velocity, problem.grid, problem.mode, comm, dtype)
-    # The operator's time axis begins with the first sample: all arrivals are as much earlier as recording
-    # began late.
     of_position = inverse.reshape(-1)
-    of_source = of_position[: geometry.shots]
     ends = np.cumsum([0, *(r.shape[1] for r in receivers)]) + geometry.shots
     of_receivers = {
         id(group): of_position[first:last] for group, first, last in zip(receivers, ends[:-1], ends[1:], strict=True)
     }
-    groups = [range(problem.shots.start, problem.shots.stop)]
-    if not geometry.fixed_spread:
-        groups = [range(shot, shot + 1) for shot in problem.shots]
-    threads = threads_of_rank(comm, compute.name)
+    wavelet, centre = ricker(problem.frequency, geometry.interval)
+    threads = threads_of_rank(comm, job.engine.name)
+    shots = problem.shots
+    groups = [shots] if geometry.fixed_spread else [range(shot, shot + 1) for shot in shots]
     with local_stage(comm):
-        operators = [
-            _local(
-                problem,
-                tables[of_source[shots.start : shots.stop]] - geometry.start,
-                tables[of_receivers[id(geometry.receivers[shots.start])]],
-                compute,
-                dtype,
-                threads,
-            )
-            for shots in groups
-            if shots
-        ]
+        operators = []
+        for group in filter(None, groups):
+            # The operator's time axis begins with the first sample: a late start makes all arrivals earlier.
+            sources = tables[of_position[group.start : group.stop]] - geometry.start
+            stations = tables[of_receivers[id(geometry.receivers[group.start])]]
+            times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
+            local = LocalKirchhoff(times, problem.grid.shape, wavelet, centre, engine=job.engine, threads=threads)
+            operators.append(marked(local))
     return VStack(operators, comm, dims=problem.grid.shape)
 
 
-def _local(
-    problem: Problem,
-    source_times: np.ndarray,
-    receiver_times: np.ndarray,
-    compute: Engine,
-    dtype: str,
-    threads: int | None,
-) -> Any:
-    """Return the operator of shots with common receivers; times of shape ``(positions, nx, nz)``."""
-    from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
-
-    geometry = problem.geometry
-    wavelet, centre = ricker(problem.frequency, geometry.interval)
-    tables = FixedTables.from_seconds(source_times, receiver_times, geometry.interval, geometry.samples, dtype)
-    return MarkedLocal(LocalKirchhoff(tables, problem.grid.shape, wavelet, centre, engine=compute, threads=threads))
-
-
-def model_traces(operator: Any, problem: Problem, comm: Communicator, compute: Engine, dtype: str) -> list[np.ndarray]:
-    """Model the traces of the true reflectivity. Collective.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        One array per shot of this rank, shape ``(receivers, samples)``.
-    """
-    from collops.array import DistributedArray
-
+def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.ndarray]:
+    """Model the traces of the true reflectivity; return one array per shot of this rank. Collective."""
     if problem.truth is None:
         raise InputError("a recorded survey has no true reflectivity to model")
-    truth = DistributedArray(operator.domain, comm, compute.from_host(problem.truth.astype(dtype)))
-    return own_traces(problem, compute.to_host(operator.forward(truth).local_array))
+    return problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, problem.truth))))
 
 
-def own_traces(problem: Problem, flat: np.ndarray) -> list[np.ndarray]:
-    """Cut what a rank has of the data into one array per shot, shape ``(receivers, samples)``."""
-    geometry = problem.geometry
-    shapes = [(geometry.receivers[shot].shape[1], geometry.samples) for shot in problem.shots]
-    ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
-    return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
+def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migration:
+    r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
-
-def least_squares(
-    operator: Any,
-    traces: list[np.ndarray],
-    comm: Communicator,
-    compute: Engine,
-    *,
-    dtype: str,
-    iterations: int,
-    damp: float,
-    **run: Unpack[Run],
-) -> Migration:
-    """Find the image that explains the traces best in the mean square. Collective.
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        From `kirchhoff`.
-    traces : list of numpy.ndarray
-        One array per shot of this rank.
-    comm : Communicator
-        The ranks.
-    compute : Engine
-        Where to compute.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    iterations : int
-        Of CGLS.
-    damp : float
-        Damping relative to the operator's norm, which is taken from how much the operator stretches the
-        adjoint image.
-    **run
-        How the solver is run, see `collops.solvers.cgls`.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the numbers grew beyond what `dtype` holds.
+    :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp; how much the
+    operator :math:`A` stretches the adjoint image is taken for its norm.
     """
-    from collops.array import DistributedArray
+    from collops.solvers import cgls
 
-    flat = np.concatenate([np.empty(0, dtype), *(shot.ravel().astype(dtype) for shot in traces)])
-    flat = compute.from_host(flat)
-    data = DistributedArray(operator.range, comm, flat)
-    stretch = inversion.Stretch.of(operator, data)
+    data = job.array(operator.range, np.concatenate([np.empty(0), *(shot.ravel() for shot in traces)]))
+    gradient = Gradient.of(operator, data)
+    solution = job.solve(cgls, operator, data, damp=job.options.damp * gradient.norm, tol=0.0)
+    adjoint = job.on_host(gradient.x)
+    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution)
 
-    def rehearse() -> None:
-        first = 0
-        for local in operator.operators:
-            piece = slice(first, first + local.shape[0])
-            local.adjoint_local(data.local_array[piece], image)
-            local.forward_local(image, target[piece])
-            first = piece.stop
 
-    target, image = compute.xp.empty_like(flat), compute.xp.empty(operator.shape[1], dtype)
-    result, costs = inversion.least_squares(
-        operator,
-        data,
-        comm,
-        compute,
-        iterations=iterations,
-        damp=damp * stretch.norm,
-        rehearse=rehearse,
-        **run,
-    )
-    adjoint = compute.to_host(stretch.gradient.local_array)
-    return Migration(
-        compute.to_host(result.x.local_array),
-        adjoint,
-        adjoint * stretch.step,
-        np.asarray(result.residual_norms, dtype=np.float64),
-        costs,
-    )
+class Gathers(NamedTuple):
+    """Some traces of some shots."""
+
+    shots: np.ndarray  # their numbers
+    offsets: np.ndarray  # shape ``(shots, traces)``: horizontal distances from source to receiver, m
+    times: np.ndarray  # of the samples, s
+    # recorded, and not explained by the image; float32, shape ``(shots, traces, samples)`` on the first rank, and
+    # empty on others
+    data: np.ndarray
+    residual: np.ndarray
+
+
+def some_gathers(
+    job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray], image: np.ndarray
+) -> Gathers:
+    """Choose shots along the line, model them from the image, and gather them on the first rank. Collective."""
+    geometry = problem.geometry
+    count = min(_SHOTS, geometry.shots)
+    chosen = np.unique(np.linspace(0, geometry.shots - 1, count + 2).round().astype(int)[1:-1])
+    fewest = min(_TRACES, *(geometry.receivers[shot].shape[1] for shot in chosen))
+    picked = {
+        int(shot): np.linspace(0, geometry.receivers[shot].shape[1] - 1, fewest).round().astype(int) for shot in chosen
+    }
+    samples = np.arange(0, geometry.samples, -(-geometry.samples // _SAMPLES))
+    explained = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, image))))
+    own = [
+        np.stack([part[picked[shot]][:, samples] for part in (measured, measured - modelled)])[None]
+        for shot, measured, modelled in zip(problem.shots, traces, explained, strict=False)
+        if shot in picked
+    ]
+    nothing = np.empty((0, 2, fewest, len(samples)))
+    both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), job.comm)
+    offsets = [geometry.receivers[shot][0, rows] - geometry.sources[0, shot] for shot, rows in picked.items()]
+    times = geometry.start + geometry.interval * samples
+    return Gathers(chosen, np.stack(offsets), times, both[:, 0], both[:, 1])
+
+
+def _fields(problem: Problem, found: Migration, gathers: Gathers) -> dict[str, Field]:
+    grid, image, gather = problem.grid, ("x", "z"), ("shot", "trace", "time")
+    fields = {
+        "x": Field(grid.x, ("x",), "m"),
+        "z": Field(grid.z, ("z",), "m"),
+        "image": Field(found.image, image, "1"),
+        "adjoint_image": Field(found.adjoint, image, "1"),
+        "velocity": Field(problem.velocity, image, "m/s"),
+        "shot": Field(gathers.shots, ("shot",), "1"),
+        "time": Field(gathers.times, ("time",), "s"),
+        "offset": Field(gathers.offsets, ("shot", "trace"), "m"),
+        "data": Field(gathers.data, gather, "1"),
+        "data_residual": Field(gathers.residual, gather, "1"),
+        "seconds": Field(found.solution.split.seconds, ("rank", "kind"), "s"),
+    }
+    if problem.truth is not None:
+        fields["truth"] = Field(problem.truth, image, "1")
+    return fields
+
+
+def _write_survey(path: Path, job: Job[Options], problem: Problem, traces: list[np.ndarray]) -> None:
+    """Gather the traces on the first rank and write them. Collective."""
+    geometry, grid = problem.geometry, problem.grid
+    own = np.concatenate([np.empty((0, geometry.samples), np.float32), *traces]).astype(np.float32)
+    together = gather_rows(own, job.comm)
+    with local_stage(job.comm):
+        if job.comm.rank == 0:
+            ends = np.cumsum([receivers.shape[1] for receivers in geometry.receivers])[:-1]
+            defaults = {name: getattr(grid, name) for name in ("nx", "nz", "dx", "dz", "x0")}
+            defaults = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency} | defaults
+            said = {name: str(value) for name, value in defaults.items() if value is not None}
+            with atomic(path) as temporary:
+                write_survey(temporary, geometry, np.split(together, ends), said)
+
+
+def draw(folder: Path, problem: Problem, found: Migration, error: float | None) -> Path:
+    """Draw the truth, or the velocity where it is not known, the adjoint image and the image; return the picture."""
+    grid, truth, velocity = problem.grid, problem.truth, problem.velocity
+    wide, deep = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
+    to_scale = 0.5 < wide / deep < 4  # else the panels would be ribbons
+    scale, unit = (1000, "km") if wide > 2000 else (1, "m")
+    extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, 0.0, deep / scale
+
+    def panel(image: np.ndarray, title: str, limits: float | tuple[float, float], colors: str = "") -> Panel:
+        return Panel(image, title, extent, (f"distance ({unit})", f"depth ({unit})"), limits, colors, to_scale)
+
+    title = f"least-squares image, {len(found.solution.residuals) - 1} iterations"
+    if truth is None:
+        adjoint, image = balanced(found.scaled_adjoint), balanced(found.image)
+        panels = [
+            panel(velocity, "velocity", (float(velocity.min()), float(velocity.max())), "m/s"),
+            panel(adjoint, "adjoint image, amplitudes balanced", symmetric_limit(adjoint)),
+            panel(image, title, symmetric_limit(image)),
+        ]
+    else:
+        # One scale for all three shows the amplitudes that the adjoint lacks.
+        limit = symmetric_limit(truth, 99.5)
+        panels = [
+            panel(truth, "true reflectivity", limit),
+            panel(found.scaled_adjoint, "adjoint image", limit),
+            panel(found.image, title if error is None else f"{title}, error {100 * error:.0f} %", limit),
+        ]
+    size = 5.2, 0.92 * 5.2 * deep / wide + 0.8 if to_scale else 3.2
+    return draw_panels(folder / "image.png", panels, size)

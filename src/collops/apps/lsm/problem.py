@@ -1,82 +1,145 @@
-"""Put a migration problem together from the options and the files: geometry, grid, velocity and wavelet."""
+"""A migration problem from the options and the files: geometry, grid, velocity and wavelet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from collops.apps.lsm.grid import Grid, cover
-from collops.apps.lsm.line import Line
-from collops.apps.lsm.mute import mute_direct
-from collops.apps.lsm.options import Options
 from collops.apps.lsm.segy import read_headers, read_traces
-from collops.apps.lsm.survey import Geometry, Survey, shots_of
+from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
-from collops.apps.memory import check_memory
-from collops.apps.stages import local_stage, raised_together
-from collops.apps.wavelet import frequency_from_power, power_spectrum
+from collops.apps.options import (
+    METHOD,
+    SYNTHETIC,
+    AtLeast,
+    CommonOptions,
+    Finite,
+    Folder,
+    NotNegative,
+    OneOf,
+    Positive,
+    SyntheticOnly,
+    option,
+)
+from collops.apps.segy import SegyFile
+from collops.apps.signals import frequency_from_power, power_spectrum
+from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Problem", "made_up", "recorded"]
+__all__ = ["Options", "Problem", "recorded", "synthetic"]
 
+_FILES, _IMAGE = "Survey and velocity", "Image"
 _MODE = "eikonal"
 _SYNTHETIC_VELOCITY = "1500+0.6z"
 _NX, _NZ, _SPACING = 241, 121, 12.5
 _SHOTS, _RECEIVERS = 24, 81
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options(CommonOptions):
+    """The options of ``collops lsm``."""
+
+    recorded = "survey"
+
+    survey: Annotated[
+        str | None, option("SEG-Y survey to migrate; by default a synthetic one.", _FILES, metavar="FILE.sgy")
+    ] = None
+    velocity: Annotated[
+        str | None,
+        option(
+            "Velocity in m/s: 1800, or 1500+0.6z, or a file in depth. A .npy file has shape (nx, nz).",
+            _FILES,
+            metavar="FILE.npy|FILE.sgy|EXPRESSION",
+            show_default="1500+0.6z for the synthetic survey",
+        ),
+    ] = None
+    inline: Annotated[int | None, option("Inline of a SEG-Y velocity.", _FILES, show_default="the middle one")] = None
+    nx: Annotated[int | None, option("Image points along the line.", _IMAGE), AtLeast(2)] = None
+    nz: Annotated[int | None, option("Image points in depth.", _IMAGE), AtLeast(2)] = None
+    dx: Annotated[float | None, option("Their spacing along the line, m.", _IMAGE), Positive] = None
+    dz: Annotated[float | None, option("Their spacing in depth, m.", _IMAGE), Positive] = None
+    x0: Annotated[float | None, option("Position of the first column, m.", _IMAGE), Finite] = None
+    shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
+    receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
+    samples: Annotated[int | None, option("Samples of a trace (4 ms).", SYNTHETIC), AtLeast(2), SyntheticOnly()] = None
+    write_survey: Annotated[
+        str | None, option("Write the survey to SEG-Y.", SYNTHETIC, metavar="FILE.sgy"), SyntheticOnly()
+    ] = None
+    frequency: Annotated[
+        float | None,
+        option("Peak frequency of the Ricker wavelet, Hz.", METHOD, show_default="from the data"),
+        Positive,
+    ] = None
+    mute: Annotated[
+        float | None,
+        option(
+            "Set to zero what arrives before offset / SPEED (m/s) and one wavelet, such as the direct wave.",
+            METHOD,
+            metavar="SPEED",
+        ),
+        Positive,
+    ] = None
+    mode: Annotated[
+        str | None,
+        option("Travel times: eikonal, or analytic (constant velocity).", METHOD, show_default=_MODE),
+        OneOf("eikonal", "analytic"),
+    ] = None
+    damp: Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative] = 0.0
+    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-lsm"
+
+    def check(self) -> None:
+        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        super().check()
+        if self.survey is not None:
+            SegyFile.inspect(self.survey)
+        model = None if self.velocity is None else parse_velocity(self.velocity)
+        if isinstance(model, Path):
+            if model.suffix.lower() != ".npy":
+                SegyFile.inspect(model)
+            elif not model.is_file():
+                raise InputError(f"{model} does not exist: check the name of the velocity file")
+        if self.inline is not None and (not isinstance(model, Path) or model.suffix.lower() == ".npy"):
+            raise InputError(
+                "--inline chooses a section of a SEG-Y velocity: give one with --velocity, or leave it out"
+            )
+        # The header of a survey that this package wrote may still name a velocity, which is checked there.
+        if not (model is None and self.survey is not None):
+            _check_mode(self.mode, model)
+
+
 @dataclass(frozen=True)
 class Problem:
-    """All that defines the operator and the data of a migration.
+    """All that defines the operator and the data of a migration."""
 
-    Parameters
-    ----------
-    geometry : Geometry
-        Of all shots.
-    shots : range
-        Those whose traces this rank owns.
-    grid : Grid
-        The image grid.
-    velocity : numpy.ndarray
-        float64, shape ``(nx, nz)``, m/s.
-    expression : str or None
-        The velocity as text, where it has one.
-    mode : str
-        ``"eikonal"`` or ``"analytic"``.
-    frequency : float
-        Peak frequency of the Ricker wavelet in hertz.
-    truth : numpy.ndarray or None
-        The reflectivity to be found; None for a recorded survey.
-    traces : list of numpy.ndarray or None
-        One array per own shot; None for a survey that is still to be modelled.
-    line : Line
-        Where the line lies on the map.
-    notes : list of str
-        What was decided, in sentences for the user.
-    """
+    geometry: Geometry  # of all shots
+    shots: range  # those whose traces this rank owns
+    grid: Grid  # the image grid
+    velocity: np.ndarray  # float64, shape ``(nx, nz)``, m/s
+    expression: str | None  # the velocity as text, where it has one
+    mode: str  # ``"eikonal"`` or ``"analytic"``
+    frequency: float  # peak frequency of the Ricker wavelet in hertz
+    truth: np.ndarray | None = None  # the reflectivity to be found; None for a recorded survey
+    traces: list[np.ndarray] | None = None  # one array per own shot; None for a survey that is still to be modelled
+    line: Line = field(default_factory=Line)  # where the line lies on the map
+    notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
-    geometry: Geometry
-    shots: range
-    grid: Grid
-    velocity: np.ndarray
-    expression: str | None
-    mode: str
-    frequency: float
-    truth: np.ndarray | None = None
-    traces: list[np.ndarray] | None = None
-    line: Line = field(default_factory=Line)
-    notes: list[str] = field(default_factory=list)
+    def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
+        """Cut this rank's part of the data into one array per shot, shape ``(receivers, samples)``."""
+        shapes = [(self.geometry.receivers[shot].shape[1], self.geometry.samples) for shot in self.shots]
+        ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
+        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
 
 
-def made_up(options: Options, comm: Communicator) -> Problem:
-    """Make the synthetic problem; its data are still to be modelled. Collective.
+def synthetic(options: Options, comm: Communicator) -> Problem:
+    """Synthesise a problem, whose data are still to be modelled. Collective.
 
     Raises
     ------
@@ -84,16 +147,12 @@ def made_up(options: Options, comm: Communicator) -> Problem:
         On every rank, if the options do not fit together.
     """
     notes: list[str] = []
-    # Velocities that become infinite are refused where they are put on the grid.
+    # `on_grid` raises if velocities become infinite.
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         model = _load_velocity(options.velocity or _SYNTHETIC_VELOCITY, options.inline)
         nx, nz = model.shape if isinstance(model, np.ndarray) else (_NX, _NZ)
         grid = Grid(
-            options.nx or nx,
-            options.nz or nz,
-            options.dx or _SPACING,
-            options.dz or _SPACING,
-            options.x0 or 0.0,
+            options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
         _check_memory(grid, (options.shots or _SHOTS) + (options.receivers or _RECEIVERS), options.dtype)
         velocity = on_grid(model, grid, None, notes)
@@ -134,8 +193,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
             raise InputError(f"{path} does not say the velocity: give one with --velocity, such as 1500+0.6z")
         model = _load_velocity(text, options.inline)
         mode = options.mode or said.text("mode") or _MODE
-        if mode == "analytic" and not (isinstance(model, Gradient) and model.gradient == 0):
-            raise InputError("--mode analytic needs a constant velocity: give one such as --velocity 1800")
+        _check_mode(mode, model)
         grid = _grid_for(geometry, model, options, said, notes)
         _check_memory(grid, geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers()), options.dtype)
         grid.check_contains(geometry)
@@ -143,8 +201,8 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         frequency = options.frequency or said.number("frequency", float)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
         traces = [shot.astype(options.dtype) for shot in read_traces(path, headers, shots)]
-        survey = Survey(geometry, shots, traces, line, notes)
-        power = power_spectrum(survey.traces, geometry.samples)
+        check_traces(geometry, shots, traces)
+        power = power_spectrum(traces, geometry.samples)
     power = comm.allreduce(power)
     with raised_together():
         if not power.any():
@@ -179,6 +237,11 @@ class _Defaults:
             raise InputError(f"{self._path} says {name.upper()}={text} in its text header: give --{name}") from None
 
 
+def _check_mode(mode: str | None, model: object) -> None:
+    if mode == "analytic" and not (isinstance(model, Gradient) and model.gradient == 0):
+        raise InputError("--mode analytic needs a constant velocity: give one such as --velocity 1800")
+
+
 def _load_velocity(text: str, inline: int | None) -> Gradient | Section | np.ndarray:
     model = parse_velocity(text)
     if isinstance(model, Gradient):
@@ -187,11 +250,7 @@ def _load_velocity(text: str, inline: int | None) -> Gradient | Section | np.nda
 
 
 def _grid_for(
-    geometry: Geometry,
-    model: Gradient | Section | np.ndarray,
-    options: Options,
-    said: _Defaults,
-    notes: list[str],
+    geometry: Geometry, model: Gradient | Section | np.ndarray, options: Options, said: _Defaults, notes: list[str]
 ) -> Grid:
     """Take the grid from the options, else from the velocity file's shape, else from the survey."""
     nx, nz = options.nx, options.nz
@@ -199,7 +258,7 @@ def _grid_for(
     if isinstance(model, np.ndarray):
         nx, nz = nx or model.shape[0], nz or model.shape[1]
         if dx is None or dz is None:
-            # A .npy file knows no distances: columns cover the line, and cells are square.
+            # A .npy file holds no distances: columns cover the line, and cells are square.
             dx = dx or cover(geometry, lambda z: np.full_like(z, model.mean()), nx=nx, nz=nz, dz=1.0).dx
             dz = dz or dx
             notes.append(
@@ -208,7 +267,7 @@ def _grid_for(
             )
         return cover(geometry, lambda z: np.full_like(z, model.mean()), nx=nx, nz=nz, dx=dx, dz=dz, x0=x0)
     if all(value is None for value in (nx, nz, dx, dz, x0)):
-        # Taken together or not at all: one of them beside an option would describe neither grid.
+        # All or none: one of them combined with an option would describe neither grid.
         nx, nz = said.number("nx", int), said.number("nz", int)
         dx, dz, x0 = (said.number(name, float) for name in ("dx", "dz", "x0"))
     return cover(geometry, model, nx=nx, nz=nz, dx=dx, dz=dz, x0=x0)

@@ -1,4 +1,4 @@
-"""Surveys in SEG-Y: the geometry from the headers, each rank's own traces, and the way back to a file."""
+"""Surveys in SEG-Y: the geometry from the headers, each rank's own traces, and writing a survey."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.lsm.line import Line
-from collops.apps.lsm.survey import Geometry
+from collops.apps.lsm.survey import Geometry, Line
 from collops.apps.segy import TIMING, SegyFile, live_traces, sample_interval, scaled, start_time, write_segy
 from collops.errors import InputError
 
@@ -37,41 +36,22 @@ _FIELDS = [
 
 @dataclass(frozen=True)
 class SurveyHeaders:
-    """What the headers of a survey say, before any trace is read.
+    """The headers of a survey."""
 
-    Parameters
-    ----------
-    geometry : Geometry
-        Positions of all shots.
-    traces : list of numpy.ndarray
-        For each shot, the numbers in the file of its traces, in the order of its receivers.
-    line : Line
-        Where the line lies on the map.
-    notes : list of str
-        What had to be decided, in sentences for the user.
-    defaults : dict
-        Options that the textual header names, if this package wrote the file.
-    """
-
-    geometry: Geometry
-    traces: list[np.ndarray]
-    line: Line
-    notes: list[str]
-    defaults: dict[str, str]
+    geometry: Geometry  # positions of all shots
+    traces: list[np.ndarray]  # for each shot, the numbers in the file of its traces, in the order of its receivers
+    line: Line  # where the line lies on the map
+    notes: list[str]  # decisions of the reader, in sentences for the user
+    defaults: dict[str, str]  # options that the textual header names, if this package wrote the file
 
 
 def read_headers(path: str | Path) -> SurveyHeaders:
-    """Read the geometry of a survey.
+    """Read the geometry of a survey from a SEG-Y file, revision 0 to 2.
 
-    Shots are told apart by field record, energy source point and source position, and keep the order in which
-    they come. Coordinates and elevations obey their scalars, and feet become metres. Depths count from sea
-    level, or from the highest station where one lies above it. The line is chosen by `Line.through`. Traces
-    marked as dead, dummy or auxiliary are left out.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A SEG-Y file, revision 0 to 2.
+    Shots are identified by field record number, energy source point and source position, and keep their order in the
+    file. Coordinates and elevations are multiplied by their scalars, and feet become metres. Depths count from sea
+    level, or from the highest station if one lies above it. `Line.through` chooses the line. Traces marked as dead,
+    dummy or auxiliary are left out.
 
     Raises
     ------
@@ -81,8 +61,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     file = SegyFile.inspect(path)
     headers = file.headers(*_FIELDS)
     notes: list[str] = []
-    # Revision 0 knows only lengths and arc seconds here, and its files often carry something else: only codes
-    # that the file's own revision defines are believed.
+    # Revision 0 defines only lengths and arc seconds here, and its files often hold other codes.
     units = int(headers["CoordinateUnits"][0])
     if units in _ARC_UNITS and (file.revision > 0 or units == _ARC_UNITS[0]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
@@ -120,7 +99,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     groups = np.stack([line.distance(group_east, group_north), receiver_depth])
     order = [np.flatnonzero(shot_of == shot) for shot in range(len(first_traces))]
     receivers = [groups[:, traces] for traces in order]
-    # One object for all shots of a fixed spread: what is computed per receiver is then computed once.
+    # One object for all shots of a fixed spread: travel times are then computed once.
     if all(np.array_equal(r, receivers[0]) for r in receivers):
         receivers = [receivers[0]] * len(receivers)
     geometry = Geometry(sources[:, first_traces], receivers, file.samples, sample_interval(file, headers), start)
@@ -144,18 +123,10 @@ def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[
 
 
 def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: Mapping[str, str]) -> None:
-    """Write a whole survey as SEG-Y.
+    """Write a survey, one array of traces per shot, as SEG-Y.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file; overwritten.
-    geometry : Geometry
-        Positions; stored to a tenth of a millimetre where the line is shorter than 214 km.
-    traces : list of numpy.ndarray
-        One array per shot; stored as float32.
-    defaults : mapping
-        Options of the migration that a reader may want again, by name; kept in the textual header.
+    Positions are stored to a tenth of a millimetre where the line is shorter than 214 km, traces as float32. `defaults`
+    are options of the migration that a reader may want again, by name; the textual header holds them.
 
     Raises
     ------

@@ -1,20 +1,59 @@
-"""What a seismic survey is: where shots and receivers stand, how they are sampled, and this rank's traces."""
+"""The geometry of a 2-D survey: its line on the map, its stations, and the image grid below them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from collops.apps.lsm.line import Line
+from collops.apps.signals import smooth_step
 from collops.errors import InputError
 
-__all__ = ["Geometry", "Survey", "shots_of"]
+__all__ = ["Geometry", "Grid", "Line", "check_traces", "cover", "mute_direct", "shots_of"]
+
+_MOST_COLUMNS, _MOST_ROWS = 401, 401
+_MARGIN = 0.05
+_MOST_STEPS = 1e12
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line on the map."""
+
+    origin: tuple[float, float] = (0.0, 0.0)  # easting and northing in metres of the point at distance zero
+    direction: tuple[float, float] = (1.0, 0.0)  # unit vector along which the distance grows
+
+    @classmethod
+    def through(cls, east: np.ndarray, north: np.ndarray) -> Line:
+        """Choose the line for points on the map.
+
+        Where only one coordinate varies, the distance is that coordinate as it is in the file. Else the line
+        is the one from which the points deviate least (in the mean square), it points east, and its first
+        point has distance zero.
+        """
+        if np.ptp(north) == 0:
+            return cls((0.0, float(north[0])), (1.0, 0.0))
+        if np.ptp(east) == 0:
+            return cls((float(east[0]), 0.0), (0.0, 1.0))
+        centre = np.array([east.mean(), north.mean()])
+        offsets = np.stack([east, north]) - centre[:, None]
+        direction = np.linalg.eigh(offsets @ offsets.T)[1][:, -1]
+        direction *= np.sign(direction[np.argmax(np.abs(direction))])
+        origin = centre + direction * (direction @ offsets).min()
+        return cls((float(origin[0]), float(origin[1])), (float(direction[0]), float(direction[1])))
+
+    def distance(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
+        """Return the distance along the line, in metres, of points on the map."""
+        return (east - self.origin[0]) * self.direction[0] + (north - self.origin[1]) * self.direction[1]
+
+    def deviation(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
+        """Return the distance from the line, in metres, of points on the map."""
+        return np.abs((north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1])
 
 
 def shots_of(rank: int, shots: int, ranks: int) -> range:
-    """Return the shots that `rank` owns: blocks in order, the first ``shots % ranks`` one shot longer."""
+    """Return the shots of a rank: blocks in order, the first ``shots % ranks`` one shot longer."""
     size, longer = divmod(shots, ranks)
     first = rank * size + min(rank, longer)
     return range(first, first + size + (rank < longer))
@@ -24,33 +63,18 @@ def shots_of(rank: int, shots: int, ranks: int) -> range:
 class Geometry:
     """Positions and sampling of a 2-D survey, the same on every rank.
 
-    Every shot has receivers of its own, as a towed streamer has; a fixed spread is the case where they
-    coincide.
-
-    Parameters
-    ----------
-    sources : numpy.ndarray
-        Shape ``(2, shots)``, float64: distance along the line and depth, in metres.
-    receivers : sequence of numpy.ndarray
-        One array per shot, shape ``(2, receivers of that shot)``, in metres.
-    samples : int
-        Number of samples of every trace.
-    interval : float
-        Time between samples in seconds.
-    start : float
-        Time of the first sample after the shot, in seconds.
-
     Raises
     ------
     InputError
         If a size is not positive, a shot has no receivers, or a number is not finite.
     """
 
-    sources: np.ndarray
+    sources: np.ndarray  # shape ``(2, shots)``, float64: distance along the line and depth, in metres
+    # one array per shot, shape ``(2, receivers of that shot)``, in metres; equal ones are a fixed spread
     receivers: Sequence[np.ndarray]
-    samples: int
-    interval: float
-    start: float = 0.0
+    samples: int  # number of samples of every trace
+    interval: float  # time between samples in seconds
+    start: float = 0.0  # time of the first sample after the shot, in seconds
 
     def __post_init__(self) -> None:
         if self.shots < 1 or self.sources.shape != (2, self.shots):
@@ -59,7 +83,7 @@ class Geometry:
             raise InputError("a survey needs one array of receiver positions for each of its shots")
         if any(receivers.shape[1] < 1 for receivers in self.receivers):
             raise InputError("a survey needs at least one receiver for each shot")
-        # A trace of one sample cannot be interpolated in time, which is how the operator reads it.
+        # The operator interpolates between samples.
         if self.samples < 2:
             raise InputError(f"a survey needs at least 2 samples a trace, not {self.samples}")
         if not (np.isfinite(self.interval) and self.interval > 0):
@@ -102,49 +126,200 @@ class Geometry:
         return list({id(receivers): receivers for receivers in self.receivers}.values())
 
 
-@dataclass(frozen=True)
-class Survey:
-    """A geometry, and the traces of those shots that this rank owns.
+def check_traces(geometry: Geometry, shots: range, traces: list[np.ndarray]) -> None:
+    """Raise InputError if the arrays of traces, one per shot, have other shapes or samples that are not finite."""
+    if len(traces) != len(shots):
+        raise InputError(f"{len(shots)} shots need as many arrays of traces, not {len(traces)}")
+    for shot, values in zip(shots, traces, strict=True):
+        expected = (geometry.receivers[shot].shape[1], geometry.samples)
+        if values.shape != expected:
+            raise InputError(f"the traces of shot {shot + 1} have shape {values.shape}, not {expected}")
+        finite = np.isfinite(values)
+        if not finite.all():
+            trace, sample = np.argwhere(~finite)[0]
+            raise InputError(
+                f"shot {shot + 1}, trace {trace + 1}, sample {sample + 1} is {values[trace, sample]}: "
+                "repair or remove samples that are not finite numbers"
+            )
 
-    Parameters
-    ----------
-    geometry : Geometry
-        Of all shots.
-    local_shots : range
-        The shots whose traces are here; empty on a rank that idles.
-    traces : list of numpy.ndarray
-        One array per local shot, shape ``(receivers of that shot, samples)``.
-    line : Line
-        Where the line lies on the map.
-    notes : list of str
-        What the reader had to decide, in sentences for the user.
-    defaults : dict
-        Options that the file itself names (a survey written by this package describes its grid and velocity).
+
+def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, speed: float, duration: float) -> None:
+    """Set all samples of `shots` to zero, in place, that arrive before the direct wave has passed.
+
+    A migration of reflections would smear the direct wave over the shallow image. Zeros last until offset / `speed`
+    (m/s) + `duration` (of the wavelet, in seconds); the samples fade in for as long again.
+    """
+    times = geometry.times
+    for shot, values in zip(shots, traces, strict=True):
+        offsets = np.abs(geometry.receivers[shot][0] - geometry.sources[0, shot])
+        passed = (times[None, :] - offsets[:, None] / speed - duration) / duration
+        values *= smooth_step(passed).astype(values.dtype)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A regular grid of image points; arrays on it have shape ``(nx, nz)``.
 
     Raises
     ------
     InputError
-        If the shapes disagree, or a sample is not finite.
+        If a size or a spacing is not positive.
     """
 
-    geometry: Geometry
-    local_shots: range
-    traces: list[np.ndarray]
-    line: Line = field(default_factory=Line)
-    notes: list[str] = field(default_factory=list)
-    defaults: dict[str, str] = field(default_factory=dict)
+    nx: int  # points along the line and in depth
+    nz: int
+    dx: float  # their spacings in metres
+    dz: float
+    x0: float = 0.0  # distance along the line of the first column, in metres. The first row lies at depth 0
 
     def __post_init__(self) -> None:
-        if len(self.traces) != len(self.local_shots):
-            raise InputError(f"{len(self.local_shots)} shots need as many arrays of traces, not {len(self.traces)}")
-        for shot, traces in zip(self.local_shots, self.traces, strict=True):
-            expected = (self.geometry.receivers[shot].shape[1], self.geometry.samples)
-            if traces.shape != expected:
-                raise InputError(f"the traces of shot {shot + 1} have shape {traces.shape}, not {expected}")
-            finite = np.isfinite(traces)
-            if not finite.all():
-                trace, sample = np.argwhere(~finite)[0]
-                raise InputError(
-                    f"shot {shot + 1}, trace {trace + 1}, sample {sample + 1} is {traces[trace, sample]}: "
-                    "repair or remove samples that are not finite numbers"
-                )
+        # The eikonal solver and the interpolation of velocities take differences along both axes.
+        for name, size in (("nx", self.nx), ("nz", self.nz)):
+            if size < 2:
+                raise InputError(f"the image needs at least 2 points along each axis, but --{name} is {size}")
+        for name, spacing in (("dx", self.dx), ("dz", self.dz)):
+            if not (np.isfinite(spacing) and spacing > 0):
+                raise InputError(f"--{name} must be a positive number of metres, not {spacing}")
+        if not np.isfinite(self.x0):
+            raise InputError(f"--x0 must be a finite number of metres, not {self.x0}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Points along the line, points in depth."""
+        return self.nx, self.nz
+
+    @property
+    def x(self) -> np.ndarray:
+        """Distance of every column along the line, in metres."""
+        return self.x0 + self.dx * np.arange(self.nx)
+
+    @property
+    def z(self) -> np.ndarray:
+        """Depth of every row, in metres."""
+        return self.dz * np.arange(self.nz)
+
+    def check_contains(self, geometry: Geometry) -> None:
+        """Raise unless all sources and receivers lie on the grid.
+
+        Raises
+        ------
+        InputError
+            Naming the range of the positions.
+        """
+        left, right, top, bottom = geometry.bounds
+        # Coordinates that came through a file are rounded: a thousandth of a cell outside is inside.
+        slack_x, slack_z = self.dx / 1000, self.dz / 1000
+        if left < self.x[0] - slack_x or right > self.x[-1] + slack_x:
+            raise InputError(
+                f"sources and receivers lie at {left:g} to {right:g} m, "
+                f"off the model's {self.x[0]:g} to {self.x[-1]:g} m: "
+                "change --nx, --dx or --x0, or leave them out"
+            )
+        if top < -slack_z or bottom > self.z[-1] + slack_z:
+            raise InputError(
+                f"sources and receivers lie at depths of {top:g} to {bottom:g} m, "
+                f"off the model's 0 to {self.z[-1]:g} m: "
+                "change --nz or --dz, or leave them out"
+            )
+
+
+def cover(
+    geometry: Geometry,
+    profile: Callable[[np.ndarray], np.ndarray],
+    *,
+    nx: int | None = None,
+    nz: int | None = None,
+    dx: float | None = None,
+    dz: float | None = None,
+    x0: float | None = None,
+) -> Grid:
+    """Choose the grid for a survey, keeping the numbers that are given.
+
+    The line from the first to the last station is covered with a margin of 5 % on both sides. Columns are
+    half a receiver spacing apart (the spacing of midpoints), but at most 401. Rows reach as deep as a
+    vertical echo at the end of the record comes from, and are as far apart as the columns, but at most 401.
+    Spacings are rounded to at most three digits. `profile` returns the velocity in m/s at an array of depths in m.
+
+    Raises
+    ------
+    InputError
+        If a given size is not positive.
+    """
+    left, right, _, deepest = geometry.bounds
+    span = (right - left) * (1 + 2 * _MARGIN)
+    if dx is None:
+        if nx is not None:
+            dx = _round_up(span / max(nx - 1, 1))
+        else:
+            dx = max(_round_down(_receiver_spacing(geometry) / 2), _round_up(span / (_MOST_COLUMNS - 1)))
+    _check_steps("dx", span, dx)
+    margin = _MARGIN * (right - left)
+    if dx > 0 and nx is None and x0 is None:
+        # Columns at multiples of the spacing, so that stations at multiples of it lie on columns.
+        first, last = np.floor((left - margin) / dx), np.ceil((right + margin) / dx)
+        nx, x0 = int(last - first) + 1, float(first * dx)
+    if nx is None:
+        nx = int(np.ceil((right + margin - (left if x0 is None else x0)) / dx)) + 1 if dx > 0 else 1
+    if x0 is None:
+        # Spare columns go to both sides.
+        x0 = ((left + right) - (nx - 1) * dx) / 2
+    if dz is None or nz is None:
+        depth = max(_deepest_echo(profile, geometry), 1.5 * deepest)
+        if dz is None:
+            dz = max(dx, _round_up(depth / (_MOST_ROWS - 1))) if nz is None else _round_up(depth / max(nz - 1, 1))
+        if nz is None:
+            _check_steps("dz", depth, dz)
+            nz = int(np.ceil(depth / dz)) + 1 if dz > 0 else 1
+    return Grid(nx, nz, dx, dz, x0)
+
+
+def _check_steps(name: str, length: float, step: float) -> None:
+    """Raise if a length has more steps than any array has elements; `Grid` checks that steps are positive."""
+    if step > 0 and not float(length) / step < _MOST_STEPS:
+        raise InputError(f"--{name} {step:g} is too fine for {length:g} m: choose a larger one")
+
+
+def _receiver_spacing(geometry: Geometry) -> float:
+    """Return the median distance between neighbouring receivers along the line, over the shots."""
+    steps = [np.diff(np.unique(receivers[0])) for receivers in geometry.distinct_receivers()]
+    together: np.ndarray = np.concatenate(steps)
+    left, right, _, _ = geometry.bounds
+    return float(np.median(together)) if together.size else (right - left) / 100
+
+
+def _deepest_echo(profile: Callable[[np.ndarray], np.ndarray], geometry: Geometry) -> float:
+    """Return the depth from which a vertical echo arrives at the end of the record."""
+    one_way = float(geometry.times[-1]) / 2
+    if one_way <= 0:
+        raise InputError("the record ends before the shot: check the delay recording time in the trace headers")
+    speed = float(profile(np.zeros(1))[0])
+    depth, steps = speed * one_way, 2000
+    # The depth is not known in advance where the velocity grows: it doubles until it is deep enough.
+    for _ in range(60):
+        z = np.linspace(0, depth, steps)
+        velocity = profile(z)
+        if not (velocity > 0).all():
+            usable = z[: int(np.argmin(velocity > 0))]
+            return float(usable[-1]) if usable.size else 0.0
+        time = np.concatenate([[0], np.cumsum(np.diff(z) * 2 / (velocity[1:] + velocity[:-1]))])
+        if time[-1] >= one_way:
+            return float(np.interp(one_way, time, z))
+        depth *= 2
+    return depth
+
+
+def _round_down(value: float) -> float:
+    return _rounded(value, np.floor)
+
+
+def _round_up(value: float) -> float:
+    return _rounded(value, np.ceil)
+
+
+def _rounded(value: float, how: Callable[[float], float]) -> float:
+    if value <= 0 or not np.isfinite(value):
+        return value
+    unit = 10.0 ** (np.floor(np.log10(value)) - 2)
+    # The tiny shift keeps a round number from being moved by its own rounding error.
+    shift = 1e-9 if how is np.floor else -1e-9
+    return float(np.round(how(value / unit + shift) * unit, 9))

@@ -1,11 +1,11 @@
-"""A made-up survey: dipping, faulted layers below a flat cover, with shots and receivers above them."""
+"""A synthetic survey: dipping, faulted layers below a flat cover, with shots and receivers above them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from collops.apps.lsm.grid import Grid
-from collops.apps.lsm.survey import Geometry
+from collops.apps.lsm.survey import Geometry, Grid
+from collops.apps.signals import ricker_shape, smooth_step
 from collops.errors import InputError
 
 __all__ = ["INTERVAL", "default_frequency", "fixed_spread", "reflectivity"]
@@ -45,26 +45,11 @@ def default_frequency(velocity: np.ndarray, grid: Grid) -> float:
 
 
 def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarray:
-    """Return the model that the migration should find.
+    """Return the model that the migration should find, float64 of shape ``(nx, nz)`` and of order 1.
 
     A cover of gently undulating layers lies on an unconformity; below it the layers dip and two normal faults
-    offset them. Reflectors are not one cell thin but have the shape that a wavelet of `frequency` can
-    resolve: what lies outside the band of the data cannot be found by any inversion of them, and would only
-    hide how well the rest is found.
-
-    Parameters
-    ----------
-    grid : Grid
-        The image grid.
-    velocity : numpy.ndarray
-        Shape ``(nx, nz)``, m/s; it sets how thick a reflector is.
-    frequency : float
-        Of the wavelet in hertz.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape ``(nx, nz)``, of order 1.
+    offset them. Reflectors have the shape that a wavelet of `frequency` resolves at the `velocity`: no inversion finds
+    wavenumbers outside the band of the data, and the error would count them.
     """
     width, depth = grid.dx * (grid.nx - 1), grid.dz * (grid.nz - 1)
     across = ((grid.x - grid.x0) / width)[:, None]
@@ -75,9 +60,9 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
 
     unconformity = 0.40 + 0.02 * np.sin(2 * np.pi * (across + 0.1)) + 0.015 * np.cos(5 * np.pi * across)
     undulation = 0.012 * np.sin(2.5 * np.pi * across + 0.4) + 0.006 * np.sin(7 * np.pi * across)
-    model = 0.9 * _pulse(down - unconformity, wavenumber)
+    model = 0.9 * ricker_shape((down - unconformity) * wavenumber)
     for level, strength in _COVER:
-        model = model + strength * _pulse(down - level - undulation * level / 0.3, wavenumber)
+        model = model + strength * ricker_shape((down - level - undulation * level / 0.3) * wavenumber)
 
     layer = down - _DIP * (across - 0.5) - 0.025 * np.sin(2 * np.pi * across)
     for surface, lean, throw in _FAULTS:
@@ -86,26 +71,16 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
         layer = layer - throw * np.clip(beyond + 0.5, 0, 1)
     tilted = np.zeros(grid.shape)
     for level, strength in _TILTED:
-        tilted += strength * _pulse(layer - level, wavenumber)
-    below = _ramp((down - unconformity) * wavenumber - 0.9) * _ramp((_BASE - down) * wavenumber)
+        tilted += strength * ricker_shape((layer - level) * wavenumber)
+    below = smooth_step((down - unconformity) * wavenumber - 0.9) * smooth_step((_BASE - down) * wavenumber)
     # Layers fade out towards both ends, where no echo reaches the receivers.
-    return (model + tilted * below) * _ramp(across / 0.10) * _ramp((1 - across) / 0.10)
+    return (model + tilted * below) * smooth_step(across / 0.10) * smooth_step((1 - across) / 0.10)
 
 
 def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None) -> Geometry:
     """Return a survey with shots and receivers spread evenly over the surface, all recording all shots.
 
-    Parameters
-    ----------
-    grid : Grid
-        The image grid.
-    velocity : numpy.ndarray
-        Shape ``(nx, nz)``, m/s.
-    shots, receivers : int
-        How many.
-    samples : int, optional
-        By default the record lasts until the echoes from the deepest corner have come back at moderate
-        offset.
+    By default the record lasts until the echoes from the deepest corner have arrived at moderate offset.
     """
     if samples is None:
         slowness = 1 / velocity[grid.nx // 2]
@@ -128,17 +103,5 @@ def _check_seconds(seconds: float, remedy: str) -> None:
 
 def _spread(grid: Grid, count: int) -> np.ndarray:
     positions = np.linspace(grid.x[0], grid.x[-1], count) if count > 1 else np.array([grid.x[0] + grid.x[-1]]) / 2
-    # A tenth of a millimetre is what the headers of a SEG-Y file hold: the survey is the same when it is read
-    # again.
+    # The headers of a SEG-Y file hold tenths of a millimetre: rounded to them, the survey is the same when read again.
     return np.round(positions, 4)
-
-
-def _pulse(distance: np.ndarray, wavenumber: np.ndarray) -> np.ndarray:
-    argument = (np.pi * wavenumber * distance) ** 2
-    return (1 - 2 * argument) * np.exp(-argument)
-
-
-def _ramp(position: np.ndarray) -> np.ndarray:
-    """Rise smoothly from 0 to 1 between the positions 0 and 1."""
-    inside = np.clip(position, 0, 1)
-    return inside * inside * (3 - 2 * inside)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.apps.lsm.grid import Grid
-from collops.apps.lsm.survey import shots_of
+from collops.apps.lsm.survey import Grid, shots_of
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
@@ -30,16 +29,8 @@ def travel_times(
     ----------
     positions : numpy.ndarray
         Shape ``(2, n)``, the same on every rank: distance along the line and depth, in metres.
-    velocity : numpy.ndarray
-        Shape ``(nx, nz)``, m/s.
-    grid : Grid
-        The image grid.
     mode : str
         ``"eikonal"``, or ``"analytic"`` for the constant velocity ``velocity[0, 0]``.
-    comm : Communicator
-        The ranks that share the work.
-    dtype : str
-        Of the result.
 
     Returns
     -------
@@ -75,8 +66,8 @@ def straight(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarr
 def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:
     """Return first-arrival times in seconds from one position, by fast marching; shape ``(nx, nz)``.
 
-    Within three cells the ray is taken as straight through the mean of the slowness at its ends. From the
-    circle there the second-order scheme of scikit-fmm goes on. The position may lie between grid points.
+    Within three cells the ray is taken as straight through the mean of the slowness at its ends. The second-order
+    scheme of scikit-fmm starts from the circle there. The position may lie between grid points.
 
     References
     ----------

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from collops.apps.arrays import open_array
-from collops.apps.lsm.grid import Grid
-from collops.apps.lsm.line import Line
+from collops.apps.lsm.survey import Grid, Line
 from collops.apps.segy import SegyFile, scaled
 from collops.errors import InputError
 
@@ -24,18 +23,10 @@ _HELP = "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m),
 
 @dataclass(frozen=True)
 class Gradient:
-    """A velocity that changes linearly with depth, ``surface + gradient * z``.
+    """A velocity that changes linearly with depth, ``surface + gradient * z``."""
 
-    Parameters
-    ----------
-    surface : float
-        Velocity at depth 0, in m/s.
-    gradient : float
-        Its growth with depth, in 1/s; 0 for a constant velocity.
-    """
-
-    surface: float
-    gradient: float = 0.0
+    surface: float  # velocity at depth 0, in m/s
+    gradient: float = 0.0  # its growth with depth, in 1/s; 0 for a constant velocity
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return the velocity in m/s at depths in m."""
@@ -49,28 +40,14 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Section:
-    """Velocities on a vertical section, as a file holds them.
+    """Velocities on a vertical section, as a file holds them."""
 
-    Parameters
-    ----------
-    velocity : numpy.ndarray
-        Shape ``(columns, rows)``, m/s.
-    distance : numpy.ndarray
-        Distance of the columns from the first one, in metres, growing.
-    depth : numpy.ndarray
-        Depth of the rows in metres, growing.
-    east, north : numpy.ndarray
-        Map coordinates of the columns in metres.
-    inline : int
-        Number of the inline that was taken.
-    """
-
-    velocity: np.ndarray
-    distance: np.ndarray
-    depth: np.ndarray
-    east: np.ndarray
+    velocity: np.ndarray  # shape ``(columns, rows)``, m/s
+    distance: np.ndarray  # distance of the columns from the first one, in metres, growing
+    depth: np.ndarray  # depth of the rows in metres, growing
+    east: np.ndarray  # map coordinates of the columns in metres
     north: np.ndarray
-    inline: int
+    inline: int  # number of the inline that was taken
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return the mean velocity of the section at depths in m."""
@@ -78,18 +55,9 @@ class Section:
 
 
 def parse_velocity(text: str) -> Gradient | Path:
-    """Tell an expression from a file name, and parse the expression; nothing is evaluated.
+    """Return a sum of numbers and multiples of ``z`` (``1500+0.6z``) as a gradient, or the path of a file.
 
-    Parameters
-    ----------
-    text : str
-        A sum of numbers and of multiples of ``z``, such as ``1800``, ``1500+0.6z`` or ``1.5e3 + 0.6*z``;
-        or the name of a file with the suffix .npy, .sgy or .segy.
-
-    Returns
-    -------
-    Gradient or pathlib.Path
-        The file's path if `text` names one by its suffix.
+    A file is recognised by its suffix .npy, .sgy or .segy. Nothing is evaluated.
 
     Raises
     ------
@@ -118,12 +86,7 @@ def parse_velocity(text: str) -> Gradient | Path:
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Read velocities of shape ``(nx, nz)`` in m/s from a NumPy file.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64.
+    """Read velocities of shape ``(nx, nz)`` in m/s from a NumPy file, as float64.
 
     Raises
     ------
@@ -144,16 +107,9 @@ def read_npy(path: Path) -> np.ndarray:
 def read_section(path: Path, inline: int | None = None) -> Section:
     """Read one vertical section of velocities in depth from a SEG-Y file.
 
-    Of a volume, the traces of one inline (bytes 189 to 192) are taken, sorted by their map coordinates (bytes
-    181 to 188). The sample interval counts in millimetres, as is usual for files in depth, and the delay
+    From a volume it takes the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
+    coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, and the delay
     recording time in metres.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    inline : int, optional
-        Number of the inline; the middle one by default.
 
     Raises
     ------
@@ -188,26 +144,11 @@ def read_section(path: Path, inline: int | None = None) -> Section:
 
 
 def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
-    """Return the velocity at the points of `grid`.
+    """Return the velocity at the points of `grid`: float64, shape ``(nx, nz)``, m/s.
 
-    A section is put where its map coordinates are if these overlap with the grid, and else with its first
-    trace at the first column; beyond its ends its outermost velocities go on.
-
-    Parameters
-    ----------
-    model : Gradient, Section or numpy.ndarray
-        An array must have the grid's shape.
-    grid : Grid
-        The image grid.
-    line : Line or None
-        Where the grid lies on the map, if known.
-    notes : list of str
-        Gets a sentence for each decision that the user should know of.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape ``(nx, nz)``, m/s.
+    An array must have the grid's shape. A section is placed by its map coordinates if these overlap with the grid on
+    its `line`, and else with its first trace at the first column; beyond its ends its outermost velocities are
+    continued. `notes` gets a sentence for each decision.
 
     Raises
     ------
@@ -236,14 +177,7 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
             start = float(ends.min())
             if ends[0] > ends[1]:
                 flipped = section.distance[-1] - section.distance[::-1]
-                section = Section(
-                    section.velocity[::-1],
-                    flipped,
-                    section.depth,
-                    section.east[::-1],
-                    section.north[::-1],
-                    section.inline,
-                )
+                section = replace(section, velocity=section.velocity[::-1], distance=flipped)
     columns = np.stack([np.interp(grid.z, section.depth, column) for column in section.velocity])
     at = start + section.distance
     velocity = np.stack([np.interp(grid.x, at, row) for row in columns.T], axis=1)
@@ -260,7 +194,7 @@ def _check(velocity: np.ndarray, name: str) -> None:
     if not finite.all():
         column, row = np.argwhere(~finite)[0]
         raise InputError(
-            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace what is not a finite number"
+            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace it, it is not a finite number"
         )
     if velocity.min() <= 0:
         column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)

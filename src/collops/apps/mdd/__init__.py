@@ -1,1 +1,7 @@
-"""Multi-dimensional deconvolution: the response of what lies below a line of receivers, from fields above it."""
+"""Multi-dimensional deconvolution of wavefields on a line of receivers."""
+
+from __future__ import annotations
+
+from collops.apps.mdd.deconvolve import Options, run
+
+__all__ = ["Options", "run"]

@@ -1,1 +1,1 @@
-"""Post-stack data: traces on a regular grid, from files or made up, and what the jobs on them share."""
+"""Stacked data: traces on a regular grid, from files or synthetic, and the applications' common ground on them."""

@@ -1,4 +1,4 @@
-"""A made-up earth: layers that dip and undulate in both directions, a fault, an unconformity and a channel."""
+"""A synthetic earth: layers that dip and undulate in both directions, a fault, an unconformity and a channel."""
 
 from __future__ import annotations
 
@@ -17,19 +17,9 @@ _CHANNEL_DEPTH, _CHANNEL_THICKNESS, _CHANNEL_IMPEDANCE = 0.235, 0.035, 4.0
 
 
 def impedance(shape: tuple[int, ...], rows: slice = slice(None)) -> np.ndarray:
-    """Return acoustic impedances, constant within each layer.
+    """Return acoustic impedances in 10^6 kg/(m^2 s), constant within each layer.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Traces along one or two lateral axes, and samples.
-    rows : slice
-        Which rows along the first axis are wanted.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, in 10^6 kg/(m^2 s), of `shape` but for the first extent.
+    float64, of `shape`, traces along one or two lateral axes and samples, or some rows of it along the first axis.
     """
     lateral = [(np.arange(extent) + 0.5) / extent for extent in shape[:-1]]
     x = lateral[0][rows].reshape(-1, 1, 1)

@@ -1,4 +1,4 @@
-"""Post-stack modelling: one small matrix, a convolution for instance, applied to all traces of a rank."""
+"""Post-stack modelling: one small matrix, such as a convolution, applied to all traces of a rank."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.costs import MarkedLocal
+from collops.apps.recipe import marked
 from collops.apps.stages import local_stage
-from collops.apps.volume.cube import Cube
-from collops.operators.matrix_mult.products import multiply
 
 if TYPE_CHECKING:
+    from collops.apps.recipe import Job
     from collops.backend import Engine
-    from collops.comm import Communicator
 
 __all__ = ["TraceMatrix", "convolution", "reflection", "trace_operator"]
 
@@ -49,28 +47,22 @@ def reflection(samples: int) -> Any:
 
 
 class TraceMatrix:
-    """The same matrix applied to each of several traces.
+    """The same square sparse matrix, one row per sample, applied to each of several traces.
 
-    Parameters
-    ----------
-    matrix : sparse array
-        Square, one row per sample.
-    live : array
-        bool, one per trace: whether there is one. Others are neither modelled nor looked at.
-    compute : Engine
-        Where the traces are.
-    dtype : str
-        Their type.
+    `live` (bool, one per grid point) says where there is a trace; other points are zero in the result.
     """
 
     def __init__(self, matrix: Any, live: np.ndarray, compute: Engine, dtype: str) -> None:
+        from collops.operators.matrix_mult.products import multiply
+
         size = live.size * matrix.shape[0]
         self.shape: tuple[int, int] = (size, size)
         self.dtype = np.dtype(dtype)
+        self._multiply = multiply
         self._traces = (live.size, matrix.shape[0])
         self._live = None if live.all() else compute.from_host(live.reshape(-1, 1).astype(dtype))
         self._forward, self._adjoint = (_pieces(m, compute, self.dtype) for m in (matrix.T.tocsr(), matrix.tocsr()))
-        # Pieces of a product go through memory that is not there before.
+        # Several pieces allocate memory for each product.
         self.capturable: bool = len(self._forward) == 1
 
     def forward_local(self, x: Any, out: Any) -> Any:
@@ -84,7 +76,7 @@ class TraceMatrix:
     def _apply(self, pieces: list[tuple[slice, slice, Any]], source: Any, out: Any) -> Any:
         given, target = source.reshape(self._traces), out.reshape(self._traces)
         if len(pieces) == 1:
-            multiply(given, pieces[0][2], target)
+            self._multiply(given, pieces[0][2], target)
         else:
             for read, write, piece in pieces:
                 target[:, write] = given[:, read] @ piece
@@ -93,34 +85,20 @@ class TraceMatrix:
         return out
 
 
-def trace_operator(matrix: Any, cube: Cube, live: np.ndarray, comm: Communicator, compute: Engine, dtype: str) -> Any:
+def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> Any:
     """Return the operator that applies a matrix to every trace of a volume. Collective; applying it sends nothing.
 
-    Parameters
-    ----------
-    matrix : sparse array
-        Shape ``(samples, samples)``.
-    cube : Cube
-        The volume.
-    live : numpy.ndarray
-        bool: where this rank's rows have a trace.
-    comm, compute, dtype
-        The ranks, the engine and the type.
-
-    Returns
-    -------
-    LinearOperator
-        Domain and range: the ravelled layout of the cube.
+    `live` (bool) says where this rank's rows have a trace. Domain and range are the ravelled layout of the volume.
     """
     from collops.operators import BlockDiag
 
-    with local_stage(comm):
-        operators = [MarkedLocal(TraceMatrix(matrix, live, compute, dtype))] if live.size else []
-    return BlockDiag(operators, comm)
+    with local_stage(job.comm):
+        operators = [marked(TraceMatrix(matrix, live, job.engine, job.options.dtype))] if live.size else []
+    return BlockDiag(operators, job.comm)
 
 
 def _pieces(transposed: Any, compute: Engine, dtype: np.dtype) -> list[tuple[slice, slice, Any]]:
-    """Cut a banded matrix, by which rows of traces are multiplied, into dense pieces: what is read, what is written."""
+    """Cut a banded matrix into dense pieces: the samples that each reads, those that it writes, and the piece."""
     samples = transposed.shape[0]
     count = max(1, samples // _PIECE) if samples > 2 * _PIECE else 1
     edges = [samples * number // count for number in range(count + 1)]

@@ -1,41 +1,21 @@
-"""Sections and maps through volumes: gathered on the first rank, and drawn side by side."""
+"""Sections and maps through volumes, gathered on the first rank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.apps.pictures import color_bar, figure, gather_rows, panel, symmetric_limit
-from collops.apps.volume.cube import Cube
+from collops.apps.pictures import Panel, gather_rows
+from collops.apps.volume.files import Cube
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["View", "draw_views", "map_of", "section_of"]
+__all__ = ["SIZE", "map_of", "panel_of", "section_of"]
 
-
-class View(NamedTuple):
-    """One panel.
-
-    Parameters
-    ----------
-    image : numpy.ndarray
-        From `section_of` or `map_of`.
-    title : str
-        Stands above it.
-    limits : tuple of float, optional
-        Values of the first and the last colour; by default those of a signed image without its largest spikes.
-    unit : str, optional
-        What the colours mean, for a scale beside the panel.
-    """
-
-    image: np.ndarray
-    title: str
-    limits: tuple[float, float] | None = None
-    unit: str | None = None
+SIZE = (4.6, 4.2)
+"""Width and height of a panel in inches."""
 
 
 def section_of(values: np.ndarray, comm: Communicator) -> np.ndarray:
@@ -48,47 +28,20 @@ def map_of(values: np.ndarray, sample: int, comm: Communicator) -> np.ndarray:
     return gather_rows(values[..., sample], comm)
 
 
-def draw_views(path: Path, cube: Cube, views: Sequence[View], *, maps: bool = False) -> Path:
-    """Draw sections, or maps, side by side.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The picture.
-    cube : Cube
-        What they are taken from.
-    views : sequence of View
-        From left to right.
-    maps : bool
-        Whether these are maps.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
-    """
+def panel_of(
+    cube: Cube,
+    image: np.ndarray,
+    title: str,
+    limits: float | tuple[float, float],
+    unit: str = "",
+    *,
+    is_map: bool = False,
+) -> Panel:
+    """Return the panel of a section or a map of a volume; see `Panel`."""
     first = cube.lateral[0]
-    down, down_label = (cube.lateral[1].values, cube.lateral[1].name) if maps else (cube.times, "time (s)")
+    down, label = (cube.lateral[1].values, cube.lateral[1].name) if is_map else (cube.times, "time (s)")
     # Numbers of traces that are not evenly spaced cannot label an axis of equal steps.
-    across = first.values if _even(first.values) else np.arange(len(first.values)) + 1
-    extent = (float(across[0]), float(across[-1]), float(down[0]), float(down[-1]))
-    with figure(path, len(views), (4.6 * len(views), 4.2)) as (drawing, panels):
-        for number, (axes, view) in enumerate(zip(panels, views, strict=True)):
-            limit = symmetric_limit(view.image)
-            drawn = panel(
-                axes,
-                view.image,
-                extent,
-                view.title,
-                labels=(first.name, None if number else down_label),
-                limits=view.limits or (-limit, limit),
-                colors="gray" if view.unit is None else "viridis",
-            )
-            if view.unit is not None:
-                color_bar(drawing, axes, drawn, view.unit)
-    return path
-
-
-def _even(values: np.ndarray) -> bool:
-    steps = np.diff(values)
-    return bool(steps.size == 0 or (steps == steps[0]).all())
+    even = len(np.unique(np.diff(first.values))) <= 1
+    across = first.values if even else np.arange(len(first.values)) + 1
+    extent = float(across[0]), float(across[-1]), float(down[0]), float(down[-1])
+    return Panel(image, title, extent, (first.name, label), limits, unit)

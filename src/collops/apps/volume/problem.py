@@ -1,92 +1,156 @@
-"""Put a post-stack problem together: the data, recorded or made, and the operator that models them."""
+"""A post-stack problem: its options, the data, recorded or synthetic, and the operator that models them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from collops.apps.job import Listener, warn_of_idle_ranks
-from collops.apps.noise import with_noise
-from collops.apps.outputs import Field, write_result
-from collops.apps.stages import local_stage
-from collops.apps.volume.cube import Axis, Cube, Volume
+from collops.apps.options import (
+    DATA,
+    METHOD,
+    SYNTHETIC,
+    AtLeast,
+    CommonOptions,
+    Positive,
+    RecordedOnly,
+    SyntheticOnly,
+    option,
+)
+from collops.apps.outputs import Field
+from collops.apps.recipe import Job
+from collops.apps.signals import power_spectrum, with_noise
+from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.apps.volume.earth import impedance
-from collops.apps.volume.load import check_size, recorded
+from collops.apps.volume.files import DATA_NAMES, Axis, Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import trace_operator
-from collops.apps.volume.options import VolumeOptions
-from collops.apps.volume.wavelet import make_wavelet, parse_wavelet
-from collops.array import DistributedArray
+from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
+from collops.errors import InputError
 
-if TYPE_CHECKING:
-    from collops.backend import Engine
-    from collops.comm import Communicator
+__all__ = ["Kind", "Problem", "Volume", "VolumeOptions", "prepare", "recorded"]
 
-__all__ = ["Problem", "Recipe", "prepare"]
+_INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
+# Arrays of the size of the data that a solver and its results need at once.
+_ARRAYS = 12
 
-_INTERVAL, _WAVELET = 0.004, "ricker:25"
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeOptions(CommonOptions):
+    """The options of an application on stacked data."""
+
+    recorded = "volume"
+
+    volume: Annotated[
+        str | None,
+        option(
+            "Stacked volume or section, samples along the last axis; by default a synthetic one.",
+            DATA,
+            metavar="FILE.sgy|FILE.npy|STORE.zarr",
+        ),
+    ] = None
+    interval: Annotated[
+        float | None, option("Milliseconds between samples.", DATA, show_default="from the file, else 4"), Positive
+    ] = None
+    inline_byte: Annotated[
+        int | None, option("Where SEG-Y headers hold the inline.", DATA, show_default="189"), AtLeast(1), RecordedOnly()
+    ] = None
+    crossline_byte: Annotated[
+        int | None,
+        option("Where SEG-Y headers hold the crossline.", DATA, show_default="193"),
+        AtLeast(1),
+        RecordedOnly(),
+    ] = None
+    inlines: Annotated[
+        int | None,
+        option("Inlines of the synthetic volume, or traces of the section.", SYNTHETIC),
+        AtLeast(1),
+        SyntheticOnly(),
+    ] = None
+    crosslines: Annotated[
+        int | None, option("Crosslines; 1 makes a section.", SYNTHETIC), AtLeast(1), SyntheticOnly()
+    ] = None
+    samples: Annotated[int | None, option("Samples of a trace.", SYNTHETIC), AtLeast(8), SyntheticOnly()] = None
+    wavelet: Annotated[
+        str | None,
+        option(
+            "A Ricker wavelet; one from a file, with time zero at its middle sample; or one of zero phase with the "
+            "spectrum of the data.",
+            METHOD,
+            metavar="ricker:HZ|FILE.npy|data",
+            show_default="ricker:25 for synthetic data, else data",
+        ),
+    ] = None
+    strength: Annotated[
+        float | None,
+        option(
+            "Assumed rms of the reflection coefficients of recorded data, where the wavelet comes from no file.",
+            METHOD,
+            show_default="0.05",
+        ),
+        Positive,
+        RecordedOnly(),
+    ] = None
+
+    def check(self) -> None:
+        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        super().check()
+        if self.wavelet is not None:
+            parse_wavelet(self.wavelet)
+        if self.volume is not None:
+            check_array_file(self.volume, DATA_NAMES)
+
+
+T = TypeVar("T", bound=VolumeOptions)
+
+
+class Kind(NamedTuple):
+    """The differences between one application on stacked data and another."""
+
+    # returns the sparse matrix that models a trace, from the wavelet and the number of samples
+    matrix: Callable[[np.ndarray, int], Any]
+    # returns the model to be found from impedances in 10^6 kg/(m^2 s), samples along the last axis
+    model: Callable[[np.ndarray], np.ndarray]
+    extents: tuple[int, ...]  # traces of the synthetic volume along its lateral axes
+    samples: int  # of its traces
+    noise: float  # of its data, relative to the signal
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What tells one job on post-stack data from another.
+class Volume:
+    """The data of a job, this rank's rows of them."""
 
-    Parameters
-    ----------
-    matrix : callable
-        Returns the sparse matrix that models a trace, from the wavelet and the number of samples.
-    model : callable
-        Returns the model that is to be found from impedances in 10^6 kg/(m^2 s), samples along the last axis.
-    extents : tuple of int
-        Traces of the made volume along its lateral axes.
-    samples : int
-        Of its traces.
-    noise : float
-        Of its data, relative to the signal.
-    """
-
-    matrix: Callable[[np.ndarray, int], Any]
-    model: Callable[[np.ndarray], np.ndarray]
-    extents: tuple[int, ...]
-    samples: int
-    noise: float
+    cube: Cube  # of all ranks
+    traces: np.ndarray  # this rank's rows, with all samples; zero where there is no trace
+    live: np.ndarray  # bool, the lateral shape of this rank's rows: where there is a trace
+    # time zero at the middle sample; its convolution with reflection coefficients has the units of the data
+    wavelet: np.ndarray
+    truth: np.ndarray | None = None  # the model to be found, of the shape of `traces`; None for recorded data
+    noise_norm: float | None = None  # norm of the noise of all ranks, where it is known
+    notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Data and operator.
+    """A volume, and the operator from the ravelled model to its ravelled data."""
 
-    Parameters
-    ----------
-    volume : Volume
-        This rank's part of the data.
-    operator : LinearOperator
-        From the ravelled model to the ravelled data.
-    """
-
+    job: Job[Any]
     volume: Volume
     operator: Any
 
-    @property
-    def cube(self) -> Cube:
-        """Where the traces stand."""
-        return self.volume.cube
-
-    def vector(self, values: np.ndarray, compute: Engine) -> Any:
+    def vector(self, values: np.ndarray) -> Any:
         """Return this rank's part of an array on the cube as a ravelled distributed array."""
-        local = compute.from_host(np.ascontiguousarray(values.ravel(), dtype=self.operator.dtype))
-        return DistributedArray(self.operator.domain, self.operator.comm, local)
+        return self.job.array(self.operator.domain, values.ravel())
 
     def values(self, vector: Any) -> np.ndarray:
         """Return this rank's part of a ravelled distributed array, shaped as its part of the cube."""
-        return vector.engine.to_host(vector.local_array).reshape(self.volume.traces.shape)
+        return self.job.on_host(vector).reshape(self.volume.traces.shape)
 
-    def numbers(self, options: VolumeOptions) -> dict[str, Any]:
-        """Return what JSON gets of the data."""
-        cube = self.cube
+    def numbers(self) -> dict[str, Any]:
+        """Return the entries of JSON about the data."""
+        options, cube = self.job.options, self.volume.cube
         return {
             "volume": options.volume,
             "wavelet": options.wavelet or (_WAVELET if options.volume is None else "data"),
@@ -97,96 +161,117 @@ class Problem:
             "sample_interval": cube.interval,
         }
 
-    def write(
-        self,
-        path: Path,
-        title: str,
-        arrays: dict[str, tuple[np.ndarray, str]],
-        residuals: np.ndarray,
-        numbers: dict[str, Any],
-    ) -> Path:
-        """Write arrays on the cube with coordinates, wavelet and residual norms; see `write_result`. Collective.
+    def fields(self, arrays: dict[str, tuple[np.ndarray, str]]) -> dict[str, Field]:
+        """Return this rank's parts of arrays on the cube with their units, the coordinates, and the wavelet."""
+        from collops.array import DistributedArray
 
-        Parameters
-        ----------
-        path : pathlib.Path
-            The group's folder.
-        title : str
-            What made it.
-        arrays : dict
-            This rank's parts and their units, by name.
-        residuals : numpy.ndarray
-            Norms of the residual.
-        numbers : dict
-            What JSON gets.
-        """
-        cube, comm = self.cube, self.operator.comm
+        cube, comm = self.volume.cube, self.job.comm
         fields = cube.coordinates()
         for name, (values, unit) in arrays.items():
             fields[name] = Field(DistributedArray(cube.layout(comm.size), comm, values), cube.dimensions, unit)
-        fields["wavelet"] = Field(self.volume.wavelet, ("lag",), "1")
-        fields["residual_norms"] = Field(residuals, ("iteration",), "1")
-        return write_result(path, comm, fields, {"title": title, **numbers})
+        return fields | {"wavelet": Field(self.volume.wavelet, ("lag",), "1")}
 
 
-def prepare(options: VolumeOptions, recipe: Recipe, comm: Communicator, compute: Engine, listener: Listener) -> Problem:
-    """Read or make the data, and build the operator. Collective.
+def prepare(job: Job[T], kind: Kind) -> Problem:
+    """Read or synthesise the data, and build the operator. Collective.
 
     Raises
     ------
     InputError
         On every rank, if an option or a file cannot be used.
     """
-    listener.stage("reading" if options.volume else "modelling")
-    if options.volume is not None:
-        volume = recorded(options, comm)
-        operator = _operator(recipe, volume.cube, volume.wavelet, volume.live, comm, compute, options.dtype)
-        problem = Problem(volume, operator)
-    else:
-        problem = _made(options, recipe, comm, compute)
+    with job.stage("reading" if job.options.volume else "modelling the data"):
+        if job.options.volume is None:
+            problem = _synthetic(job, kind)
+        else:
+            volume = recorded(job)
+            matrix = kind.matrix(volume.wavelet, volume.cube.samples)
+            problem = Problem(job, volume, trace_operator(job, matrix, volume.live))
     for note in problem.volume.notes:
-        listener.note(note)
-    first = problem.cube.lateral[0]
-    warn_of_idle_ranks(listener, comm, len(first.values), f"{first.name}s")
+        job.listener.note(note)
+    first = problem.volume.cube.lateral[0]
+    job.warn_of_idle_ranks(len(first.values), f"{first.name}s")
     return problem
 
 
-def _made(options: VolumeOptions, recipe: Recipe, comm: Communicator, compute: Engine) -> Problem:
-    """Make a problem whose solution is known. Collective."""
+def recorded(job: Job[T]) -> Volume:
+    """Read data from a file, and choose the wavelet. Collective.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the file or the wavelet cannot be used, also when only one rank sees that.
+    """
+    options, comm = job.options, job.comm
+    path = Path(str(options.volume))
+    # Amplitudes whose squares are too large for their type become infinite; a check below raises then.
+    with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
+        interval = None if options.interval is None else options.interval / 1e3
+        reader = open_volume(path, interval, DATA_NAMES, options.inline_byte, options.crossline_byte)
+        cube = reader.cube
+        _check_size(job, cube)
+        traces, live = read_values(reader, job.share(cube.shape[0]), str(path))
+        traces = traces.astype(options.dtype)
+        kind = parse_wavelet(options.wavelet or "data")
+        given = None if kind is None else make_wavelet(kind, cube.samples, cube.interval)
+        power = power_spectrum([traces[live]], cube.samples)
+        own = np.array([(traces.astype(np.float64) ** 2).sum(), float(live.sum())])
+    energy, count = comm.allreduce(own)
+    power = comm.allreduce(power)
+    notes = [f"read {cube.describe()}", *reader.notes]
+    with raised_together():
+        if not np.isfinite(energy):
+            raise InputError(f"the amplitudes of {path} are too large for {options.dtype}: scale the data")
+        if not energy:
+            raise InputError(
+                f"{path} holds nothing but zeros, or numbers whose squares are zero: there is nothing to invert"
+            )
+        wavelet = from_power(power, cube.samples, cube.interval) if given is None else given
+    if given is None:
+        notes.append(
+            f"wavelet: zero phase, {len(wavelet)} samples, with the amplitude spectrum of the data (--wavelet)"
+        )
+    if not isinstance(kind, Path):
+        # Without a well tie, amplitudes are relative: their scale is an assumption.
+        strength = options.strength or _STRENGTH
+        wavelet = wavelet / np.linalg.norm(wavelet) * np.sqrt(energy / (count * cube.samples)) / strength
+        notes.append(f"amplitudes: reflection coefficients of {strength:g} (rms) are assumed (--strength)")
+    return Volume(cube, traces, live, wavelet, notes=notes)
+
+
+def _synthetic(job: Job[T], kind: Kind) -> Problem:
+    """Synthesise a problem whose solution is known. Collective."""
+    options, comm = job.options, job.comm
     with local_stage(comm):
-        cube = _made_cube(options, recipe)
-        check_size(cube, comm, options.dtype)
+        cube = _synthetic_cube(options, kind)
+        _check_size(job, cube)
         wavelet = make_wavelet(parse_wavelet(options.wavelet or _WAVELET), cube.samples, cube.interval)
-        rows = cube.layout(comm.size).slices(comm.rank)[0]
-        truth = recipe.model(impedance(cube.shape, rows)).astype(options.dtype)
+        rows = job.share(cube.shape[0])
+        truth = kind.model(impedance(cube.shape, rows)).astype(options.dtype)
         live = np.ones(truth.shape[:-1], dtype=bool)
-    operator = _operator(recipe, cube, wavelet, live, comm, compute, options.dtype)
-    empty = Problem(Volume(cube, truth, live, wavelet), operator)
-    clean = empty.values(operator.forward(empty.vector(truth, compute)))
-    noise = recipe.noise if options.noise is None else options.noise
+    operator = trace_operator(job, kind.matrix(wavelet, cube.samples), live)
+    empty = Problem(job, Volume(cube, truth, live, wavelet), operator)
+    clean = empty.values(operator.forward(empty.vector(truth)))
+    noise = kind.noise if options.noise is None else options.noise
     noisy, norm = with_noise(list(clean), range(rows.start, rows.stop), noise, options.seed, comm)
     traces = np.stack(noisy) if noisy else clean
-    notes = [f"made {cube.describe()}, noise of {noise:g} of the signal"]
-    return Problem(Volume(cube, traces, live, wavelet, truth, norm, notes), operator)
+    notes = [f"synthesised {cube.describe()}, noise of {noise:g} of the signal"]
+    return Problem(job, Volume(cube, traces, live, wavelet, truth, norm, notes), operator)
 
 
-def _made_cube(options: VolumeOptions, recipe: Recipe) -> Cube:
-    extents = [options.inlines or recipe.extents[0], options.crosslines or (*recipe.extents, 1)[1]]
-    if extents[1] == 1:
-        lateral = (Axis("trace", np.arange(extents[0]) + 1),)
-    else:
-        lateral = (Axis("inline", np.arange(extents[0]) + 1), Axis("crossline", np.arange(extents[1]) + 1))
+def _synthetic_cube(options: VolumeOptions, kind: Kind) -> Cube:
+    inlines, crosslines = options.inlines or kind.extents[0], options.crosslines or (*kind.extents, 1)[1]
+    names = (("trace", inlines),) if crosslines == 1 else (("inline", inlines), ("crossline", crosslines))
     interval = _INTERVAL if options.interval is None else options.interval / 1e3
-    return Cube(lateral, options.samples or recipe.samples, interval)
+    lateral = tuple(Axis(name, np.arange(extent) + 1) for name, extent in names)
+    return Cube(lateral, options.samples or kind.samples, interval)
 
 
-def _operator(
-    recipe: Recipe,
-    cube: Cube,
-    wavelet: np.ndarray,
-    live: np.ndarray,
-    comm: Communicator,
-    compute: Engine,
-    dtype: str,
-) -> Any:
-    return trace_operator(recipe.matrix(wavelet, cube.samples), cube, live, comm, compute, dtype)
+def _check_size(job: Job[T], cube: Cube) -> None:
+    ranks = job.comm.size
+    rows = -(-cube.shape[0] // ranks)
+    check_memory(
+        _ARRAYS * rows * int(np.prod(cube.shape[1:])) * np.dtype(job.options.dtype).itemsize,
+        f"the arrays of {cube.describe()} on {ranks} ranks",
+        "choose a smaller volume or more nodes",
+    )

@@ -7,33 +7,23 @@ from pathlib import Path
 import numpy as np
 
 from collops.apps.arrays import open_array
-from collops.apps.wavelet import ricker, ricker_half
+from collops.apps.signals import ricker, ricker_half
 from collops.errors import InputError
 
 __all__ = ["from_power", "make_wavelet", "parse_wavelet"]
 
 _HELP = "give ricker:FREQUENCY, such as ricker:25 (Hz), or a file .npy, or data (from the spectrum of the data)"
-# Half as long as any wavelet that is to be found in data: about three periods of 25 Hz.
+# Half the length of a wavelet from data: about three periods of 25 Hz.
 _HALF_SECONDS = 0.12
 
 
 def parse_wavelet(text: str) -> float | Path | None:
-    """Tell the three kinds of wavelets apart.
-
-    Parameters
-    ----------
-    text : str
-        ``"ricker:25"``, the name of a .npy file, or ``"data"``.
-
-    Returns
-    -------
-    float, pathlib.Path or None
-        The frequency in hertz, the file, or None for the wavelet of the data.
+    """Return the frequency of ``"ricker:25"`` in hertz, the path of a .npy file, or None for ``"data"``.
 
     Raises
     ------
     InputError
-        If `text` is none of these, or the file is not there.
+        If `text` is none of these, or the file does not exist.
     """
     kind, _, number = text.partition(":")
     if kind == "ricker":
@@ -56,24 +46,13 @@ def parse_wavelet(text: str) -> float | Path | None:
 def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np.ndarray:
     """Return a Ricker wavelet of amplitude 1, or the wavelet in a file as it is.
 
-    Parameters
-    ----------
-    kind : float, pathlib.Path or None
-        From `parse_wavelet`.
-    samples : int
-        Of a trace; a wavelet may not be longer.
-    interval : float
-        Between samples, in seconds.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, of odd length; time zero is its middle sample.
+    `kind` is from `parse_wavelet`, `samples` those of a trace, which a wavelet must not exceed, `interval` in
+    seconds. The result is float64, of odd length; time zero is its middle sample.
 
     Raises
     ------
     InputError
-        If the wavelet does not fit, the file holds none, or there are no data to have its spectrum from.
+        If the wavelet does not fit, the file holds none, or there are no recorded data.
     """
     if kind is None:
         raise InputError("--wavelet data needs data from a file: name them with --volume, or give another wavelet")
@@ -91,32 +70,21 @@ def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np
 
 
 def from_power(power: np.ndarray, samples: int, interval: float) -> np.ndarray:
-    r"""Return the wavelet of zero phase that has the smoothed amplitude spectrum of data.
+    """Return the wavelet of zero phase and energy 1 that has the smoothed amplitude spectrum of data.
 
     Reflection coefficients are taken as white, so that the spectrum of the data is that of the wavelet. The power
-    spectrum is smoothed by tapering the autocorrelation to the length of the wavelet.
-
-    Parameters
-    ----------
-    power : numpy.ndarray
-        Power spectrum of the traces, of shape ``(samples // 2 + 1,)``.
-    samples : int
-        Of a trace.
-    interval : float
-        Between samples, in seconds.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, of odd length, with the energy 1.
+    spectrum is smoothed by tapering the autocorrelation to the length of the wavelet, which is odd.
     """
+    from scipy.fft import irfft, rfft
+    from scipy.signal.windows import hann
+
     half = max(1, min(round(_HALF_SECONDS / interval), (samples - 1) // 2))
-    taper = np.hanning(2 * half + 3)[1:-1]
+    taper = hann(2 * half + 3)[1:-1]
     lags = np.arange(-half, half + 1)
     autocorrelation = np.zeros(samples)
-    autocorrelation[lags] = np.fft.irfft(power, samples)[lags] * taper
-    smooth = np.maximum(np.fft.rfft(autocorrelation).real, 0)
-    wavelet = np.fft.irfft(np.sqrt(smooth), samples)[lags] * taper
+    autocorrelation[lags] = irfft(power, samples)[lags] * taper
+    smooth = np.maximum(rfft(autocorrelation).real, 0)
+    wavelet = irfft(np.sqrt(smooth), samples)[lags] * taper
     return wavelet / np.linalg.norm(wavelet)
 
 

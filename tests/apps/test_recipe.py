@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from collops.apps.lsm.survey import shots_of
-from collops.apps.noise import with_noise
 from collops.apps.outputs import Field, atomic, check_writable, prepare_folder, write_result
-from collops.apps.report import TimeSplit, best_relative_error, relative_error, versions
+from collops.apps.recipe import TimeSplit, _versions, best_relative_error, relative_error
+from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
@@ -132,4 +132,4 @@ class TestFiles:
             prepare_folder(tmp_path / "out")
 
     def test_versions_name_what_is_installed(self):
-        assert versions()["numpy"] == np.__version__
+        assert _versions()["numpy"] == np.__version__

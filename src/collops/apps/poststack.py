@@ -1,0 +1,277 @@
+"""Post-stack inversion: acoustic impedance by reflection modelling with a lateral Laplacian, solved by CGLS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from collops.apps.options import METHOD, AtLeast, Folder, NotNegative, option
+from collops.apps.pictures import Panel, draw_panels, symmetric_limit
+from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
+from collops.apps.stages import local_stage, raised_together
+from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
+from collops.apps.volume.modelling import convolution, reflection
+from collops.apps.volume.pictures import SIZE, map_of, panel_of, section_of
+from collops.apps.volume.problem import Kind, Problem, Volume, VolumeOptions, prepare
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["Inversion", "Options", "invert", "regularised", "run"]
+
+_KIND = Kind(
+    matrix=lambda wavelet, samples: convolution(wavelet, samples) @ reflection(samples),
+    model=np.log,
+    extents=(60, 48),
+    samples=240,
+    noise=0.1,
+)
+_BACKGROUND_NAMES = ("background", "impedance")  # in a Zarr group
+# A background supplies the frequencies below about 5 Hz, which the data lack.
+_SMOOTH_SECONDS = 0.06
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(VolumeOptions):
+    """The options of ``collops poststack``."""
+
+    background: Annotated[
+        str | None,
+        option(
+            "Impedance to start from: that of the synthetic volume without its details, a constant, or a file of the "
+            "volume's shape.",
+            METHOD,
+            metavar="smooth|NUMBER|FILE",
+            show_default="smooth for synthetic data, else 1: impedances are relative",
+        ),
+    ] = None
+    weight: Annotated[
+        float, option("Weight of the lateral Laplacian, relative to the operator's norm.", METHOD), NotNegative
+    ] = 0.05
+    damp: Annotated[
+        float, option("Damping towards the background, relative to the operator's norm.", METHOD), NotNegative
+    ] = 0.01
+    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 60
+    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-poststack"
+
+    def check(self) -> None:
+        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        super().check()
+        if self.background == "smooth" and self.volume is not None:
+            raise InputError("--background smooth needs the impedance of synthetic data: give a number or a file")
+        if self.background is not None:
+            _parse_background(self.background)
+
+
+def run(job: Job[Options]) -> Findings:
+    """Invert stacked data for acoustic impedance, smooth from trace to trace, with CGLS.
+
+    By default it synthesises a volume of folded and faulted layers with a channel and shows how well they are found.
+    With --volume it inverts yours. Writes image.png, map.png (of a volume), convergence.png and result.zarr.
+    """
+    options, comm = job.options, job.comm
+    problem = prepare(job, _KIND)
+    volume, cube = problem.volume, problem.volume.cube
+    background = _log_background(job, volume)
+    if volume.truth is None and options.background is None:
+        job.listener.note("no background: impedances are relative to it (--background)")
+    explained = problem.values(problem.operator.forward(problem.vector(background)))
+
+    found = invert(job, problem, volume.traces - explained)
+
+    with np.errstate(over="ignore"), raised_together():
+        impedance = np.exp(background + found.update)
+        if not np.isfinite(comm.allreduce(np.array(float(impedance.max(initial=0.0))), "max")):
+            raise InputError("the impedance grew without bounds: raise --damp, or check the amplitudes of the wavelet")
+    unit = "1" if volume.truth is None else "1e6 kg/(m2 s)"
+    arrays = {"impedance": (impedance, unit), "background": (np.exp(background), unit)}
+    other, truth = found.unexplained, None
+    if volume.truth is not None:
+        truth, other = volume.truth - background, np.exp(volume.truth)
+        arrays["truth"] = other, unit
+    arrays |= {"data": (volume.traces, "1"), "residual": (found.unexplained, "1")}
+    parts = [volume.traces, other, impedance]
+    sections, maps, sample = [section_of(part, comm) for part in parts], [], 0
+    if len(cube.lateral) == 2:
+        sample = _liveliest_sample(found.update, comm)
+        maps = [map_of(part, sample, comm) for part in parts]
+
+    def draw(folder: Path) -> list[Path]:
+        scale = "relative to the background" if truth is None else unit
+        title = f"impedance, {len(found.solution.residuals) - 1} iterations"
+        known = truth is not None
+        files = [draw_panels(folder / "image.png", _panels(cube, sections, title, scale, known), SIZE)]
+        if maps:
+            title = f"impedance at {cube.times[sample]:.3g} s"
+            panels = _panels(cube, maps, title, scale, known, is_map=True)
+            files.append(draw_panels(folder / "map.png", panels, SIZE))
+        return files
+
+    return Findings(
+        title="post-stack inversion",
+        solution=found.solution,
+        subject="impedance",
+        adjoint="adjoint",
+        error=relative_error(found.update, truth, comm),
+        adjoint_error=best_relative_error(found.adjoint, truth, comm),
+        residual_of=" with roughness",
+        error_of=" of what the background lacks",
+        numbers={
+            "misfit": found.misfit,
+            "weight": options.weight,
+            "damp": options.damp,
+            **problem.numbers(),
+            "background": options.background,
+        },
+        rows=[("volume", cube.describe())],
+        more_rows=[("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained")],
+        fields=problem.fields(arrays),
+        draw=draw,
+        noise_norm=volume.noise_norm,
+    )
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """The result of an inversion."""
+
+    # this rank's part of the change of the logarithm of the impedance, of the adjoint of the data, and of the data
+    # that remain
+    update: np.ndarray
+    adjoint: np.ndarray
+    unexplained: np.ndarray
+    # norm of the residual of the data alone, relative to the data that the background leaves unexplained
+    misfit: float
+    solution: Solution  # of CGLS, whose residual is that of data and roughness together
+
+
+def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
+    r"""Find the smallest smooth change of the model that explains the data. Collective.
+
+    Parameters
+    ----------
+    job : Job
+        With the options weight, :math:`w`, and damp, :math:`\epsilon`.
+    problem : Problem
+        Operator and volume.
+    traces : numpy.ndarray
+        This rank's part of the data that the background leaves unexplained.
+
+    Notes
+    -----
+    .. math:: \min_\delta \|d - A \delta\|^2 + (w \|A\|)^2 \|\nabla^2 \delta\|^2 + (\epsilon \|A\|)^2 \|\delta\|^2
+
+    An iteration sends the halo of the Laplacian twice and two scalar allreduces.
+    """
+    from collops.solvers import cgls
+
+    operator, data = problem.operator, problem.vector(traces)
+    gradient = Gradient.of(operator, data)
+    stacked = regularised(problem, operator, data, job.options.weight * gradient.norm)
+    solution = job.solve(cgls, *stacked, damp=job.options.damp * gradient.norm, tol=0.0)
+    unexplained = data - operator.forward(solution.x)
+    whole = float(data.norm())
+    return Inversion(
+        problem.values(solution.x),
+        problem.values(gradient.x),
+        problem.values(unexplained),
+        float(unexplained.norm()) / whole if whole else 0.0,
+        solution,
+    )
+
+
+def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
+    """Return the operator with the weighted lateral Laplacian below it, and the data with zeros below them.
+
+    Axes of fewer than three traces have no second derivative and are left out. Without a weight or an axis, operator
+    and data are returned as they are.
+    """
+    from collops.array import StackedArray, zeros_like
+    from collops.operators import Laplacian, StackedVStack
+
+    cube, comm = problem.volume.cube, operator.comm
+    axes = tuple(axis for axis, extent in enumerate(cube.shape[:-1]) if extent > 2)
+    if not (weight and axes):
+        return operator, data
+    ones = (1.0,) * len(axes)
+    laplacian = Laplacian(
+        cube.layout(comm.size), axes=axes, weights=ones, sampling=ones, comm=comm, dtype=operator.dtype
+    ).flat
+    return StackedVStack([operator, weight * laplacian]), StackedArray([data, zeros_like(data)])
+
+
+def _parse_background(text: str) -> float | Path | None:
+    """Return a constant impedance, the path of a file, or None for the smoothed truth.
+
+    Raises
+    ------
+    InputError
+        If the number is not positive and finite, or the file cannot be read.
+    """
+    if text == "smooth":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        check_array_file(text, _BACKGROUND_NAMES)
+        return Path(text)
+    if not 0 < value < float("inf"):
+        raise InputError(f"--background must be a positive impedance, not {text}")
+    return value
+
+
+def _log_background(job: Job[Options], volume: Volume) -> np.ndarray:
+    """Return the logarithm of the background on this rank's part of the volume. Collective.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the background has another shape than the volume, or is not positive and finite.
+    """
+    with local_stage(job.comm):
+        text = job.options.background or ("1" if volume.truth is None else "smooth")
+        kind = _parse_background(text)
+        if isinstance(kind, Path):
+            return np.log(_read_background(kind, job, volume.cube)).astype(volume.traces.dtype)
+        if kind is not None:
+            return np.full_like(volume.traces, np.log(kind))
+        if volume.truth is None or not volume.truth.size:
+            return np.zeros_like(volume.traces)
+        from scipy.ndimage import gaussian_filter1d
+
+        return gaussian_filter1d(volume.truth, _SMOOTH_SECONDS / volume.cube.interval, axis=-1, mode="nearest")
+
+
+def _read_background(path: Path, job: Job[Options], cube: Cube) -> np.ndarray:
+    options = job.options
+    reader = open_volume(path, cube.interval, _BACKGROUND_NAMES, options.inline_byte, options.crossline_byte)
+    if reader.cube.shape != cube.shape:
+        raise InputError(f"{path} has shape {reader.cube.shape}, but the volume is {cube.shape}: resample it")
+    values, live = read_values(reader, job.share(cube.shape[0]), str(path))
+    if not live.all() or (values <= 0).any():
+        raise InputError(f"{path} has impedances that are missing or not positive: fill them in")
+    return values
+
+
+def _panels(
+    cube: Cube, images: Sequence[np.ndarray], title: str, unit: str, known: bool, *, is_map: bool = False
+) -> list[Panel]:
+    data, second, found = images
+    # One scale for truth and result shows the amplitudes that the result lacks.
+    low, high = np.percentile(second if known else found, [0.5, 99.5])
+    limits, amplitude = (float(low), float(high)), symmetric_limit(data)
+    middle = ("true impedance", limits, unit) if known else ("data not explained", amplitude, "")
+    panels = [(data, "data", amplitude, ""), (second, *middle), (found, title, limits, unit)]
+    return [panel_of(cube, *each, is_map=is_map) for each in panels]
+
+
+def _liveliest_sample(update: np.ndarray, comm: Communicator) -> int:
+    """Return the sample at which the model changes most from trace to trace. Collective."""
+    moments = comm.allreduce(np.stack([update.sum(axis=(0, 1)), (update**2).sum(axis=(0, 1))]).astype(np.float64))
+    traces = comm.allreduce(np.array(float(np.prod(update.shape[:2]))))
+    return int(np.argmax(moments[1] - moments[0] ** 2 / traces))

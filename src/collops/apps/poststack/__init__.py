@@ -1,1 +1,0 @@
-"""Post-stack inversion: acoustic impedance from stacked data."""

@@ -1,0 +1,408 @@
+"""The recipe of all applications: prepare a problem, solve it, report numbers, write results and pictures.
+
+`run_job` is the recipe. What is particular to an application stands in its ``run``, which gets a `Job`, calls
+`Job.solve`, and returns `Findings`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from collops import profile
+from collops.apps.options import CommonOptions
+from collops.apps.outputs import Field, prepare_folder, write_result
+from collops.apps.pictures import convergence
+from collops.apps.stages import engine_of_ranks, local_stage, raised_together
+from collops.errors import InputError, NotFiniteError
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+    from collops.solvers import SolverResult
+
+__all__ = [
+    "Findings",
+    "Gradient",
+    "Job",
+    "Listener",
+    "Outcome",
+    "Solution",
+    "TimeSplit",
+    "best_relative_error",
+    "marked",
+    "relative_error",
+    "run_job",
+]
+
+T = TypeVar("T", bound=CommonOptions)
+_MODELLING, _COMMUNICATION = "modelling", "communication"
+# Results depend on the versions of these.
+_PACKAGES = ["collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba", "cupy"]
+_PACKAGES += ["cupy-cuda13x", "nccl4py"]
+
+
+class Listener(Protocol):
+    """Shows how far the job is."""
+
+    live: bool
+    """Whether this rank shows progress as it happens."""
+
+    def note(self, text: str) -> None:
+        """Show a decision that the application took."""
+
+    def warn(self, text: str) -> None:
+        """Show what the user should know even without notes."""
+
+    def stage(self, text: str | None) -> None:
+        """Show that a stage begins; None ends the last one."""
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Seconds of one iteration by kind and rank; `seconds` has the shape ``(ranks, kinds)``."""
+
+    kinds: tuple[str, ...]
+    seconds: np.ndarray
+
+    @classmethod
+    def gather(cls, comm: Communicator, own: dict[str, float]) -> TimeSplit:
+        """Collect what every rank measured. Collective; all ranks pass the same kinds in the same order."""
+        return cls(tuple(own), comm.allgather(np.array(list(own.values()), dtype=np.float64)))
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Return the smallest, mean and largest time over the ranks, by kind."""
+        return {
+            kind: {"min": float(column.min()), "mean": float(column.mean()), "max": float(column.max())}
+            for kind, column in zip(self.kinds, self.seconds.T, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of a solver, and what an iteration cost."""
+
+    x: Any  # the solution
+    residuals: np.ndarray  # float64; norm of the residual before the first iteration and after each
+    status: str  # this and the next two: see `collops.SolverResult`
+    execution: str
+    resumed_from: int | None
+    split: TimeSplit  # of an iteration: whole, or with ``--profile`` by modelling, communication and the rest
+    messages: int | None  # messages of an iteration, with ``--profile``
+
+
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """One run of an application."""
+
+    options: T  # of the application, the same on every rank
+    comm: Communicator  # the ranks
+    engine: Engine  # the engine that computes, the same on every rank
+    listener: Listener  # shows the progress
+
+    @contextmanager
+    def stage(self, text: str) -> Iterator[None]:
+        """Show a stage while the body runs, and mark it for `collops.profile`."""
+        self.listener.stage(text)
+        with profile.mark(text):
+            yield
+        self.listener.stage(None)
+
+    def warn_of_idle_ranks(self, parts: int, what: str) -> None:
+        """Warn if there are more ranks than parts of the work; `what` names these, in the plural."""
+        if (idle := self.comm.size - parts) > 0:
+            self.listener.warn(f"{parts} {what} for {self.comm.size} ranks: {idle} of them have nothing to do")
+
+    def share(self, total: int) -> slice:
+        """Return this rank's share of a number of items."""
+        from collops.array import Layout
+
+        return Layout.split((total,), self.comm.size).slices(self.comm.rank)[0]
+
+    def array(self, layout: Any, own: np.ndarray) -> Any:
+        """Return the distributed array of which this rank holds `own`, in the job's dtype and on its engine."""
+        from collops.array import DistributedArray
+
+        dtype = np.result_type(self.options.dtype, np.complex64) if own.dtype.kind == "c" else self.options.dtype
+        return DistributedArray(layout, self.comm, self.engine.from_host(np.ascontiguousarray(own, dtype=dtype)))
+
+    def on_host(self, x: Any) -> np.ndarray:
+        """Return this rank's part of a distributed array."""
+        return self.engine.to_host(x.local_array)
+
+    def solve(self, method: Callable[..., SolverResult], *problem: Any, **options: Any) -> Solution:
+        """Run a solver such as `collops.solvers.cgls` on a problem, with its own options. Collective.
+
+        Iterations, progress and checkpoints are as the options of the job say.
+
+        Raises
+        ------
+        InputError
+            On every rank, if numbers grew beyond what their type holds.
+        """
+        chosen = self.options
+        run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
+        run |= {"niter": chosen.iterations, "progress": self.listener.live}
+        with _advised():
+            if chosen.profile:
+                with profile.record() as recording:
+                    result = method(*problem, **options, **run, graph=False)
+                seconds, messages = _costs(recording, result.seconds_per_iteration)
+            else:
+                result = method(*problem, **options, **run)
+                seconds, messages = {"iteration": result.seconds_per_iteration}, None
+        split = TimeSplit.gather(self.comm, seconds)
+        residuals = np.asarray(result.residual_norms, dtype=np.float64)
+        status = result.status.name.lower()
+        return Solution(result.x, residuals, status, result.execution, result.resumed_from, split, messages)
+
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Tell the user of an application what to do about numbers that are not finite."""
+    try:
+        yield
+    except NotFiniteError as problem:
+        error = InputError(
+            f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the data, or "
+            "use --dtype float64"
+        )
+        error.on_all_ranks = True
+        raise error from problem
+
+
+def _costs(recording: profile.Recording, seconds: float) -> tuple[dict[str, float], int]:
+    """Divide the seconds of an iteration by the marks that this rank recorded, and count the messages of one."""
+    count = modelling = communication = messages = 0.0
+    for row in recording.report().rows:
+        if row.label.endswith(" iteration"):
+            count += row.calls[0]
+        elif any(label.endswith(" iteration") for label in row.path):
+            if row.label == _MODELLING:
+                modelling += row.own[0]
+            elif row.label.startswith(_COMMUNICATION) and _COMMUNICATION not in row.path[:-1]:
+                communication += row.total[0]
+                messages += row.calls[0] * (row.label == _COMMUNICATION)  # not the end of one
+    modelling, communication = (part / max(1, count) for part in (modelling, communication))
+    rest = max(0.0, seconds - modelling - communication)
+    return {_MODELLING: modelling, _COMMUNICATION: communication, "rest": rest}, round(messages / max(1, count))
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The adjoint of the data, and how much the operator stretches it."""
+
+    x: Any  # the adjoint of the data
+    norm: float  # how much longer the operator makes it: an estimate of the operator's norm, from below
+    step: float  # the factor at which it fits the data best, which is where CGLS is after one iteration
+
+    @classmethod
+    def of(cls, operator: Any, data: Any) -> Gradient:
+        """Apply an operator to data, and back. Collective.
+
+        Raises
+        ------
+        InputError
+            On every rank, if the numbers grow beyond what their type holds, or vanish.
+        """
+        from collops.array import dots
+
+        x = operator.adjoint(data)
+        square, stretched = (float(each) for each in dots(*((a, a) for a in (x, operator.forward(x)))))
+        remedy = "scale the data" + ("" if x.dtype == np.float64 else ", or use --dtype float64")
+        with raised_together():
+            if not np.isfinite([square, stretched]).all():
+                raise InputError(f"the amplitudes are too large for {x.dtype}: {remedy}")
+            if not stretched and float(data.norm(np.inf)):
+                raise InputError(
+                    f"no model explains any part of the data, or their amplitudes are too small for {x.dtype}: "
+                    f"check the geometry and the units, or {remedy}"
+                )
+        return cls(x, float(np.sqrt(stretched / square)) if square else 0.0, square / stretched if stretched else 0.0)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The result of an application, for `run_job` to report and to write."""
+
+    title: str  # of ``result.zarr``
+    solution: Solution  # from `Job.solve`
+    subject: str  # the name of the result, in a word
+    adjoint: str  # the name of the adjoint of the data
+    numbers: dict[str, Any]  # the application's own entries of JSON
+    rows: list[tuple[str, str]]  # labels and values of the table, before those that all applications have
+    # arrays of ``result.zarr`` other than the norms of the residual; the same names on every rank
+    fields: dict[str, Field]
+    draw: Callable[[Path], list[Path]]  # draws pictures into a folder and returns them; called on the first rank only
+    error: float | None = None  # relative error of the result, if the truth is known
+    adjoint_error: float | None = None  # relative error of the adjoint of the data at its best scale
+    residual_of: str = ""  # other terms of the residual than the data, for the table
+    error_of: str = ""  # reference of the error if it is not the truth, for the table
+    attributes: dict[str, Any] = field(default_factory=dict)  # further attributes of ``result.zarr``
+    curve: str = "CGLS"  # title of the picture of the convergence
+    noise_norm: float | None = None  # norm of the noise of all ranks, where it is known
+    more_rows: list[tuple[str, str]] = field(default_factory=list)  # after those that all applications have
+    # writes a page from ``result.zarr`` in a folder and returns it; called on the first rank only
+    page: Callable[[Path], Path] | None = None
+    files: list[Path] = field(default_factory=list)  # other files that were written
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a job as it is shown: numbers for JSON, rows of a table, times with ``--profile``, and files."""
+
+    numbers: dict[str, Any]
+    rows: list[tuple[str, str]]
+    split: TimeSplit | None
+    files: list[Path]
+
+
+def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener) -> Outcome:
+    """Run an application, from its options to pictures. Collective.
+
+    Parameters
+    ----------
+    run : callable
+        ``collops.apps.NAME.run``.
+    options, comm, listener
+        See `Job`; `listener` shows the progress on every rank.
+
+    Returns
+    -------
+    Outcome
+        The same on every rank, except for the list of files, which the first one has written.
+
+    Raises
+    ------
+    InputError
+        On every rank, if something that the user gave cannot be used.
+    """
+    folder = Path(options.out)
+    with local_stage(comm):
+        options.check()
+        if comm.rank == 0:
+            prepare_folder(folder)
+    job = Job(options, comm, engine_of_ranks(options.engine, comm), listener)
+    found = run(job)
+    with job.stage("writing"):
+        numbers = _numbers(job, found)
+        files: list[Path] = []
+        with local_stage(comm):
+            if comm.rank == 0:
+                files += _draw(folder, found)
+        fields = found.fields | {"residual_norms": Field(found.solution.residuals, ("iteration",), "1")}
+        attributes = {"title": found.title, **found.attributes, **numbers}
+        files.append(write_result(folder / "result.zarr", comm, fields, attributes))
+        with local_stage(comm):
+            if comm.rank == 0 and found.page is not None:
+                files.append(found.page(folder))
+    split = found.solution.split if options.profile else None
+    return Outcome(numbers, _rows(numbers, found), split, files + found.files)
+
+
+def _draw(folder: Path, found: Findings) -> list[Path]:
+    curve = convergence(folder / "convergence.png", found.solution.residuals, found.curve, found.noise_norm)
+    return [*found.draw(folder), curve]
+
+
+def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
+    """Return what JSON gets."""
+    options, comm, solution = job.options, job.comm, found.solution
+    first, last = float(solution.residuals[0]), float(solution.residuals[-1])
+    costs: dict[str, Any] = {"seconds_per_iteration": float(solution.split.seconds.sum(axis=1).max())}
+    if options.profile:
+        costs |= {"seconds_split": solution.split.summary(), "messages_per_iteration": solution.messages}
+    return {
+        "residual_initial": first,
+        "residual_final": last,
+        "residual_reduction": last / first if first else 0.0,
+        "relative_error": found.error,
+        "adjoint_relative_error": found.adjoint_error,
+        **costs,
+        "execution": solution.execution,
+        "transport": comm.transport if job.engine.memory == "device" else comm.host_transport,
+        "engine": job.engine.name,
+        "ranks": comm.size,
+        "iterations": len(solution.residuals) - 1,
+        "checkpoint": options.checkpoint,
+        "resumed_from": solution.resumed_from,
+        "dtype": options.dtype,
+        "versions": _versions(),
+        **found.numbers,
+    }
+
+
+def _rows(numbers: dict[str, Any], found: Findings) -> list[tuple[str, str]]:
+    """Return what the table gets."""
+    rows = [
+        *found.rows,
+        ("ranks", f"{numbers['ranks']} ({numbers['engine']}, messages by {numbers['transport']})"),
+        (
+            f"residual{found.residual_of}",
+            f"{numbers['residual_initial']:.4g} -> {numbers['residual_final']:.4g} in {numbers['iterations']} "
+            f"iterations, {numbers['residual_reduction']:.3g} of the first",
+        ),
+    ]
+    if found.error is not None:
+        text = f"{100 * found.error:.1f} %{found.error_of}"
+        if found.adjoint_error is not None:
+            text += f" ({found.adjoint} at its best scale: {100 * found.adjoint_error:.1f} %)"
+        rows.append((f"{found.subject} error", text))
+    rows.append(("time", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms an iteration ({numbers['execution']})"))
+    if numbers["checkpoint"] is not None:
+        begun = "at the beginning" if numbers["resumed_from"] is None else f"after iteration {numbers['resumed_from']}"
+        rows.append(("checkpoint", f"{numbers['checkpoint']}; this run began {begun}"))
+    if "messages_per_iteration" in numbers:
+        rows.append(("messages", f"{numbers['messages_per_iteration']} an iteration"))
+    return rows + found.more_rows
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed packages that a result depends on."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def marked(operator: Any) -> Any:
+    """Mark the work of an operator, local or distributed, as modelling for ``--profile``; return the operator."""
+    is_local = hasattr(operator, "forward_local")
+    for name in ("forward_local", "adjoint_local") if is_local else ("_forward", "_adjoint"):
+        setattr(operator, name, profile.benchmark(getattr(operator, name), label=_MODELLING))
+    return operator
+
+
+def relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:
+    """Return ``||found - truth|| / ||truth||``, or None without a truth or with one of zeros.
+
+    Nothing is rescaled, so that wrong amplitudes count. Collective if `comm` is given: each rank then holds a part.
+    """
+    if truth is None:
+        return None
+    error_square, truth_square = _dots(comm, (found - truth, found - truth), (truth, truth))
+    return float(np.sqrt(error_square / truth_square)) if truth_square else None
+
+
+def best_relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:
+    """Return the same for the multiple of `found` that is closest to the truth: an adjoint has no scale of its own."""
+    if truth is None:
+        return None
+    product, square = _dots(comm, (found, truth), (found, found))
+    return relative_error(found.astype(np.float64) * (product / square), truth, comm) if square else None
+
+
+def _dots(comm: Communicator | None, *pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    wide = np.result_type(np.float64, *(array.dtype for pair in pairs for array in pair))
+    own = np.array([np.vdot(a.astype(wide), b.astype(wide)).real for a, b in pairs])
+    return own if comm is None else comm.allreduce(own)

@@ -1,0 +1,171 @@
+"""Reflectivity inversion: convolution with the wavelet, inverted by FISTA for as few spikes as explain the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import numpy as np
+
+from collops.apps.options import METHOD, AtLeast, Folder, Must, OneOf, option
+from collops.apps.pictures import draw_panels, symmetric_limit
+from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
+from collops.apps.volume.modelling import convolution, reflection
+from collops.apps.volume.pictures import SIZE, panel_of, section_of
+from collops.apps.volume.problem import Kind, Problem, VolumeOptions, prepare
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["Inversion", "Matches", "Options", "invert", "match", "run"]
+
+_KIND = Kind(
+    matrix=convolution,
+    model=lambda impedance: np.log(impedance) @ reflection(impedance.shape[-1]).T.toarray(),
+    extents=(150,),
+    samples=250,
+    noise=0.05,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(VolumeOptions):
+    """The options of ``collops reflectivity``."""
+
+    sparsity: Annotated[
+        float,
+        option("Weight of the absolute values: 0 asks for no sparsity, 1 leaves no spike.", METHOD),
+        Must("lie between 0 and 1", lambda value: 0 <= value <= 1),
+    ] = 0.05
+    threshold: Annotated[
+        str, option("How spikes shrink: soft, half or hard.", METHOD), OneOf("soft", "half", "hard")
+    ] = "soft"
+    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 100
+    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-reflectivity"
+
+
+def run(job: Job[Options]) -> Findings:
+    """Invert stacked data for sparse reflection coefficients, with FISTA.
+
+    By default it synthesises a section over folded and faulted layers and compares the result with the true
+    coefficients. With --volume it inverts yours. Writes image.png, convergence.png and result.zarr.
+    """
+    options, comm = job.options, job.comm
+    problem = prepare(job, _KIND)
+    volume, cube, truth = problem.volume, problem.volume.cube, problem.volume.truth
+
+    found = invert(job, problem)
+
+    with job.stage("comparing"):
+        nonzero, samples = comm.allreduce(np.array([np.count_nonzero(found.spikes), found.spikes.size], np.float64))
+        fraction = float(nonzero / samples)
+        numbers = {
+            "nonzero_fraction": fraction,
+            "sparsity": options.sparsity,
+            "threshold": options.threshold,
+            **problem.numbers(),
+        }
+        more_rows = [("not zero", f"{100 * fraction:.1f} % of the samples")]
+        arrays = {"reflectivity": found.spikes, "adjoint": found.adjoint, "data": volume.traces}
+        arrays["residual"] = found.unexplained
+        if truth is not None:
+            arrays["truth"] = truth
+            counts = match(found.spikes, truth, comm)
+            numbers |= {"spikes_true": counts.true, "spikes_found": counts.found, "spikes_matched": counts.matched}
+            text = f"{counts.matched} of {counts.true} within one sample, {counts.found} found in all"
+            more_rows.insert(0, ("spikes", text))
+        other = found.unexplained if truth is None else truth
+        images = [section_of(part, comm) for part in (volume.traces, other, found.spikes)]
+    return Findings(
+        title="reflectivity inversion",
+        solution=found.solution,
+        subject="reflectivity",
+        adjoint="adjoint",
+        error=relative_error(found.spikes, truth, comm),
+        adjoint_error=best_relative_error(found.adjoint, truth, comm),
+        numbers=numbers,
+        rows=[("section" if len(cube.lateral) == 1 else "volume", cube.describe())],
+        more_rows=more_rows,
+        fields=problem.fields({name: (values, "1") for name, values in arrays.items()}),
+        draw=lambda folder: [_draw(folder, problem, images, len(found.solution.residuals) - 1)],
+        curve="FISTA",
+        noise_norm=volume.noise_norm,
+    )
+
+
+class Inversion(NamedTuple):
+    """The reflection coefficients of this rank, its part of the adjoint of the data, and of the unexplained data."""
+
+    spikes: np.ndarray
+    adjoint: np.ndarray
+    unexplained: np.ndarray
+    solution: Solution
+
+
+def invert(job: Job[Options], problem: Problem) -> Inversion:
+    r"""Find few reflection coefficients that explain the data. Collective.
+
+    Notes
+    -----
+    .. math:: \min_r \tfrac12 \|d - W r\|^2 + \lambda \|W^T d\|_\infty \|r\|_1
+
+    with the option sparsity as :math:`\lambda`, for the soft threshold; the others replace the absolute values of the
+    coefficients by their roots, or by their number. Each trace is a problem of its own; the ranks share the step and
+    the stopping rule: an iteration sends one allreduce of three numbers.
+    """
+    from collops.solvers import fista
+    from collops.solvers.thresholds import find_threshold
+
+    operator, volume, threshold = problem.operator, problem.volume, job.options.threshold
+    data = problem.vector(volume.traces)
+    gradient = Gradient.of(operator, data)
+    spectrum = np.fft.rfft(volume.wavelet, 8 * len(volume.wavelet))
+    # A convolution stretches no trace more than its strongest frequency; the margin is for those between samples.
+    step = 1 / (1.01 * float((np.abs(spectrum) ** 2).max()))
+    # Each step sets to zero what is smaller than this share of the strongest value of the first one. The penalty of
+    # FISTA counts twice, as its misfit is not halved.
+    cut = job.options.sparsity * step * float(gradient.x.norm(np.inf))
+    weight = 2 * find_threshold(threshold, None).parameter(cut) / step
+    solution = job.solve(fista, operator, data, eps=weight, alpha=step, tol=0.0, threshkind=threshold)
+    unexplained = data - operator.forward(solution.x)
+    return Inversion(problem.values(solution.x), problem.values(gradient.x), problem.values(unexplained), solution)
+
+
+class Matches(NamedTuple):
+    """Numbers of true and of found spikes of at least a tenth of the largest true one, and of true ones found.
+
+    A true spike is found if there is one of the same sign within one sample.
+    """
+
+    true: int
+    found: int
+    matched: int
+
+
+def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> Matches:
+    """Compare this rank's traces, samples along the last axis, with the true ones. Collective."""
+    largest = float(comm.allreduce(np.array(float(np.abs(truth).max(initial=0.0))), "max")[()])
+    counts = np.zeros(3)
+    if largest and truth.size:
+        signs_true, signs_found = (np.sign(v) * (np.abs(v) >= 0.1 * largest) for v in (truth, found))
+        padded = np.pad(signs_found, [(0, 0)] * (truth.ndim - 1) + [(1, 1)])
+        near = [padded[..., shift : shift + truth.shape[-1]] == signs_true for shift in range(3)]
+        matched = (signs_true != 0) & np.logical_or.reduce(near)
+        counts[:] = [np.count_nonzero(each) for each in (signs_true, signs_found, matched)]
+    return Matches(*(int(n) for n in comm.allreduce(counts)))
+
+
+def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: int) -> Path:
+    data, other, spikes = images
+    known, cube = problem.volume.truth is not None, problem.volume.cube
+    amplitude = symmetric_limit(data)
+    # Most samples of spikes are zero: the colours end where nearly all other samples do.
+    strength = symmetric_limit(other if known else spikes, 99.8)
+    middle = ("true reflectivity", strength) if known else ("data not explained", amplitude)
+    panels = [
+        panel_of(cube, data, "data", amplitude),
+        panel_of(cube, other, *middle),
+        panel_of(cube, spikes, f"reflectivity, {iterations} iterations", strength),
+    ]
+    return draw_panels(folder / "image.png", panels, SIZE)

@@ -1,1 +1,0 @@
-"""Reflectivity inversion: sparse spikes from stacked data."""

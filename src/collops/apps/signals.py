@@ -1,0 +1,96 @@
+"""Wavelets, spectra and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = [
+    "frequency_from_power",
+    "power_spectrum",
+    "ricker",
+    "ricker_half",
+    "ricker_shape",
+    "smooth_step",
+    "with_noise",
+]
+
+
+def ricker_shape(position: np.ndarray) -> np.ndarray:
+    r"""Return :math:`(1 - 2 u^2) e^{-u^2}` at :math:`u = \pi x`, with `position` :math:`x` in peak wavelengths."""
+    argument = (np.pi * position) ** 2
+    return (1 - 2 * argument) * np.exp(-argument)
+
+
+def smooth_step(position: np.ndarray) -> np.ndarray:
+    """Rise smoothly from 0 to 1 between the positions 0 and 1."""
+    inside = np.clip(position, 0, 1)
+    return inside * inside * (3 - 2 * inside)
+
+
+def ricker_half(frequency: float, interval: float) -> float:
+    """Return how many samples a Ricker wavelet has on either side of its centre; may be infinite."""
+    return float(np.ceil(4.3 / (np.pi * frequency) / interval))
+
+
+def ricker(frequency: float, interval: float) -> tuple[np.ndarray, int]:
+    """Return a Ricker wavelet long enough to have decayed to a millionth, and the position of its centre.
+
+    The frequency of its largest amplitude is in hertz, the interval between samples in seconds.
+    """
+    half = int(ricker_half(frequency, interval))
+    return ricker_shape(frequency * interval * np.arange(-half, half + 1)), half
+
+
+def power_spectrum(traces: Sequence[np.ndarray], samples: int) -> np.ndarray:
+    """Return the power spectrum, of shape ``(samples // 2 + 1,)``, summed over the rows of all arrays of traces."""
+    from scipy.fft import rfft
+
+    power = np.zeros(samples // 2 + 1)
+    for rows in traces:
+        power += (np.abs(rfft(rows.astype(np.float64), axis=1)) ** 2).sum(axis=0)
+    return power
+
+
+def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> float:
+    r"""Estimate the frequency of the Ricker wavelet whose power spectrum has the same centre of mass.
+
+    Notes
+    -----
+    The power spectrum of a Ricker wavelet is :math:`f^4 e^{-2 f^2 / f_0^2}`; its centre of mass lies at
+    :math:`\Gamma(3) / \Gamma(5/2) / \sqrt 2 = 1.064` times :math:`f_0`.
+    """
+    # A constant shift of the samples is an error of the recording and no part of a wavelet.
+    frequencies, power = np.fft.rfftfreq(samples, interval)[1:], power[1:]
+    total = power.sum()
+    return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0
+
+
+def with_noise(
+    clean: Sequence[np.ndarray], numbers: range, relative: float, seed: int, comm: Communicator
+) -> tuple[list[np.ndarray], float]:
+    """Add white noise, the same on any number of ranks; return new arrays and the norm of the noise. Collective.
+
+    `clean` has one array per record of this rank, the traces of a shot or a row of a volume, and `numbers` their
+    numbers among the records of all ranks: the noise of a record depends on its number and the seed only. Its root
+    mean square is `relative` to that of the data.
+    """
+
+    def square(values: np.ndarray) -> float:
+        return float((values.astype(np.float64) ** 2).sum())
+
+    own = np.array([sum(map(square, clean)), float(sum(record.size for record in clean))])
+    signal, samples = comm.allreduce(own)
+    deviation = relative * float(np.sqrt(signal / samples)) if samples else 0.0
+    noisy = [record.copy() for record in clean]
+    if deviation > 0:
+        for number, values in zip(numbers, noisy, strict=True):
+            generator = np.random.default_rng([seed, number])
+            values += (deviation * generator.standard_normal(values.shape)).astype(values.dtype)
+    norm = sum((square(a - b) for a, b in zip(noisy, clean, strict=True)), 0.0)
+    return noisy, float(np.sqrt(comm.allreduce(np.array(norm))[()]))

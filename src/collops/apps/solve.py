@@ -1,0 +1,433 @@
+"""Sparse linear systems, from a file or on a synthetic mesh."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+
+from collops.apps.arrays import open_npy
+from collops.apps.options import (
+    METHOD,
+    SYNTHETIC,
+    AtLeast,
+    CommonOptions,
+    Dtype,
+    Folder,
+    NotNegative,
+    OneOf,
+    SyntheticOnly,
+    option,
+)
+from collops.apps.outputs import Field
+from collops.apps.pictures import figure
+from collops.apps.recipe import Findings, Job, marked, relative_error
+from collops.apps.stages import local_stage, raised_together
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.array import DistributedArray
+    from collops.operators.csr import CSRMatrix, Partition
+
+__all__ = ["Options", "run"]
+
+_SYSTEM = "System"
+_POINTS = 8000
+_CELLS, _MOST_POINTS = 300, 20000  # of the pictures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommonOptions):
+    """The options of ``collops solve``."""
+
+    recorded = "matrix"
+
+    matrix: Annotated[
+        str | None, option("Matrix Market file; by default a synthetic mesh.", _SYSTEM, metavar="FILE.mtx")
+    ] = None
+    rhs: Annotated[
+        str | None,
+        option("Right-hand side.", _SYSTEM, metavar="FILE.mtx|FILE.npy", show_default="the matrix times ones"),
+    ] = None
+    points: Annotated[
+        int | None,
+        option("Inner points of the synthetic mesh.", _SYSTEM, show_default="8000"),
+        AtLeast(8),
+        SyntheticOnly(),
+    ] = None
+    method: Annotated[
+        str | None,
+        option("cg, cgls or lsqr.", METHOD, show_default="cg for a symmetric matrix, else lsqr"),
+        OneOf("cg", "cgls", "lsqr"),
+    ] = None
+    partition: Annotated[
+        str | None,
+        option(
+            "How the rows of a square matrix are distributed: metis, to cut few entries, or rows, in their order.",
+            METHOD,
+            show_default="metis where pymetis is installed",
+        ),
+        OneOf("metis", "rows"),
+    ] = None
+    tol: Annotated[float, option("Stop at this residual, relative to the first.", METHOD), NotNegative] = 1e-6
+    iterations: Annotated[int, option("Iterations of the solver, at most."), AtLeast(1)] = 500
+    noise: Annotated[
+        float | None,
+        option("Noise in the synthetic right-hand side, relative to its rms.", SYNTHETIC),
+        NotNegative,
+        SyntheticOnly(unless="rhs"),
+    ] = None
+    dtype: Dtype = "float64"
+    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-solve"
+
+    def check(self) -> None:
+        """Raise if a value is not allowed or options contradict each other."""
+        super().check()
+        if self.matrix is not None and not Path(self.matrix).is_file():
+            raise InputError(f"{self.matrix} does not exist: check the name of the matrix file")
+        if self.rhs is not None:
+            if self.matrix is None:
+                raise InputError("--rhs belongs to a matrix from a file: give one with --matrix, or leave --rhs out")
+            if not Path(self.rhs).is_file():
+                raise InputError(f"{self.rhs} does not exist: check the name of the right-hand side")
+
+
+def run(job: Job[Options]) -> Findings:
+    """Solve a sparse linear system with CG, CGLS or LSQR, its rows ordered to cut communication.
+
+    By default it solves a Poisson problem on an unstructured mesh in a cube, with --matrix a system from a file.
+    Writes image.png (which rank has which rows, and where entries are), convergence.png and result.zarr.
+    """
+    comm, options = job.comm, job.options
+    problem = prepare(job)
+    facts, system, matrix = problem.facts, problem.system, problem.matrix
+    job.warn_of_idle_ranks(facts["rows"], "rows")
+
+    solution = job.solve(*_solver(problem, options.tol))
+
+    found = _in_first_order(system, job.engine.to_host(solution.x.gather()))
+    error = comm.allgather_metadata(None if system is None else relative_error(found, system.truth))[0]
+    sizes = list(matrix.rows.sizes[0])
+    ghosts = [int(count) for count in comm.allgather(np.array(len(matrix.ghosts)))]
+    numbers = {
+        "matrix": options.matrix,
+        "rhs": options.rhs,
+        "problem": facts["name"],
+        "method": problem.method,
+        "status": solution.status,
+        "tol": options.tol,
+        **{name: facts[name] for name in ("rows", "columns", "entries", "partition", "cut")},
+        "rows_by_rank": sizes,
+        "ghosts_by_rank": ghosts,
+    }
+    rows = [
+        ("system", f"{facts['name']}: {facts['rows']} x {facts['columns']}, {facts['entries']} entries"),
+        ("method", f"{problem.method} ({solution.status.replace('_', ' ')})"),
+    ]
+    if facts["cut"] is not None:
+        text = f"{facts['cut']} pairs of rows cut, at most {max(ghosts)} values from other ranks"
+        rows.append(("partition", f"{facts['partition']}: {text}"))
+    fields = {"solution": Field(found, ("column",), "1"), "rank": Field(_rank_of_rows(system, sizes), ("row",), "1")}
+    matrix.free()
+    return Findings(
+        title="sparse system",
+        solution=solution,
+        subject="solution",
+        adjoint="",
+        numbers=numbers,
+        rows=rows,
+        fields=fields,
+        draw=lambda folder: [] if system is None else [draw(folder, system, sizes)],
+        error=error,
+        curve=f"{problem.method.upper()}, {facts['name']}",
+    )
+
+
+# The system
+
+
+class System(NamedTuple):
+    """The whole system, which the first rank has, in the order in which it came."""
+
+    matrix: Any
+    data: np.ndarray  # the right-hand side
+    truth: np.ndarray | None  # the solution that `data` was computed from
+    points: np.ndarray | None  # positions of the unknowns, if they have any
+    partition: Partition | None  # of a square matrix; None leaves rows and columns in their order
+    name: str  # for a person
+
+    def order(self, axis: int) -> np.ndarray:
+        """Return the rows or columns in the order of the ranks."""
+        return np.arange(self.matrix.shape[axis]) if self.partition is None else self.partition.order
+
+    def triples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return rows, columns and values of the entries, numbered in the order of the ranks."""
+        matrix = self.matrix.tocoo()
+        places = [np.argsort(self.order(axis))[matrix.coords[axis]] for axis in (0, 1)]
+        return places[0], places[1], matrix.data
+
+
+class Problem(NamedTuple):
+    """The system on all ranks."""
+
+    matrix: CSRMatrix
+    data: DistributedArray  # the right-hand side
+    method: str  # ``"cg"``, ``"cgls"`` or ``"lsqr"``
+    system: System | None  # on the first rank
+    # known on every rank: rows, columns, entries, cut, partition, name, and whether it is symmetric or complex
+    facts: dict[str, Any]
+
+
+def prepare(job: Job[Options]) -> Problem:
+    """Read or synthesise the system on the first rank, order it, and give each rank its rows. Collective.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the system cannot be used.
+    """
+    from collops.array import Layout
+    from collops.operators.csr import CSRMatrix
+
+    options, comm = job.options, job.comm
+    with job.stage("reading" if options.matrix else "making the mesh"):
+        ordering = options.partition
+        if ordering is None:
+            ordering = "metis" if importlib.util.find_spec("pymetis") is not None else "rows"
+            ordering = comm.allgather_metadata(ordering)[0]
+            if ordering == "rows" and comm.size > 1:
+                job.listener.note("rows stay in their order: pymetis is not installed (collops[metis])")
+        system: System | None = None
+        with local_stage(comm):
+            if comm.rank == 0:
+                system = _system(options, comm.size, ordering)
+        facts = comm.allgather_metadata(None if system is None else _facts(system, ordering))[0]
+        with raised_together():
+            method = _method(options, facts)
+        if facts["partition"] is None and options.partition == "metis":
+            job.listener.warn("a matrix that is not square keeps its order: --partition metis has no effect")
+
+    with job.stage("distributing the rows"):
+        shape = facts["rows"], facts["columns"]
+        rows = Layout.split(shape[0], comm.size, sizes=facts["sizes"])
+        dtype = np.result_type(options.dtype, np.complex64) if facts["complex"] else np.dtype(options.dtype)
+        nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+        i, j, values = nothing if system is None else system.triples()
+        matrix = CSRMatrix.from_coo(i, j, values.astype(dtype), shape, rows=rows, comm=comm)
+        data = np.empty(0, dtype) if system is None else system.data[system.order(0)].astype(dtype)
+        mine = comm.scatterv(data, rows.sizes[0], out=np.empty(rows.local_size(comm.rank), dtype))
+    return Problem(marked(matrix), job.array(rows, mine), method, system, facts)
+
+
+def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], CSRMatrix, DistributedArray]:
+    """Return the solver with its tolerance, and the problem. Collective."""
+    from functools import partial
+
+    from collops.solvers import cg, cgls, lsqr
+
+    matrix, data = problem.matrix, problem.data
+    if problem.method == "lsqr":
+        return partial(lsqr, atol=tol, btol=tol), matrix, data
+    # CG compares the square of the residual with its tolerance, CGLS that of the gradient.
+    first = data if problem.method == "cg" else matrix.adjoint(data)
+    return partial(cg if problem.method == "cg" else cgls, tol=(tol * float(first.norm())) ** 2), matrix, data
+
+
+def _system(options: Options, ranks: int, partition: str) -> System:
+    from scipy import sparse
+
+    from collops.operators.csr import partition_rows
+    from collops.operators.csr.market import read_matrix
+
+    if options.matrix is None:
+        mesh = poisson(options.points or _POINTS, options.seed)
+        matrix, points, truth = mesh.matrix, mesh.points, mesh.solution
+        name = f"Poisson problem, {len(points)} points, {mesh.tetrahedra} tetrahedra"
+    else:
+        matrix, points, truth = sparse.csr_array(read_matrix(options.matrix)), None, None
+        name = Path(options.matrix).name
+    rows, columns = matrix.shape
+    if not rows or not columns:
+        raise InputError(f"{options.matrix} has {rows} rows and {columns} columns: there is nothing to solve")
+    _check_finite(matrix.data, options.matrix)
+    if options.rhs is not None:
+        data = _read_rhs(options.rhs, rows)
+        _check_finite(data, options.rhs)
+    else:
+        truth = np.ones(columns) if truth is None else truth
+        data = matrix @ truth
+        if level := (options.noise or 0.0) * float(np.sqrt(np.mean(np.abs(data) ** 2))):
+            data = data + level * np.random.default_rng(options.seed).standard_normal(len(data))
+    ordered = partition_rows(matrix, ranks, partition) if rows == columns else None
+    return System(matrix, data, truth, points, ordered, name)
+
+
+def _check_finite(values: np.ndarray, path: str | None) -> None:
+    if not np.isfinite(values).all():
+        raise InputError(f"{path} has values that are infinite or no numbers (NaN): there is no solution")
+
+
+def _read_rhs(path: str, rows: int) -> np.ndarray:
+    from collops.operators.csr.market import read_matrix
+
+    data = open_npy(Path(path)) if Path(path).suffix.lower() == ".npy" else read_matrix(path)
+    if math.prod(data.shape) != rows:
+        raise InputError(f"{path} has the shape {data.shape}, but the matrix has {rows} rows")
+    if data.dtype.kind not in "biufc":
+        raise InputError(f"{path} has values of type {data.dtype}, which are no numbers")
+    return np.array(data if isinstance(data, np.ndarray) else data.toarray()).reshape(-1)
+
+
+def _facts(system: System, ordering: str) -> dict[str, Any]:
+    matrix, partition = system.matrix, system.partition
+    symmetric = matrix.shape[0] == matrix.shape[1]
+    if symmetric:
+        difference = abs(matrix - matrix.conj().T)
+        symmetric = bool(difference.nnz == 0 or difference.max() <= 1e-12 * abs(matrix).max())
+    return {
+        "name": system.name,
+        "rows": int(matrix.shape[0]),
+        "columns": int(matrix.shape[1]),
+        "entries": int(matrix.nnz),
+        "symmetric": symmetric,
+        "complex": matrix.dtype.kind == "c" or system.data.dtype.kind == "c",
+        "partition": None if partition is None else ordering,
+        "sizes": None if partition is None else list(partition.sizes),
+        "cut": None if partition is None else partition.cut,
+    }
+
+
+def _method(options: Options, facts: dict[str, Any]) -> str:
+    if options.method == "cg" and not facts["symmetric"]:
+        raise InputError("--method cg needs a symmetric matrix, which this one is not: use cgls or lsqr")
+    return options.method or ("cg" if facts["symmetric"] else "lsqr")
+
+
+def _in_first_order(system: System | None, values: np.ndarray) -> np.ndarray:
+    """Return the solution in the order of the file's columns, on the first rank."""
+    if system is None or system.partition is None:
+        return values
+    found = np.empty_like(values)
+    found[system.partition.order] = values
+    return found
+
+
+def _rank_of_rows(system: System | None, sizes: list[int]) -> np.ndarray:
+    """Return the rank of each row, in the file's order, on the first rank."""
+    if system is None:
+        return np.zeros(0, np.int32)
+    if system.partition is not None:
+        return system.partition.parts.astype(np.int32)
+    return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+
+# The synthetic mesh
+
+
+class Mesh(NamedTuple):
+    """A Poisson problem, and where its unknowns are."""
+
+    matrix: Any  # symmetric and positive definite; the unknowns are the inner points
+    points: np.ndarray  # positions of the unknowns, shape ``(unknowns, 3)``
+    solution: np.ndarray  # A smooth function at the points
+    tetrahedra: int  # number of elements
+
+
+def poisson(count: int, seed: int) -> Mesh:
+    r"""Discretise :math:`-\Delta u = f` in the unit cube, with :math:`u = 0` on its faces, by linear finite elements.
+
+    There are about `count` inner points, whose positions are random.
+
+    Notes
+    -----
+    The points are those of a lattice, moved at random by up to a third of its spacing, in random order as meshes come;
+    their Delaunay tetrahedra are the elements. With :math:`g_i` the gradients of the four linear functions of an
+    element of volume :math:`V`, its part of the matrix is :math:`V g_i \cdot g_j`.
+    """
+    from scipy import sparse
+    from scipy.spatial import Delaunay
+
+    side = max(2, round(count ** (1 / 3)))
+    lattice = np.stack(np.meshgrid(*(np.arange(side + 2),) * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    inner = np.logical_and(lattice > 0, lattice < side + 1).all(axis=1)
+    rng = np.random.default_rng(seed)
+    points = lattice.astype(np.float64)
+    points[inner] += rng.uniform(-1 / 3, 1 / 3, (int(inner.sum()), 3))
+    points /= side + 1
+    shuffled = rng.permutation(len(points))
+    points = points[shuffled]
+    corners = np.asarray(Delaunay(points).simplices)
+    edges = points[corners[:, 1:]] - points[corners[:, :1]]
+    determinant = np.linalg.det(edges)
+    solid = np.abs(determinant) > 1e-9 / (side + 1) ** 3  # flat ones lie in the faces of the cube
+    corners, edges, determinant = corners[solid], edges[solid], determinant[solid]
+    gradients = np.empty((len(corners), 4, 3))
+    gradients[:, 1:] = np.linalg.inv(edges).transpose(0, 2, 1)
+    gradients[:, 0] = -gradients[:, 1:].sum(axis=1)
+    local = np.einsum("eid,ejd,e->eij", gradients, gradients, np.abs(determinant) / 6)
+    rows, columns = np.repeat(corners, 4, axis=1).reshape(-1), np.tile(corners, (1, 4)).reshape(-1)
+    whole = sparse.csr_array(sparse.coo_array((local.reshape(-1), (rows, columns)), shape=(len(points),) * 2))
+    chosen = np.flatnonzero(inner.take(shuffled))
+    matrix = sparse.csr_array(whole[chosen][:, chosen])
+    solution = np.sin(np.pi * points[chosen]).prod(axis=1)
+    return Mesh(matrix, points[chosen], solution, len(corners))
+
+
+# The picture
+
+
+def draw(folder: Path, system: System, sizes: list[int]) -> Path:
+    """Draw which rank has which unknowns, and where the entries are; return the picture."""
+    image = folder / "image.png"
+    with figure(image, 2, (11.0, 5.0)) as (_, (left, right)):
+        _draw_partition(left, system, len(sizes))
+        _draw_sparsity(right, system, sizes)
+    return image
+
+
+def _draw_partition(axes: Any, system: System, ranks: int) -> None:
+    """Draw the unknowns at their positions, or by number where they have none, in the colours of their ranks."""
+    import matplotlib as mpl
+
+    rows = system.matrix.shape[0]
+    parts = np.arange(rows) * ranks // max(rows, 1) if system.partition is None else system.partition.parts
+    colors = (
+        mpl.colormaps["tab10"](np.arange(ranks)) if ranks <= 10 else mpl.colormaps["turbo"](np.linspace(0, 1, ranks))
+    )
+    if system.points is None:
+        shown = np.linspace(0, rows - 1, min(rows, _MOST_POINTS)).astype(int)
+        axes.scatter(shown, parts[shown], c=colors[parts[shown]], s=4, linewidths=0)
+        axes.set(xlabel="row, as in the file", ylabel="rank", title="Rows by rank")
+        axes.set_yticks(range(ranks) if ranks <= 16 else range(0, ranks, ranks // 8))
+    else:
+        # A slab through the middle: from outside one would see the surface only.
+        near = np.abs(system.points[:, 2] - 0.5)
+        shown = np.argsort(near)[: min(_MOST_POINTS, max(200, len(near) // 4))]
+        axes.scatter(*system.points[shown, :2].T, c=colors[parts[shown]], s=10, linewidths=0)
+        axes.set(xlabel="x", ylabel="y", title="Unknowns by rank, in a slab through the middle")
+        axes.set_aspect("equal")
+
+
+def _draw_sparsity(axes: Any, system: System, sizes: list[int]) -> None:
+    """Draw how many entries are where in the order of ranks, with lines where the rows of a rank end."""
+    rows, columns, _ = system.triples()
+    extents = [max(1, extent) for extent in system.matrix.shape]
+    bins = [min(_CELLS, extent) for extent in extents]
+    counts, *_ = np.histogram2d(rows, columns, bins=bins, range=[[0, extents[0]], [0, extents[1]]])
+    axes.imshow(
+        np.log1p(counts),
+        cmap="Blues",
+        extent=(0, extents[1], extents[0], 0),
+        aspect="auto" if extents[0] != extents[1] else "equal",
+        interpolation="nearest",
+    )
+    for row in np.cumsum(sizes)[:-1]:
+        axes.axhline(row, color="#c8553d", lw=0.8)
+        if system.partition is not None:
+            axes.axvline(row, color="#c8553d", lw=0.8)
+    axes.set(xlabel="column", ylabel="row", title=f"Entries, {len(sizes)} {'ranks' if len(sizes) > 1 else 'rank'}")

@@ -1,1 +1,0 @@
-"""Sparse linear systems, from a file or on a mesh that is made up: what ``collops solve`` does."""

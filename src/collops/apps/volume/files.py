@@ -1,0 +1,317 @@
+"""Volumes and sections of stacked data in files: the grid of their traces, and each rank's own rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from collops.apps.arrays import check_kind, open_array, read_rows
+from collops.apps.outputs import Field
+from collops.apps.segy import TIMING, SegyFile, live_traces, sample_interval, start_time
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.array import Layout
+
+__all__ = [
+    "DATA_NAMES",
+    "ArrayVolume",
+    "Axis",
+    "Cube",
+    "Reader",
+    "SegyVolume",
+    "check_array_file",
+    "is_segy",
+    "open_volume",
+    "read_values",
+]
+
+DATA_NAMES = ("data", "seismic", "amplitude")
+"""Names of the data in a Zarr group."""
+
+_SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
+_INLINE_BYTE, _CROSSLINE_BYTE = 189, 193
+# Numbers that fill a grid less than this are not inlines and crosslines.
+_MOST_POINTS_PER_TRACE = 20
+
+
+class Axis(NamedTuple):
+    """One lateral axis: its name, such as "inline", and its growing numbers."""
+
+    name: str
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Cube:
+    """A regular grid of traces: a volume with two lateral axes, or a section with one.
+
+    Raises
+    ------
+    InputError
+        If there are no traces, too few samples, or no sample interval.
+    """
+
+    lateral: tuple[Axis, ...]  # one or two
+    samples: int  # of every trace
+    interval: float  # between them, in seconds
+    start: float = 0.0  # time of the first, in seconds
+
+    def __post_init__(self) -> None:
+        if not all(len(axis.values) for axis in self.lateral):
+            raise InputError("the volume has no traces")
+        if self.samples < 2:
+            raise InputError(f"the volume needs at least 2 samples a trace, not {self.samples}")
+        if not (np.isfinite(self.interval) and self.interval > 0):
+            raise InputError(f"the sample interval must be positive, not {self.interval} s: give one with --interval")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the lateral axes, and the samples."""
+        return (*(len(axis.values) for axis in self.lateral), self.samples)
+
+    @property
+    def traces(self) -> int:
+        """Number of grid points, with or without a trace."""
+        return int(np.prod(self.shape[:-1]))
+
+    @property
+    def times(self) -> np.ndarray:
+        """Times of all samples, in seconds."""
+        return self.start + self.interval * np.arange(self.samples)
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return (*(axis.name for axis in self.lateral), "time")
+
+    def layout(self, ranks: int) -> Layout:
+        """Return how arrays on the grid are split over ranks: along the first lateral axis."""
+        from collops.array import Layout
+
+        return Layout.split(self.shape, ranks)
+
+    def coordinates(self) -> dict[str, Field]:
+        """Return the coordinates of the axes for a file."""
+        lateral = {axis.name: Field(axis.values, (axis.name,), "1") for axis in self.lateral}
+        return lateral | {"time": Field(self.times, ("time",), "s")}
+
+    def describe(self) -> str:
+        """Return the size in words."""
+        extents = " x ".join(f"{len(axis.values)} {axis.name}s" for axis in self.lateral)
+        return f"{extents}, {self.samples} samples of {1e3 * self.interval:g} ms"
+
+
+class Reader(Protocol):
+    """A file that holds a volume; `notes` are decisions, in sentences for the user."""
+
+    cube: Cube
+    notes: list[str]
+
+    def read(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Return traces of some rows along the first axis, and which of them exist; missing ones are zero."""
+        ...
+
+
+def is_segy(path: Path) -> bool:
+    """Return whether a path names a SEG-Y file, by its suffix."""
+    return path.suffix.lower() in (".sgy", ".segy")
+
+
+def check_array_file(text: str, names: tuple[str, ...]) -> None:
+    """Raise unless a file exists that may hold a volume; reads its head only."""
+    path = Path(text)
+    if is_segy(path):
+        SegyFile.inspect(path)
+    else:
+        check_kind(path, ".sgy", ".segy")
+        open_array(path, names)
+
+
+def open_volume(
+    path: Path,
+    interval: float | None,
+    names: tuple[str, ...],
+    inline_byte: int | None = None,
+    crossline_byte: int | None = None,
+) -> Reader:
+    """Open a file of any kind that holds a volume, and read the positions of its traces.
+
+    `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
+    `crossline_byte` say where a SEG-Y file holds these numbers.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read as a volume.
+    """
+    if is_segy(path):
+        return SegyVolume(path, inline_byte or _INLINE_BYTE, crossline_byte or _CROSSLINE_BYTE, interval)
+    return ArrayVolume(path, interval, names)
+
+
+def read_values(reader: Reader, rows: slice, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read rows of a volume, and which traces exist.
+
+    Raises
+    ------
+    InputError
+        If a sample is not a finite number.
+    """
+    values, live = reader.read(rows)
+    if not np.isfinite(values).all():
+        *place, sample = (int(n) for n in np.argwhere(~np.isfinite(values))[0])
+        place[0] += rows.start
+        where = ", ".join(
+            f"{axis.name} {axis.values[number]}" for axis, number in zip(reader.cube.lateral, place, strict=True)
+        )
+        raise InputError(
+            f"{name} is {values[(place[0] - rows.start, *place[1:], sample)]} at {where}, sample {sample + 1}: "
+            "replace it, it is not a finite number"
+        )
+    return values, live
+
+
+class ArrayVolume:
+    """A volume of shape (inlines, crosslines, samples), or a section of shape (traces, samples).
+
+    The file is a .npy file or a Zarr store. An array in a Zarr group has the coordinates named by its axes, as xarray
+    writes them.
+
+    Raises
+    ------
+    InputError
+        If there is no such array, or nothing says its sample interval.
+    """
+
+    def __init__(self, path: Path, interval: float | None = None, names: tuple[str, ...] = DATA_NAMES) -> None:
+        self._path = path
+        self.notes: list[str] = []
+        self._array, group = open_array(path, names)
+        shape = tuple(self._array.shape)
+        if len(shape) not in (2, 3) or 0 in shape:
+            raise InputError(
+                f"{path} holds an array of shape {shape}: save a volume of shape (inlines, crosslines, samples) "
+                "or a section of shape (traces, samples)"
+            )
+        named = _coordinates(self._array, group)
+        start = 0.0
+        if len(shape) - 1 in named:
+            _, times, unit = named[len(shape) - 1]
+            times = times * _SECONDS.get(unit, 1.0)
+            start = float(times[0])
+            if interval is None and len(times) > 1:
+                interval = float(times[-1] - times[0]) / (len(times) - 1)
+        if interval is None:
+            raise InputError(f"{path} does not say its sample interval: give it in milliseconds with --interval")
+        standard = ("trace",) if len(shape) == 2 else ("inline", "crossline")
+        lateral = tuple(
+            Axis(*named[axis][:2]) if axis in named else Axis(standard[axis], np.arange(extent) + 1)
+            for axis, extent in enumerate(shape[:-1])
+        )
+        # Rounded to a nanosecond, because differences of times carry rounding errors.
+        self.cube = Cube(lateral, shape[-1], round(interval, 9), start)
+
+    def read(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Return traces of some rows along the first axis, all of which exist."""
+        values = read_rows(self._array, self._path, rows)
+        return values, np.ones(values.shape[:-1], dtype=bool)
+
+
+def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str]]:
+    """Return the names, values and units of those axes that have coordinates in the group, by axis."""
+    names = None if group is None else array.metadata.dimension_names
+    if group is None or names is None:
+        return {}
+    present = {
+        axis: (name, group[name])
+        for axis, name in enumerate(names)
+        if name is not None and name in group and group[name].shape == (array.shape[axis],)
+    }
+    return {axis: (name, found[...], str(found.attrs.get("units", "s"))) for axis, (name, found) in present.items()}
+
+
+class SegyVolume:
+    """A post-stack SEG-Y file.
+
+    Its traces are placed on the grid of the inline and crossline numbers that occur. If only one of them varies, or
+    none, the file is a section: its traces follow the number that varies, or the order in the file.
+
+    Raises
+    ------
+    InputError
+        If the file is not whole, or its headers describe no grid.
+    """
+
+    def __init__(self, path: Path, inline_byte: int, crossline_byte: int, interval: float | None = None) -> None:
+        import segyio
+
+        self._file = SegyFile.inspect(path)
+        fields = {int(value): name for name, value in vars(segyio.TraceField).items() if isinstance(value, int)}
+        names = [
+            _field(fields, byte, option) for byte, option in ((inline_byte, "inline"), (crossline_byte, "crossline"))
+        ]
+        headers = self._file.headers(*dict.fromkeys([*names, *TIMING]))
+        live = live_traces(headers)
+        if not live.any():
+            raise InputError(f"{path} has no live seismic traces: all are marked as dead or auxiliary")
+        numbers = np.flatnonzero(live)
+        headers = {name: values[live] for name, values in headers.items()}
+        inlines, crosslines = (headers[name] for name in names)
+        self.notes: list[str] = []
+        varying = [
+            (name, values) for name, values in (("inline", inlines), ("crossline", crosslines)) if np.ptp(values) > 0
+        ]
+        if not varying:
+            varying = [("trace", numbers + 1)]
+            self.notes.append(
+                f"{path} has one inline and one crossline number: its traces are a section, in their order "
+                "(--inline-byte, --crossline-byte)"
+            )
+        elif len(varying) == 1:
+            self.notes.append(f"{path} is a section of {len(numbers)} traces along its {varying[0][0]} numbers")
+        lateral = [(name, *np.unique(values, return_inverse=True)) for name, values in varying]
+        shape = tuple(len(values) for _, values, _ in lateral)
+        points = int(np.prod(shape))
+        if points > _MOST_POINTS_PER_TRACE * len(numbers):
+            raise InputError(
+                f"{path} has {len(numbers)} traces for {' x '.join(map(str, shape))} inline and crossline numbers, "
+                "which is no grid: name the bytes that hold them with --inline-byte and --crossline-byte"
+            )
+        places = np.ravel_multi_index([inverse.reshape(-1) for _, _, inverse in lateral], shape)
+        if len(np.unique(places)) < len(places):
+            raise InputError(
+                f"{path} has several traces at one inline and crossline: is it stacked, and do --inline-byte and "
+                "--crossline-byte name the bytes of these numbers?"
+            )
+        self._trace_at = np.full(points, -1, dtype=np.int64)
+        self._trace_at[places] = numbers
+        self._trace_at = self._trace_at.reshape(shape)
+        if points > len(numbers):
+            self.notes.append(f"{points - len(numbers)} of {points} grid points have no trace")
+        self.cube = Cube(
+            tuple(Axis(name, values) for name, values, _ in lateral),
+            self._file.samples,
+            sample_interval(self._file, headers) if interval is None else interval,
+            start_time(self._file, headers),
+        )
+
+    def read(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Return traces of some rows along the first axis, and which of them exist; missing ones are zero."""
+        wanted = self._trace_at[rows]
+        live = wanted >= 0
+        traces = self._file.read(wanted[live])
+        result = np.zeros((*wanted.shape, self.cube.samples), traces.dtype)
+        result[live] = traces
+        return result, live
+
+
+def _field(fields: dict[int, str], byte: int, option: str) -> str:
+    if byte not in fields:
+        raise InputError(
+            f"--{option}-byte {byte} is not where a number of the trace header begins: take 189 or 193, say"
+        )
+    return fields[byte]
