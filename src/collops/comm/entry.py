@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from collops.errors import REFUSALS
-from collops.profile import benchmark
+from collops.profile.marks import Span, active
 
 __all__ = ["collective", "of_arrays", "or_traced"]
 
@@ -38,14 +38,16 @@ def collective(method: Method) -> Method:
 def of_arrays(method: Method) -> Method:
     """Do as :func:`collective` and :func:`or_traced` do, in one step."""
     name, array = method.__name__, _first_parameter(method)
-    timed = benchmark(method, label="communication")
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get(array)
         if type(x) is not np.ndarray and _of_jax(x):
             return _traced(name)(self, *args, **kwargs)
         try:
-            return timed(self, *args, **kwargs)
+            if not active:  # without the cost of a mark
+                return method(self, *args, **kwargs)
+            with Span("communication"):
+                return method(self, *args, **kwargs)
         except REFUSALS as error:
             self.refuse(name, error)
             raise
