@@ -109,4 +109,4 @@ def _like(x: Any, dtype: Any, make: Callable[[Any, Any, Any], Any]) -> Any:
     if not isinstance(x, DistributedArray):
         raise UnsupportedTypeError(f"expected a distributed array, not {type(x).__module__}.{type(x).__qualname__}")
     kind = x.dtype if dtype is None else as_dtype(dtype)
-    return x._like(make(x.engine.xp, x.local_array, kind))
+    return x._like(make(x.engine.xp, x.local_array, x.engine.dtype(kind)))

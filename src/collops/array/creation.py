@@ -69,7 +69,7 @@ def zeros(
            [0., 0.]], dtype=float32)
     """
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), e.dtype(kind)))
 
 
 def ones(
@@ -89,7 +89,7 @@ def ones(
            [1., 1.]])
     """
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), e.dtype(kind)))
 
 
 def empty(
@@ -108,7 +108,7 @@ def empty(
     (4, 2)
     """
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), e.dtype(kind)))
 
 
 def full(
@@ -138,7 +138,9 @@ def full(
     """
     check_number(value)
     kind = as_dtype(np.asarray(value).dtype if dtype is None else dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, kind))
+    return _made(
+        layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, e.dtype(kind))
+    )
 
 
 def random(

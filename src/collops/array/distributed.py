@@ -104,7 +104,7 @@ class DistributedArray(Arithmetic):
         self.local_array = self.engine.adopt(local_array)
 
     def _like(self, local_array: Any) -> Self:
-        """Wrap another local array of this layout and engine, without checks: the way by which operations return."""
+        """Return an array of this layout and engine with another local array: the internal constructor, unchecked."""
         array = _new(self.__class__)
         array.layout = self.layout
         array.comm = self.comm
@@ -121,8 +121,36 @@ class DistributedArray(Arithmetic):
         array.comm = self.comm
         array.engine = self.engine
         array._plan = reduction_plan(layout, self.comm)
-        array.local_array = self.engine.adopt(self.engine.xp.empty(layout.local_shape(self.comm.rank), dtype))
+        engine = self.engine
+        array.local_array = engine.xp.empty(layout.local_shape(self.comm.rank), engine.dtype(dtype))
         return array
+
+    def _stored(self, value: Any, out: Any) -> Any:
+        """Return `value` as an array like this one: in `out`, if that is given, else in a new array.
+
+        Parameters
+        ----------
+        value : array
+            A local array; that of `out`, where a kernel has written to it already.
+        out : DistributedArray or None
+            Holds the result: its memory is filled where the engine is mutable, else its `local_array` is replaced.
+        """
+        return self._like(value) if out is None else out._hold(value)
+
+    def _hold(self, value: Any) -> Self:
+        """Make `value` this rank's part: in the memory that the array has, or in its place where that is immutable.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If `value` is complex and the array is not.
+        """
+        if self.engine.mutable:
+            if value is not self.local_array:
+                self.local_array[...] = value
+        else:
+            self.local_array = self.engine.put(self.local_array, ..., value)
+        return self
 
     @property
     def leaves(self) -> tuple[DistributedArray, ...]:
@@ -180,9 +208,8 @@ class DistributedArray(Arithmetic):
             other = local_operand(self, other)
             if other is NotImplemented:
                 return NotImplemented
-        if reflected:
-            # What stands first decides on the result's type.
-            return self._like(self.engine.adopt(function(other, self.local_array)))
+        if reflected:  # the first operand determines the result type
+            return self._like(function(other, self.local_array))
         return self._like(function(self.local_array, other))
 
     def _unary(self, function: Callable[[Any], Any]) -> Self:
@@ -193,8 +220,13 @@ class DistributedArray(Arithmetic):
             other = local_operand(self, other)
             if other is NotImplemented:
                 return NotImplemented
-        self.local_array = function(self.local_array, other)
-        return self
+        value = function(self.local_array, other)
+        if self.engine.mutable:
+            self.local_array = value
+            return self
+        if not np.can_cast(value.dtype, self.dtype, "same_kind"):
+            raise UnsupportedTypeError(f"a result of {value.dtype} does not fit into an array of {self.dtype}")
+        return self._hold(value)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **arguments: Any) -> Any:
         """Apply a NumPy ufunc element by element: ``numpy.sin(x)``, ``numpy.add(x, y, out=z, where=mask)``.
@@ -221,16 +253,13 @@ class DistributedArray(Arithmetic):
             arguments["where"] = local_operand(self, arguments["where"])
             if arguments["where"] is NotImplemented:
                 return NotImplemented
-        if outs is None:
-            result = function(*operands, **arguments)
-            return tuple(map(self._like, result)) if isinstance(result, tuple) else self._like(result)
-        targets: tuple[Any, ...] = tuple(None if out is None else local_operand(self, out) for out in outs)
-        result: Any = function(*operands, out=targets[0] if len(targets) == 1 else targets, **arguments)
+        if outs is not None and self.engine.mutable:
+            targets = tuple(None if out is None else local_operand(self, out) for out in outs)
+            arguments["out"] = targets[0] if len(targets) == 1 else targets
+        result: Any = function(*operands, **arguments)
         results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
-        wrapped: tuple[Any, ...] = tuple(
-            self._like(value) if out is None else out for out, value in zip(outs, results, strict=True)
-        )
-        return wrapped[0] if len(wrapped) == 1 else wrapped
+        stored = tuple(map(self._stored, results, (None,) * len(results) if outs is None else outs))
+        return stored if isinstance(result, tuple) else stored[0]
 
     def copy(self) -> Self:
         """Return a copy with its own memory. No messages."""
@@ -247,7 +276,7 @@ class DistributedArray(Arithmetic):
         dtype = as_dtype(dtype)
         if dtype == self.dtype and not copy:
             return self
-        return self._like(self.local_array.astype(dtype))
+        return self._like(self.local_array.astype(self.engine.dtype(dtype)))
 
     @property
     def real(self) -> Self:
@@ -261,7 +290,7 @@ class DistributedArray(Arithmetic):
 
     def fill(self, value: Any) -> None:
         """Set all elements to a number, in place. No messages."""
-        self.local_array[...] = local_operand(self, value)
+        self._hold(local_operand(self, value))
 
     def _choose(self, x: Any, y: Any) -> Self:
         """Choose between `x` and `y` where this array is true or not; see :func:`collops.array.where`."""

@@ -223,7 +223,7 @@ def local_operand(x: DistributedArray, other: Any) -> Any:
     if isinstance(other, Arithmetic) and hasattr(other, "local_array"):
         check_alike(x, other)
         return other.local_array  # pyright: ignore[reportAttributeAccessIssue]
-    return x.engine.shared(scalar_operand(x, other), x._plan.communicator)
+    return x.engine.replicated_operand(scalar_operand(x, other), x._plan.communicator)
 
 
 def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...] | None) -> None:

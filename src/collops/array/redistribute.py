@@ -54,7 +54,7 @@ def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: An
     # The adjoint is the way back: what several ranks hold is one value, and so is its cotangent. Told so, since ranks
     # that send nothing would take no part in a derivative of messages.
     there, back = (partial(_moved, *layouts, comm, xp) for layouts in ((source, target), (target, source)))
-    return engine_of(local).linear(there, back, local, target.local_shape(comm.rank))
+    return engine_of(local).linear_map(there, back, local, target.local_shape(comm.rank))
 
 
 def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
@@ -95,12 +95,11 @@ class Move:
         self._layouts = source, target
 
     def __call__(self, local: Any, out: Any) -> Any:
-        """Fill `out`, this rank's part in the target layout, from its part in the source, and return it. Collective."""
+        """Return this rank's part in the target layout, in `out` if the engine is mutable. Collective."""
+        if engine_of(local).traced:
+            return self._moved(local) if self._counts is None else self._comm.allgatherv(local, self._counts)
         if self._counts is not None:
             return self._gathered(local, out, self._counts)
-        if not engine_of(out).keeps:
-            out[...] = self._moved(local)
-            return out
         if self._plan is not None:
             return self._plan(local, out)
         if self._box is not None:
@@ -125,7 +124,7 @@ class Move:
         """Return this rank's part in the target layout without moving anything, or ``None`` where that cannot be."""
         if self._box is None:
             return None
-        return local[self._box] if engine_of(local).keeps else self._moved(local)
+        return self._moved(local) if engine_of(local).traced else local[self._box]
 
     def _moved(self, local: Any) -> Any:
         """Return this rank's part in the target layout, as a copy whose derivative is known."""

@@ -8,6 +8,7 @@ for which nobody waits; those along an axis are distributed arrays without that 
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -58,7 +59,7 @@ def mean(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) ->
     _refuse_out(out)
     given = _common_dtype(x)
     if dtype is None:
-        dtype = np.dtype(np.float64) if given.kind in "biu" else given
+        dtype = x.engine.dtype(np.float64) if given.kind in "biu" else given
     total, chosen = _total(x, axis, dtype)
     counts = [leaf.layout.reduction_count(leaf.comm.rank, _axes(x, axis)) for leaf in x.leaves]
     count = builtins.sum(counts)
@@ -160,6 +161,7 @@ def _total(x: AnyArray, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
         chosen = np.sum(np.empty(0, _common_dtype(x))).dtype
     else:
         chosen = as_dtype(dtype)
+    chosen = x.engine.dtype(chosen)
     wide = accumulator(chosen)
     return _combined(x, axis, lambda a, axes: xp.sum(a, axis=axes, dtype=wide), "sum"), chosen
 
@@ -190,24 +192,29 @@ def _combined(x: AnyArray, axis: Axis, partial: _Partial, op: str) -> Any:
     """Combine ``partial(local_array, axes)`` of all leaves and ranks; a 0-d array or one without the reduced axes."""
     axes = _axes(x, axis)
     xp = x.engine.xp
-    function = _COMBINE[op]
-    result: Any = None
+    function = getattr(xp, _COMBINE[op])
+    by_ranks: dict[Communicator | None, Any] = {}
     for leaf, counted in zip(x.leaves, x._plan.counted, strict=True):
         part = xp.asarray(partial(leaf.local_array, tuple(range(leaf.ndim)) if axes is None else axes))
-        if op == "sum" and len(x.leaves) > 1 and not x.engine.keeps and leaf.layout.is_replicated:
-            part = x.engine.shared(part, x._plan.communicator) * counted
+        communicator = x._plan.communicator
+        if axes is not None:
+            communicator = leaf._plan.over(tuple(a for a in leaf.layout.split_axes if a in axes))
+        elif op == "sum" and x.engine.traced:
+            communicator = leaf._plan.communicator  # a copy that did not count would have no cotangent
         elif op == "sum" and not counted:
             part = xp.zeros_like(part)
-        result = part if result is None else getattr(xp, function)(result, part)
-    communicator = x._plan.communicator
-    if axes is not None:
-        split = x.layout.split_axes  # pyright: ignore[reportAttributeAccessIssue] - a single array, or _axes had raised
-        communicator = x._plan.over(tuple(a for a in split if a in axes))
+        known = by_ranks.get(communicator)
+        by_ranks[communicator] = part if known is None else function(known, part)
+    return functools.reduce(function, (_over(xp, part, ranks, op) for ranks, part in by_ranks.items()))
+
+
+def _over(xp: Any, part: Any, communicator: Communicator | None, op: str) -> Any:
+    """Combine the parts of the ranks."""
     if communicator is None:
-        return result
-    if op in ("min", "max") and result.dtype.kind not in "biu":
-        return _extreme_with_nan(xp, result, communicator, op)
-    return communicator.allreduce(x.engine.adopt(result), op)
+        return part
+    if op in ("min", "max") and part.dtype.kind not in "biu":
+        return _extreme_with_nan(xp, part, communicator, op)
+    return communicator.allreduce(part, op)
 
 
 _COMBINE = {"sum": "add", "min": "minimum", "max": "maximum", "land": "logical_and", "lor": "logical_or"}
@@ -229,7 +236,7 @@ def _norm_of_all(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -> An
 
 def _norm_along_axes(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -> Any:
     xp = x.engine.xp
-    dtype = np.dtype(np.float64) if a.dtype.kind in "biu" else accumulator(real_of(a.dtype))
+    dtype = x.engine.dtype(np.float64) if a.dtype.kind in "biu" else accumulator(real_of(a.dtype))
     if order == 0:
         return xp.sum(a != 0, axis=axes, dtype=dtype)
     size = xp.abs(a.astype(dtype) if a.dtype.kind != "c" else a)

@@ -19,7 +19,7 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "go_and_turn", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "dots", "update_solution_and_direction", "norm_part"]
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
@@ -45,13 +45,22 @@ _Factors: TypeAlias = tuple[Any, Any, Any]
 class _Functions:
     """What ``vector.cu`` makes of one element type."""
 
-    __slots__ = ("axpby", "divide", "dots", "go_and_turn", "number", "number_dtype", "per_block", "real_dtype")
+    __slots__ = (
+        "axpby",
+        "divide",
+        "dots",
+        "update_solution_and_direction",
+        "number",
+        "number_dtype",
+        "per_block",
+        "real_dtype",
+    )
 
     def __init__(self, element: int, dtype: np.dtype) -> None:
         source = Path(__file__).with_name("vector.cu").read_text()
         module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
         self.axpby = module.get_function("axpby")
-        self.go_and_turn = module.get_function("go_and_turn")
+        self.update_solution_and_direction = module.get_function("go_and_turn")
         self.dots = tuple(module.get_function(f"dots{pairs}") for pairs in range(1, _PAIRS + 1))
         self.divide = module.get_function("divide")
         self.number_dtype = accumulator(dtype)
@@ -120,7 +129,7 @@ def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Co
     return target
 
 
-def go_and_turn(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
+def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
     """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``, in one pass."""
     functions = _functions.get(x.dtype)
     arrays = gradient, direction, x
@@ -129,7 +138,9 @@ def go_and_turn(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) 
         if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
             if x.size:
                 blocks = min(-(-x.size // functions.per_block), _MOST_BLOCKS)
-                functions.go_and_turn((blocks,), _ONE_BLOCK, (*arrays, np.int64(x.size), *first, *second))
+                functions.update_solution_and_direction(
+                    (blocks,), _ONE_BLOCK, (*arrays, np.int64(x.size), *first, *second)
+                )
             return
     axpby(length, direction, 1, x, x)
     axpby(1, gradient, ratio, direction, direction)

@@ -17,7 +17,7 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "go_and_turn", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
 
 _PIECE = 1 << 15  # elements; a piece and its temporary fit into a second-level cache
 _BLAS_LIMIT = 1 << 30  # SciPy's BLAS counts with 32 bits
@@ -69,12 +69,6 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         else:
             _combined(a, x_piece, b, y_piece, out_piece)
     return out
-
-
-def go_and_turn(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: np.ndarray) -> None:
-    """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
-    axpby(length, direction, 1.0, x, x)
-    axpby(1.0, gradient, ratio, direction, direction)
 
 
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
