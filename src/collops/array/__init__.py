@@ -6,10 +6,11 @@ from collops.array.conversion import from_global, from_local
 from collops.array.creation import empty, full, ones, random, zeros
 from collops.array.distributed import DistributedArray
 from collops.array.fused import Scalars, axpby, divide, dots, shared, update_solution_and_direction
-from collops.array.io import load, save
+from collops.array.io import load
 from collops.array.layout import Layout
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
+from collops.array.store import save
 from collops.backend import Engine, register_engine
 
 __all__ = [

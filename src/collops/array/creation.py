@@ -10,8 +10,8 @@ import numpy as np
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
+from collops.array.memory import check_memory
 from collops.array.random_numbers import child_seed, fill_random
-from collops.array.room import check_room
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine
@@ -228,5 +228,5 @@ def _made(
         layout = Layout.split(layout, comm.size)
     elif layout.ranks != comm.size:
         raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
-    check_room(layout, dtype, chosen)
+    check_memory(layout, dtype, chosen)
     return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))

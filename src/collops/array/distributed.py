@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 
-from collops.array import fused, reductions
+from collops.array.base import BaseArray
 from collops.array.dtypes import as_dtype, check_byte_order
-from collops.array.elementwise import Arithmetic, check_alike, check_ufunc, local_operand
 from collops.array.halo import extended_array
 from collops.array.layout import Layout
+from collops.array.memory import check_memory
+from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import check_copies, gathered, redistributed
-from collops.array.room import check_room
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from os import PathLike
     from typing import Self
 
     from matplotlib.axes import Axes
@@ -32,7 +31,7 @@ __all__ = ["DistributedArray"]
 _new = object.__new__
 
 
-class DistributedArray(Arithmetic):
+class DistributedArray(BaseArray):
     """An array whose parts are on different ranks.
 
     Arithmetic, comparisons and NumPy's ufuncs work element by element, without messages, on arrays of one layout and on
@@ -115,7 +114,7 @@ class DistributedArray(Arithmetic):
 
     def _empty(self, layout: Layout, dtype: np.dtype) -> DistributedArray:
         """Make an array of another layout for its ranks, on the same engine, from what is known to fit together."""
-        check_room(layout, dtype, self.engine)
+        check_memory(layout, dtype, self.engine)
         array = _new(DistributedArray)
         array.layout = layout
         array.comm = self.comm
@@ -299,44 +298,6 @@ class DistributedArray(Arithmetic):
             raise UnsupportedTypeError("where chooses from distributed arrays and numbers")
         return self._like(self.engine.xp.where(self.local_array, *operands))
 
-    # Reductions: one message at most
-
-    def sum(self, axis: reductions.Axis = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the sum over `axis`; see :func:`collops.array.reductions.sum`. Collective."""
-        return reductions.sum(self, axis, dtype, out)
-
-    def min(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return the minimum over `axis`; see :func:`collops.array.reductions.min`. Collective."""
-        return reductions.min(self, axis, out)
-
-    def max(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return the maximum over `axis`; see :func:`collops.array.reductions.max`. Collective."""
-        return reductions.max(self, axis, out)
-
-    def mean(self, axis: reductions.Axis = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the mean over `axis`; see :func:`collops.array.reductions.mean`. Collective."""
-        return reductions.mean(self, axis, dtype, out)
-
-    def all(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return whether all elements along `axis` are true. Collective: at most one allreduce."""
-        return reductions.all(self, axis, out)
-
-    def any(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return whether any element along `axis` is true. Collective: at most one allreduce."""
-        return reductions.any(self, axis, out)
-
-    def dot(self, other: Self) -> Any:
-        """Return the sum of ``self * other``, not conjugated. Collective: one scalar allreduce, none if replicated."""
-        return fused.dot(self, other)
-
-    def vdot(self, other: Self) -> Any:
-        """Return the sum of ``conj(self) * other``. Collective: one scalar allreduce, none if replicated."""
-        return fused.dots((self, other))[0]
-
-    def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
-        """Return a vector norm; see :func:`collops.array.reductions.norm`. Collective: at most one allreduce."""
-        return reductions.norm(self, ord, axis)
-
     # Other shapes and layouts
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex] | Layout) -> DistributedArray:
@@ -431,14 +392,6 @@ class DistributedArray(Arithmetic):
             On every rank, if copies of a block differ; the message names the ranks.
         """
         check_copies(self)
-
-    # Files and pictures
-
-    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the array to a Zarr store; see :func:`collops.array.save`. Collective."""
-        from collops.array.io import save
-
-        save(path, self, overwrite=overwrite)
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
         """Draw a 1-d or 2-d array with the ranks' boundaries; see :func:`collops.array.plot.plot`. Collective."""

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from collops.array.dtypes import accumulator, real_of
-from collops.array.elementwise import check_alike
 from collops.array.kernels import kernels_for
+from collops.array.operands import Operand, check_alike
 from collops.backend import engine as find_engine
 from collops.backend import engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
-    from collops.array.stacked import StackedArray
     from collops.backend import Engine
     from collops.comm import Communicator
 
-    Array = TypeVar("Array", DistributedArray, StackedArray)
+Array = TypeVar("Array", bound=Operand)
 
 __all__ = ["Scalars", "axpby", "divide", "dot", "dots", "shared", "update_solution_and_direction"]
 
@@ -99,9 +97,9 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     ):
         check_alike(x, out)
     try:
-        x_local = x.local_array  # pyright: ignore[reportAttributeAccessIssue]
+        x_local = x.local_array
     except AttributeError:
-        return _axpby_stacked(a, x, b, y, out)  # pyright: ignore[reportReturnType, reportArgumentType]
+        return _axpby_stacked(a, x, b, y, out)
     if x.engine.traced:
         a, b = _replicated(a, x), _replicated(b, x)
     value = kernels_for(x.engine).axpby(a, x_local, b, y.local_array, None if out is None else out.local_array)
@@ -139,11 +137,10 @@ def _replicated(coefficient: Any, x: Any) -> Any:
     return x.engine.replicated_operand(coefficient, x._plan.communicator)
 
 
-def _axpby_stacked(a: Any, x: StackedArray, b: Any, y: StackedArray, out: StackedArray | None) -> StackedArray:
+def _axpby_stacked(a: Any, x: Operand, b: Any, y: Operand, out: Operand | None) -> Any:
     outs = [None] * len(x.arrays) if out is None else out.arrays
     parts = [
-        axpby(a, x_part, b, y_part, out_part)  # pyright: ignore[reportArgumentType]
-        for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
+        axpby(a, x_part, b, y_part, out_part) for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
     ]
     return x._like(parts) if out is None else out
 

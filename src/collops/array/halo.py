@@ -18,7 +18,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from collops.array.distributed import DistributedArray
+    from collops.array.operands import Operand
     from collops.comm import Communicator
     from collops.comm.plan import Box
 
@@ -190,7 +190,7 @@ _plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[Any, HaloPlan]] = we
 
 
 def extended_array(
-    x: DistributedArray, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero"
+    x: Operand, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero"
 ) -> tuple[Layout, Any]:
     """Return the layout with halos, and this rank's block of `x` in it, as a new array. Collective: one exchange.
 

@@ -19,7 +19,7 @@ from collops.errors import InputError, LayoutError
 from collops.profile import messages
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
+    from collops.array.operands import Operand
     from collops.comm import Communicator, ExchangePlan
     from collops.comm.plan import Box
 
@@ -34,7 +34,7 @@ _plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[tuple[Layout, Layout
 )
 
 
-def redistributed(x: DistributedArray, layout: Layout) -> Any:
+def redistributed(x: Operand, layout: Layout) -> Any:
     """Return this rank's part of `x` in another layout, as a new array. Collective.
 
     Raises
@@ -131,7 +131,7 @@ class Move:
         return moved(local, *self._layouts, self._comm, engine_of(local).xp)
 
 
-def gathered(x: DistributedArray, root: int | None) -> Any:
+def gathered(x: Operand, root: int | None) -> Any:
     """Return the global array, on `root` or on all ranks. Collective.
 
     Raises
@@ -161,7 +161,7 @@ def on_root(layout: Layout, root: int) -> Layout:
     return Layout.split(layout.shape, layout.ranks, sizes=sizes)
 
 
-def check_copies(x: DistributedArray) -> None:
+def check_copies(x: Operand) -> None:
     """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective.
 
     Raises

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
+from collops.array import fused
 from collops.array.dtypes import accumulator, as_dtype, real_of
 from collops.array.kernels import kernels_for
+from collops.array.operands import Operand
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
-    from collops.array.stacked import StackedArray
     from collops.comm import Communicator
-
-    AnyArray: TypeAlias = DistributedArray | StackedArray
 
 __all__ = ["Axis", "all", "any", "max", "mean", "min", "norm", "sum"]
 
@@ -34,7 +32,7 @@ Axis: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...] | None
 _Partial: TypeAlias = Callable[[Any, tuple[int, ...]], Any]
 
 
-def sum(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def sum(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the sum of elements. Collective.
 
     Parameters
@@ -54,7 +52,7 @@ def sum(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) -> 
     return _finish(x, result.astype(chosen) if result.dtype != chosen else result, axis)
 
 
-def mean(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def mean(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective. See :func:`sum`."""
     _refuse_out(out)
     given = _common_dtype(x)
@@ -67,7 +65,7 @@ def mean(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) ->
     return _finish(x, average.astype(chosen), axis)
 
 
-def min(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
+def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return the smallest element, or NaN where there is one. Collective.
 
     Parameters
@@ -90,25 +88,25 @@ def min(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
     return _extreme(x, axis, "min")
 
 
-def max(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
+def max(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return the largest element, or NaN where there is one. Collective. See :func:`min`."""
     _refuse_out(out)
     return _extreme(x, axis, "max")
 
 
-def all(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
+def all(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return whether all elements are true, that is, not 0. Collective. See :func:`sum`."""
     _refuse_out(out)
     return _finish(x, _combined(x, axis, lambda a, axes: x.engine.xp.all(a, axis=axes), "land"), axis)
 
 
-def any(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
+def any(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return whether any element is true, that is, not 0. Collective. See :func:`sum`."""
     _refuse_out(out)
     return _finish(x, _combined(x, axis, lambda a, axes: x.engine.xp.any(a, axis=axes), "lor"), axis)
 
 
-def norm(x: AnyArray, ord: float | None = None, axis: int | None = None) -> Any:
+def norm(x: Operand, ord: float | None = None, axis: int | None = None) -> Any:
     r"""Return a vector norm, of all elements or along one axis. Collective: one allreduce at most.
 
     Unlike ``numpy.linalg.norm``, which takes two axes for a matrix, all elements are always those of one vector.
@@ -142,7 +140,7 @@ def norm(x: AnyArray, ord: float | None = None, axis: int | None = None) -> Any:
         raise UnsupportedTypeError("a norm needs an order, not NaN")
     xp = x.engine.xp
     if axis is None and order == 2 and _common_dtype(x).kind not in "biu":
-        return xp.sqrt(x.vdot(x))  # pyright: ignore[reportArgumentType]
+        return xp.sqrt(fused.dots((x, x))[0])
     if np.isinf(order):
         _refuse_empty(x, axis, "norm")
     partial = _norm_along_axes if axis is not None else _norm_of_all
@@ -153,7 +151,7 @@ def norm(x: AnyArray, ord: float | None = None, axis: int | None = None) -> Any:
     return _finish(x, result, axis)
 
 
-def _total(x: AnyArray, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
+def _total(x: Operand, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
     """Return the sum in the dtype in which it is kept, and the dtype that the caller shall get."""
     xp = x.engine.xp
     if dtype is None:
@@ -166,7 +164,7 @@ def _total(x: AnyArray, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
     return _combined(x, axis, lambda a, axes: xp.sum(a, axis=axes, dtype=wide), "sum"), chosen
 
 
-def _extreme(x: AnyArray, axis: Axis, op: str) -> Any:
+def _extreme(x: Operand, axis: Axis, op: str) -> Any:
     dtype = _common_dtype(x)
     if dtype.kind == "c":
         raise UnsupportedTypeError(f"complex numbers have no order: take {op} of abs(x), x.real or x.imag")
@@ -188,7 +186,7 @@ def _has_elements(a: Any, axes: tuple[int, ...]) -> bool:
     return builtins.all(a.shape[axis] for axis in axes)
 
 
-def _combined(x: AnyArray, axis: Axis, partial: _Partial, op: str) -> Any:
+def _combined(x: Operand, axis: Axis, partial: _Partial, op: str) -> Any:
     """Combine ``partial(local_array, axes)`` of all leaves and ranks; a 0-d array or one without the reduced axes."""
     axes = _axes(x, axis)
     xp = x.engine.xp
@@ -230,11 +228,11 @@ def _extreme_with_nan(xp: Any, part: Any, communicator: Communicator, op: str) -
     return xp.where(both[1] != 0, xp.full_like(part, np.nan), both[0])
 
 
-def _norm_of_all(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -> Any:
+def _norm_of_all(x: Operand, a: Any, axes: tuple[int, ...], order: float) -> Any:
     return kernels_for(x.engine).norm_part(a, order)
 
 
-def _norm_along_axes(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -> Any:
+def _norm_along_axes(x: Operand, a: Any, axes: tuple[int, ...], order: float) -> Any:
     xp = x.engine.xp
     dtype = x.engine.dtype(np.float64) if a.dtype.kind in "biu" else accumulator(real_of(a.dtype))
     if order == 0:
@@ -248,7 +246,7 @@ def _norm_along_axes(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -
     return xp.sum(size if order == 1 else size**order, axis=axes)
 
 
-def _finish(x: AnyArray, result: Any, axis: Axis) -> Any:
+def _finish(x: Operand, result: Any, axis: Axis) -> Any:
     """Return the scalar, or wrap what is left of the array."""
     axes = _axes(x, axis)
     if axes is None or len(axes) == len(x.shape):
@@ -256,7 +254,7 @@ def _finish(x: AnyArray, result: Any, axis: Axis) -> Any:
     return type(x)(x.layout.drop(axes), x.comm, result)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
 
 
-def _axes(x: AnyArray, axis: Axis) -> tuple[int, ...] | None:
+def _axes(x: Operand, axis: Axis) -> tuple[int, ...] | None:
     """Return the axes as distinct non-negative numbers; ``None`` for all."""
     if axis is None:
         return None
@@ -270,7 +268,7 @@ def _axes(x: AnyArray, axis: Axis) -> tuple[int, ...] | None:
     return tuple(a % ndim for a in numbers)
 
 
-def _common_dtype(x: AnyArray) -> np.dtype:
+def _common_dtype(x: Operand) -> np.dtype:
     return np.result_type(*[leaf.dtype for leaf in x.leaves])
 
 
@@ -283,7 +281,7 @@ def _last(dtype: np.dtype, op: str) -> Any:
     return np.inf if op == "min" else -np.inf
 
 
-def _refuse_empty(x: AnyArray, axis: Axis, name: str) -> None:
+def _refuse_empty(x: Operand, axis: Axis, name: str) -> None:
     axes = _axes(x, axis)
     results = 1 if axes is None else math.prod(n for a, n in enumerate(x.shape) if a not in axes)
     if x.size == 0 and results > 0:

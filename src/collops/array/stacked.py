@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.array import fused, reductions
+from collops.array.base import BaseArray
 from collops.array.distributed import DistributedArray
-from collops.array.elementwise import Arithmetic, check_alike, check_ufunc, scalar_operand
+from collops.array.operands import check_alike, check_ufunc, scalar_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from os import PathLike
     from typing import Self
 
     from collops.comm import Communicator
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["StackedArray"]
 
 
-class StackedArray(Arithmetic):
+class StackedArray(BaseArray):
     """Several arrays as one vector. Arithmetic goes part by part; reductions send one message for all parts.
 
     Parameters
@@ -219,46 +218,6 @@ class StackedArray(Arithmetic):
         for array in self.arrays:
             array.fill(value)
 
-    # Reductions: one message for all parts
-
-    def sum(self, axis: None = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the sum of all elements. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.sum(self, axis, dtype, out)
-
-    def min(self, axis: None = None, out: None = None) -> Any:
-        """Return the smallest element. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.min(self, axis, out)
-
-    def max(self, axis: None = None, out: None = None) -> Any:
-        """Return the largest element. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.max(self, axis, out)
-
-    def mean(self, axis: None = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the mean of all elements. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.mean(self, axis, dtype, out)
-
-    def all(self, axis: None = None, out: None = None) -> Any:
-        """Return whether all elements are true. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.all(self, axis, out)
-
-    def any(self, axis: None = None, out: None = None) -> Any:
-        """Return whether any element is true. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.any(self, axis, out)
-
-    def dot(self, other: Self) -> Any:
-        """Return the sum of ``self * other``, not conjugated. Collective: one scalar allreduce, none if replicated."""
-        return fused.dot(self, other)
-
-    def vdot(self, other: Self) -> Any:
-        """Return the sum of ``conj(self) * other``. Collective: one scalar allreduce, none if replicated."""
-        return fused.dots((self, other))[0]
-
-    def norm(self, ord: float | None = None, axis: None = None) -> Any:
-        """Return a norm of the vector of all elements; see :func:`collops.array.reductions.norm`. Collective."""
-        return reductions.norm(self, ord, axis)
-
-    # Other layouts, files
-
     def redistribute(self, layout: StackedLayout) -> StackedArray:
         """Return a copy with every part in another layout. Collective: one all-to-all-v for each part.
 
@@ -282,9 +241,3 @@ class StackedArray(Arithmetic):
         """Prove that promised copies are equal; see :meth:`DistributedArray.check_replicated`. Collective."""
         for array in self.arrays:
             array.check_replicated()
-
-    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write all parts to one Zarr store; see :func:`collops.array.save`. Collective."""
-        from collops.array.io import save
-
-        save(path, self, overwrite=overwrite)

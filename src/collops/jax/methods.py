@@ -145,8 +145,8 @@ def exchange(
     if sends or not sources:
         templates = [jnp.zeros(shape, dtype) for shape in shapes]
     else:
-        zeros = [partial(_zeros, extents) for extents in (shapes[0], source.shape)]
-        first = linear_map(*zeros, source, (source.shape, shapes[0]))
+        forward, adjoint = (partial(_zeros, extents) for extents in (shapes[0], source.shape))
+        first = linear_map(forward, adjoint, source, (source.shape, shapes[0]))
         templates = [first, *(jnp.zeros(shape, dtype) for shape in shapes[1:])]
     return messages.neighbor_exchange(sends, templates, destinations, sources, comm=comm)
 

@@ -1,8 +1,8 @@
 """Vector kernels on local arrays, the only code of this room that differs between engines.
 
-A module has ``axpby(a, x, b, y, out)``, ``dot(x, y, conjugate)``, ``dots(slots, dtype, conjugate, out)``, ``divide(a, b,
-out)`` and ``norm_part(x, order)``. Each returns its result, in `out` where the engine is mutable; `dots` and `axpby`
-otherwise ignore it. A module whose engine can do both updates of a Krylov step in one pass over memory also has
+A module has ``axpby(a, x, b, y, out)``, ``dot(x, y, conjugate)``, ``dots(slots, dtype, conjugate, out)``,
+``divide(a, b, out)`` and ``norm_part(x, order)``. Each returns its result, in `out` where the engine is mutable. A module
+whose engine can do both updates of a Krylov step in one pass over memory also has
 ``update_solution_and_direction(x, length, direction, ratio, gradient)``, which writes to `x` and `direction`.
 """
 

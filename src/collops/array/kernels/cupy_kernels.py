@@ -19,7 +19,7 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "update_solution_and_direction", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "update_solution_and_direction"]
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
@@ -49,11 +49,11 @@ class _Functions:
         "axpby",
         "divide",
         "dots",
-        "update_solution_and_direction",
         "number",
         "number_dtype",
         "per_block",
         "real_dtype",
+        "update_solution_and_direction",
     )
 
     def __init__(self, element: int, dtype: np.dtype) -> None:

@@ -28,12 +28,12 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     if out is not None and not np.can_cast(dtype, out.dtype, "same_kind"):
         raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into out of dtype {out.dtype}")
     wide = accumulator(dtype)
-    terms = [
+    terms: list[Any] = [
         _scaled(factor, array.astype(wide), wide)
         for factor, array in zip(factors, (x, y), strict=True)
         if hasattr(factor, "dtype") or factor != 0
     ]
-    total = sum(terms[1:], terms[0]) if terms else engine_of(x).xp.zeros(x.shape, dtype)
+    total: Any = sum(terms[1:], terms[0]) if terms else engine_of(x).xp.zeros(x.shape, dtype)
     return total.astype(dtype if out is None else out.dtype)
 
 
@@ -55,8 +55,8 @@ def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate:
     """Return for each slot the sum of the inner products of its pairs, as an array of `dtype`."""
     engine = engine_of(slots[0][0][0])
     kind = engine.dtype(dtype)
-    zero = engine.xp.zeros((), kind)
-    return engine.xp.stack([sum((dot(x, y, conjugate) for x, y in pairs), zero).astype(kind) for pairs in slots])
+    totals: list[Any] = [sum((dot(x, y, conjugate) for x, y in pairs), engine.xp.zeros((), kind)) for pairs in slots]
+    return engine.xp.stack([total.astype(kind) for total in totals])
 
 
 def divide(a: Any, b: Any, out: Any) -> Any:
