@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.array import dots, random
 from collops.operators import LinearOperator
-from collops.solvers.problem import agreed, real_dtype, working_dtype
+from collops.solvers.problem import rank_consistent, real_dtype, working_dtype
 
 __all__ = ["difference", "fingerprint"]
 
@@ -72,8 +72,8 @@ _WORDS = {"data": "its data are", "operator": "its operator is that of", "start"
 def _numbers_of(array: Any) -> dict[str, Any]:
     """Return shape, dtype, norm and a random projection of an array. Collective."""
     dtype = array.dtype if array.dtype.kind in "fcV" else np.dtype(np.float64)
-    together = agreed(array)
-    other = agreed(random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine))
+    together = rank_consistent(array)
+    other = rank_consistent(random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine))
     square, projection = dots((together, together), (other, together))
     value = complex(array.engine.to_host(projection))
     return {

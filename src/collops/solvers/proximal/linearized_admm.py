@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from collops.array import axpby, zeros_like
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import solve
+from collops.solvers.driver import Run, solve
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import (
     FIRST,
@@ -21,9 +21,8 @@ from collops.solvers.proximal.splitting import (
     check_tolerance,
 )
 from collops.solvers.result import SolverResult
-from collops.solvers.run import Run
-from collops.solvers.shrinkage import advance
-from collops.solvers.step_sums import StepSums
+from collops.solvers.shrinkage import StepSums, advance
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
 __all__ = ["LinearizedADMM", "linearized_admm"]
 
@@ -32,16 +31,15 @@ __all__ = ["LinearizedADMM", "linearized_admm"]
 class LinearizedADMMState:
     """Vectors of linearised ADMM between two iterations."""
 
-    operator: LinearOperator
+    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     z: Any
     u: Any  # the scaled multiplier
-    image: Any  # A x
+    image: Any = field(metadata=SCRATCH)  # A x
     difference: Any  # A x - z
-    gradient: Any  # A^H (A x - z + u)
-    point: Any  # the next x
+    gradient: Any = field(metadata=SCRATCH)  # A^H (A x - z + u)
+    point: Any = field(metadata=SCRATCH)  # the next x
     sums: StepSums
-    rebuilt = frozenset({"image", "gradient", "point"})
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class LinearizedADMM(Splitting):
     measured = (("x", SECOND), ("difference", FIRST))
     name = "Linearised ADMM"
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> LinearizedADMMState:
+    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> LinearizedADMMState:
         """Return the state before the first iteration."""
         x = data
         image = operator._forward(x, new_array(operator.range, x, x.dtype))
@@ -76,7 +74,7 @@ class LinearizedADMM(Splitting):
         difference = axpby(1.0, image, -1.0, z, out=new_array(operator.range, x, x.dtype))
         sums = self.start(difference, x)
         self.before(sums, self._objective(x, image) if self.objective else None)
-        gradient, point = (new_array(operator.domain, x, x.dtype) for _ in range(2))
+        gradient, point = (scratch_array(operator.domain, x, x.dtype) for _ in range(2))
         return LinearizedADMMState(operator, x, z, zeros_like(z), image, difference, gradient, point, sums)
 
     def step(self, state: LinearizedADMMState) -> LinearizedADMMState:
@@ -86,10 +84,10 @@ class LinearizedADMM(Splitting):
         state.difference = axpby(1.0, state.u, 1.0, state.difference, out=state.difference)
         state.gradient = operator._adjoint(state.difference, state.gradient)
         state.point = self.f._prox_of_sum(1.0, state.x, -self.mu / self.tau, state.gradient, self.mu, state.point)
-        advance(state.sums, 1, state.x, base=state.point, update=SECOND, keep=True)
+        state.x, _ = advance(state.sums, 1, state.x, base=state.point, update=SECOND, keep=True)
         state.image = operator._forward(state.x, state.image)
         state.z = self.g._prox_of_sum(1.0, state.image, 1.0, state.u, self.tau, state.z)
-        advance(state.sums, 0, state.difference, base=state.image, alpha=-1.0, gradient=state.z, square=FIRST)
+        state.difference = self.difference(state.sums, 0, state.image, state.z, state.difference)
         state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
         self.finish(state.sums, self._objective(state.x, state.image) if self.objective else None)
         return state
@@ -126,11 +124,11 @@ def linearized_admm(
     A : LinearOperator
         Any shape.
     x0 : DistributedArray or StackedArray
-        Where to start, in the domain of `A`.
+        The starting point, in the domain of `A`.
     tau, mu : float
         Step sizes, with :math:`\mu \le \tau / \lambda_{max}(A^H A)`.
     z0 : DistributedArray or StackedArray, optional
-        Where z starts, in the range of `A`; at ``A @ x0`` by default.
+        The starting point of z, in the range of `A`; ``A @ x0`` by default.
     niter : int
         Largest number of iterations.
     tol, rtol, objective

@@ -1,4 +1,7 @@
-"""The squared L2 norm of a misfit: its proximal point is a damped least-squares solution."""
+"""The squared L2 norm of a misfit, whose proximal point is a damped least-squares solution, and such inner solutions.
+
+Inner solvers do a fixed number of iterations, so that none of them waits for a number.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, StackedArray, axpby
+from collops.array import DistributedArray, StackedArray, axpby, dots
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
-from collops.solvers.problem import check_count, check_number
-from collops.solvers.proximal.inner import positive_definite
-from collops.solvers.proximal.operator import ProxOperator, like
-from collops.solvers.proximal.values import inner, square
+from collops.solvers.cg import CG
+from collops.solvers.cgls import CGLS
+from collops.solvers.problem import check_count, check_number, rank_consistent, real_dtype
+from collops.solvers.proximal.operator import ProxOperator, inner, like
 
-__all__ = ["L2"]
+__all__ = ["L2", "least_squares"]
+
+_ROUNDING = 4
+"""Gradients below so many units of rounding are treated as 0: beyond that, iterations would only amplify them."""
 
 
 class L2(ProxOperator):
@@ -140,7 +146,7 @@ class L2(ProxOperator):
             right = axpby(-self._alpha / self._sigma, self._q, 1.0, right, out=right)
         start = self._x0 if self._last is None else self._last
         niter = self._niter(self._points) if callable(self._niter) else self._niter
-        point = positive_definite(self._normal, right, start, 1 / damp, niter)
+        point = _positive_definite(self._normal, right, start, 1 / damp, niter)
         self._points += 1
         if self._warm:
             # Always the same memory, so that a replayed search starts where the one before it ended.
@@ -165,7 +171,8 @@ class L2(ProxOperator):
         return axpby(1.0, image, -1.0, self._b, out=None if image is x else image)
 
     def _value(self, x: Any) -> Any:
-        value = 0.5 * self._sigma * square(self._misfit(x))
+        misfit = self._misfit(x)
+        value = 0.5 * self._sigma * dots((misfit, misfit))[0]
         return value if self._q is None else value + self._alpha * inner(self._q, x)
 
     def _grad(self, x: Any, out: Any) -> Any:
@@ -177,3 +184,38 @@ class L2(ProxOperator):
         if self._q is not None and self._qgrad:
             gradient = axpby(self._alpha, self._q, 1.0, gradient, out=gradient)
         return gradient
+
+
+def _positive_definite(operator: LinearOperator, right: Any, start: Any, damp: float, niter: int) -> Any:
+    """Return the solution of ``(operator + damp) x = right`` after `niter` iterations of CG. Collective."""
+    method = CG(damp, 0.0, cautious=False)
+    state = method.init(operator, right, start, True)
+    floor = _floor(right)
+    state.residual_square = _above(state.residual_square, floor)
+    for _ in range(niter):
+        state = method.step(state)
+        state.residual_square = _above(state.residual_square, floor)
+    return state.x
+
+
+def least_squares(operator: LinearOperator, data: Any, start: Any, niter: int) -> Any:
+    """Return the least-squares solution of ``operator x = data`` after `niter` iterations of CGLS. Collective."""
+    method = CGLS(0.0, 0.0, cautious=False)
+    state = method.init(operator, data, start, True)
+    floor = _floor(operator.adjoint(data))
+    state.gradient_square = _above(state.gradient_square, floor)
+    for _ in range(niter):
+        state = method.step(state)
+        state.gradient_square = _above(state.gradient_square, floor)
+    return state.x
+
+
+def _floor(gradient: Any) -> Any:
+    together = rank_consistent(gradient)
+    unit = _ROUNDING * float(np.finfo(real_dtype(gradient.dtype)).eps)
+    return dots((together, together))[0] * unit**2
+
+
+def _above(square: Any, floor: Any) -> Any:
+    """Return `square`, and 0 where it is below `floor`, so that steps of CG and CGLS have the length 0."""
+    return square * (square > floor)

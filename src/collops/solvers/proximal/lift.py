@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collops.errors import UnsupportedTypeError
-from collops.operators.base import new_array
-from collops.solvers.proximal.operator import ProxOperator
-from collops.solvers.proximal.values import combined
+from collops.solvers.proximal.operator import ProxOperator, combined, like
 
 __all__ = ["LiftedProximal", "lift_proximal"]
 
@@ -70,12 +68,12 @@ class LiftedProximal(ProxOperator):
 
     @staticmethod
     def _applied(x: Any, out: Any, function: Any) -> Any:
-        if out is None:
-            out = new_array(x.layout, x, x.dtype)
+        out = like(x, out)
         for leaf, target in zip(x.leaves, out.leaves, strict=True):
             part = leaf.local_array
             if part.size:
-                target.local_array[...] = function(part.reshape(-1)).reshape(part.shape)
+                point = function(part.reshape(-1)).reshape(part.shape)
+                target.local_array = out.engine.put(target.local_array, ..., point)
         return out
 
     def __repr__(self) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 from collops.array import axpby
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers.problem import check_number
-from collops.solvers.proximal.operator import ProxOperator
-from collops.solvers.proximal.values import inner
+from collops.solvers.proximal.operator import ProxOperator, inner
 
 __all__ = ["AffineAddition", "Chain", "Conjugate", "PostComposition", "PreComposition"]
 
