@@ -67,15 +67,3 @@ def test_an_array_is_a_tree(comm):
         np.sin(x, where=x > 0)
     slope = jax.grad(lambda x: x.vdot(x) + (x * 3).sum())(x)
     np.testing.assert_allclose(gathered(slope), 2 * gathered(x) + 3)
-
-
-def test_what_is_written_into_views_is_written(comm):
-    from collops.jax_engine import Variable
-
-    variable, array = Variable(jnp.arange(12.0).reshape(3, 4)), np.arange(12.0).reshape(3, 4)
-    for target in (variable, array):
-        target[1:, 1:3].T[0] = 7
-        target.reshape(-1)[:2] += 5
-        target[0, 3] = -1
-        target[[2, 0], 2] = 9
-    np.testing.assert_array_equal(np.asarray(variable), array)

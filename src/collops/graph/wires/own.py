@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.errors import TransportError
-from collops.graph.wires.pool import PoolChannel
-from collops.graph.wires.wire import Channel, Routes, Transfer, Wire
+from collops.graph.wires.wire import Channel, PoolChannel, Routes, Transfer, Wire
 
 if TYPE_CHECKING:
     from collops.backend import Engine

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.graph.wires.mpi_parts import buffer_of, messages_of, mpi
-from collops.graph.wires.pool import PoolChannel
-from collops.graph.wires.wire import Channel, Routes, Transfer, Wire, wait_for
+from collops.graph.wires.wire import Channel, PoolChannel, Routes, Transfer, Wire, wait_for
 
 if TYPE_CHECKING:
     from collops.backend import Engine

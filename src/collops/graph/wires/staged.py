@@ -8,8 +8,7 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.graph.wires.p2p import PointToPointWire
-from collops.graph.wires.pool import PoolChannel
-from collops.graph.wires.wire import Channel, Routes, Transfer, Wire
+from collops.graph.wires.wire import Channel, PoolChannel, Routes, Transfer, Wire
 
 if TYPE_CHECKING:
     from collops.comm import Communicator

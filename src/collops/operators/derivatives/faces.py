@@ -1,22 +1,23 @@
-"""The values beyond the sides of a block that derivatives need, of all axes and arrays, brought by one exchange."""
+"""The values beyond the sides of a block that derivatives need, for all axes and arrays, fetched by one exchange."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops.array import Layout
 from collops.array.regions import Region, transfers
 from collops.comm import ExchangePlan
-from collops.operators.derivatives.bands import Band
-from collops.operators.scratch import Scratch
+from collops.operators.derivatives.bands import Band, LocalBand
+from collops.operators.memory import Scratch
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Face", "Faces"]
+__all__ = ["Face", "Faces", "Several", "Term"]
 
 _ALIGNED = 16  # elements: wherever a face begins, wide loads can begin
 
@@ -37,8 +38,34 @@ class Face(NamedTuple):
     end: int
 
 
+class Term(NamedTuple):
+    """A product with a band along one axis.
+
+    Attributes
+    ----------
+    axis : int
+    band : LocalBand
+        Its rows of this rank.
+    before, after : Face or None
+        Where the planes on either side of the block land.
+    """
+
+    axis: int
+    band: LocalBand
+    before: Face | None
+    after: Face | None
+
+
+class Several(Enum):
+    """Which arrays exist once for each term; the terms share the others."""
+
+    NONE = 0
+    SOURCES = 1
+    TARGETS = 2
+
+
 class _Piece(NamedTuple):
-    """Where the part of a face that one rank sends lands, and its place in the face if that is more than the part."""
+    """Where the part of a face that one rank sends lands, and its box in the face unless it is the whole face."""
 
     landing: slice
     shape: tuple[int, ...]
@@ -101,26 +128,29 @@ class Faces:
             )
 
     def landing(self, engine: Engine, dtype: Any) -> Any:
-        """Return the memory in which all faces lie, one vector; the same at every call."""
-        return self._scratch.get("landing", (self._size,), dtype, engine)
+        """Return the vector in which all faces lie: the same memory at every call, where it can be kept."""
+        kept = self._scratch.get("landing", (self._size,), dtype, engine)
+        return engine.xp.zeros(self._size, dtype) if kept is None else kept
 
-    def start(self, source: Any, landing: Any, aside: bool) -> Any:
-        """Start to fill the landing from the local array, or arrays; to be given to :meth:`finish`. Collective."""
-        return None if self._plan is None else self._plan.start(source, landing, aside=aside)
+    def start(self, source: Any, landing: Any, on_side_stream: bool) -> Any:
+        """Return a started exchange that fills the landing from the local array, or arrays. Collective."""
+        assert self._plan is not None
+        return self._plan.start(source, landing, on_side_stream=on_side_stream)
 
-    def finish(self, exchange: Any, landing: Any) -> None:
-        """Wait for the exchange, and put together the faces that came in several pieces."""
-        if exchange is None:
-            return
-        exchange.finish()
+    def finish(self, exchange: Any, engine: Engine) -> Any:
+        """Wait for the exchange, and return the landing, in which faces of several pieces are put together."""
+        landing = exchange.finish()
         for piece in self._pieces:
             if piece.box is not None:
                 face = self._faces[piece.face]
                 view = landing[face.begin : face.end].reshape(face.shape)
-                view[piece.box] = landing[piece.landing].reshape(piece.shape)
+                values = engine.put(view, piece.box, landing[piece.landing].reshape(piece.shape))
+                if values is not view:
+                    landing = engine.put(landing, slice(face.begin, face.end), values.reshape(-1))
+        return landing
 
     def _wanted(self, rank: int) -> list[tuple[tuple[int, int], Region]]:
-        """Return what a rank needs from others: the derivative and the side (0 before, 1 after), and the region."""
+        """Return the derivative, the side (0 before, 1 after) and the region of each face that a rank needs."""
         block = self._layout.block(rank)
         found = []
         if math.prod(block.shape) == 0:

@@ -1,4 +1,4 @@
-"""Products with bands along the axes of distributed arrays: the kernel of an engine, and the exchange of the sides."""
+"""Products with bands along the axes of distributed arrays: the exchange of the sides, and the kernel of an engine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from collops.array import Layout
 from collops.operators.derivatives.bands import Band
-from collops.operators.derivatives.faces import Faces
-from collops.operators.derivatives.kernels import Several, Term, kernel_for
+from collops.operators.derivatives.faces import Faces, Several, Term
 
 if TYPE_CHECKING:
+    from collops.backend import Engine
     from collops.comm import Communicator
 
 __all__ = ["Stencil"]
@@ -48,31 +48,33 @@ class Stencil:
             Term(axis, band.local(block.offset[axis], block.shape[axis]), before, after)
             for (axis, band), (before, after) in zip(bands, self._faces.sides, strict=True)
         ]
-        self._kernels: dict[Any, tuple[Any, Any]] = {}
+        self._kernels: dict[Any, Any] = {}
 
-    def __call__(self, sources: Sequence[Any], targets: Sequence[Any], engine: Any, add: bool = False) -> None:
-        """Fill `targets` from `sources`, contiguous local arrays of one dtype, or `add` to the only one. Collective."""
+    def __call__(self, sources: Sequence[Any], targets: Sequence[Any], engine: Engine, add: bool = False) -> Any:
+        """Return the products of `sources`, local arrays of one dtype, as a sequence like `targets`. Collective.
+
+        The products are written into `targets`, or, with `add`, added to the only one, where the engine is mutable.
+        """
         key = (engine, sources[0].dtype, add)
-        try:
-            kernel, landing = self._kernels[key]
-        except KeyError:
-            kernel, landing = self._kernels[key] = self._make(*key)
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self._kernels[key] = self._make(*key)
         faces = self._faces
-        if not engine.keeps:
-            landing = faces.landing(engine, sources[0].dtype)
+        landing = faces.landing(engine, sources[0].dtype)
         if not faces.needed:
-            kernel.whole(sources, targets, landing)
-            return
+            return kernel.whole(sources, targets, landing)
         given = sources if self._several is Several.SOURCES else sources[0]
         exchange = faces.start(given, landing, kernel.splits)
-        if kernel.splits:
-            kernel.inner(sources, targets, landing)
-            faces.finish(exchange, landing)
-            kernel.rest(sources, targets, landing)
-        else:
-            faces.finish(exchange, landing)
-            kernel.whole(sources, targets, landing)
+        if not kernel.splits:
+            return kernel.whole(sources, targets, faces.finish(exchange, engine))
+        kernel.inner(sources, targets, landing)
+        return kernel.rest(sources, targets, faces.finish(exchange, engine))
 
-    def _make(self, engine: Any, dtype: Any, add: bool) -> tuple[Any, Any]:
-        landing = self._faces.landing(engine, dtype)
-        return kernel_for(engine, self._shape, self._terms, self._several, dtype, add), landing
+    def _make(self, engine: Engine, dtype: Any, add: bool) -> Any:
+        if engine.name == "cupy":
+            from collops.operators.derivatives.kernels.cupy_kernels import make_kernel
+        elif engine.mutable:
+            from collops.operators.derivatives.kernels.array_kernels import ArrayKernel as make_kernel
+        else:
+            from collops.operators.derivatives.kernels.generic import GenericKernel as make_kernel
+        return make_kernel(self._shape, self._terms, self._several, dtype, engine, add)

@@ -13,11 +13,11 @@ import numpy as np
 __all__ = ["DenseTransform", "pays"]
 
 _MOST_WORK = 1 << 18  # products of one transform
-_LARGEST = 1 << 15  # elements of the matrix, which shall stay in the second-level cache
+_LARGEST = 1 << 15  # elements of a matrix that stays in the second-level cache
 
 
 def pays(given: int, taken: int, lines: int) -> bool:
-    """Tell whether on hosts `lines` of `given` real samples are transformed to `taken` frequencies by a matrix."""
+    """Return whether hosts transform `lines` of `given` real samples to `taken` frequencies by a matrix."""
     elements = 2 * taken * given
     return 0 < elements <= _LARGEST and elements * lines <= _MOST_WORK
 
@@ -39,19 +39,21 @@ class DenseTransform:
         self._taken = len(matrix)
         self._work: dict[int, np.ndarray] = {}
 
-    def forward(self, source: Any, target: Any) -> None:
+    def forward(self, source: Any, target: Any) -> Any:
         """Fill complex columns from real ones; both in C order, the columns along the first axis."""
         parts = self._parts(source.size // self._matrix.shape[1])
         np.matmul(self._matrix, source.reshape(self._matrix.shape[1], -1), out=parts)
         columns: Any = target.reshape(self._taken, -1)
         columns.real, columns.imag = parts[: self._taken], parts[self._taken :]
+        return target
 
-    def adjoint(self, source: Any, target: Any) -> None:
+    def adjoint(self, source: Any, target: Any) -> Any:
         """Fill real columns from complex ones; both in C order, the columns along the first axis."""
         columns: Any = source.reshape(self._taken, -1)
         parts = self._parts(columns.shape[1])
         parts[: self._taken], parts[self._taken :] = columns.real, columns.imag
         np.matmul(self._adjoint, parts, out=target.reshape(self._matrix.shape[1], -1))
+        return target
 
     def _parts(self, lines: int) -> Any:
         """Return scratch memory for real and imaginary parts."""

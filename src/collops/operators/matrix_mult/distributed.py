@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 
 from collops.array import DistributedArray, Layout
 from collops.array.dtypes import real_of
-from collops.backend import Engine, engine_of
+from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import check_holds, communicator_of
+from collops.operators.dims import communicator_of
 from collops.operators.matrix_mult.process_grid import best_process_grid, checked_process_grid
 from collops.operators.matrix_mult.rows import RowsOfAll, RowsOfSplit
 from collops.operators.matrix_mult.summa import Summa, panels
-from collops.operators.scratch import Scratch
+from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled, writable
 
 __all__ = ["MatrixMult"]
 
@@ -26,9 +27,9 @@ _KEPT = 4 << 20  # bytes: rows of the matrix that take no more are gathered once
 
 
 class _Algorithm(Protocol):
-    def forward(self, x: Any, out: Any, engine: Any) -> None: ...
+    def forward(self, x: Any, out: Any, engine: Any) -> Any: ...
 
-    def adjoint(self, y: Any, out: Any, engine: Any) -> None: ...
+    def adjoint(self, y: Any, out: Any, engine: Any) -> Any: ...
 
     def converted(self, dtype: Any) -> _Algorithm: ...
 
@@ -137,7 +138,7 @@ class MatrixMult(LinearOperator):
         domain = _layout_of_model(layout.shape[1], M, grid, kind)
         super().__init__(domain, _layout_of_data(layout, domain, grid, gather_range), kept, comm)
         self._engine = engine_of(block)
-        block = self._engine.xp.ascontiguousarray(block, kept)
+        block = contiguous(block, kept)
         self._algorithms = {kept: self._algorithm(block, layout, domain, gather_range)}
         self._scratch = Scratch()
 
@@ -174,34 +175,25 @@ class MatrixMult(LinearOperator):
             raise UnsupportedTypeError(
                 f"a matrix of the engine {self._engine.name} cannot multiply arrays of {engine.name}"
             )
-        given, wanted = source.local_array, target.local_array
-        dtype = self.dtype if given.dtype == self.dtype else np.result_type(self.dtype, given.dtype)
-        if given.dtype != dtype or not given.flags.c_contiguous:
-            copied = self._scratch.get("given", given.shape, dtype, engine)
-            copied[...] = given
-            given = copied
-        result = wanted
-        if wanted.dtype != dtype:
-            result = self._scratch.get("result", wanted.shape, dtype, engine)
-            check_holds(wanted, result)
-        if is_complex(dtype) and not is_complex(self.dtype):
-            # Real and imaginary parts are columns to a real matrix, which need not become complex for them.
-            dtype = real_of(dtype)
-            self._apply(direction, dtype, given.view(dtype), result.view(dtype), engine)
-        else:
-            self._apply(direction, dtype, given, result, engine)
-        if result is not wanted:
-            wanted[...] = result
-        return target
+        dtype = self.dtype if source.dtype == self.dtype else np.result_type(self.dtype, source.dtype)
+        given = self._scratch.contiguous("given", source.local_array, dtype, engine)
+        check_holds(target.dtype, dtype)
+        memory = writable(target)
+        result = memory
+        if memory is not None and memory.dtype != dtype:
+            result = self._scratch.get("result", memory.shape, dtype, engine)
+        if engine.mutable and is_complex(dtype) and not is_complex(self.dtype):
+            apply = getattr(self._of(real_of(dtype)), direction)
+            apply(as_columns(given), as_columns(result), engine)
+            return filled(target, result)
+        return filled(target, getattr(self._of(dtype), direction)(given, result, engine))
 
-    def _apply(self, direction: str, dtype: Any, given: Any, result: Any, engine: Engine) -> None:
+    def _of(self, dtype: Any) -> _Algorithm:
+        """Return the algorithm with the matrix in a dtype."""
         algorithm = self._algorithms.get(dtype)
         if algorithm is None:
             algorithm = self._algorithms[dtype] = self._algorithms[self.dtype].converted(dtype)
-        if direction == "forward":
-            algorithm.forward(given, result, engine)
-        else:
-            algorithm.adjoint(given, result, engine)
+        return algorithm
 
 
 def _grid_of(layout: Layout, kind: str) -> tuple[int, int] | None:
@@ -282,12 +274,11 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
 
 def _whole_rows(block: Any, widths: Sequence[int], row: Communicator | None) -> Any:
     """Return this rank's rows of the whole matrix. Collective among the ranks that share them."""
-    if row is None or len(block) == 0:
-        return block if row is None else engine_of(block).xp.empty((0, sum(widths)), block.dtype)
     xp = engine_of(block).xp
-    gathered = row.allgatherv(block.reshape(-1), [len(block) * width for width in widths])
-    rows, begin, column = xp.empty((len(block), sum(widths)), block.dtype), 0, 0
-    for width in widths:
-        rows[:, column : column + width] = gathered[begin : begin + len(block) * width].reshape(len(block), width)
-        begin, column = begin + len(block) * width, column + width
-    return rows
+    if row is None or len(block) == 0:
+        return block if row is None else xp.empty((0, sum(widths)), block.dtype)
+    sizes = [len(block) * width for width in widths]
+    gathered = row.allgatherv(block.reshape(-1), sizes)
+    starts = accumulate(sizes, initial=0)
+    parts = [gathered[begin : begin + size] for begin, size in zip(starts, sizes, strict=False)]
+    return xp.concatenate([part.reshape(len(block), width) for part, width in zip(parts, widths, strict=True)], axis=1)

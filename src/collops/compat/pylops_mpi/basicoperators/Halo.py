@@ -17,7 +17,7 @@ from collops.compat.pylops_mpi.LinearOperator import MPILinearOperator
 from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
-from collops.operators.local import store
+from collops.operators.memory import store
 
 __all__ = ["MPIHalo", "halo_block_split"]
 
