@@ -110,16 +110,7 @@ class Signals:
 class Agenda:
     """Decides after each iteration whether the ranks of a solver write a checkpoint, and whether they stop.
 
-    Parameters
-    ----------
-    every : Every
-        How often to write.
-    signals : Signals
-        Received by this rank.
-    comm : Communicator
-        The ranks.
-    iteration : int
-        The solver begins after it.
+    The solver begins after `iteration`; `signals` are those that this rank receives.
     """
 
     def __init__(self, every: Every, signals: Signals, comm: Communicator, iteration: int) -> None:

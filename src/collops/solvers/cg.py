@@ -14,7 +14,7 @@ from collops.array import Finite, axpby, dots, update_solution_and_direction
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import Run, solve
-from collops.solvers.method import DOUBLE_PRECISION, Method, Row, Test, first_passed, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Method, Row, Test, not_finite
 from collops.solvers.problem import (
     check_problem,
     checked_limits,
@@ -117,7 +117,7 @@ class CG(Method):
         relative = row[0] / first[0] if first[0] else 0.0
         if self.tol < row[0] < math.inf and self.precision**2 < relative >= self.rtol**2 and row[0] >= self.atol**2:
             return None
-        return first_passed(self.tests(row, first))
+        return super().verdict(row, first)
 
     def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
         """Return the tests of :meth:`verdict`."""
@@ -134,7 +134,7 @@ class CG(Method):
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual."""
-        return np.sqrt(rows[:, 0])
+        return rows[:, 0] ** 0.5
 
     def optimality(self, operator: LinearOperator, data: Any, x: Any) -> Any:
         """Return the residual, which is zero at the solution."""
@@ -199,7 +199,7 @@ def cg(
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces, of a replicated model one.
+    Besides the messages of `A`, an iteration sends two scalar allreduces; one with a replicated model.
 
     References
     ----------

@@ -13,7 +13,7 @@ from collops.array import Finite, Scalars, axpby, dots, update_solution_and_dire
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import Run, solve
-from collops.solvers.method import DOUBLE_PRECISION, Method, Row, Test, first_passed, not_finite, over
+from collops.solvers.method import DOUBLE_PRECISION, Method, Row, Test, not_finite, over
 from collops.solvers.problem import (
     check_problem,
     checked_limits,
@@ -188,7 +188,7 @@ class CGLS(Method):
             and _OF_GRADIENTS * rounding * residual * curvature / before < gradient
         ):
             return None
-        return first_passed(self.tests(row, first))
+        return super().verdict(row, first)
 
     def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
         """Return the tests of :meth:`verdict`.
@@ -216,7 +216,7 @@ class CGLS(Method):
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual, damping not included."""
-        return np.sqrt(rows[:, 1])
+        return rows[:, 1] ** 0.5
 
     def details(self, state: CGLSState, rows: np.ndarray) -> dict[str, Any]:
         """Return the norm of the gradient."""
@@ -322,7 +322,7 @@ def cgls(
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces; on devices, of a replicated model, one. With
+    Besides the messages of `A`, an iteration sends two scalar allreduces; one on devices with a replicated model. With
     checkpoints, there is one more about twice a second.
 
     The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike, fspath
 from types import TracebackType
@@ -13,6 +12,7 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray
 from collops.backend import Engine
+from collops.comm import Communicator
 from collops.errors import CheckpointError, InputError, Interrupted
 from collops.profile import mark
 from collops.solvers.agenda import Agenda, Every, Signals
@@ -34,22 +34,12 @@ _STORED = "stored"
 
 @dataclass(frozen=True)
 class _Memory:
-    """An attribute that a part of a problem keeps between iterations, outside the state, such as where a search begins.
+    """An attribute that a part of a problem keeps between iterations outside the state, such as a starting point."""
 
-    Attributes
-    ----------
-    key : str
-        Its name in a checkpoint.
-    owner, name
-        The object, and the name of its attribute.
-    layout : Layout, StackedLayout or None
-        Of an array, which may still be missing; ``None`` for a number.
-    """
-
-    key: str
+    key: str  # in a checkpoint
     owner: Any
     name: str
-    layout: Any
+    layout: Any  # of an array, which may still be missing; None for a number
 
     @property
     def value(self) -> Any:
@@ -61,66 +51,37 @@ class _Memory:
         setattr(self.owner, self.name, value)
 
 
+@dataclass(eq=False)
 class Checkpoints:
-    """The checkpoints of one run; a context that records signals which ask to stop.
+    """The checkpoints of one run; a context that records signals which ask to stop."""
 
-    Parameters
-    ----------
-    folder : CheckpointFolder
-        Of the checkpoints.
-    found : dict, optional
-        The record of the one to resume from.
-    every : Every
-        How often one is written.
-    method, problem
-        The method, and the fingerprint of the problem.
-    parts : sequence of object
-        Operators and other objects that take part in a step.
-    history : History
-        The numbers of the iterations.
-    niter : int
-        Largest number of iterations.
-    like : DistributedArray or StackedArray
-        An array of the problem: its ranks and engine.
-    """
+    folder: CheckpointFolder
+    found: dict[str, Any] | None  # the record of the checkpoint to resume from
+    every: Every
+    method: Method
+    problem: dict[str, Any]  # its fingerprint
+    parts: Sequence[Any]  # operators and other objects that take part in a step
+    history: History
+    niter: int
+    comm: Communicator
+    engine: Engine
 
-    def __init__(
-        self,
-        folder: CheckpointFolder,
-        found: dict[str, Any] | None,
-        every: Every,
-        method: Method,
-        problem: dict[str, Any],
-        parts: Sequence[Any],
-        history: History,
-        niter: int,
-        like: Any,
-    ) -> None:
-        self._folder = folder
-        self._found = found
-        self._every = every
-        self._method = method
-        self._problem = problem
-        self._memories = list(_memories_of(parts))
-        self._history = history
-        self._niter = niter
-        self._comm = like.comm
-        self._engine: Engine = like.engine
+    def __post_init__(self) -> None:
+        self._memories = list(_memories_of(self.parts))
         self._signals = Signals()
-        self._contexts = ExitStack()
         self._agenda: Agenda | None = None
         self._written = -1
         self._known_good = 0
 
     def __enter__(self) -> Checkpoints:
-        self._contexts.enter_context(self._signals)
+        self._signals.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Restore the handlers of the signals."""
-        self._contexts.close()
+        self._signals.__exit__(kind, error, trace)
 
     def restore(self, state: Any) -> tuple[Any, int | None]:
         """Bring the history to where the checkpoint is. Collective.
@@ -142,28 +103,28 @@ class Checkpoints:
         CheckpointError
             If the checkpoint is damaged, or that of another problem.
         """
-        record = self._found
+        record = self.found
         iteration = 0 if record is None else int(record["iteration"])
-        self._agenda = Agenda(self._every, self._signals, self._comm, iteration)
+        self._agenda = Agenda(self.every, self._signals, self.comm, iteration)
         if record is None:
             return state, None
-        self._comm.check(self._objection(record, state))
+        self.comm.check(self._objection(record, state))
         values = {}
         for name, value in carried(state).items():
             if _is_stored(value):
-                values[name] = self._folder.read(iteration, f"state/{name}", value.layout, value.engine)
+                values[name] = self.folder.read(iteration, f"state/{name}", value.layout, value.engine)
             else:
-                values[name] = _decoded(record["numbers"][name], value, self._engine)
+                values[name] = _decoded(record["numbers"][name], value, self.engine)
         state = with_carried(state, values)
         for memory in self._memories:
             known = record["memories"].get(memory.key)
             if known == _STORED:
-                known = self._folder.read(iteration, f"memories/{memory.key}", memory.layout, self._engine)
+                known = self.folder.read(iteration, f"memories/{memory.key}", memory.layout, self.engine)
             memory.put(known)
-        layout = Layout.replicated((iteration + 1, self._method.width), self._comm.size)
-        rows = self._folder.read(iteration, "rows", layout, "numpy").local_array
+        layout = Layout.replicated((iteration + 1, self.method.width), self.comm.size)
+        rows = self.folder.read(iteration, "rows", layout, "numpy").local_array
         # Where the numbers of an iteration come with the next one, those of the last are not reported yet.
-        self._history.restore(rows[:iteration] if self._method.lagged(state) else rows)
+        self.history.restore(rows[:iteration] if self.method.lagged(state) else rows)
         self._written = self._known_good = iteration
         return state, iteration
 
@@ -183,42 +144,42 @@ class Checkpoints:
             with mark(_LABEL):
                 self.write(iteration, state)
         if signal:
-            raise Interrupted(self._folder.path, iteration, signal)
+            raise Interrupted(self.folder.path, iteration, signal)
 
     def write(self, iteration: int, state: Any) -> None:
         """Write a checkpoint of an iteration, unless it exists, or its numbers are not finite. Collective."""
         if iteration == self._written:
             return
-        rows = self._history.rows()
-        if self._method.lagged(state):
-            last = self._method.monitor(self._method.finalize(state))
-            rows = np.concatenate([rows, [[float(self._engine.to_host(number)) for number in last]]])
+        rows = self.history.rows()
+        if self.method.lagged(state):
+            last = self.method.monitor(self.method.finalize(state))
+            rows = np.concatenate([rows, [[float(self.engine.to_host(number)) for number in last]]])
         first = rows[0].tolist()
         for row in rows[self._known_good :].tolist():
-            if self._method.verdict(row, first) is Status.NOT_FINITE:
+            if self.method.verdict(row, first) is Status.NOT_FINITE:
                 return
         self._known_good = iteration
         values = carried(state)
         arrays = {name: value for name, value in values.items() if _is_stored(value)}
-        numbers = {name: _encoded(value, self._engine) for name, value in values.items() if name not in arrays}
+        numbers = {name: _encoded(value, self.engine) for name, value in values.items() if name not in arrays}
         record = {
             "format": _FORMAT,
             "iteration": iteration,
-            "problem": self._problem,
+            "problem": self.problem,
             "numbers": numbers,
             "memories": {
                 memory.key: memory.value if memory.layout is None or memory.value is None else _STORED
                 for memory in self._memories
             },
-            "ranks": self._comm.size,
+            "ranks": self.comm.size,
         }
-        layout = Layout.replicated(rows.shape, self._comm.size)
-        stored: dict[str, Any] = {"state": arrays, "rows": DistributedArray(layout, self._comm, rows)}
+        layout = Layout.replicated(rows.shape, self.comm.size)
+        stored: dict[str, Any] = {"state": arrays, "rows": DistributedArray(layout, self.comm, rows)}
         remembered = {memory.key: memory.value for memory in self._memories if memory.layout is not None}
         remembered = {key: value for key, value in remembered.items() if value is not None}
         if remembered:
             stored["memories"] = remembered
-        self._folder.write(iteration, stored, record)
+        self.folder.write(iteration, stored, record)
         self._written = iteration
 
     def _objection(self, record: dict[str, Any], state: Any) -> CheckpointError | None:
@@ -226,13 +187,13 @@ class Checkpoints:
         iteration, reason = record["iteration"], None
         if record["format"] != _FORMAT:
             reason = f"it has the format {record['format']} of another version of collops"
-        elif (found := difference(record["problem"], self._problem, iteration)) is not None:
+        elif (found := difference(record["problem"], self.problem, iteration)) is not None:
             reason = found
-        elif iteration > self._niter:
-            reason = f"it is at iteration {iteration}, beyond niter={self._niter}"
+        elif iteration > self.niter:
+            reason = f"it is at iteration {iteration}, beyond niter={self.niter}"
         elif set(record["numbers"]) != {name for name, value in carried(state).items() if not _is_stored(value)}:
             reason = "its state has other fields"
-        return None if reason is None else CheckpointError(f"{self._folder.path} cannot be resumed from: {reason}")
+        return None if reason is None else CheckpointError(f"{self.folder.path} cannot be resumed from: {reason}")
 
 
 def open_checkpoints(
@@ -247,14 +208,7 @@ def open_checkpoints(
     history: History,
     niter: int,
 ) -> Checkpoints | None:
-    """Return the checkpoints of a run, or ``None`` without a path. Collective in the former case.
-
-    Parameters
-    ----------
-    path, every, resume
-        See :func:`collops.solvers.cgls`.
-    method, operator, data, x0, parts, history, niter
-        Arguments of the driver.
+    """Return the checkpoints of a run with these arguments, or ``None`` without a path. Collective with one.
 
     Raises
     ------
@@ -277,7 +231,7 @@ def open_checkpoints(
     with mark(_LABEL):
         found = folder.begin(bool(resume))
         problem = fingerprint(method, operator, data, x0)
-    return Checkpoints(folder, found, chosen, method, problem, parts, history, niter, data)
+    return Checkpoints(folder, found, chosen, method, problem, parts, history, niter, data.comm, data.engine)
 
 
 def _is_stored(value: Any) -> bool:

@@ -273,15 +273,7 @@ def _iterate(
 
 
 class ProgressBar:
-    """Shows how many iterations are done, and the norm of the residual.
-
-    Parameters
-    ----------
-    name : str
-        Of the method.
-    total : int
-        Largest number of iterations.
-    """
+    """Shows how many of `total` iterations are done, and the norm of the residual."""
 
     def __init__(self, name: str, total: int) -> None:
         from rich.console import Console
@@ -320,15 +312,7 @@ class ProgressBar:
 
 
 def open_progress(progress: bool | None, name: str, total: int, comm: Communicator) -> ProgressBar | None:
-    """Return a progress bar for this rank, or ``None``.
-
-    Parameters
-    ----------
-    progress : bool, optional
-        Whether to show one; by default where standard error is a terminal. Never on other ranks than 0.
-    name, total, comm
-        The name of the method, its largest number of iterations, and the ranks.
-    """
+    """Return a progress bar, or ``None``: on other ranks than 0, and by default where standard error is no terminal."""
     if comm.rank != 0 or progress is False or (progress is None and not sys.stderr.isatty()):
         return None
     return ProgressBar(name, total)

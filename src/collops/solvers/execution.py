@@ -21,14 +21,7 @@ _FEWEST_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterati
 class Execution:
     """Launches every step on the caller's stream. A context, inside which the solver's work is ordered.
 
-    Parameters
-    ----------
-    method : Method
-        Its steps are run.
-    history : History
-        Stores their numbers.
-    description : str
-        ``"eager"``, and why.
+    Its `description` says how the steps are run, and why; the `history` stores their numbers.
     """
 
     def __init__(self, method: Method, history: History, description: str = "eager") -> None:
@@ -63,18 +56,9 @@ def open_execution(
     niter: int,
     comm: Communicator,
 ) -> Execution:
-    """Choose how to run the steps; the same on every rank, without a message.
+    """Choose how to run the steps: `graph` says whether to record them. The same on every rank, without a message.
 
-    Parameters
-    ----------
-    graph : bool or "auto"
-        Whether to record and replay: where it is possible, always, or never.
-    method, history
-        The method, and the history of its numbers.
-    parts : sequence of object
-        Operators and other objects that take part in a step; each has an attribute ``capturable``.
-    engine, niter, comm
-        Engine of the arrays, largest number of iterations, and the ranks.
+    The `parts` are operators and other objects that take part in a step; each has an attribute ``capturable``.
 
     Raises
     ------

@@ -27,7 +27,7 @@ __all__ = ["GraphExecution"]
 
 
 class _Lane:
-    """A stream and a memory pool for recorded work; one solver at a time uses it."""
+    """A stream and a memory pool for recorded work, for one solver at a time."""
 
     def __init__(self) -> None:
         # Not a non-blocking stream: work that an operator puts on the legacy default stream is then ordered with ours,
@@ -62,16 +62,7 @@ def _take_back() -> None:
 class GraphExecution(Execution):
     """Records the second step and replays it from then on; launches all steps where that cannot be done.
 
-    Parameters
-    ----------
-    method : Method
-        Its steps are run.
-    history : History
-        Stores their numbers.
-    comm : Communicator
-        The ranks, which record all or none.
-    required : bool
-        Whether it is an error if the step cannot be recorded.
+    All ranks record, or none does: then they raise an error if a graph is `required`.
     """
 
     def __init__(self, method: Method, history: History, comm: Communicator, required: bool) -> None:
@@ -146,7 +137,7 @@ class GraphExecution(Execution):
         trial = with_carried(state, carried(state))
         seen = MessageCounts()
         reason: str | None = None
-        # Nothing is sent while recording. What a replay sends is what the counters would have seen.
+        # Nothing is sent while recording. The counters would have seen the messages of each replay.
         counting, messages.active[:] = messages.active[:], [seen]
         try:
             try:

@@ -57,18 +57,10 @@ class History:
 
 
 def open_history(engine: Engine, width: int, capacity: int, lag: int | None, comm: Communicator) -> History:
-    """Return a history for numbers of an engine.
+    """Return a history of at most `capacity` rows of `width` numbers of an engine.
 
-    Parameters
-    ----------
-    engine : Engine
-        Of the arrays that will be stored.
-    width, capacity : int
-        Numbers in a row, and the largest number of rows.
-    lag : int, optional
-        Rows that may be outstanding; by default the device's history chooses.
-    comm : Communicator
-        Whose deadline limits the waits.
+    On devices `lag` rows may be outstanding, by default as many as the device's history chooses, and the deadline of
+    `comm` limits the waits.
 
     Raises
     ------

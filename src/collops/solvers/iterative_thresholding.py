@@ -14,7 +14,7 @@ from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import Run, solve
 from collops.solvers.kernels import Rule
-from collops.solvers.method import Method, Row, Test, first_passed, not_finite
+from collops.solvers.method import Method, Row, Test, not_finite
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_number, check_problem, real_dtype, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
@@ -226,7 +226,7 @@ class IterativeThresholding(Method):
         more = self.monitorres or self.rtol or self.atol
         if residual < math.inf and absolute < math.inf and self.tol**2 < update and not more:
             return None
-        return first_passed(self.tests(row, first))
+        return super().verdict(row, first)
 
     def tests(self, row: Row, first: Row) -> list[Test]:
         """Return the tests of :meth:`verdict`."""
@@ -251,7 +251,7 @@ class IterativeThresholding(Method):
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual."""
-        return np.sqrt(rows[:, _RESIDUAL])
+        return rows[:, _RESIDUAL] ** 0.5
 
     def details(self, state: ThresholdingState, rows: np.ndarray) -> dict[str, Any]:
         """Return the costs that PyLops reports, the norms of the updates, and the step size."""
@@ -317,7 +317,7 @@ def prepare(
     LayoutError
         If a layout does not fit.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
     UnsupportedTypeError
         If an operator or array is none of this package.
     """

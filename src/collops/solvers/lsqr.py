@@ -15,7 +15,7 @@ from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import Run, solve
 from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u, after_v, begin, elements
-from collops.solvers.method import Method, Row, Test, first_passed, not_finite
+from collops.solvers.method import Method, Row, Test, not_finite
 from collops.solvers.problem import (
     check_number,
     check_problem,
@@ -136,12 +136,8 @@ class LSQR(Method):
         """Return the norms that the tests for convergence use."""
         return state.scalars[: len(REPORTED)]
 
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop by the tests of Paige and Saunders, the strongest statement first."""
-        return first_passed(self.tests(row, first))
-
     def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
-        """Return the tests of :meth:`verdict`."""
+        """Return the tests of Paige and Saunders, the strongest statement first."""
         r1norm, rnorm, arnorm, anorm, acond, xnorm = row
         data_norm, arnorm0 = first[1], first[2]
         begun, image = acond != 0, anorm * xnorm

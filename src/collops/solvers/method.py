@@ -112,14 +112,14 @@ class Method(Protocol):
         that passes sets the status. The verdict is evaluated in every iteration, so it should find out by a few
         comparisons that the solver continues.
         """
-        ...
+        return first_passed(self.tests(row, first))  # pyright: ignore[reportAttributeAccessIssue]
 
     def suspect(self, row: Row, iteration: int) -> str:
         """Return the field of the state that was first not finite, from numbers whose verdict is ``NOT_FINITE``."""
         ...
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norm of the residual from each row of numbers."""
+        """Return the norm of the residual from each row of numbers, an array that may be traced."""
         ...
 
     def details(self, state: Any, rows: np.ndarray) -> dict[str, Any]:

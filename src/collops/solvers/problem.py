@@ -83,7 +83,7 @@ def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
     Raises
     ------
     InputError
-        If it is no finite real number of at least `smallest`. What JAX is tracing has no value, and passes.
+        If it is no finite real number of at least `smallest`. A tracer of JAX has no value, and passes.
     """
     try:
         number = float(value)
@@ -156,8 +156,8 @@ def rank_consistent(array: Any) -> Any:
 
     The inner product of an array of which ranks hold copies needs no message, and each rank computes its own: with
     another number of BLAS threads, or on another kind of processor, it can round differently. A decision to stop that
-    depends on it would be taken on some ranks only. An empty split part beside the array makes the product part of a
-    message.
+    depends on it would be taken on some ranks only. An empty split part, stacked with the array, makes the product part
+    of a message.
     """
     layout, comm = array.layout, array.comm
     leaves = (layout,) if isinstance(layout, Layout) else layout.leaves

@@ -32,7 +32,7 @@ _THREADS, _ONE = (_BLOCK,), (1,)
 
 
 class _Functions:
-    """What ``steps.cu`` makes of one element type, by name."""
+    """The kernels of ``steps.cu`` for one element type, by name."""
 
     def __init__(self, element: int) -> None:
         source = Path(__file__).with_name("steps.cu").read_text()

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
-import numpy as np
-
 from collops.array import axpby, zeros_like
 from collops.errors import LayoutError
 from collops.operators.base import new_array
 from collops.solvers.driver import Run, solve
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.splitting import FIRST, SECOND, Splitting, check_arguments, check_tolerance
+from collops.solvers.proximal.splitting import FIRST, SECOND, Splitting, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
 from collops.solvers.state import SCRATCH
@@ -79,10 +77,6 @@ class ADMM(Splitting):
         self.finish(state.sums, self._objective(state.x) if self.objective else None)
         return state
 
-    def details(self, state: ADMMState, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the second variable."""
-        return {**super().details(state, rows), "z": state.z}
-
     def _objective(self, x: Any) -> Any:
         return self.f._value(x) + self.g._value(x)
 
@@ -120,7 +114,7 @@ def admm(
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is :math:`f(x) + g(x)`.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -134,7 +128,7 @@ def admm(
     LayoutError
         If `z0` has not the layout of `x0`.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -143,7 +137,7 @@ def admm(
         z_{k+1} &= \mathrm{prox}_{\tau g}(x_{k+1} + u_k) \\
         u_{k+1} &= u_k + x_{k+1} - z_{k+1}
 
-    Besides what `f` and `g` send, an iteration sends one scalar allreduce.
+    Besides the messages of `f` and `g`, an iteration sends one scalar allreduce.
 
     References
     ----------
@@ -165,9 +159,7 @@ def admm(
     method = ADMM(
         f,
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
-        bool(objective) or tol is not None or rtol is not None,
+        *check_bounds(tol, rtol, objective),
         check_step(tau),
         bool(gfirst),
     )

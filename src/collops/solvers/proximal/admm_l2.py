@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
-import numpy as np
-
 from collops.array import StackedArray, axpby, zeros_like
 from collops.errors import LayoutError
 from collops.operators import LinearOperator, StackedVStack
@@ -21,8 +19,8 @@ from collops.solvers.proximal.splitting import (
     SECOND,
     Splitting,
     check_arguments,
+    check_bounds,
     check_operator,
-    check_tolerance,
 )
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
@@ -106,10 +104,6 @@ class ADMML2(Splitting):
         self.finish(state.sums, self._objective(state.x, state.image) if self.objective else None)
         return state
 
-    def details(self, state: ADMML2State, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the second variable."""
-        return {**super().details(state, rows), "z": state.z}
-
     def _fitted(self, state: ADMML2State) -> Any:
         """Return the minimiser of the misfit plus the distance of ``A x`` from ``z - u``, searched from x."""
         per_root = 1 / math.sqrt(self.tau)
@@ -165,7 +159,7 @@ def admm_l2(
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is what is minimised.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -179,7 +173,7 @@ def admm_l2(
     LayoutError
         If a layout does not fit.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -188,7 +182,7 @@ def admm_l2(
         z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
         u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
 
-    Besides what `g` and `A` send, an iteration sends three scalar allreduces, and those of `inner` iterations of
+    Besides the messages of `g` and `A`, an iteration sends three scalar allreduces, and those of `inner` iterations of
     CGLS.
 
     References
@@ -216,9 +210,7 @@ def admm_l2(
     method = ADMML2(
         L2(Op, b),
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
-        bool(objective) or tol is not None or rtol is not None,
+        *check_bounds(tol, rtol, objective),
         b,
         StackedVStack([Op, (1 / math.sqrt(step)) * A]),
         step,

@@ -55,7 +55,7 @@ class L2(ProxOperator):
     LayoutError
         If `b`, `q` or `x0` has not the layout that `Op` asks for.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -63,7 +63,7 @@ class L2(ProxOperator):
 
     Without an operator that is one or two passes over memory, and no message. With one, an iteration sends the messages
     of `Op` and its adjoint and two scalar allreduces, after two of its own; there are always `niter` iterations, so
-    that nobody waits for the device to find out. Each is that of conjugate gradients on the normal equations, which
+    that the host need not wait for the device. Each is that of conjugate gradients on the normal equations, which
     PyProximal calls ``solver="cg"`` and, by another arithmetic, ``solver="cgls"``.
 
     Examples

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
-import numpy as np
-
 from collops.array import axpby, zeros_like
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
@@ -17,8 +15,8 @@ from collops.solvers.proximal.splitting import (
     SECOND,
     Splitting,
     check_arguments,
+    check_bounds,
     check_operator,
-    check_tolerance,
 )
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
@@ -92,10 +90,6 @@ class LinearizedADMM(Splitting):
         self.finish(state.sums, self._objective(state.x, state.image) if self.objective else None)
         return state
 
-    def details(self, state: LinearizedADMMState, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the second variable."""
-        return {**super().details(state, rows), "z": state.z}
-
     def _objective(self, x: Any, image: Any) -> Any:
         return self.f._value(x) + self.g._value(image)
 
@@ -134,7 +128,7 @@ def linearized_admm(
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is :math:`f(x) + g(A x)`.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -148,7 +142,7 @@ def linearized_admm(
     LayoutError
         If a layout does not fit.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -157,7 +151,7 @@ def linearized_admm(
         z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
         u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
 
-    Besides what `f`, `g` and `A` send, an iteration sends one scalar allreduce.
+    Besides the messages of `f`, `g` and `A`, an iteration sends one scalar allreduce.
 
     References
     ----------
@@ -178,9 +172,7 @@ def linearized_admm(
     method = LinearizedADMM(
         f,
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
-        bool(objective) or tol is not None or rtol is not None,
+        *check_bounds(tol, rtol, objective),
         check_step(tau),
         check_step(mu, "mu"),
     )

@@ -73,7 +73,7 @@ class ProxOperator:
     # Application
 
     def __call__(self, x: Any) -> Any:
-        """Return the function's value. Collective: at most one scalar allreduce beside what operators in it send.
+        """Return the function's value. Collective: at most one scalar allreduce, and the messages of operators in it.
 
         Parameters
         ----------

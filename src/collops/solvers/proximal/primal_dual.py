@@ -21,8 +21,8 @@ from collops.solvers.proximal.splitting import (
     Splitting,
     StepSizes,
     check_arguments,
+    check_bounds,
     check_operator,
-    check_tolerance,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import StepSums, advance
@@ -182,8 +182,8 @@ def primal_dual(
     objective : bool
         Whether to record the objective, which applies `A` once more in each iteration.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. With a sequence of
-        step sizes the host reads them, so that no iteration can be recorded.
+        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. The host reads a
+        sequence of step sizes, so that no iteration can be recorded with one.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def primal_dual(
     LayoutError
         If a layout does not fit.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -209,7 +209,7 @@ def primal_dual(
         x_{k+1} &= \mathrm{prox}_{\tau f}\big(x_k - \tau (A^H y_{k+1} + z)\big) \\
         \bar{x}_{k+1} &= x_{k+1} + \theta (x_{k+1} - x_k)
 
-    Besides what `f`, `g` and `A` send, an iteration sends one allreduce of three numbers.
+    Besides the messages of `f`, `g` and `A`, an iteration sends one allreduce of three numbers.
 
     References
     ----------
@@ -236,8 +236,7 @@ def primal_dual(
     method = PrimalDual(
         f,
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
+        *check_bounds(tol, rtol, objective)[:2],
         bool(objective) or rtol is not None,
         *sizes,
         float(theta),

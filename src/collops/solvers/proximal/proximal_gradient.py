@@ -14,7 +14,7 @@ from collops.solvers.driver import Run, solve
 from collops.solvers.iterative_thresholding import Schedule, momenta
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.splitting import FIRST, Splitting, StepSizes, check_arguments, check_tolerance
+from collops.solvers.proximal.splitting import FIRST, Splitting, StepSizes, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
 from collops.solvers.state import SCRATCH, scratch_array
@@ -208,7 +208,7 @@ def proximal_gradient(
     objective : bool
         Whether to record the objective although there is no tolerance for it.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`. With backtracking, or a sequence as `epsg`, the host
+        Options of the run, as for :func:`collops.solvers.cgls`. With backtracking, or a sequence as `epsg`, the host
         decides, so that no iteration can be recorded.
 
     Returns
@@ -222,7 +222,7 @@ def proximal_gradient(
     UnsupportedTypeError
         If an argument is no proximal operator or distributed array, or `f` has no gradient.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -232,8 +232,8 @@ def proximal_gradient(
 
     with :math:`\omega_k = 0`, :math:`k / (k + 3)` ("vandenberghe"), or :math:`(t_k - 1) / t_{k+1}` ("fista").
 
-    Besides what `f` and `g` send, an iteration sends one scalar allreduce; a trial of a search two, and the host waits
-    for it.
+    Besides the messages of `f` and `g`, an iteration sends one scalar allreduce; a trial of a search sends two, and the
+    host waits for it.
 
     References
     ----------
@@ -265,9 +265,7 @@ def proximal_gradient(
     method = ProximalGradient(
         f,
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
-        bool(objective) or tol is not None or rtol is not None,
+        *check_bounds(tol, rtol, objective),
         check_step(1.0 if tau is None else tau),
         weights,
         float(eta),

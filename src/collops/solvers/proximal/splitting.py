@@ -16,7 +16,7 @@ from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums, advance
 
-__all__ = ["FIRST", "SECOND", "Splitting", "StepSizes", "check_arguments", "check_operator", "check_tolerance"]
+__all__ = ["FIRST", "SECOND", "Splitting", "StepSizes", "check_arguments", "check_bounds", "check_operator"]
 
 FIRST, SECOND, _OBJECTIVE, _BEFORE = range(4)
 """Numbers of an iteration: the square that the residual's norm is made of, another one, the objective, and the one
@@ -100,8 +100,9 @@ class Splitting(Method):
         return np.sqrt(np.where(squares < 0, np.nan, squares))
 
     def details(self, state: Any, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated."""
-        return {"objective": rows[:, _OBJECTIVE].copy()} if self.objective else {}
+        """Return the objectives, if they were evaluated, and the second variable, if there is one."""
+        found = {"objective": rows[:, _OBJECTIVE].copy()} if self.objective else {}
+        return {**found, "z": state.z} if hasattr(state, "z") else found
 
 
 class StepSizes:
@@ -188,12 +189,14 @@ def check_operator(name: str, operator: Any, x0: Any, z0: Any = None) -> None:
         raise LayoutError(f"the second array must have the layout {operator.range}, to which {name} leads")
 
 
-def check_tolerance(name: str, value: Any) -> float | None:
-    """Return a tolerance as a float, or None for none.
+def check_bounds(tol: Any, rtol: Any, objective: Any) -> tuple[float | None, float | None, bool]:
+    """Return both tolerances, and whether the objective is evaluated: where it is asked for or a tolerance needs it.
 
     Raises
     ------
     InputError
-        If it is negative or no number.
+        If a tolerance is negative or no number.
     """
-    return None if value is None else check_number(name, value)
+    tol = None if tol is None else check_number("tol", tol)
+    rtol = None if rtol is None else check_number("rtol", rtol)
+    return tol, rtol, bool(objective) or tol is not None or rtol is not None
