@@ -1,9 +1,19 @@
 """Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
 
-from collops.array.alike import empty_like, full_like, ones_like, where, zeros_like
 from collops.array.coefficients import Finite
 from collops.array.conversion import from_global, from_local
-from collops.array.creation import empty, full, ones, random, zeros
+from collops.array.creation import (
+    empty,
+    empty_like,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    random,
+    where,
+    zeros,
+    zeros_like,
+)
 from collops.array.distributed import DistributedArray
 from collops.array.fused import Scalars, axpby, divide, dots, shared, update_solution_and_direction
 from collops.array.io import load

@@ -35,8 +35,8 @@ class DistributedArray(BaseArray):
     """An array whose parts are on different ranks.
 
     Arithmetic, comparisons and NumPy's ufuncs work element by element, without messages, on arrays of one layout and on
-    scalars, with NumPy's promotion rules. Reductions send one message at most and return 0-d arrays of the engine, for
-    which nobody waits until their value is used.
+    scalars, with NumPy's promotion rules. Reductions send one message at most and return 0-d arrays of the engine,
+    without synchronising with a device.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ class DistributedArray(BaseArray):
             Width on all sides; or one width per axis; or widths before and after the block, for every axis in turn. A
             halo may be wider than a neighbour's block.
         boundary : str
-            What is beyond the ends of the array: ``"zero"``, or ``"periodic"`` for its other end.
+            Values beyond the ends of the array: ``"zero"``, or ``"periodic"`` to wrap around.
 
         Returns
         -------
@@ -384,7 +384,7 @@ class DistributedArray(BaseArray):
         return gathered(self, root)
 
     def check_replicated(self) -> None:
-        """Prove that copies which the layout promises to be equal are so, bit by bit. Collective: one metadata message.
+        """Raise unless copies that the layout declares equal are so, bit by bit. Collective: one metadata message.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Fused vector operations: what iterative solvers do, in as few passes over memory and messages as there can be."""
+"""Fused vector operations of iterative solvers: few passes over memory, and one message for several inner products."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
 
 
 def shared(value: Any, comm: Communicator) -> Any:
-    """Return a plain array, equal on all ranks, as it may meet what only one of them has. No message.
+    """Return a plain array, equal on all ranks, for use with data of which each rank has its own. No message.
 
-    For derivatives by JAX: the cotangent of `value` is then the sum of what all ranks found, so that all of them get
-    the whole derivative. On other engines it is `value` itself.
+    For derivatives by JAX: the cotangent of `value` is then the sum of those of all ranks, so that each of them gets
+    the whole derivative. On other engines the result is `value` itself.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, 
     -------
     tuple of 0-d array
         In the dtype of the arrays; float32 for half-precision ones; real for a pair of one complex array with itself.
-        Nobody waits for their values.
+        Does not synchronise with the device.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def divide(a: Any, b: Any, out: Any = None) -> Any:
     Parameters
     ----------
     a, b : 0-d array or number
-        Of one engine; numbers may stand beside arrays.
+        Of one engine; or a number and an array.
     out : 0-d array, optional
         Gets the result where the engine can write in place.
 
@@ -327,7 +327,7 @@ def _summed(
 def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...] | None:
     """Return what :func:`_dots` does for single arrays of one real dtype on the same ranks; ``None`` if they are not.
 
-    The inner products of most iterations, without what the others need.
+    A fast path for the inner products of most iterations.
     """
     first = pairs[0][0]
     engine, communicator, dtype = first.engine, first._plan.communicator, first.dtype

@@ -67,7 +67,7 @@ class HaloPlan:
     comm : Communicator
         The ranks.
     periodic : bool
-        Whether the array goes on at its ends with its other end; otherwise there are zeros.
+        Whether the array wraps around; otherwise there are zeros beyond its ends.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ def extended_array(
     halo : int or sequence of int
         See :func:`halo_widths`.
     boundary : str
-        What is beyond the ends of the array: ``"zero"``, or ``"periodic"`` for its other end.
+        Values beyond the ends of the array: ``"zero"``, or ``"periodic"`` to wrap around.
 
     Raises
     ------

@@ -57,13 +57,13 @@ def check_alike(x: Any, y: Any) -> None:
         )
     if x.layout is not y.layout:
         raise LayoutError(
-            f"arrays with different layouts meet:\n  {x.layout}\n  {y.layout}\n"
+            f"the arrays have different layouts:\n  {x.layout}\n  {y.layout}\n"
             "bring one to the other's first: x.redistribute(y.layout)"
         )
     if x.comm is not y.comm:
-        raise LayoutError("arrays on different communicators meet; make both with one comm=")
+        raise LayoutError("the arrays are on different communicators; make both with one comm=")
     if x.engine is not y.engine:
-        raise UnsupportedTypeError(f"arrays of different engines meet: {x.engine.name} and {y.engine.name}")
+        raise UnsupportedTypeError(f"the arrays are of different engines: {x.engine.name} and {y.engine.name}")
 
 
 def scalar_operand(x: Operand, other: Any) -> Any:
@@ -82,7 +82,7 @@ def scalar_operand(x: Operand, other: Any) -> Any:
         raise UnsupportedTypeError("a stacked array and a single one cannot be combined element by element")
     if other.ndim > 0:
         raise UnsupportedTypeError(
-            f"a plain {type(other).__name__} of shape {tuple(other.shape)} beside a distributed array with the layout "
+            f"a plain {type(other).__name__} of shape {tuple(other.shape)} with a distributed array of the layout "
             f"{x.layout} is ambiguous: make it distributed with collops.array.from_global(values, x.layout), "
             "or work with x.local_array"
         )

@@ -1,6 +1,6 @@
-"""Redistribution: move an array from one layout to another, which gathering and scattering are cases of.
+"""Redistribution: move an array from one layout to another; gathering and scattering are special cases.
 
-All that travels are the overlaps of blocks, which every rank works out by arithmetic.
+Only the overlaps of blocks are sent, which every rank works out by arithmetic.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: An
     """Return this rank's part in `target` of the array whose part in `source` is `local`, as a copy. Collective."""
     if comm.size == 1:
         return _moved(source, target, comm, xp, local)
-    # The adjoint is the way back: what several ranks hold is one value, and so is its cotangent. Told so, since ranks
-    # that send nothing would take no part in a derivative of messages.
+    # The adjoint is the redistribution back: copies on several ranks are one value, and so is its cotangent.
+    # The program of one rank does not show that.
     there, back = (partial(_moved, *layouts, comm, xp) for layouts in ((source, target), (target, source)))
     return engine_of(local).linear_map(there, back, local, target.local_shape(comm.rank))
 
@@ -67,7 +67,7 @@ def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: A
 
 
 class Move:
-    """The way of local arrays from one layout to another, worked out once. Collective: all ranks make it.
+    """A redistribution of local arrays from one layout to another, worked out once. Collective: all ranks make it.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Move:
         return out
 
     def _gathered(self, local: Any, out: Any, counts: tuple[int, ...]) -> Any:
-        """Gather the rows of all ranks, by the wire itself: everything that the communicator would check is known."""
+        """Gather the rows of all ranks, by the transport itself: all that the communicator checks is known to hold."""
         if not local.flags.c_contiguous or not out.flags.c_contiguous or local.dtype != out.dtype:
             return self._comm.allgatherv(local, counts, out=out)
         if messages.active:
@@ -127,7 +127,7 @@ class Move:
         return self._moved(local) if engine_of(local).traced else local[self._box]
 
     def _moved(self, local: Any) -> Any:
-        """Return this rank's part in the target layout, as a copy whose derivative is known."""
+        """Return this rank's part in the target layout, as a copy."""
         return moved(local, *self._layouts, self._comm, engine_of(local).xp)
 
 

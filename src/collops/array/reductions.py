@@ -2,7 +2,7 @@
 
 Every function takes a distributed or a stacked array (the latter without `axis`). Where no split axis is reduced, no
 message is sent. With a mask, ranks reduce within their group. Results of a full reduction are 0-d arrays of the engine,
-for which nobody waits; those along an axis are distributed arrays without that axis.
+without synchronising with a device; those along an axis are distributed arrays without that axis.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def sum(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> A
     out : None
         Not supported; here so that ``numpy.sum(x)`` works.
     """
-    _refuse_out(out)
+    _check_out(out)
     result, chosen = _total(x, axis, dtype)
     return _finish(x, result.astype(chosen) if result.dtype != chosen else result, axis)
 
 
 def mean(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective. See :func:`sum`."""
-    _refuse_out(out)
+    _check_out(out)
     given = _common_dtype(x)
     if dtype is None:
         dtype = x.engine.dtype(np.float64) if given.kind in "biu" else given
@@ -84,25 +84,25 @@ def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
     ValueError
         If there is no element to choose from.
     """
-    _refuse_out(out)
+    _check_out(out)
     return _extreme(x, axis, "min")
 
 
 def max(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return the largest element, or NaN where there is one. Collective. See :func:`min`."""
-    _refuse_out(out)
+    _check_out(out)
     return _extreme(x, axis, "max")
 
 
 def all(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return whether all elements are true, that is, not 0. Collective. See :func:`sum`."""
-    _refuse_out(out)
+    _check_out(out)
     return _finish(x, _combined(x, axis, lambda a, axes: x.engine.xp.all(a, axis=axes), "land"), axis)
 
 
 def any(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return whether any element is true, that is, not 0. Collective. See :func:`sum`."""
-    _refuse_out(out)
+    _check_out(out)
     return _finish(x, _combined(x, axis, lambda a, axes: x.engine.xp.any(a, axis=axes), "lor"), axis)
 
 
@@ -142,7 +142,7 @@ def norm(x: Operand, ord: float | None = None, axis: int | None = None) -> Any:
     if axis is None and order == 2 and _common_dtype(x).kind not in "biu":
         return xp.sqrt(fused.dots((x, x))[0])
     if np.isinf(order):
-        _refuse_empty(x, axis, "norm")
+        _check_not_empty(x, axis, "norm")
     partial = _norm_along_axes if axis is not None else _norm_of_all
     op = "sum" if not np.isinf(order) else "max" if order > 0 else "min"
     result = _combined(x, axis, lambda a, axes: partial(x, a, axes, order), op)
@@ -168,7 +168,7 @@ def _extreme(x: Operand, axis: Axis, op: str) -> Any:
     dtype = _common_dtype(x)
     if dtype.kind == "c":
         raise UnsupportedTypeError(f"complex numbers have no order: take {op} of abs(x), x.real or x.imag")
-    _refuse_empty(x, axis, op)
+    _check_not_empty(x, axis, op)
     xp = x.engine.xp
     function = xp.min if op == "min" else xp.max
     start = _last(dtype, op)
@@ -219,7 +219,7 @@ _COMBINE = {"sum": "add", "min": "minimum", "max": "maximum", "land": "logical_a
 
 
 def _extreme_with_nan(xp: Any, part: Any, communicator: Communicator, op: str) -> Any:
-    """Combine extremes so that NaN wins, as in NumPy: wires differ in what they make of it, so it travels as a flag."""
+    """Combine extremes so that NaN wins, as in NumPy. Transports treat it differently, so it is sent as a flag."""
     missing = xp.isnan(part)
     flag = missing.astype(part.dtype)
     both = xp.stack([xp.where(missing, xp.zeros_like(part), part), flag if op == "max" else -flag])
@@ -281,13 +281,13 @@ def _last(dtype: np.dtype, op: str) -> Any:
     return np.inf if op == "min" else -np.inf
 
 
-def _refuse_empty(x: Operand, axis: Axis, name: str) -> None:
+def _check_not_empty(x: Operand, axis: Axis, name: str) -> None:
     axes = _axes(x, axis)
     results = 1 if axes is None else math.prod(n for a, n in enumerate(x.shape) if a not in axes)
     if x.size == 0 and results > 0:
         raise ValueError(f"{name} of no elements has no value")
 
 
-def _refuse_out(out: None) -> None:
+def _check_out(out: None) -> None:
     if out is not None:
-        raise UnsupportedTypeError("reductions return new arrays: leave out out=")
+        raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")

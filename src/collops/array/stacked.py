@@ -151,7 +151,7 @@ class StackedArray(BaseArray):
         return self
 
     def _operands(self, other: Any) -> Any:
-        """Return what stands beside each part."""
+        """Return the operand of each part."""
         if isinstance(other, StackedArray):
             check_alike(self, other)
             return other.arrays

@@ -73,7 +73,7 @@ def save(
     ['data', 'model']
     """
     place = fspath(path)
-    write_store(place, arrays, attributes, prepare=lambda: _refuse_path(Path(place), overwrite))
+    write_store(place, arrays, attributes, prepare=lambda: _check_path(Path(place), overwrite))
 
 
 def write_store(
@@ -139,7 +139,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_path(path: Path, overwrite: bool) -> None:
+def _check_path(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
     if not (path / "zarr.json").is_file():
@@ -160,7 +160,7 @@ def _comm_of(arrays: Saved) -> Communicator:
 
 
 def _check_names(arrays: Saved) -> None:
-    """Refuse names that Zarr cannot have, before anything is written."""
+    """Raise for names that Zarr cannot have, before anything is written."""
     if hasattr(arrays, "local_array"):
         return
     for name, value in _members(arrays):

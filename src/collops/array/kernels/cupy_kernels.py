@@ -29,7 +29,7 @@ _PAIRS = 4  # of one launch of dots
 _PLACES = 16
 
 _BY_VALUE, _TIMES_NUMBER, _TIMES_REAL = np.int32(0), np.int32(1), np.int32(2)
-_IF_FINITE = np.int32(4)  # beside one of these
+_IF_FINITE = np.int32(4)  # added to one of these
 _TIMES_FINITE_NUMBER = np.int32(_TIMES_NUMBER | _IF_FINITE)
 _NULL = np.uint64(0)
 _ONE_BLOCK = (_BLOCK,)
@@ -380,9 +380,9 @@ def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
     """Allocate zeroed scratch memory for several streams, ready at once even while a stream is being captured."""
     blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device(device).attributes["MultiProcessorCount"]
     bytes_each = 256 * math.ceil((_PAIRS * blocks * 16 + 16) / 256)
-    with cupy.cuda.Stream(non_blocking=True) as aside:
+    with cupy.cuda.Stream(non_blocking=True) as stream:
         slab = cupy.zeros(_SLOTS * bytes_each, np.uint8)
-        aside.synchronize()
+        stream.synchronize()
     _slabs.append(slab)
     starts = range(slab.data.ptr, slab.data.ptr + slab.nbytes, bytes_each)
     # The ticket comes last, behind the partial sums.

@@ -6,7 +6,6 @@ would vanish.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from collops.array.dtypes import accumulator, combined, real_of
 from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "norm_part"]
 
 
 def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
@@ -49,14 +48,6 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
     if x is y:
         return product(a.real, a.real) + product(a.imag, a.imag)
     return product(a.conj(), b)
-
-
-def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, out: Any) -> Any:
-    """Return for each slot the sum of the inner products of its pairs, as an array of `dtype`."""
-    engine = engine_of(slots[0][0][0])
-    kind = engine.dtype(dtype)
-    totals: list[Any] = [sum((dot(x, y, conjugate) for x, y in pairs), engine.xp.zeros((), kind)) for pairs in slots]
-    return engine.xp.stack([total.astype(kind) for total in totals])
 
 
 def divide(a: Any, b: Any, out: Any) -> Any:
