@@ -151,7 +151,7 @@ class StarForest(Movers):
         InputError
             If there is no such pattern, or no rank `root`.
         """
-        from collops.graph.patterns import edges_of
+        from collops.graph.indices import edges_of
 
         checked_communicator(comm)
         return cls(comm, *edges_of(comm, pattern, count, root), **options)
@@ -186,7 +186,7 @@ class StarForest(Movers):
         LayoutError
             On every rank, if there is no such element, or the layout is one of other ranks.
         """
-        from collops.graph.patterns import owners
+        from collops.graph.indices import owners
 
         checked_communicator(comm)
         places, error = None, None

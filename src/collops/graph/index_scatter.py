@@ -13,9 +13,8 @@ from collops.backend import engine, engine_of
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.forest import StarForest
-from collops.graph.indices import as_count, as_indices
+from collops.graph.indices import as_count, as_indices, owners
 from collops.graph.packing import Index, check_operation, packing_for
-from collops.graph.patterns import owners
 
 if TYPE_CHECKING:
     from collops.comm import Communicator

@@ -80,11 +80,11 @@ class BlockDiag(LinearOperator):
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        return filled(out, _pieces(self._forward_blocks, _flat(x), writable(out), x.engine.xp))
+        return filled(out, _pieces(self._forward_blocks, x.local_array.ravel(), writable(out), x.engine.xp))
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        return filled(out, _pieces(self._adjoint_blocks, _flat(y), writable(out), y.engine.xp))
+        return filled(out, _pieces(self._adjoint_blocks, y.local_array.ravel(), writable(out), y.engine.xp))
 
 
 class SharedVectorStack(LinearOperator):
@@ -150,7 +150,7 @@ class SharedVectorStack(LinearOperator):
     def _spread(self, copies: Any, layout: Any, out: Any) -> Any:
         """Apply every operator to the shared vector. No message."""
         out = self._new(layout, copies) if out is None else out
-        given = copies.engine.replicated_operand(_flat(copies), self._group)
+        given = copies.engine.replicated_operand(copies.local_array.ravel(), self._group)
         return filled(out, _pieces(self._to_pieces, given, writable(out), copies.engine.xp))
 
     def _collected(self, split: Any, layout: Any, out: Any) -> Any:
@@ -158,7 +158,7 @@ class SharedVectorStack(LinearOperator):
         out = self._new(layout, split) if out is None else out
         memory = writable(out)
         flat = None if memory is None else memory.reshape(-1)  # a view: results are contiguous
-        total = self._total(_flat(split), flat, out.dtype, out.engine)
+        total = self._total(split.local_array.ravel(), flat, out.dtype, out.engine)
         if self._group.size > 1:
             total = self._group.allreduce(total, out=flat)
         return filled(out, memory if total is flat else total)
@@ -307,12 +307,6 @@ class _RankParts:
 def _cut(extents: Iterable[int]) -> list[slice]:
     """Return the slices of consecutive pieces."""
     return [slice(begin, end) for begin, end in pairwise(accumulate(extents, initial=0))]
-
-
-def _flat(array: Any) -> Any:
-    """Return the local array as one contiguous axis, which shares its memory if it is contiguous."""
-    local = array.local_array
-    return local if local.ndim == 1 and (not array.engine.mutable or local.flags.c_contiguous) else local.ravel()
 
 
 def _pieces(blocks: Sequence[_Block], given: Any, out: Any, xp: Any) -> Any:

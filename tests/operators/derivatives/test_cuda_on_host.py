@@ -11,10 +11,10 @@ import pytest
 from collops.array import Layout
 from collops.backend import engine
 from collops.operators.derivatives.bands import first_derivative, second_derivative
-from collops.operators.derivatives.faces import Face, Several, Term
 from collops.operators.derivatives.kernels import launches
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.launches import Launches, fits
+from collops.operators.derivatives.stencil import Face, Several, Term
 
 from .host_cuda import COMPILER, run
 from .problems import assert_same, values

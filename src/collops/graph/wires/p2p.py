@@ -18,18 +18,10 @@ __all__ = ["PointToPointWire"]
 
 
 class PointToPointWire(Wire):
-    """Requests are made once for each pair of buffers and started again and again.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    """
-
-    name = "p2p"
+    """Requests are made once for each pair of buffers and started again and again."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
+        super().__init__(comm)
         self._messages = messages_of(comm)
 
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:

@@ -34,12 +34,6 @@ class SymmetricWire(Wire):
         The ranks, whose GPUs can all address each other.
     """
 
-    name = "symmetric"
-    on_stream = True
-
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
-
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:
         """Make a channel. Collective.
 

@@ -269,18 +269,10 @@ def rank_consistent(channel: Channel, comm: Communicator, **facts: Any) -> Chann
 
 
 class Wire(ABC):
-    """A way for packed buffers to travel.
+    """A way for packed buffers to travel between the ranks of a communicator."""
 
-    Attributes
-    ----------
-    name : str
-    on_stream : bool
-        Whether messages are ordered on the current stream and the host never waits; so that a transfer can be captured
-        in a CUDA graph.
-    """
-
-    name: str
-    on_stream = False
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
 
     @abstractmethod
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:

@@ -16,7 +16,7 @@ from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.errors import UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.convolve.filters import FilterBank
+from collops.operators.convolve.blocks import BlockConvolution, FilterBank
 from collops.operators.dims import Dims, as_layout
 from collops.operators.memory import Scratch, check_holds, filled
 
@@ -136,6 +136,6 @@ class NonStationaryConvolve1D(LinearOperator):
             if engine.name == "cupy":
                 from collops.operators.convolve.gpu import CudaConvolution as Convolution
             else:
-                from collops.operators.convolve.blocks import BlockConvolution as Convolution
+                Convolution = BlockConvolution
             kernel = self._kernels[engine, dtype] = Convolution(bank, offset, extent)
         return kernel

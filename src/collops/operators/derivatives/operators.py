@@ -14,8 +14,7 @@ from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.operators.base import LinearOperator
 from collops.operators.derivatives.bands import Band, first_derivative, second_derivative
-from collops.operators.derivatives.faces import Several
-from collops.operators.derivatives.stencil import Stencil
+from collops.operators.derivatives.stencil import Several, Stencil
 from collops.operators.dims import Dims, as_layout
 from collops.operators.memory import filled, operand
 

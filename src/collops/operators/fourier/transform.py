@@ -7,13 +7,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from collops.operators.fourier.dense import DenseTransform, pays
 from collops.operators.fourier.workspace import Workspace
 from collops.operators.memory import Coefficients, applied, store
 
-__all__ = ["AxisTransform", "ToComplex"]
+__all__ = ["AxisTransform", "ToComplex", "pays"]
 
 _ROOT = math.sqrt(2.0)
+_MOST_WORK = 1 << 18  # products of one transform
+_LARGEST = 1 << 15  # elements of a matrix that stays in the second-level cache
 
 
 class AxisTransform:
@@ -74,7 +75,7 @@ class AxisTransform:
         self._turned = shift_after
         self.in_place = not real and self._before.identity and self._after.identity
         self._weights = _Weights(axis, length, self.taken if not shift_after else self._bins, scale) if real else None
-        self._dense: dict[np.dtype, DenseTransform] = {}
+        self._dense: dict[np.dtype, _DenseTransform] = {}
 
     def elements(self, shape: tuple[int, ...]) -> int:
         """Return how many complex numbers are needed beside a model of `shape` and its data."""
@@ -119,7 +120,7 @@ class AxisTransform:
             and data.flags.c_contiguous
         )
 
-    def _matrix(self, workspace: Workspace) -> DenseTransform:
+    def _matrix(self, workspace: Workspace) -> _DenseTransform:
         """Return the transform as a matrix, whose columns are the transforms of unit vectors."""
         dense = self._dense.get(workspace.complex)
         if dense is None:
@@ -127,7 +128,7 @@ class AxisTransform:
             columns = np.zeros((self.taken, self.given), np.complex128)
             double = workspace.like(np.dtype(np.complex128), self.elements((self.given, self.given)))
             self._forward_real(np.eye(self.given), columns, double, self._weights)
-            dense = self._dense[workspace.complex] = DenseTransform(columns.astype(workspace.complex))
+            dense = self._dense[workspace.complex] = _DenseTransform(columns.astype(workspace.complex))
         return dense
 
     def _forward_real(self, source: Any, target: Any, workspace: Workspace, weights: _Weights) -> Any:
@@ -287,3 +288,53 @@ def _rotated(given: int, shift: int, begin: int, end: int) -> list[tuple[slice, 
 def _with(array: Any, axis: int, extent: int) -> tuple[int, ...]:
     shape = array.shape
     return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
+def pays(given: int, taken: int, lines: int) -> bool:
+    """Return whether hosts transform `lines` of `given` real samples to `taken` frequencies by a matrix."""
+    elements = 2 * taken * given
+    return 0 < elements <= _LARGEST and elements * lines <= _MOST_WORK
+
+
+class _DenseTransform:
+    """A linear map from real to complex columns on the host, and its adjoint over the real numbers.
+
+    BLAS multiplies a few lines of some hundred samples faster than a fast transform and the passes before and after it
+    take, above all where the number of samples has a large prime factor.
+
+    Parameters
+    ----------
+    matrix : numpy.ndarray
+        Complex, of shape (taken, given).
+    """
+
+    __slots__ = ("_adjoint", "_matrix", "_taken", "_work")
+
+    def __init__(self, matrix: Any) -> None:
+        self._matrix = np.concatenate([matrix.real, matrix.imag])
+        self._adjoint = self._matrix.T
+        self._taken = len(matrix)
+        self._work: dict[int, np.ndarray] = {}
+
+    def forward(self, source: Any, target: Any) -> Any:
+        """Fill complex columns from real ones; both in C order, the columns along the first axis."""
+        parts = self._parts(source.size // self._matrix.shape[1])
+        np.matmul(self._matrix, source.reshape(self._matrix.shape[1], -1), out=parts)
+        columns: Any = target.reshape(self._taken, -1)
+        columns.real, columns.imag = parts[: self._taken], parts[self._taken :]
+        return target
+
+    def adjoint(self, source: Any, target: Any) -> Any:
+        """Fill real columns from complex ones; both in C order, the columns along the first axis."""
+        columns: Any = source.reshape(self._taken, -1)
+        parts = self._parts(columns.shape[1])
+        parts[: self._taken], parts[self._taken :] = columns.real, columns.imag
+        np.matmul(self._adjoint, parts, out=target.reshape(self._matrix.shape[1], -1))
+        return target
+
+    def _parts(self, lines: int) -> Any:
+        """Return scratch memory for real and imaginary parts."""
+        parts = self._work.get(lines)
+        if parts is None:
+            parts = self._work[lines] = np.empty((2 * self._taken, lines), self._matrix.dtype)
+        return parts

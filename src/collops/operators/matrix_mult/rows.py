@@ -43,7 +43,6 @@ class RowsOfAll:
 
     def forward(self, x: Any, out: Any, engine: Any) -> Any:
         """Return the product, in `out` where that is given."""
-        x = engine.replicated_operand(x, self._column)
         if self._counts is None or self._column is None:
             return multiply(self._rows, x, out)
         part = self._scratch.get("rows", (len(self._rows), x.shape[1]), x.dtype, engine)
@@ -54,9 +53,7 @@ class RowsOfAll:
 
     def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
         """Return the product of the conjugate transpose, in `out` where that is given."""
-        # All ranks of the column hold the data where their rows are gathered: each takes its own.
-        mine = y if self._counts is None else engine.replicated_operand(y, self._column)[self._place]
-        result = multiply(self._rows, mine, out, adjoint=True)
+        result = multiply(self._rows, y if self._counts is None else y[self._place], out, adjoint=True)
         return self._column.allreduce(result, out=out) if self._column is not None and result.size else result
 
 

@@ -151,7 +151,7 @@ class Summa:
             part = multiply(a, y, self._part(panel, slot, y, out, engine), adjoint=True)
             lane.multiplied(slot)
             if self._column is not None and part.size:
-                part = lane.send(slot, lambda part=part, panel=panel: self._sum(part, panel, engine), slot)
+                part = lane.send(slot, lambda part=part, panel=panel: self._sum(part, panel), slot)
             if self._column is None or self._column.rank == panel.row:
                 mine.append(part)
         lane.end()
@@ -171,9 +171,7 @@ class Summa:
         panel, mine = self._plan[number], self._mine.get(number)
         if mine is None:
             mine = self._buffer("matrix", number, (self._rows, panel.width), self._rows, dtype, engine)
-        if self._row is None or not mine.size:
-            return mine
-        return self._row.bcast(mine, panel.column, out=mine if engine.mutable else None)
+        return mine if self._row is None or not mine.size else self._row.bcast(mine, panel.column, out=mine)
 
     def _model(self, number: int, x: Any, engine: Any) -> Any:
         """Return a panel of the model, broadcast along this column of processes."""
@@ -184,10 +182,7 @@ class Summa:
             mine = x[panel.in_model]
         else:
             mine = self._buffer("model", number, (panel.width, x.shape[1]), x.shape[1], x.dtype, engine)
-        if not mine.size:
-            return mine
-        panel_of_all = self._column.bcast(mine, panel.row, out=mine if engine.mutable else None)
-        return engine.replicated_operand(panel_of_all, self._column)
+        return self._column.bcast(mine, panel.row, out=mine) if mine.size else mine
 
     def _part(self, panel: Panel, slot: int, y: Any, out: Any, engine: Any) -> Any:
         """Return the memory for this rank's share of a panel of the result: in `out` if the panel belongs there."""
@@ -197,11 +192,10 @@ class Summa:
             return out[panel.in_model]
         return self._buffer("result", slot, (panel.width, y.shape[1]), y.shape[1], y.dtype, engine)
 
-    def _sum(self, part: Any, panel: Panel, engine: Any) -> Any:
+    def _sum(self, part: Any, panel: Panel) -> Any:
         """Return the sum of the shares of this column of processes, on the rank that the panel belongs to."""
         assert self._column is not None
-        here = engine.mutable and self._column.rank == panel.row
-        return self._column.reduce(part, root=panel.row, out=part if here else None)
+        return self._column.reduce(part, root=panel.row, out=part if self._column.rank == panel.row else None)
 
     def _buffer(self, name: str, number: int, shape: tuple[int, int], breadth: int, dtype: Any, engine: Any) -> Any:
         """Return one of two buffers that take turns, as large as the widest panel needs."""

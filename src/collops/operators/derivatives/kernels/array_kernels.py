@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.operators.derivatives.bands import REACH
-from collops.operators.derivatives.faces import Several, Term
+from collops.operators.derivatives.stencil import Several, Term
 
 __all__ = ["ArrayKernel"]
 

@@ -12,9 +12,9 @@ import cupy
 import numpy as np
 
 from collops.backend import Engine
-from collops.operators.derivatives.faces import Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.launches import Launch, Launches, fits
+from collops.operators.derivatives.stencil import Several, Term
 
 __all__ = ["make_kernel"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.operators.derivatives.bands import REACH, WIDTH
-from collops.operators.derivatives.faces import Face, Several, Term
+from collops.operators.derivatives.stencil import Face, Several, Term
 
 __all__ = ["GenericKernel"]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH
-from collops.operators.derivatives.faces import Several, Term
+from collops.operators.derivatives.stencil import Several, Term
 
 __all__ = ["Launch", "Launches", "fits"]
 
