@@ -1,7 +1,7 @@
 """Regions of a global array that ranks need, and which rank holds which piece of them, by arithmetic alone.
 
-A region may reach beyond the ends of the array and over any number of blocks. Every rank works out who sends which piece
-of it, without a message.
+A region may reach beyond the ends of the array and over any number of blocks. Every rank works out who sends which
+piece of it, without a message.
 """
 
 from __future__ import annotations

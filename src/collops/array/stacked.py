@@ -160,34 +160,25 @@ class StackedArray(BaseArray):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **arguments: Any) -> Any:
         """Apply a NumPy ufunc to each part; see :meth:`DistributedArray.__array_ufunc__`."""
-        outs = arguments.pop("out", None)
+        outs = arguments.pop("out", None) or (None,) * ufunc.nout
         check_ufunc(ufunc, method, outs)
         columns = [self._operands(value) for value in inputs]
         if any(column is NotImplemented for column in columns):
             return NotImplemented
-        # Only where it was given, since some engines' functions know no where.
-        each = [arguments] * len(self)
-        if "where" in arguments:
+        options = [arguments] * len(self)
+        if "where" in arguments:  # which some engines' functions lack
             masks = self._operands(arguments["where"])
             if masks is NotImplemented:
                 return NotImplemented
-            each = [{**arguments, "where": mask} for mask in masks]
-        if outs is None:
-            results = [ufunc(*operands, **options) for *operands, options in zip(*columns, each, strict=True)]
-            if isinstance(results[0], tuple):
-                return tuple(self._like(parts) for parts in zip(*results, strict=True))
-            return self._like(results)
+            options = [{**arguments, "where": mask} for mask in masks]
         targets = [[None] * len(self) if out is None else self._operands(out) for out in outs]
         results = [
             ufunc(*values[: len(inputs)], out=tuple(values[len(inputs) : -1]), **values[-1])
-            for values in zip(*columns, *targets, each, strict=True)
+            for values in zip(*columns, *targets, options, strict=True)
         ]
-        if len(outs) == 1:
-            return self._like(results) if outs[0] is None else outs[0]
-        return tuple(
-            self._like(parts) if out is None else out
-            for out, parts in zip(outs, zip(*results, strict=True), strict=True)
-        )
+        parts = [results] if ufunc.nout == 1 else zip(*results, strict=True)
+        stored = tuple(self._like(each) if out is None else out for out, each in zip(outs, parts, strict=True))
+        return stored[0] if ufunc.nout == 1 else stored
 
     def copy(self) -> Self:
         """Return a copy with its own memory. No messages."""
@@ -238,6 +229,6 @@ class StackedArray(BaseArray):
         return parts if root is None or root == self.comm.rank else None
 
     def check_replicated(self) -> None:
-        """Prove that promised copies are equal; see :meth:`DistributedArray.check_replicated`. Collective."""
+        """Raise unless copies are equal; see :meth:`DistributedArray.check_replicated`. Collective."""
         for array in self.arrays:
             array.check_replicated()

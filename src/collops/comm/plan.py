@@ -114,17 +114,19 @@ class ExchangePlan:
             for given in sources:
                 if engine_of(given) is not engine or given.dtype != target.dtype:
                     raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
-            for given, taken in self._local:
-                target = engine.put(target, taken, source[given])
+            if engine.mutable:
+                for given, taken in self._local:
+                    target[taken] = source[given]
         except REFUSALS as error:
             self.comm.refuse("exchange", error)
             raise
-        if self.comm.size == 1:
-            return Exchange(target, [], None)
-        if messages.active:
+        if messages.active and self.comm.size > 1:
             messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
         if engine.traced:
-            return _TracedExchange(target, self._exchanged(engine, sources), None)
+            local = [(taken, source[given]) for given, taken in self._local]
+            return _TracedExchange(target, [*local, *self._exchanged(engine, sources)], None)
+        if self.comm.size == 1:
+            return Exchange(target, [], None)
         transport = self.comm.begin(target)
         xp = engine.xp
         if transport.by_address:
@@ -139,7 +141,9 @@ class ExchangePlan:
         return Exchange(target, [(view, landing) for _, view, landing in landings], pending, sends)
 
     def _exchanged(self, engine: Any, sources: Any) -> list[tuple[Any, Any]]:
-        """Return the boxes of the target and what arrives for them, by the program that is being traced."""
+        """Return the boxes of the target and the values received for them, by the program that is being traced."""
+        if self.comm.size == 1:
+            return []
         arrived = engine.methods.exchange(
             self.comm,
             sources[0],
@@ -230,6 +234,8 @@ class Exchange:
         target : array, optional
             The target as it is now, if an engine of immutable arrays has replaced it since the start.
         """
+        if target is not None:
+            self._target = target
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
@@ -247,14 +253,12 @@ class _TracedExchange(Exchange):
     __slots__ = ()
 
     def finish(self, target: Any = None) -> Any:
-        """Return the target with what has arrived."""
-        if target is not None:
-            self._target = target
-        engine = engine_of(self._target)
+        """Return the target with the received values."""
+        result = super().finish(target)
         for box, values in self._landings:
-            self._target = engine.put(self._target, box, values)
-        self._landings = []
-        return self._target
+            result = engine_of(result).put(result, box, values)
+        self._target, self._landings = result, []
+        return result
 
 
 class _Side(NamedTuple):
