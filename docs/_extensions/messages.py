@@ -53,7 +53,7 @@ SUBJECTS = {
         "[when ranks lose each other](when-it-goes-wrong.md) has the errors of waits and of the network.",
     ),
     "JAX": (
-        ("jax", "jax_engine"),
+        ("jax",),
         "Something is missing for messages of JAX arrays, or a program that JAX compiles cannot do this: see "
         "[JAX](jax.md) and [from mpi4jax](from-mpi4jax.md).",
     ),

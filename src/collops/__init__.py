@@ -113,6 +113,7 @@ __all__ = ["CollopsError", "__version__", "errors", "profile", *sorted(_HOME)]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'collops' has no attribute {name!r}")
+    importlib.import_module("collops.array")  # registers the engine of JAX, whose arrays a communicator takes as well
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -18,7 +18,7 @@ import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["Engine", "engine", "engine_of", "memory_of", "repeatable", "when_made"]
+__all__ = ["Engine", "engine", "engine_of", "memory_of", "register_engine", "repeatable"]
 
 
 class Engine:
@@ -29,12 +29,15 @@ class Engine:
     name : str
         ``"numpy"``, ``"cupy"`` or ``"jax"``.
     memory : str
-        ``"host"`` or ``"device"``: which wires can carry the arrays.
-    keeps : bool
-        Whether memory may be kept from one call to the next; ``False`` for JAX, whose arrays end with the program that
-        is being traced.
+        ``"host"`` or ``"device"``: which transports can carry the arrays.
+    mutable : bool
+        Whether arrays can be written to, and memory be kept from one call to the next. Where it is false, as for JAX,
+        every operation returns a new array and ignores ``out=``.
+    traced : bool
+        Whether arrays may be tracers of a program that is being compiled or differentiated. Messages are then
+        primitives of that program, see :mod:`collops.jax`.
     xp : module
-        The array namespace: ``numpy``, ``cupy``, or ``jax.numpy`` for :class:`collops.jax_engine.Variable`.
+        The array namespace: ``numpy``, ``cupy`` or ``jax.numpy``.
 
     Examples
     --------
@@ -44,13 +47,14 @@ class Engine:
     ('numpy', 'host', array([0, 1, 2]))
     """
 
-    __slots__ = ("keeps", "memory", "name", "xp")
+    __slots__ = ("memory", "mutable", "name", "traced", "xp")
 
-    def __init__(self, name: str, xp: Any, memory: str, keeps: bool = True) -> None:
+    def __init__(self, name: str, xp: Any, memory: str, *, mutable: bool = True, traced: bool = False) -> None:
         self.name = name
         self.xp: Any = xp
         self.memory = memory
-        self.keeps = keeps
+        self.mutable = mutable
+        self.traced = traced
 
     def __repr__(self) -> str:
         return f"<engine {self.name} ({self.memory} memory)>"
@@ -74,22 +78,36 @@ class Engine:
         return self.xp.asarray(array)
 
     def adopt(self, array: Any) -> Any:
-        """Return an array of the engine's package as this package works with it, sharing its memory."""
+        """Return an array of the engine's package as collops works with it, sharing its memory."""
         return array
 
-    def shared(self, number: Any, comm: Any) -> Any:
-        """Return a number that all ranks of `comm` hold, as it may meet what only this rank has.
+    def dtype(self, dtype: Any) -> np.dtype:
+        """Return the element type that arrays of `dtype` have; single precision for double in JAX without 64 bits."""
+        return np.dtype(dtype)
 
-        For engines that differentiate: its cotangent is then the sum of what all of them found.
+    def put(self, array: Any, index: Any, values: Any) -> Any:
+        """Return `array` with `values` at `index`, converted to its dtype; the array itself where it is mutable."""
+        array[index] = values
+        return array
+
+    def add(self, array: Any, index: Any, values: Any) -> Any:
+        """Return `array` with `values` added at `index`, a slice or slices; the array itself where it is mutable."""
+        array[index] += values
+        return array
+
+    def replicated_operand(self, value: Any, comm: Any) -> Any:
+        """Return `value`, which all ranks of `comm` hold, for use with data of which each rank has its own.
+
+        Engines that differentiate make its cotangent the sum of those that the ranks find.
         """
-        return number
+        return value
 
-    def linear(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], array: Any, shape: Any) -> Any:
-        """Return ``forward(array)``, of `shape`: a linear map whose adjoint is `adjoint`.
+    def linear_map(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shape: Any) -> Any:
+        """Return ``forward(x)``, of `shape`, whose adjoint is `adjoint`; both take and return an array of this rank.
 
-        For engines that differentiate, where the program of one rank alone does not show the adjoint.
+        Engines that differentiate need it where the program of one rank alone does not show the adjoint.
         """
-        return forward(array)
+        return forward(x)
 
 
 class _NumpyEngine(Engine):
@@ -99,7 +117,7 @@ class _NumpyEngine(Engine):
         super().__init__("numpy", np, "host")
 
     def adopt(self, array: Any) -> Any:
-        # Matrices have a product of their own, and masked arrays sums; memory maps are kept as what they are of.
+        # The product of matrices and the sum of masked arrays are not those of arrays; memory maps become arrays.
         if type(array) is np.ndarray or isinstance(array, np.generic):
             return array
         if np.ma.is_masked(array):
@@ -123,13 +141,9 @@ class _CupyEngine(Engine):
         return self.xp.asnumpy(array)
 
 
-def _jax_engine() -> Engine:
-    return importlib.import_module("collops.jax_engine").JaxEngine()
-
-
 _NUMPY = _NumpyEngine()
-_hooks: dict[str, list[Callable[[], None]]] = {}
-_MAKERS = {"cupy": _CupyEngine, "jax": _jax_engine}
+_PACKAGES = ("cupy", "jax")
+_makers: dict[str, Callable[[], Engine]] = {"cupy": _CupyEngine}
 _engines: dict[str, Engine] = {"numpy": _NUMPY}
 _by_type: dict[type, Engine] = {np.ndarray: _NUMPY}
 
@@ -157,30 +171,26 @@ def engine(name: str | None = None) -> Engine:
     known = _engines.get(name)
     if known is not None:
         return known
-    if name not in _MAKERS:
+    if name not in _PACKAGES:
         raise InputError(f"there is no engine {name!r}; choose numpy, cupy or jax")
     if importlib.util.find_spec(name) is None:
         raise InputError(f"engine {name!r} needs the package {name}, which is not installed")
-    made = _engines.setdefault(name, _MAKERS[name]())
-    for hook in _hooks.pop(name, ()):
-        hook()
-    return made
+    if name not in _makers:
+        raise InputError(f"engine {name!r} needs the distributed arrays: import collops.array first")
+    return _engines.setdefault(name, _makers[name]())
 
 
-def when_made(name: str, hook: Callable[[], None]) -> None:
-    """Call `hook` when the engine called `name` is first asked for; at once if it has been.
+def register_engine(name: str, make: Callable[[], Engine]) -> None:
+    """Have `make` called when the engine called `name` is first asked for.
+
+    For engines whose class is in a room above this module.
 
     Examples
     --------
-    >>> from collops.backend import engine, when_made
-    >>> host = engine("numpy")
-    >>> when_made("numpy", lambda: print("it is there"))
-    it is there
+    >>> from collops.backend import Engine, register_engine
+    >>> register_engine("numpy", lambda: Engine("numpy", None, "host"))  # too late: there is one
     """
-    if name in _engines:
-        hook()
-    else:
-        _hooks.setdefault(name, []).append(hook)
+    _makers[name] = make
 
 
 @cache
@@ -227,7 +237,7 @@ def _recognise(array: Any) -> Engine:
     if cupy is not None and isinstance(array, cupy.ndarray):
         return engine("cupy")
     jax = sys.modules.get("jax")
-    if jax is not None and (isinstance(array, jax.Array) or type(array).__module__.startswith("collops.jax_engine")):
+    if jax is not None and isinstance(array, jax.Array):
         return engine("jax")
     raise UnsupportedTypeError(f"{type(array).__module__}.{type(array).__qualname__} is no array of numpy, cupy or jax")
 

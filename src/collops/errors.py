@@ -40,7 +40,7 @@ class CollopsError(Exception):
     ...     collops.zeros(3) + collops.zeros(4)
     ... except collops.CollopsError as error:
     ...     print(error)
-    arrays with different layouts meet:
+    the arrays have different layouts:
       (3,) on 1 rank, replicated
       (4,) on 1 rank, replicated
     bring one to the other's first: x.redistribute(y.layout)
@@ -154,7 +154,7 @@ class LayoutError(CollopsError, ValueError):
     ...     collops.zeros(3) + collops.zeros(4)
     ... except collops.errors.LayoutError as error:
     ...     print(error)
-    arrays with different layouts meet:
+    the arrays have different layouts:
       (3,) on 1 rank, replicated
       (4,) on 1 rank, replicated
     bring one to the other's first: x.redistribute(y.layout)

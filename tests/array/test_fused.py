@@ -196,7 +196,7 @@ def test_coefficients_that_count_if_finite(comm, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_go_and_turn(comm, dtype):
+def test_update_solution_and_direction(comm, dtype):
     layouts = [Layout.split((7, 2), comm.size), Layout.replicated(3, comm.size)]
     x, direction, gradient = (
         ca.StackedArray([ca.random(layout, seed=seed, comm=comm, dtype=dtype) for layout in layouts])
@@ -204,12 +204,12 @@ def test_go_and_turn(comm, dtype):
     )
     expected = x + 0.5 * direction, gradient - 3.0 * direction
     one = np.asarray(2, dtype)[()]
-    ca.go_and_turn(x, (1.0, one, 2 * one), direction, (-1.5, one), gradient)
+    ca.update_solution_and_direction(x, (1.0, one, 2 * one), direction, (-1.5, one), gradient)
     for result, wanted in zip((x, direction), expected, strict=True):
         for part, other in zip(result.leaves, wanted.leaves, strict=True):
             np.testing.assert_allclose(part.local_array, other.local_array, **tolerance(np.dtype(dtype)))
     with pytest.raises(LayoutError):
-        ca.go_and_turn(x, 1.0, direction, 1.0, gradient.arrays[0])
+        ca.update_solution_and_direction(x, 1.0, direction, 1.0, gradient.arrays[0])
 
 
 def test_dots_of_different_masks(comm):

@@ -69,7 +69,7 @@ def test_every_message_is_on_the_page_of_messages(page_of_messages):
     ("title", "message"),
     [
         ("Too large", "an array of … with the layout … needs … GiB on one rank, where there are … GiB of memory"),
-        ("Shapes, sizes or layouts that do not fit", "arrays with different layouts meet"),
+        ("Shapes, sizes or layouts that do not fit", "the arrays have different layouts"),
         ("Numbers of the wrong kind", "complex values do not fit into an array of …"),
         ("A file that cannot be used", "… is empty: copy the SEG-Y file again"),
         ("Data that make no sense", "… contains NaN or infinite values"),

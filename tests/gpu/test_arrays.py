@@ -218,12 +218,12 @@ def test_dots_into_given_memory(comm):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
 @pytest.mark.parametrize("size", [3, 5000])
 @pytest.mark.parametrize("first", [0, 1])  # 1: not at a multiple of 16 bytes
-def test_go_and_turn(comm, dtype, size, first):
+def test_update_solution_and_direction(comm, dtype, size, first):
     layout = Layout.split(size * comm.size, comm.size)
     whole = [values(size + first, dtype, seed=seed) for seed in range(3)]
     x, direction, gradient = (ca.from_local(cupy.asarray(a)[first:], layout, comm=comm) for a in whole)
     factor = cupy.asarray(4, direction.dtype if dtype != "float16" else "float32")
-    ca.go_and_turn(x, (1.0, factor, 2 * factor), direction, (-0.25, factor), gradient)
+    ca.update_solution_and_direction(x, (1.0, factor, 2 * factor), direction, (-0.25, factor), gradient)
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == "float16" else {"rtol": 1e-5, "atol": 1e-5}
     old = [a[first:].astype("complex128" if dtype == "complex64" else "float64") for a in whole]
     np.testing.assert_allclose(cupy.asnumpy(x.local_array), old[0] + 0.5 * old[1], **tolerance)

@@ -8,7 +8,6 @@ import pytest
 from collops.array import Layout, StackedArray, from_global
 from collops.operators import VStack
 from collops.solvers import fista, ista, power_iteration
-from collops.solvers.percentile import Percentile
 from collops.solvers.proximal import (
     L0,
     L1,
@@ -23,6 +22,7 @@ from collops.solvers.proximal import (
     primal_dual,
     proximal_gradient,
 )
+from collops.solvers.thresholds import Percentile
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")

@@ -78,8 +78,23 @@ def test_methods_of_the_communicator(comm):
     np.testing.assert_array_equal(jax.jit(lambda x: comm.allreduce(x=x))(x), total)
     assert (comm.reduce(x) is None) == (comm.rank > 0)
     assert comm.allgatherv(x).shape == (4 * comm.size,)
-    with pytest.raises(UnsupportedTypeError, match="out="):
-        comm.allreduce(x, out=x)
+    np.testing.assert_array_equal(comm.allreduce(x, out=x), total)  # the result is returned, and x stays as it is
+    np.testing.assert_array_equal(x, np.arange(4.0) + comm.rank)
+    counts = [4 if rank else 3 for rank in range(comm.size)]
+    mine = x[: counts[comm.rank]]
+    rows = comm.gatherv(mine, counts, root=comm.size - 1)
+    if comm.rank == comm.size - 1:
+        everyone = [np.arange(4.0)[:count] + rank for rank, count in enumerate(counts)]
+        np.testing.assert_array_equal(rows, np.concatenate(everyone))
+    else:
+        assert rows is None
+
+
+def test_methods_of_the_communicator_are_differentiated_as_one_value(comm):
+    """The sum over the ranks is one value, which each rank's part enters with the same slope."""
+    x = jnp.arange(3.0) + comm.rank
+    slope = jax.grad(lambda x: jnp.sum(comm.allreduce(x) ** 2))(x)
+    np.testing.assert_allclose(slope, 2 * (np.arange(3.0) * comm.size + sum(range(comm.size))))
 
 
 @pytest.mark.parametrize("case", REPLICATED, ids=lambda case: case.name)

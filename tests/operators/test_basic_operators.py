@@ -9,12 +9,8 @@ import pytest
 from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.diagonal import Diagonal
-from collops.operators.identity import Identity
+from collops.operators.basic import Diagonal, Identity, Sum, Transpose, Zero
 from collops.operators.restriction import Restriction
-from collops.operators.sum import Sum
-from collops.operators.transpose import Transpose
-from collops.operators.zero import Zero
 
 from .problems import assert_close, vector
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from collops.operators import convolve
-from collops.operators.convolve.blocks import BlockConvolution
-from collops.operators.convolve.filters import FilterBank
+from collops.operators.convolve.blocks import BlockConvolution, FilterBank
 
 from .problems import assert_close, matrix
 

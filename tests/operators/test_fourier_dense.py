@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from collops.backend import engine
-from collops.operators.fourier.dense import pays
 from collops.operators.fourier.kernels.numpy_kernels import Transforms
-from collops.operators.fourier.transform import AxisTransform
+from collops.operators.fourier.transform import AxisTransform, pays
 from collops.operators.fourier.workspace import Workspace
 
 pytestmark = pytest.mark.serial

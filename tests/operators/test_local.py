@@ -15,8 +15,7 @@ from collops.comm import alone
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators import Gradient, Laplacian, lift_local
 from collops.operators.dense import DenseMatrix
-from collops.operators.local import LiftedOperator, SparseMatrix
-from collops.operators.one_rank import OneRank
+from collops.operators.local import LiftedOperator, OneRank, SparseMatrix
 
 from .problems import assert_close, matrix, vector
 

@@ -180,8 +180,8 @@ def test_one_scalar_message_where_numbers_may_come_late(comm):
 
     op, serial, y, yd = problem("vstack", comm, "f8")
     method = CGLS(damp=0.5, tol=0.0)
-    state = method.init(op, yd, None, prompt=False)
-    assert method.late(state) == (comm.size > 1)
+    state = method.init(op, yd, None, report_now=False)
+    assert method.lagged(state) == (comm.size > 1)
     norms = []
     for _ in range(4):
         with profile.count_messages() as sent:

@@ -1,4 +1,4 @@
-"""Checkpoints: gone on from as if nothing had happened, on any number of ranks, and refused where that cannot be."""
+"""Checkpoints: resumed as if nothing had happened, on any number of ranks, with errors where that cannot be."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from collops.array import from_global
 from collops.errors import CheckpointError, InputError, Interrupted
 from collops.operators import VStack
 from collops.solvers import Status, cg, cgls, fista, ista, lsqr, power_iteration
-from collops.solvers.agenda import Agenda, Every
+from collops.solvers.agenda import Agenda, Every, Signals
 from collops.solvers.fingerprint import difference
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
-from collops.solvers.signals import Signals
 
 from .problems import ROWS, assert_close, joined, problem, random_matrix, start
 

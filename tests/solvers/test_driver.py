@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
 
@@ -11,15 +12,33 @@ import pytest
 from collops import profile
 from collops.array import StackedArray, dots, from_global, zeros
 from collops.operators import BlockDiag
-from collops.solvers import Status, cg, cgls, lsqr
+from collops.solvers import CGLS, LSQR, Status, cg, cgls, lsqr
+from collops.solvers.driver import open_progress
 from collops.solvers.history import open_history
-from collops.solvers.problem import agreed
-from collops.solvers.progress import open_progress
-from collops.solvers.state import array_fields, local_arrays, other_fields
+from collops.solvers.iterative_thresholding import prepare
+from collops.solvers.power import PowerIteration
+from collops.solvers.problem import rank_consistent, rank_consistently
+from collops.solvers.proximal import L1, L2, PrimalDual
+from collops.solvers.proximal.splitting import StepSizes
+from collops.solvers.state import carried, fixed, with_carried
 
-from .problems import assert_close, problem
+from .problems import assert_close, problem, start
 
 SOLVERS = [cgls, lsqr]
+OPTIONS = {"eps": 0.3, "alpha": 1e-3, "eigsdict": None, "tol": 0.0, "rtol": 1e-9, "rtol1": 0.0, "threshkind": "soft"}
+OPTIONS |= {"perc": None, "decay": None, "monitorres": False}
+METHODS = {
+    "cgls": lambda op, y: (CGLS(damp=0.1), op, y, None),
+    "lsqr": lambda op, y: (LSQR(calc_var=True), op, y, None),
+    "fista": lambda op, y: (prepare(op, y, None, 3, None, accelerated=True, **OPTIONS), op, y, None),
+    "power iteration": lambda op, y: (PowerIteration(), op.H @ op, start(op, y.comm, y.dtype)[1], None),
+    "primal-dual": lambda op, y: (
+        PrimalDual(L2(), L1(0.3), None, None, True, StepSizes("tau", 0.1, 3), StepSizes("mu", 0.1, 3), 1.0, True, None),
+        op,
+        start(op, y.comm, y.dtype)[1],
+        None,
+    ),
+}
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -128,9 +147,11 @@ def test_agreement(comm):
     op, _, _, yd = problem("vstack", comm, "f8")
     x = zeros(op.domain, comm=comm)
     x.fill(1.0 + comm.rank)  # as if every rank rounded in its own way
-    together = agreed(x)
+    together = rank_consistent(x)
     assert isinstance(together, StackedArray) == (comm.size > 1)
-    assert agreed(yd) is yd
+    assert rank_consistent(yd) is yd
+    assert rank_consistently(yd)(yd) is yd
+    together = rank_consistently(zeros(op.domain, comm=comm))(x)
     with profile.count_messages() as sent:
         square, other = dots((together, together), (yd, yd))
     assert sent.total == (1 if comm.size > 1 else 0)
@@ -138,17 +159,36 @@ def test_agreement(comm):
     assert_close(float(other), float((yd.norm()) ** 2))
 
 
-def test_states_show_their_arrays(comm):
-    from collops.solvers import CGLS
-
+def test_states_say_what_passes_between_iterations(comm):
     op, _, _, yd = problem("block_diag", comm, "f8")
     state = CGLS().init(op, yd, None, True)
-    arrays, others = dict(array_fields(state)), dict(other_fields(state))
-    assert {"x", "residual", "gradient", "direction", "image", "gradient_square"} <= set(arrays)
-    assert set(others) == {"operator", "damped", "late", "together"}
-    assert local_arrays(arrays["x"]) == [state.x.local_array]
-    assert len(local_arrays(StackedArray([yd, state.x]))) == 2
-    assert local_arrays(arrays["gradient_square"]) == [state.gradient_square]
+    assert list(carried(state)) == ["x", "residual", "gradient", "direction", "gradient_square"]
+    assert {"operator", "damped", "lagged"} <= set(fixed(state))
+    assert not {"image", "monitored", "together"} & {*carried(state), *fixed(state)}
+    state = prepare(op, yd, None, 3, None, accelerated=True, **OPTIONS).init(op, yd, None, True)
+    numbers = {name: value for name, value in carried(state).items() if not hasattr(value, "leaves")}
+    assert list(numbers) == ["sums", "momenta"]
+    assert numbers["sums"] is state.sums.values and state.momenta.table is fixed(state)["momenta.table"]
+
+
+@pytest.mark.parametrize("name", ["cgls", "lsqr", "fista", "power iteration", "primal-dual"])
+def test_a_state_is_what_passes_between_iterations(comm, name):
+    """A step from the carried values alone, with all other memory overwritten, is the step from the state itself."""
+    op, _, _, yd = problem("vstack", comm, "f8")
+    method, operator, data, x0 = METHODS[name](op, yd)
+    expected = method.step(method.step(method.init(operator, data.copy(), x0, True)))
+    state = method.step(method.init(operator, data.copy(), x0, True))
+    values = {key: value.copy() if hasattr(value, "copy") else value for key, value in carried(state).items()}
+    other = method.init(operator, data.copy(), x0, True)
+    for field in dataclasses.fields(other):
+        if field.metadata.get("role") == "scratch" and hasattr(getattr(other, field.name), "fill"):
+            getattr(other, field.name).fill(np.nan)
+    state = method.step(with_carried(other, values))
+    for key, value in carried(expected).items():
+        actual = carried(state)[key]
+        if hasattr(value, "leaves"):
+            actual, value = actual.local_array, value.local_array
+        np.testing.assert_array_equal(actual, value)
 
 
 def test_a_singular_operator_does_not_break_down(comm):

@@ -1,17 +1,27 @@
 """Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
 
-from collops.array.alike import empty_like, full_like, ones_like, where, zeros_like
 from collops.array.coefficients import Finite
 from collops.array.conversion import from_global, from_local
-from collops.array.creation import empty, full, ones, random, zeros
+from collops.array.creation import (
+    empty,
+    empty_like,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    random,
+    where,
+    zeros,
+    zeros_like,
+)
 from collops.array.distributed import DistributedArray
-from collops.array.fused import Scalars, axpby, divide, dots, go_and_turn, shared
-from collops.array.io import load, save
+from collops.array.fused import Scalars, axpby, divide, dots, shared, update_solution_and_direction
+from collops.array.io import load
 from collops.array.layout import Layout
-from collops.array.pytree import register
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
-from collops.backend import when_made
+from collops.array.store import save
+from collops.backend import Engine, register_engine
 
 __all__ = [
     "DistributedArray",
@@ -29,16 +39,25 @@ __all__ = [
     "from_local",
     "full",
     "full_like",
-    "go_and_turn",
     "load",
     "ones",
     "ones_like",
     "random",
     "save",
     "shared",
+    "update_solution_and_direction",
     "where",
     "zeros",
     "zeros_like",
 ]
 
-when_made("jax", register)
+
+def _jax_engine() -> Engine:
+    from collops.array.pytree import register
+    from collops.jax.engine import JaxEngine
+
+    register()
+    return JaxEngine()
+
+
+register_engine("jax", _jax_engine)

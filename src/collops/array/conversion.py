@@ -96,7 +96,7 @@ def from_global(
     source = on_root(layout, root)
     xp = find_engine(engine_name).xp
     if whole is None:
-        whole = xp.empty(source.local_shape(comm.rank), as_dtype(name))
+        whole = xp.empty(source.local_shape(comm.rank), find_engine(engine_name).dtype(as_dtype(name)))
     return DistributedArray(layout, comm, moved(whole, source, layout, comm, xp))
 
 
@@ -125,6 +125,8 @@ def _owned(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> An
     target = current if engine is None else engine if isinstance(engine, Engine) else find_engine(engine)
     own = as_dtype(part.dtype)
     kind = own if dtype is None else dtype
+    if target is current and not target.mutable:
+        return target.xp.asarray(part, target.dtype(kind))
     if target is current:
         return target.xp.array(part, dtype=kind, copy=True, order="C")
     return target.from_host(np.ascontiguousarray(current.to_host(part), kind))

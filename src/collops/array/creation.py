@@ -1,17 +1,17 @@
-"""Ways to make distributed arrays of a layout: zeros, ones, one number, random numbers, or whatever memory holds."""
+"""New distributed arrays of a layout, or like another array: empty, of one number, random, or chosen from others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
+from collops.array.memory import check_memory
 from collops.array.random_numbers import child_seed, fill_random
-from collops.array.room import check_room
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine
@@ -22,9 +22,22 @@ from collops.errors import LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["check_number", "empty", "full", "ones", "random", "zeros"]
+__all__ = [
+    "check_number",
+    "empty",
+    "empty_like",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "random",
+    "where",
+    "zeros",
+    "zeros_like",
+]
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+Array = TypeVar("Array", DistributedArray, StackedArray)
 
 
 def zeros(
@@ -69,7 +82,7 @@ def zeros(
            [0., 0.]], dtype=float32)
     """
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), e.dtype(kind)))
 
 
 def ones(
@@ -89,7 +102,7 @@ def ones(
            [1., 1.]])
     """
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), e.dtype(kind)))
 
 
 def empty(
@@ -108,7 +121,7 @@ def empty(
     (4, 2)
     """
     kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), kind))
+    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), e.dtype(kind)))
 
 
 def full(
@@ -138,7 +151,9 @@ def full(
     """
     check_number(value)
     kind = as_dtype(np.asarray(value).dtype if dtype is None else dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, kind))
+    return _made(
+        layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, e.dtype(kind))
+    )
 
 
 def random(
@@ -192,8 +207,95 @@ def random(
     return _made(layout, comm, engine, element, make)
 
 
+def empty_like(x: Array, dtype: Any = None) -> Array:
+    """Return an array of arbitrary values with layout, engine and (by default) dtype of `x`. No messages.
+
+    Examples
+    --------
+    >>> import collops
+    >>> x = collops.ones((4, 2), dtype="float32")
+    >>> collops.empty_like(x).dtype
+    dtype('float32')
+    """
+    return _made_like(x, dtype, lambda xp, local, kind: xp.empty(local.shape, kind))
+
+
+def zeros_like(x: Array, dtype: Any = None) -> Array:
+    """Return zeros with layout, engine and (by default) dtype of `x`. No messages.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.zeros_like(collops.ones(3)).gather()
+    array([0., 0., 0.])
+    """
+    return _made_like(x, dtype, lambda xp, local, kind: xp.zeros(local.shape, kind))
+
+
+def ones_like(x: Array, dtype: Any = None) -> Array:
+    """Return ones with layout, engine and (by default) dtype of `x`. No messages.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import ones_like
+    >>> ones_like(collops.zeros(3)).gather()
+    array([1., 1., 1.])
+    """
+    return _made_like(x, dtype, lambda xp, local, kind: xp.ones(local.shape, kind))
+
+
+def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
+    """Return a filled array with layout, engine and (by default) dtype of `x`. No messages.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import full_like
+    >>> full_like(collops.zeros(3), 2.5).gather()
+    array([2.5, 2.5, 2.5])
+    """
+    check_number(value)
+    return _made_like(x, dtype, lambda xp, local, kind: xp.full(local.shape, value, kind))
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """Return elements of `x` where `condition` is true, else of `y`. No messages.
+
+    Parameters
+    ----------
+    condition : DistributedArray or StackedArray
+        Of booleans.
+    x, y : array like `condition`, or number
+        What to choose from.
+
+    Raises
+    ------
+    LayoutError
+        If layouts differ.
+    UnsupportedTypeError
+        For plain arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> x = collops.from_global(np.array([-1.0, 2.0, -3.0]))
+    >>> collops.where(x > 0, x, 0).gather()
+    array([0., 2., 0.])
+    """
+    if isinstance(condition, StackedArray):
+        columns = [condition._operands(value) for value in (x, y)]
+        if any(column is NotImplemented for column in columns):
+            raise UnsupportedTypeError("where chooses from distributed arrays and numbers")
+        return condition._like([where(c, *both) for c, *both in zip(condition, *columns, strict=True)])
+    if not isinstance(condition, DistributedArray):
+        raise UnsupportedTypeError("the condition of where is a distributed array; for plain ones use numpy.where")
+    return condition._choose(x, y)
+
+
 def check_number(value: Any) -> None:
-    """Refuse what is no number to fill an array with.
+    """Raise unless `value` is a number, which an array can be filled with.
 
     Raises
     ------
@@ -226,5 +328,14 @@ def _made(
         layout = Layout.split(layout, comm.size)
     elif layout.ranks != comm.size:
         raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
-    check_room(layout, dtype, chosen)
+    check_memory(layout, dtype, chosen)
     return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))
+
+
+def _made_like(x: Any, dtype: Any, make: Callable[[Any, Any, Any], Any]) -> Any:
+    if isinstance(x, StackedArray):
+        return x._like([_made_like(part, dtype, make) for part in x.arrays])
+    if not isinstance(x, DistributedArray):
+        raise UnsupportedTypeError(f"expected a distributed array, not {type(x).__module__}.{type(x).__qualname__}")
+    kind = x.dtype if dtype is None else as_dtype(dtype)
+    return x._like(make(x.engine.xp, x.local_array, x.engine.dtype(kind)))

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 
-from collops.array import fused, reductions
+from collops.array.base import BaseArray
 from collops.array.dtypes import as_dtype, check_byte_order
-from collops.array.elementwise import Arithmetic, check_alike, check_ufunc, local_operand
 from collops.array.halo import extended_array
 from collops.array.layout import Layout
+from collops.array.memory import check_memory
+from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import check_copies, gathered, redistributed
-from collops.array.room import check_room
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from os import PathLike
     from typing import Self
 
     from matplotlib.axes import Axes
@@ -32,12 +31,12 @@ __all__ = ["DistributedArray"]
 _new = object.__new__
 
 
-class DistributedArray(Arithmetic):
+class DistributedArray(BaseArray):
     """An array whose parts are on different ranks.
 
     Arithmetic, comparisons and NumPy's ufuncs work element by element, without messages, on arrays of one layout and on
-    scalars, with NumPy's promotion rules. Reductions send one message at most and return 0-d arrays of the engine, for
-    which nobody waits until their value is used.
+    scalars, with NumPy's promotion rules. Reductions send one message at most and return 0-d arrays of the engine,
+    without synchronising with a device.
 
     Parameters
     ----------
@@ -104,7 +103,7 @@ class DistributedArray(Arithmetic):
         self.local_array = self.engine.adopt(local_array)
 
     def _like(self, local_array: Any) -> Self:
-        """Wrap another local array of this layout and engine, without checks: the way by which operations return."""
+        """Return an array of this layout and engine with another local array: the internal constructor, unchecked."""
         array = _new(self.__class__)
         array.layout = self.layout
         array.comm = self.comm
@@ -115,14 +114,42 @@ class DistributedArray(Arithmetic):
 
     def _empty(self, layout: Layout, dtype: np.dtype) -> DistributedArray:
         """Make an array of another layout for its ranks, on the same engine, from what is known to fit together."""
-        check_room(layout, dtype, self.engine)
+        check_memory(layout, dtype, self.engine)
         array = _new(DistributedArray)
         array.layout = layout
         array.comm = self.comm
         array.engine = self.engine
         array._plan = reduction_plan(layout, self.comm)
-        array.local_array = self.engine.adopt(self.engine.xp.empty(layout.local_shape(self.comm.rank), dtype))
+        engine = self.engine
+        array.local_array = engine.xp.empty(layout.local_shape(self.comm.rank), engine.dtype(dtype))
         return array
+
+    def _stored(self, value: Any, out: Any) -> Any:
+        """Return `value` as an array like this one: in `out`, if that is given, else in a new array.
+
+        Parameters
+        ----------
+        value : array
+            A local array; that of `out`, where a kernel has written to it already.
+        out : DistributedArray or None
+            Holds the result: its memory is filled where the engine is mutable, else its `local_array` is replaced.
+        """
+        return self._like(value) if out is None else out._hold(value)
+
+    def _hold(self, value: Any) -> Self:
+        """Make `value` this rank's part: in the memory that the array has, or in its place where that is immutable.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If `value` is complex and the array is not.
+        """
+        if self.engine.mutable:
+            if value is not self.local_array:
+                self.local_array[...] = value
+        else:
+            self.local_array = self.engine.put(self.local_array, ..., value)
+        return self
 
     @property
     def leaves(self) -> tuple[DistributedArray, ...]:
@@ -180,9 +207,8 @@ class DistributedArray(Arithmetic):
             other = local_operand(self, other)
             if other is NotImplemented:
                 return NotImplemented
-        if reflected:
-            # What stands first decides on the result's type.
-            return self._like(self.engine.adopt(function(other, self.local_array)))
+        if reflected:  # the first operand determines the result type
+            return self._like(function(other, self.local_array))
         return self._like(function(self.local_array, other))
 
     def _unary(self, function: Callable[[Any], Any]) -> Self:
@@ -193,8 +219,13 @@ class DistributedArray(Arithmetic):
             other = local_operand(self, other)
             if other is NotImplemented:
                 return NotImplemented
-        self.local_array = function(self.local_array, other)
-        return self
+        value = function(self.local_array, other)
+        if self.engine.mutable:
+            self.local_array = value
+            return self
+        if not np.can_cast(value.dtype, self.dtype, "same_kind"):
+            raise UnsupportedTypeError(f"a result of {value.dtype} does not fit into an array of {self.dtype}")
+        return self._hold(value)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **arguments: Any) -> Any:
         """Apply a NumPy ufunc element by element: ``numpy.sin(x)``, ``numpy.add(x, y, out=z, where=mask)``.
@@ -221,16 +252,13 @@ class DistributedArray(Arithmetic):
             arguments["where"] = local_operand(self, arguments["where"])
             if arguments["where"] is NotImplemented:
                 return NotImplemented
-        if outs is None:
-            result = function(*operands, **arguments)
-            return tuple(map(self._like, result)) if isinstance(result, tuple) else self._like(result)
-        targets: tuple[Any, ...] = tuple(None if out is None else local_operand(self, out) for out in outs)
-        result: Any = function(*operands, out=targets[0] if len(targets) == 1 else targets, **arguments)
+        if outs is not None and self.engine.mutable:
+            targets = tuple(None if out is None else local_operand(self, out) for out in outs)
+            arguments["out"] = targets[0] if len(targets) == 1 else targets
+        result: Any = function(*operands, **arguments)
         results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
-        wrapped: tuple[Any, ...] = tuple(
-            self._like(value) if out is None else out for out, value in zip(outs, results, strict=True)
-        )
-        return wrapped[0] if len(wrapped) == 1 else wrapped
+        stored = tuple(map(self._stored, results, (None,) * len(results) if outs is None else outs))
+        return stored if isinstance(result, tuple) else stored[0]
 
     def copy(self) -> Self:
         """Return a copy with its own memory. No messages."""
@@ -247,7 +275,7 @@ class DistributedArray(Arithmetic):
         dtype = as_dtype(dtype)
         if dtype == self.dtype and not copy:
             return self
-        return self._like(self.local_array.astype(dtype))
+        return self._like(self.local_array.astype(self.engine.dtype(dtype)))
 
     @property
     def real(self) -> Self:
@@ -261,7 +289,7 @@ class DistributedArray(Arithmetic):
 
     def fill(self, value: Any) -> None:
         """Set all elements to a number, in place. No messages."""
-        self.local_array[...] = local_operand(self, value)
+        self._hold(local_operand(self, value))
 
     def _choose(self, x: Any, y: Any) -> Self:
         """Choose between `x` and `y` where this array is true or not; see :func:`collops.array.where`."""
@@ -269,44 +297,6 @@ class DistributedArray(Arithmetic):
         if any(operand is NotImplemented for operand in operands):
             raise UnsupportedTypeError("where chooses from distributed arrays and numbers")
         return self._like(self.engine.xp.where(self.local_array, *operands))
-
-    # Reductions: one message at most
-
-    def sum(self, axis: reductions.Axis = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the sum over `axis`; see :func:`collops.array.reductions.sum`. Collective."""
-        return reductions.sum(self, axis, dtype, out)
-
-    def min(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return the minimum over `axis`; see :func:`collops.array.reductions.min`. Collective."""
-        return reductions.min(self, axis, out)
-
-    def max(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return the maximum over `axis`; see :func:`collops.array.reductions.max`. Collective."""
-        return reductions.max(self, axis, out)
-
-    def mean(self, axis: reductions.Axis = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the mean over `axis`; see :func:`collops.array.reductions.mean`. Collective."""
-        return reductions.mean(self, axis, dtype, out)
-
-    def all(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return whether all elements along `axis` are true. Collective: at most one allreduce."""
-        return reductions.all(self, axis, out)
-
-    def any(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return whether any element along `axis` is true. Collective: at most one allreduce."""
-        return reductions.any(self, axis, out)
-
-    def dot(self, other: Self) -> Any:
-        """Return the sum of ``self * other``, not conjugated. Collective: one scalar allreduce, none if replicated."""
-        return fused.dot(self, other)
-
-    def vdot(self, other: Self) -> Any:
-        """Return the sum of ``conj(self) * other``. Collective: one scalar allreduce, none if replicated."""
-        return fused.dots((self, other))[0]
-
-    def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
-        """Return a vector norm; see :func:`collops.array.reductions.norm`. Collective: at most one allreduce."""
-        return reductions.norm(self, ord, axis)
 
     # Other shapes and layouts
 
@@ -363,7 +353,7 @@ class DistributedArray(Arithmetic):
             Width on all sides; or one width per axis; or widths before and after the block, for every axis in turn. A
             halo may be wider than a neighbour's block.
         boundary : str
-            What is beyond the ends of the array: ``"zero"``, or ``"periodic"`` for its other end.
+            Values beyond the ends of the array: ``"zero"``, or ``"periodic"`` to wrap around.
 
         Returns
         -------
@@ -394,7 +384,7 @@ class DistributedArray(Arithmetic):
         return gathered(self, root)
 
     def check_replicated(self) -> None:
-        """Prove that copies which the layout promises to be equal are so, bit by bit. Collective: one metadata message.
+        """Raise unless copies that the layout declares equal are so, bit by bit. Collective: one metadata message.
 
         Raises
         ------
@@ -402,14 +392,6 @@ class DistributedArray(Arithmetic):
             On every rank, if copies of a block differ; the message names the ranks.
         """
         check_copies(self)
-
-    # Files and pictures
-
-    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the array to a Zarr store; see :func:`collops.array.save`. Collective."""
-        from collops.array.io import save
-
-        save(path, self, overwrite=overwrite)
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
         """Draw a 1-d or 2-d array with the ranks' boundaries; see :func:`collops.array.plot.plot`. Collective."""

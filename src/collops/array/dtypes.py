@@ -36,7 +36,7 @@ def as_dtype(dtype: Any) -> np.dtype:
 
 
 def check_byte_order(dtype: np.dtype) -> None:
-    """Refuse numbers as another machine would store them: neither BLAS nor wires would see that.
+    """Raise for numbers in another byte order, which BLAS and transports would misread.
 
     Raises
     ------

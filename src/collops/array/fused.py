@@ -1,4 +1,4 @@
-"""Fused vector operations: what iterative solvers do, in as few passes over memory and messages as there can be."""
+"""Fused vector operations of iterative solvers: few passes over memory, and one message for several inner products."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from collops.array.dtypes import accumulator, real_of
-from collops.array.elementwise import check_alike
 from collops.array.kernels import kernels_for
+from collops.array.operands import Operand, check_alike
 from collops.backend import engine as find_engine
 from collops.backend import engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
-    from collops.array.stacked import StackedArray
     from collops.backend import Engine
     from collops.comm import Communicator
 
-    Array = TypeVar("Array", DistributedArray, StackedArray)
+Array = TypeVar("Array", bound=Operand)
 
-__all__ = ["Scalars", "axpby", "divide", "dot", "dots", "go_and_turn", "shared"]
+__all__ = ["Scalars", "axpby", "divide", "dot", "dots", "shared", "update_solution_and_direction"]
 
 
 class Scalars:
@@ -48,7 +46,7 @@ class Scalars:
 
     def hold(self, array: Any, engine: Engine) -> tuple[Any, ...]:
         """Keep the array that :func:`dots` filled, and return its elements."""
-        if engine.memory == "host":
+        if engine.memory == "host" or not engine.mutable:
             return tuple(array)
         if array is not self.array:
             self.array, self._views = array, tuple(array)
@@ -98,24 +96,21 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
         x.layout is not getattr(out, "layout", None) or x.comm is not out.comm or x.engine is not out.engine
     ):
         check_alike(x, out)
-    kernels = kernels_for(x.engine)
-    if not x.engine.keeps:
-        a, b = _shared(a, x), _shared(b, x)
     try:
-        x_local = x.local_array  # pyright: ignore[reportAttributeAccessIssue]
+        x_local = x.local_array
     except AttributeError:
-        return _axpby_stacked(a, x, b, y, out)  # pyright: ignore[reportReturnType, reportArgumentType]
-    if out is None:
-        return x._like(kernels.axpby(a, x_local, b, y.local_array, None))  # pyright: ignore[reportAttributeAccessIssue]
-    kernels.axpby(a, x_local, b, y.local_array, out.local_array)  # pyright: ignore[reportAttributeAccessIssue]
-    return out
+        return _axpby_stacked(a, x, b, y, out)
+    if x.engine.traced:
+        a, b = _replicated(a, x), _replicated(b, x)
+    value = kernels_for(x.engine).axpby(a, x_local, b, y.local_array, None if out is None else out.local_array)
+    return x._stored(value, out)
 
 
 def shared(value: Any, comm: Communicator) -> Any:
-    """Return a plain array, equal on all ranks, as it may meet what only one of them has. No message.
+    """Return a plain array, equal on all ranks, for use with data of which each rank has its own. No message.
 
-    For derivatives by JAX: the cotangent of `value` is then the sum of what all ranks found, so that all of them get
-    the whole derivative. On other engines it is `value` itself.
+    For derivatives by JAX: the cotangent of `value` is then the sum of those of all ranks, so that each of them gets
+    the whole derivative. On other engines the result is `value` itself.
 
     Parameters
     ----------
@@ -132,32 +127,30 @@ def shared(value: Any, comm: Communicator) -> Any:
     >>> shared(np.arange(3.0), collops.world())
     array([0., 1., 2.])
     """
-    return engine_of(value).shared(value, comm)
+    return engine_of(value).replicated_operand(value, comm)
 
 
-def _shared(coefficient: Any, x: Any) -> Any:
-    """Return a coefficient, which all ranks hold, as it may meet an array of which each rank has a part."""
-    if not hasattr(x, "local_array"):
-        return coefficient  # its parts come back one by one
-    communicator, share = x._plan.communicator, x.engine.shared
+def _replicated(coefficient: Any, x: Any) -> Any:
+    """Return a coefficient, which all ranks hold, for use with this rank's part of `x`."""
     if isinstance(coefficient, tuple):
-        return tuple(share(part, communicator) for part in coefficient)
-    return share(coefficient, communicator)
+        return type(coefficient)(_replicated(part, x) for part in coefficient)
+    return x.engine.replicated_operand(coefficient, x._plan.communicator)
 
 
-def _axpby_stacked(a: Any, x: StackedArray, b: Any, y: StackedArray, out: StackedArray | None) -> StackedArray:
+def _axpby_stacked(a: Any, x: Operand, b: Any, y: Operand, out: Operand | None) -> Any:
     outs = [None] * len(x.arrays) if out is None else out.arrays
     parts = [
-        axpby(a, x_part, b, y_part, out_part)  # pyright: ignore[reportArgumentType]
-        for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
+        axpby(a, x_part, b, y_part, out_part) for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
     ]
     return x._like(parts) if out is None else out
 
 
-def go_and_turn(x: Array, length: Any, direction: Array, ratio: Any, gradient: Array) -> None:
-    """Add ``length * direction`` to `x`, and then set `direction` to ``gradient + ratio * direction``. No messages.
+def update_solution_and_direction(
+    x: Array, length: Any, direction: Array, ratio: Any, gradient: Array
+) -> tuple[Array, Array]:
+    """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``. No messages.
 
-    What most Krylov methods end an iteration with; on devices one pass over memory.
+    Most Krylov methods end an iteration with it; on devices it is one pass over memory.
 
     Parameters
     ----------
@@ -167,6 +160,11 @@ def go_and_turn(x: Array, length: Any, direction: Array, ratio: Any, gradient: A
         Coefficients as those of :func:`axpby`.
     gradient : DistributedArray or StackedArray
         In the same layout.
+
+    Returns
+    -------
+    x, direction : DistributedArray or StackedArray
+        As given.
 
     Raises
     ------
@@ -178,22 +176,23 @@ def go_and_turn(x: Array, length: Any, direction: Array, ratio: Any, gradient: A
     Examples
     --------
     >>> import collops
-    >>> from collops.array import go_and_turn
-    >>> x, direction = collops.zeros(2), collops.ones(2)
-    >>> go_and_turn(x, 0.5, direction, 2.0, collops.full(2, 10.0))
+    >>> from collops.array import update_solution_and_direction
+    >>> x, direction = update_solution_and_direction(
+    ...     collops.zeros(2), 0.5, collops.ones(2), 2.0, collops.full(2, 10.0)
+    ... )
     >>> x.gather(), direction.gather()
     (array([0.5, 0.5]), array([12., 12.]))
     """
-    together = getattr(kernels_for(x.engine), "go_and_turn", None)
-    if together is None:
-        axpby(length, direction, 1.0, x, out=x)
-        axpby(1.0, gradient, ratio, direction, out=direction)
-        return
+    one_pass = getattr(kernels_for(x.engine), "update_solution_and_direction", None)
+    if one_pass is None:
+        x = axpby(length, direction, 1.0, x, out=x)
+        return x, axpby(1.0, gradient, ratio, direction, out=direction)
     for other in (direction, gradient):
         if x.layout is not other.layout or x.comm is not other.comm or x.engine is not other.engine:
             check_alike(x, other)
     for place, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
-        together(place.local_array, length, old.local_array, ratio, new.local_array)
+        one_pass(place.local_array, length, old.local_array, ratio, new.local_array)
+    return x, direction
 
 
 def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, ...]:
@@ -211,7 +210,7 @@ def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, 
     -------
     tuple of 0-d array
         In the dtype of the arrays; float32 for half-precision ones; real for a pair of one complex array with itself.
-        Nobody waits for their values.
+        Does not synchronise with the device.
 
     Raises
     ------
@@ -241,7 +240,7 @@ def divide(a: Any, b: Any, out: Any = None) -> Any:
     Parameters
     ----------
     a, b : 0-d array or number
-        Of one engine; numbers may stand beside arrays.
+        Of one engine; or a number and an array.
     out : 0-d array, optional
         Gets the result where the engine can write in place.
 
@@ -263,16 +262,18 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | No
             raise UnsupportedTypeError(f"inner products are of distributed arrays, not of {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if len(pairs) == 1 and out is None:
+    if len(pairs) == 1 and out is None and not pairs[0][0].engine.traced:
         return (_one_dot(*pairs[0], conjugate),)
     if not pairs:
         return ()
     if out is not None and out.array is not None and out.array.size != len(pairs):
         raise LayoutError(f"out of dots holds {out.array.size} results, not {len(pairs)}")
+    engine = pairs[0][0].engine
+    if engine.traced:
+        return _traced_dots(pairs, conjugate)
     results = _like_dots(pairs, conjugate, out)
     if results is not None:
         return results
-    engine = pairs[0][0].engine
     if any(x.engine is not engine for x, _ in pairs):
         raise UnsupportedTypeError("the pairs of dots must be of one engine")
     dtypes = [_dot_dtype(x, y, conjugate) for x, y in pairs]
@@ -289,6 +290,30 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | No
     return tuple(values)
 
 
+def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
+    """Return what :func:`_dots` does, with derivatives: the sum over the leaves of each pair.
+
+    Every leaf is summed over the ranks that it is split over, so that a replicated one needs no message and each rank
+    has all of its cotangent. One message for each kind of group.
+    """
+    engine = pairs[0][0].engine
+    by_ranks: dict[Communicator | None, list[tuple[int, Any]]] = {}
+    for number, (x, y) in enumerate(pairs):
+        if x.engine is not engine:
+            raise UnsupportedTypeError("the pairs of dots must be of one engine")
+        for a, b in zip(x.leaves, y.leaves, strict=True):
+            value = kernels_for(engine).dot(a.local_array, b.local_array, conjugate)
+            by_ranks.setdefault(a._plan.communicator, []).append((number, value))
+    totals: list[Any] = [0] * len(pairs)
+    for communicator, parts in by_ranks.items():
+        values: Any = [value for _, value in parts]
+        if communicator is not None:
+            values = communicator.allreduce(engine.xp.stack(values))
+        for (number, part), value in zip(parts, values, strict=True):
+            totals[number] = totals[number] + _as(value, part.dtype)
+    return tuple(totals)
+
+
 def _summed(
     jobs: list[Any], dtype: np.dtype, conjugate: bool, communicator: Communicator | None, engine: Engine, out: Any
 ) -> tuple[Any, ...]:
@@ -302,7 +327,7 @@ def _summed(
 def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...] | None:
     """Return what :func:`_dots` does for single arrays of one real dtype on the same ranks; ``None`` if they are not.
 
-    The inner products of most iterations, without what the others need.
+    A fast path for the inner products of most iterations.
     """
     first = pairs[0][0]
     engine, communicator, dtype = first.engine, first._plan.communicator, first.dtype
@@ -333,31 +358,17 @@ def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:
         value = kernels.dot(x_local, y.local_array, conjugate)
     communicator = x._plan.communicator
     if communicator is not None:
-        value = x.engine.adopt(value)
         value = communicator.allreduce(value, out=value if value.shape else None)
     return value[0] if value.shape else value[()]
 
 
 def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
     """Return the local arrays whose products this rank adds to the sum."""
-    if not x.engine.keeps:
-        return _differentiable_pairs(x, y)
     return [
         (a.local_array, b.local_array)
         for a, b, counted in zip(x.leaves, y.leaves, x._plan.counted, strict=True)
         if counted
     ]
-
-
-def _differentiable_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
-    """Return the same with zeros in place of what does not count: all ranks take part in sums of cotangents."""
-    pairs, communicator = [], x._plan.communicator
-    for a, b, counted in zip(x.leaves, y.leaves, x._plan.counted, strict=True):
-        one, other = a.local_array, b.local_array
-        if communicator is not None and a._plan.communicator is not communicator:
-            one, other = (a.engine.shared(array, communicator) for array in (one, other))
-        pairs.append((one, other) if counted else (one * 0, other))
-    return pairs
 
 
 def _dot_dtype(x: Any, y: Any, conjugate: bool) -> np.dtype:

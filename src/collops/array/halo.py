@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from collops.array.layout import Layout
 from collops.array.layout_arguments import integers
 from collops.array.regions import Region, Transfers, transfers
+from collops.backend import Engine, engine_of
 from collops.errors import InputError
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
+    import numpy as np
+
+    from collops.array.operands import Operand
     from collops.comm import Communicator
     from collops.comm.plan import Box
 
@@ -64,7 +67,7 @@ class HaloPlan:
     comm : Communicator
         The ranks.
     periodic : bool
-        Whether the array goes on at its ends with its other end; otherwise there are zeros.
+        Whether the array wraps around; otherwise there are zeros beyond its ends.
 
     Attributes
     ----------
@@ -107,33 +110,32 @@ class HaloPlan:
             self._plan_messages(moves)
 
     def fill(self, source: Any, target: Any) -> Any:
-        """Fill the local array `target`, which has a halo, from `source`, which has none. Collective: one exchange."""
-        exchange = None if self._fill is None else self._fill.start(source, target)
-        for given, taken in self._kept:
-            target[taken] = source[given]
-        for box in self._outside:
-            target[box] = 0
-        if exchange is not None:
-            exchange.finish()
-        return target
-
-    def add_back(self, source: Any, target: Any) -> Any:
-        """Fill the local array `target`, adding to each element all its copies in halos: the adjoint of :meth:`fill`.
+        """Return the local array `target`, which has a halo, filled from `source`, which has none.
 
         Collective: one exchange.
         """
-        landing = exchange = None
-        if self._return is not None:
-            landing = self._landing(target)
-            exchange = self._return.start(source, landing)
-        target[...] = 0
+        engine = engine_of(target)
+        exchange = None if self._fill is None else self._fill.start(source, target)
         for given, taken in self._kept:
-            target[given] += source[taken]
-        if exchange is not None and landing is not None:
-            exchange.finish()
+            target = engine.put(target, taken, source[given])
+        for box in self._outside:
+            target = engine.put(target, box, 0)
+        return target if exchange is None else exchange.finish(target)
+
+    def add_back(self, source: Any, target: Any) -> Any:
+        """Return the local array `target`, each element the sum of its copies in halos: the adjoint of :meth:`fill`.
+
+        Collective: one exchange.
+        """
+        engine = engine_of(target)
+        exchange = None if self._return is None else self._return.start(source, self._landing(engine, target.dtype))
+        target = engine.put(target, ..., 0)
+        for given, taken in self._kept:
+            target = engine.add(target, given, source[taken])
+        if exchange is not None:
+            landing = exchange.finish()
             for box, piece in self._landed:
-                view = target[box]
-                view += landing[piece].reshape(view.shape)
+                target = engine.add(target, box, landing[piece].reshape(_extent(box)))
         return target
 
     def _per_axis(self) -> Iterator[tuple[int, tuple[int, ...], tuple[int, int]]]:
@@ -174,18 +176,13 @@ class HaloPlan:
         back = [(peer, (piece,)) for (peer, _), (_, piece) in zip(sends, self._landed, strict=True)]
         self._return = ExchangePlan(self.comm, receives, back)
 
-    def _landing(self, like: Any) -> Any:
+    def _landing(self, engine: Engine, dtype: np.dtype) -> Any:
         """Return the memory for what other ranks send back; kept, since a recorded CUDA graph may write to it."""
-        from collops.backend import engine_of
-
-        engine = engine_of(like)
-        key = (engine, like.dtype)
-        array = self._landings.get(key)
+        array = self._landings.get((engine, dtype))
         if array is None:
-            size = self._landed[-1][1].stop if self._landed else 0
-            array = engine.xp.empty(size, like.dtype)
-            if engine.keeps:
-                self._landings[key] = array
+            array = engine.xp.empty(self._landed[-1][1].stop if self._landed else 0, dtype)
+            if engine.mutable:
+                self._landings[engine, dtype] = array
         return array
 
 
@@ -193,7 +190,7 @@ _plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[Any, HaloPlan]] = we
 
 
 def extended_array(
-    x: DistributedArray, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero"
+    x: Operand, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero"
 ) -> tuple[Layout, Any]:
     """Return the layout with halos, and this rank's block of `x` in it, as a new array. Collective: one exchange.
 
@@ -204,7 +201,7 @@ def extended_array(
     halo : int or sequence of int
         See :func:`halo_widths`.
     boundary : str
-        What is beyond the ends of the array: ``"zero"``, or ``"periodic"`` for its other end.
+        Values beyond the ends of the array: ``"zero"``, or ``"periodic"`` to wrap around.
 
     Raises
     ------
@@ -230,4 +227,8 @@ def extended_array(
 
 
 def _count(box: Box) -> int:
-    return math.prod(axis.stop - axis.start for axis in box)
+    return math.prod(_extent(box))
+
+
+def _extent(box: Box) -> tuple[int, ...]:
+    return tuple(axis.stop - axis.start for axis in box)

@@ -1,8 +1,4 @@
-"""Files: save arrays to Zarr stores and load them on any number of ranks, in any layout.
-
-An array is one ordinary Zarr array, readable by anything that reads Zarr 3. Every rank writes and reads regions of its
-own. Stacks and dictionaries of arrays are Zarr groups. Nothing is pickled.
-"""
+"""Load arrays from Zarr stores on any number of ranks, in any layout; every rank reads the regions that it needs."""
 
 from __future__ import annotations
 
@@ -16,10 +12,10 @@ import numpy as np
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
-from collops.array.room import check_room
+from collops.array.memory import check_memory
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
-from collops.array.store import VERSION, Saved, write_store
+from collops.array.store import VERSION
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm.given import communicator_or_world
@@ -28,47 +24,7 @@ from collops.errors import REFUSALS, CollopsError, InputError, LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["load", "save"]
-
-
-def save(
-    path: str | PathLike[str],
-    arrays: Saved,
-    *,
-    overwrite: bool = False,
-    attributes: Mapping[str, Any] | None = None,
-) -> None:
-    """Write arrays to a Zarr 3 store in a directory that all ranks see. Collective.
-
-    Parameters
-    ----------
-    path : str or path
-        The directory.
-    arrays : DistributedArray, StackedArray, or dict of these by name
-        What to write; dictionaries may be nested, and are not empty.
-    overwrite : bool
-        Whether to replace a store that is there. Directories that are no Zarr stores are never replaced.
-    attributes : dict, optional
-        More attributes for the store: anything that JSON can hold.
-
-    Raises
-    ------
-    InputError
-        On every rank, if `path` exists and may not be replaced, or a name is not usable.
-    OSError
-        On every rank, if some rank cannot write.
-
-    Examples
-    --------
-    >>> import collops
-    >>> import tempfile, zarr
-    >>> folder = tempfile.mkdtemp()
-    >>> collops.save(f"{folder}/x.zarr", {"model": collops.ones(3), "data": collops.zeros(2)})
-    >>> sorted(zarr.open_group(f"{folder}/x.zarr", mode="r").array_keys())
-    ['data', 'model']
-    """
-    place = fspath(path)
-    write_store(place, arrays, attributes, prepare=lambda: _refuse_path(Path(place), overwrite))
+__all__ = ["load"]
 
 
 def load(
@@ -78,7 +34,7 @@ def load(
     comm: Communicator | None = None,
     engine: Engine | str | None = None,
 ) -> Any:
-    """Read what :func:`save` has written, or any Zarr array. Collective.
+    """Read what :func:`collops.array.save` has written, or any Zarr array. Collective.
 
     Parameters
     ----------
@@ -126,15 +82,6 @@ def load(
     return _wrapped(result, comm)
 
 
-def _refuse_path(path: Path, overwrite: bool) -> None:
-    if not path.exists():
-        return
-    if not (path / "zarr.json").is_file():
-        raise InputError(f"{path} exists and is no Zarr store; choose another path")
-    if not overwrite:
-        raise InputError(f"{path} exists; pass overwrite=True to replace it")
-
-
 def _opened(path: str) -> Any:
     import zarr
 
@@ -154,8 +101,8 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
         chosen = _layout_for(node.shape, about, comm) if layout is None else layout
         if not isinstance(chosen, Layout) or chosen.shape != node.shape or chosen.ranks != comm.size:
             raise LayoutError(f"a stored array of shape {node.shape} does not fit {chosen} on {comm.size} ranks")
-        check_room(chosen, node.dtype, engine)
-        check_room(Layout.replicated(node.chunks, comm.size), node.dtype, engine)  # they are read as wholes
+        check_memory(chosen, node.dtype, engine)
+        check_memory(Layout.replicated(node.chunks, comm.size), node.dtype, engine)  # they are read as wholes
         values = np.asarray(node[chosen.slices(comm.rank)])
         values = np.ascontiguousarray(values, as_dtype(values.dtype))
         return chosen, engine.from_host(values.view(as_dtype(about["dtype"])) if "dtype" in about else values)

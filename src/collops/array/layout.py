@@ -10,9 +10,10 @@ import math
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from collops.array.layout_arguments import (
     as_extents,
@@ -27,10 +28,9 @@ from collops.array.layout_arguments import (
     normal_axis,
     normal_grid,
     normal_mask,
+    numbered,
     sizes_text,
 )
-from collops.array.layout_blocks import Block
-from collops.array.layout_groups import Groups
 from collops.errors import REFUSALS, LayoutError
 
 if TYPE_CHECKING:
@@ -42,7 +42,23 @@ _interned: weakref.WeakValueDictionary[tuple[Any, ...], Layout] = weakref.WeakVa
 _interning = threading.Lock()
 
 
-class Layout(Groups):
+class Block(NamedTuple):
+    """The part of the global array that one rank holds.
+
+    Attributes
+    ----------
+    shape, offset : tuple of int
+        Local extents, and the global index of the first element, per axis.
+    slices : tuple of slice
+        The same as slices of the global array.
+    """
+
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    slices: tuple[slice, ...]
+
+
+class Layout:
     """A block partition of a global array over ranks.
 
     Every axis of the array is either whole on each rank or split over one axis of a process grid. Axes of the process
@@ -102,7 +118,40 @@ class Layout(Groups):
     True
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "__weakref__",
+        "_blocks",
+        "_groups",
+        "_representatives",
+        "_starts",
+        "_strides",
+        "axes",
+        "is_replicated",
+        "mask",
+        "ndim",
+        "process_grid",
+        "ranks",
+        "shape",
+        "size",
+        "sizes",
+        "split_axes",
+    )
+
+    shape: tuple[int, ...]
+    ranks: int
+    process_grid: tuple[int, ...]
+    axes: tuple[int | None, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    mask: tuple[int, ...] | None
+    ndim: int
+    size: int
+    split_axes: tuple[int, ...]
+    is_replicated: bool
+    _starts: tuple[tuple[int, ...], ...]
+    _strides: tuple[int, ...]
+    _blocks: dict[int, Block]
+    _groups: dict[tuple[int, ...], tuple[int, ...] | None]
+    _representatives: frozenset[int] | None
 
     def __new__(
         cls,
@@ -315,6 +364,141 @@ class Layout(Groups):
         return cls.split((*shape[:axis], sum(sizes), *shape[axis + 1 :]), comm.size, axis, sizes=sizes, mask=mask)
 
     # -- layouts of related arrays ---------------------------------------------------------------------------------
+
+    # The block of each rank
+
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Return the place of `rank` in the process grid."""
+        if not 0 <= operator.index(rank) < self.ranks:
+            raise LayoutError(f"there is no rank {rank!r} among {self.ranks}")
+        return tuple(rank // stride % extent for stride, extent in zip(self._strides, self.process_grid, strict=True))
+
+    def block(self, rank: int) -> Block:
+        """Return shape, offset and slices of the part of `rank`."""
+        block = self._blocks.get(rank)
+        if block is None:
+            place = self.coordinates(rank)
+            numbers = [0 if axis is None else place[axis] for axis in self.axes]
+            shape = tuple(sizes[number] for sizes, number in zip(self.sizes, numbers, strict=True))
+            offset = tuple(starts[number] for starts, number in zip(self._starts, numbers, strict=True))
+            slices = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
+            block = self._blocks[rank] = Block(shape, offset, slices)
+        return block
+
+    def local_shape(self, rank: int) -> tuple[int, ...]:
+        """Return the shape of the part of `rank`."""
+        return self.block(rank).shape
+
+    def local_size(self, rank: int) -> int:
+        """Return the number of elements that `rank` holds."""
+        return math.prod(self.block(rank).shape)
+
+    def offset(self, rank: int) -> tuple[int, ...]:
+        """Return the global index of the first element of `rank`, per axis."""
+        return self.block(rank).offset
+
+    def slices(self, rank: int) -> tuple[slice, ...]:
+        """Return the part of `rank` as slices of the global array."""
+        return self.block(rank).slices
+
+    def owner(self, index: SupportsIndex | Sequence[SupportsIndex]) -> int:
+        """Return the (lowest) rank that holds the element at a global index.
+
+        Parameters
+        ----------
+        index : int or sequence of int
+            One integer per axis; negative ones count from the end.
+
+        Raises
+        ------
+        LayoutError
+            If there is no such element.
+        """
+        position = integers(index)
+        if len(position) != self.ndim or any(not -n <= i < n for i, n in zip(position, self.shape, strict=True)):
+            raise LayoutError(f"there is no element {position} in an array of shape {self.shape}")
+        rank = 0
+        for i, extent, starts, axis in zip(position, self.shape, self._starts, self.axes, strict=True):
+            if axis is not None:
+                # Of several blocks that start here only the last is not empty.
+                rank += (bisect_right(starts, i % extent) - 1) * self._strides[axis]
+        return rank
+
+    def _block_number(self, rank: int) -> tuple[int, ...]:
+        """Return which block `rank` holds: the same for copies."""
+        place = self.coordinates(rank)
+        return tuple(place[axis] for axis in self.axes if axis is not None)
+
+    # Ranks that reductions combine
+
+    def reduction_groups(self, axes: Iterable[int] | None = None) -> tuple[int, ...] | None:
+        """Return which ranks' partial results must be combined.
+
+        Ranks of one group hold every element once between them, so that each takes part with all that it holds.
+
+        Parameters
+        ----------
+        axes : iterable of int, optional
+            The axes of the array that are reduced; all by default.
+
+        Returns
+        -------
+        tuple of int or None
+            One group number per rank, counted from 0 in the order of first appearance; ``None`` where no message is
+            needed.
+        """
+        chosen = self.split_axes if axes is None else tuple(a for a in self.split_axes if a in set(axes))
+        try:
+            return self._groups[chosen]
+        except KeyError:
+            pass
+        reduced = {self.axes[a] for a in chosen}
+        groups = None
+        if reduced:
+            kept = [axis for axis in range(len(self.process_grid)) if axis not in reduced]
+            places = [self.coordinates(rank) for rank in range(self.ranks)]
+            mask = self.mask or (0,) * self.ranks
+            groups = numbered((mask[rank], *(places[rank][axis] for axis in kept)) for rank in range(self.ranks))
+        self._groups[chosen] = groups
+        return groups
+
+    def reduction_count(self, rank: int, axes: Iterable[int] | None = None) -> int:
+        """Return how many elements a reduction over `axes` combines into each result on `rank`."""
+        self.coordinates(rank)
+        reduced = range(self.ndim) if axes is None else tuple(axes)
+        groups = self.reduction_groups(reduced)
+        members = [rank] if groups is None else [r for r in range(self.ranks) if groups[r] == groups[rank]]
+        return sum(math.prod(self.block(member).shape[a] for a in reduced) for member in members)
+
+    def representative(self, rank: int) -> bool:
+        """Return whether the part of `rank` is the one that counts among copies: the lowest rank's of each group."""
+        self.coordinates(rank)
+        if self._representatives is None:
+            mask = self.mask or (0,) * self.ranks
+            first: dict[Any, int] = {}
+            for other in range(self.ranks):
+                first.setdefault((mask[other], self._block_number(other)), other)
+            self._representatives = frozenset(first.values())
+        return rank in self._representatives
+
+    def _check_mask(self) -> None:
+        """Raise if a reduction within a group of the mask would count an element twice or never."""
+        copies = self.reduction_groups()
+        if self.mask is None or copies is None:
+            return
+        held: dict[int, set[tuple[int, ...]]] = {}
+        held_by_copy: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+        for rank in range(self.ranks):
+            number = self._block_number(rank)
+            held.setdefault(self.mask[rank], set()).add(number)
+            held_by_copy.setdefault((self.mask[rank], copies[rank]), set()).add(number)
+        if any(blocks != held[group] for (group, _), blocks in held_by_copy.items()):
+            raise LayoutError(
+                f"the mask {self.mask} cuts through the copies of a partially replicated layout; "
+                "give all or none of a copy's ranks to each group"
+            )
+
+    # Layouts derived from this one
 
     def drop(self, axes: SupportsIndex | Sequence[SupportsIndex]) -> Layout:
         """Return the layout without some axes; what they split becomes replicated.

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.array.redistribute import gathered as gathered_values
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from collops.array.distributed import DistributedArray
+    from collops.array.operands import Operand
 
 __all__ = ["plot"]
 
 _LINE, _IMAGE = 1, 2  # numbers of axes
 
 
-def plot(x: DistributedArray, ax: Axes | None = None, **options: Any) -> Axes | None:
+def plot(x: Operand, ax: Axes | None = None, **options: Any) -> Axes | None:
     """Draw a vector as a line, or a matrix as an image, with thin lines where one rank's part ends. Collective.
 
     Parameters
@@ -43,7 +44,7 @@ def plot(x: DistributedArray, ax: Axes | None = None, **options: Any) -> Axes | 
     """
     if x.ndim not in (_LINE, _IMAGE):
         raise InputError(f"plot draws arrays with one or two axes, not with {x.ndim}")
-    gathered = x.gather(root=0)
+    gathered = gathered_values(x, 0)
     if x.comm.rank != 0:
         return None
     values: Any = x.engine.to_host(gathered)
@@ -75,6 +76,6 @@ def _new_axes() -> Axes:
     return plt.subplots()[1]
 
 
-def _boundaries(x: DistributedArray, axis: int) -> list[float]:
+def _boundaries(x: Operand, axis: int) -> list[float]:
     """Return where an axis is cut, between the indices of neighbours."""
     return [end - 0.5 for end in accumulate(x.layout.sizes[axis][:-1]) if 0 < end < x.shape[axis]]

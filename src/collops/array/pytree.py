@@ -22,13 +22,11 @@ def register() -> None:
     """Make both classes known to JAX."""
     from jax.tree_util import GetAttrKey, SequenceKey, register_pytree_with_keys
 
-    from collops.jax_engine import value_of
-
     register_pytree_with_keys(
         DistributedArray,
-        lambda x: (((GetAttrKey("local_array"), value_of(x.local_array)),), (x.layout, x.comm, x._plan)),
+        lambda x: (((GetAttrKey("local_array"), x.local_array),), (x.layout, x.comm, x._plan)),
         _array,
-        lambda x: ((value_of(x.local_array),), (x.layout, x.comm, x._plan)),
+        lambda x: ((x.local_array,), (x.layout, x.comm, x._plan)),
     )
     register_pytree_with_keys(
         StackedArray,
@@ -44,7 +42,7 @@ def _array(structure: tuple[Any, ...], leaves: Any) -> DistributedArray:
     x = object.__new__(DistributedArray)
     x.layout, x.comm, x._plan = structure
     x.engine = engine("numpy" if isinstance(held, np.ndarray) else "jax")
-    x.local_array = x.engine.adopt(held)
+    x.local_array = held
     return x
 
 

@@ -64,11 +64,12 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
     if real.name not in _BITS:
         raise UnsupportedTypeError(f"random numbers are real or complex, not {dtype}")
     xp = engine.xp
-    if xp.empty(0, np.uint64).dtype != np.uint64:
-        # Without its switch for 64 bits, JAX has no words that the hash could be made of.
+    if engine.dtype(np.uint64) != np.uint64:
+        # Without its switch for 64 bits, JAX cannot compute the hash.
         return engine.from_host(fill_random(find_engine("numpy"), layout, rank, dtype, kind, seed))
     state = _mixed(seed & _WORD)
     count = layout.local_size(rank)
+    dtype = engine.dtype(dtype)
     result = xp.empty(count, dtype)
     start = 0
     for index in _global_indices(xp, layout, rank, _PIECE[engine.memory]):
@@ -81,7 +82,7 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
             angle = (2.0 * math.pi) * _uniform(second, 53)
             parts = [radius * xp.cos(angle), radius * xp.sin(angle)]
         values = parts[0] + 1j * parts[1] if dtype.kind == "c" else parts[0]
-        result[start : start + values.size] = values.astype(dtype)
+        result = engine.put(result, slice(start, start + values.size), values.astype(dtype))
         start += values.size
     return result.reshape(layout.local_shape(rank))
 

@@ -1,6 +1,6 @@
-"""Redistribution: move an array from one layout to another, which gathering and scattering are cases of.
+"""Redistribution: move an array from one layout to another; gathering and scattering are special cases.
 
-All that travels are the overlaps of blocks, which every rank works out by arithmetic.
+Only the overlaps of blocks are sent, which every rank works out by arithmetic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collops.errors import InputError, LayoutError
 from collops.profile import benchmark, messages
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
+    from collops.array.operands import Operand
     from collops.comm import Communicator, ExchangePlan
     from collops.comm.plan import Box
 
@@ -34,7 +34,7 @@ _plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[tuple[Layout, Layout
 )
 
 
-def redistributed(x: DistributedArray, layout: Layout) -> Any:
+def redistributed(x: Operand, layout: Layout) -> Any:
     """Return this rank's part of `x` in another layout, as a new array. Collective.
 
     Raises
@@ -51,10 +51,10 @@ def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: An
     """Return this rank's part in `target` of the array whose part in `source` is `local`, as a copy. Collective."""
     if comm.size == 1:
         return _moved(source, target, comm, xp, local)
-    # The adjoint is the way back: what several ranks hold is one value, and so is its cotangent. Told so, since ranks
-    # that send nothing would take no part in a derivative of messages.
+    # The adjoint is the redistribution back: copies on several ranks are one value, and so is its cotangent.
+    # The program of one rank does not show that.
     there, back = (partial(_moved, *layouts, comm, xp) for layouts in ((source, target), (target, source)))
-    return engine_of(local).linear(there, back, local, target.local_shape(comm.rank))
+    return engine_of(local).linear_map(there, back, local, target.local_shape(comm.rank))
 
 
 def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
@@ -67,7 +67,7 @@ def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: A
 
 
 class Move:
-    """The way of local arrays from one layout to another, worked out once. Collective: all ranks make it.
+    """A redistribution of local arrays from one layout to another, worked out once. Collective: all ranks make it.
 
     Parameters
     ----------
@@ -95,12 +95,11 @@ class Move:
         self._layouts = source, target
 
     def __call__(self, local: Any, out: Any) -> Any:
-        """Fill `out`, this rank's part in the target layout, from its part in the source, and return it. Collective."""
+        """Return this rank's part in the target layout, in `out` if the engine is mutable. Collective."""
+        if engine_of(local).traced:
+            return self._moved(local) if self._counts is None else self._comm.allgatherv(local, self._counts)
         if self._counts is not None:
             return self._gathered(local, out, self._counts)
-        if not engine_of(out).keeps:
-            out[...] = self._moved(local)
-            return out
         if self._plan is not None:
             return self._plan(local, out)
         if self._box is not None:
@@ -109,7 +108,7 @@ class Move:
 
     @benchmark(label="communication")
     def _gathered(self, local: Any, out: Any, counts: tuple[int, ...]) -> Any:
-        """Gather the rows of all ranks, by the wire itself: everything that the communicator would check is known."""
+        """Gather the rows of all ranks, by the transport itself: all that the communicator checks is known to hold."""
         if not local.flags.c_contiguous or not out.flags.c_contiguous or local.dtype != out.dtype:
             return self._comm.allgatherv(local, counts, out=out)
         if messages.active:
@@ -126,14 +125,14 @@ class Move:
         """Return this rank's part in the target layout without moving anything, or ``None`` where that cannot be."""
         if self._box is None:
             return None
-        return local[self._box] if engine_of(local).keeps else self._moved(local)
+        return self._moved(local) if engine_of(local).traced else local[self._box]
 
     def _moved(self, local: Any) -> Any:
-        """Return this rank's part in the target layout, as a copy whose derivative is known."""
+        """Return this rank's part in the target layout, as a copy."""
         return moved(local, *self._layouts, self._comm, engine_of(local).xp)
 
 
-def gathered(x: DistributedArray, root: int | None) -> Any:
+def gathered(x: Operand, root: int | None) -> Any:
     """Return the global array, on `root` or on all ranks. Collective.
 
     Raises
@@ -163,7 +162,7 @@ def on_root(layout: Layout, root: int) -> Layout:
     return Layout.split(layout.shape, layout.ranks, sizes=sizes)
 
 
-def check_copies(x: DistributedArray) -> None:
+def check_copies(x: Operand) -> None:
     """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective.
 
     Raises

@@ -2,12 +2,13 @@
 
 Every function takes a distributed or a stacked array (the latter without `axis`). Where no split axis is reduced, no
 message is sent. With a mask, ranks reduce within their group. Results of a full reduction are 0-d arrays of the engine,
-for which nobody waits; those along an axis are distributed arrays without that axis.
+without synchronising with a device; those along an axis are distributed arrays without that axis.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -15,16 +16,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
+from collops.array import fused
 from collops.array.dtypes import accumulator, as_dtype, real_of
 from collops.array.kernels import kernels_for
+from collops.array.operands import Operand
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
-    from collops.array.stacked import StackedArray
     from collops.comm import Communicator
-
-    AnyArray: TypeAlias = DistributedArray | StackedArray
 
 __all__ = ["Axis", "all", "any", "max", "mean", "min", "norm", "sum"]
 
@@ -33,7 +32,7 @@ Axis: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...] | None
 _Partial: TypeAlias = Callable[[Any, tuple[int, ...]], Any]
 
 
-def sum(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def sum(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the sum of elements. Collective.
 
     Parameters
@@ -48,17 +47,17 @@ def sum(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) -> 
     out : None
         Not supported; here so that ``numpy.sum(x)`` works.
     """
-    _refuse_out(out)
+    _check_out(out)
     result, chosen = _total(x, axis, dtype)
     return _finish(x, result.astype(chosen) if result.dtype != chosen else result, axis)
 
 
-def mean(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def mean(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective. See :func:`sum`."""
-    _refuse_out(out)
+    _check_out(out)
     given = _common_dtype(x)
     if dtype is None:
-        dtype = np.dtype(np.float64) if given.kind in "biu" else given
+        dtype = x.engine.dtype(np.float64) if given.kind in "biu" else given
     total, chosen = _total(x, axis, dtype)
     counts = [leaf.layout.reduction_count(leaf.comm.rank, _axes(x, axis)) for leaf in x.leaves]
     count = builtins.sum(counts)
@@ -66,7 +65,7 @@ def mean(x: AnyArray, axis: Axis = None, dtype: Any = None, out: None = None) ->
     return _finish(x, average.astype(chosen), axis)
 
 
-def min(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
+def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return the smallest element, or NaN where there is one. Collective.
 
     Parameters
@@ -85,29 +84,29 @@ def min(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
     ValueError
         If there is no element to choose from.
     """
-    _refuse_out(out)
+    _check_out(out)
     return _extreme(x, axis, "min")
 
 
-def max(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
+def max(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return the largest element, or NaN where there is one. Collective. See :func:`min`."""
-    _refuse_out(out)
+    _check_out(out)
     return _extreme(x, axis, "max")
 
 
-def all(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
+def all(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return whether all elements are true, that is, not 0. Collective. See :func:`sum`."""
-    _refuse_out(out)
+    _check_out(out)
     return _finish(x, _combined(x, axis, lambda a, axes: x.engine.xp.all(a, axis=axes), "land"), axis)
 
 
-def any(x: AnyArray, axis: Axis = None, out: None = None) -> Any:
+def any(x: Operand, axis: Axis = None, out: None = None) -> Any:
     """Return whether any element is true, that is, not 0. Collective. See :func:`sum`."""
-    _refuse_out(out)
+    _check_out(out)
     return _finish(x, _combined(x, axis, lambda a, axes: x.engine.xp.any(a, axis=axes), "lor"), axis)
 
 
-def norm(x: AnyArray, ord: float | None = None, axis: int | None = None) -> Any:
+def norm(x: Operand, ord: float | None = None, axis: int | None = None) -> Any:
     r"""Return a vector norm, of all elements or along one axis. Collective: one allreduce at most.
 
     Unlike ``numpy.linalg.norm``, which takes two axes for a matrix, all elements are always those of one vector.
@@ -141,9 +140,9 @@ def norm(x: AnyArray, ord: float | None = None, axis: int | None = None) -> Any:
         raise UnsupportedTypeError("a norm needs an order, not NaN")
     xp = x.engine.xp
     if axis is None and order == 2 and _common_dtype(x).kind not in "biu":
-        return xp.sqrt(x.vdot(x))  # pyright: ignore[reportArgumentType]
+        return xp.sqrt(fused.dots((x, x))[0])
     if np.isinf(order):
-        _refuse_empty(x, axis, "norm")
+        _check_not_empty(x, axis, "norm")
     partial = _norm_along_axes if axis is not None else _norm_of_all
     op = "sum" if not np.isinf(order) else "max" if order > 0 else "min"
     result = _combined(x, axis, lambda a, axes: partial(x, a, axes, order), op)
@@ -152,7 +151,7 @@ def norm(x: AnyArray, ord: float | None = None, axis: int | None = None) -> Any:
     return _finish(x, result, axis)
 
 
-def _total(x: AnyArray, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
+def _total(x: Operand, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
     """Return the sum in the dtype in which it is kept, and the dtype that the caller shall get."""
     xp = x.engine.xp
     if dtype is None:
@@ -160,15 +159,16 @@ def _total(x: AnyArray, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
         chosen = np.sum(np.empty(0, _common_dtype(x))).dtype
     else:
         chosen = as_dtype(dtype)
+    chosen = x.engine.dtype(chosen)
     wide = accumulator(chosen)
     return _combined(x, axis, lambda a, axes: xp.sum(a, axis=axes, dtype=wide), "sum"), chosen
 
 
-def _extreme(x: AnyArray, axis: Axis, op: str) -> Any:
+def _extreme(x: Operand, axis: Axis, op: str) -> Any:
     dtype = _common_dtype(x)
     if dtype.kind == "c":
         raise UnsupportedTypeError(f"complex numbers have no order: take {op} of abs(x), x.real or x.imag")
-    _refuse_empty(x, axis, op)
+    _check_not_empty(x, axis, op)
     xp = x.engine.xp
     function = xp.min if op == "min" else xp.max
     start = _last(dtype, op)
@@ -186,35 +186,40 @@ def _has_elements(a: Any, axes: tuple[int, ...]) -> bool:
     return builtins.all(a.shape[axis] for axis in axes)
 
 
-def _combined(x: AnyArray, axis: Axis, partial: _Partial, op: str) -> Any:
+def _combined(x: Operand, axis: Axis, partial: _Partial, op: str) -> Any:
     """Combine ``partial(local_array, axes)`` of all leaves and ranks; a 0-d array or one without the reduced axes."""
     axes = _axes(x, axis)
     xp = x.engine.xp
-    function = _COMBINE[op]
-    result: Any = None
+    function = getattr(xp, _COMBINE[op])
+    by_ranks: dict[Communicator | None, Any] = {}
     for leaf, counted in zip(x.leaves, x._plan.counted, strict=True):
         part = xp.asarray(partial(leaf.local_array, tuple(range(leaf.ndim)) if axes is None else axes))
-        if op == "sum" and len(x.leaves) > 1 and not x.engine.keeps and leaf.layout.is_replicated:
-            part = x.engine.shared(part, x._plan.communicator) * counted
+        communicator = x._plan.communicator
+        if axes is not None:
+            communicator = leaf._plan.over(tuple(a for a in leaf.layout.split_axes if a in axes))
+        elif op == "sum" and x.engine.traced:
+            communicator = leaf._plan.communicator  # a copy that did not count would have no cotangent
         elif op == "sum" and not counted:
             part = xp.zeros_like(part)
-        result = part if result is None else getattr(xp, function)(result, part)
-    communicator = x._plan.communicator
-    if axes is not None:
-        split = x.layout.split_axes  # pyright: ignore[reportAttributeAccessIssue] - a single array, or _axes had raised
-        communicator = x._plan.over(tuple(a for a in split if a in axes))
+        known = by_ranks.get(communicator)
+        by_ranks[communicator] = part if known is None else function(known, part)
+    return functools.reduce(function, (_over(xp, part, ranks, op) for ranks, part in by_ranks.items()))
+
+
+def _over(xp: Any, part: Any, communicator: Communicator | None, op: str) -> Any:
+    """Combine the parts of the ranks."""
     if communicator is None:
-        return result
-    if op in ("min", "max") and result.dtype.kind not in "biu":
-        return _extreme_with_nan(xp, result, communicator, op)
-    return communicator.allreduce(x.engine.adopt(result), op)
+        return part
+    if op in ("min", "max") and part.dtype.kind not in "biu":
+        return _extreme_with_nan(xp, part, communicator, op)
+    return communicator.allreduce(part, op)
 
 
 _COMBINE = {"sum": "add", "min": "minimum", "max": "maximum", "land": "logical_and", "lor": "logical_or"}
 
 
 def _extreme_with_nan(xp: Any, part: Any, communicator: Communicator, op: str) -> Any:
-    """Combine extremes so that NaN wins, as in NumPy: wires differ in what they make of it, so it travels as a flag."""
+    """Combine extremes so that NaN wins, as in NumPy. Transports treat it differently, so it is sent as a flag."""
     missing = xp.isnan(part)
     flag = missing.astype(part.dtype)
     both = xp.stack([xp.where(missing, xp.zeros_like(part), part), flag if op == "max" else -flag])
@@ -223,13 +228,13 @@ def _extreme_with_nan(xp: Any, part: Any, communicator: Communicator, op: str) -
     return xp.where(both[1] != 0, xp.full_like(part, np.nan), both[0])
 
 
-def _norm_of_all(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -> Any:
+def _norm_of_all(x: Operand, a: Any, axes: tuple[int, ...], order: float) -> Any:
     return kernels_for(x.engine).norm_part(a, order)
 
 
-def _norm_along_axes(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -> Any:
+def _norm_along_axes(x: Operand, a: Any, axes: tuple[int, ...], order: float) -> Any:
     xp = x.engine.xp
-    dtype = np.dtype(np.float64) if a.dtype.kind in "biu" else accumulator(real_of(a.dtype))
+    dtype = x.engine.dtype(np.float64) if a.dtype.kind in "biu" else accumulator(real_of(a.dtype))
     if order == 0:
         return xp.sum(a != 0, axis=axes, dtype=dtype)
     size = xp.abs(a.astype(dtype) if a.dtype.kind != "c" else a)
@@ -241,7 +246,7 @@ def _norm_along_axes(x: AnyArray, a: Any, axes: tuple[int, ...], order: float) -
     return xp.sum(size if order == 1 else size**order, axis=axes)
 
 
-def _finish(x: AnyArray, result: Any, axis: Axis) -> Any:
+def _finish(x: Operand, result: Any, axis: Axis) -> Any:
     """Return the scalar, or wrap what is left of the array."""
     axes = _axes(x, axis)
     if axes is None or len(axes) == len(x.shape):
@@ -249,7 +254,7 @@ def _finish(x: AnyArray, result: Any, axis: Axis) -> Any:
     return type(x)(x.layout.drop(axes), x.comm, result)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
 
 
-def _axes(x: AnyArray, axis: Axis) -> tuple[int, ...] | None:
+def _axes(x: Operand, axis: Axis) -> tuple[int, ...] | None:
     """Return the axes as distinct non-negative numbers; ``None`` for all."""
     if axis is None:
         return None
@@ -263,7 +268,7 @@ def _axes(x: AnyArray, axis: Axis) -> tuple[int, ...] | None:
     return tuple(a % ndim for a in numbers)
 
 
-def _common_dtype(x: AnyArray) -> np.dtype:
+def _common_dtype(x: Operand) -> np.dtype:
     return np.result_type(*[leaf.dtype for leaf in x.leaves])
 
 
@@ -276,13 +281,13 @@ def _last(dtype: np.dtype, op: str) -> Any:
     return np.inf if op == "min" else -np.inf
 
 
-def _refuse_empty(x: AnyArray, axis: Axis, name: str) -> None:
+def _check_not_empty(x: Operand, axis: Axis, name: str) -> None:
     axes = _axes(x, axis)
     results = 1 if axes is None else math.prod(n for a, n in enumerate(x.shape) if a not in axes)
     if x.size == 0 and results > 0:
         raise ValueError(f"{name} of no elements has no value")
 
 
-def _refuse_out(out: None) -> None:
+def _check_out(out: None) -> None:
     if out is not None:
-        raise UnsupportedTypeError("reductions return new arrays: leave out out=")
+        raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")

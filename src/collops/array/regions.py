@@ -1,7 +1,7 @@
-"""Regions of a global array that ranks want, and who holds which piece of them, by arithmetic alone.
+"""Regions of a global array that ranks need, and which rank holds which piece of them, by arithmetic alone.
 
-A region may reach beyond the ends of the array and over any number of blocks. Who sends which piece of it is worked out
-for every rank alike, so that no rank has to be asked.
+A region may reach beyond the ends of the array and over any number of blocks. Every rank works out who sends which
+piece of it, without a message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Region: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Transfers(NamedTuple):
-    """What one rank sends and receives so that all get the regions that they want.
+    """The pieces that one rank sends and receives so that all ranks get their regions.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Transfers(NamedTuple):
 def transfers(
     layout: Layout, rank: int, wanted: Callable[[int], Sequence[Region]], *, periodic: bool = False
 ) -> Transfers:
-    """Return what `rank` sends and receives so that every rank gets what it wants. No message.
+    """Return what `rank` sends and receives so that every rank gets its regions. No message.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def transfers(
         ``wanted(rank)`` is the sequence of that rank's regions. No region may want an element of another rank twice
         unless `periodic`.
     periodic : bool
-        Whether the array goes on at its ends with its other end; otherwise there is nothing beyond them.
+        Whether the array wraps around; otherwise there is nothing beyond its ends.
     """
     sends: list[tuple[int, int, Box]] = []
     receives: list[tuple[int, int, Box]] = []
@@ -84,7 +84,7 @@ class _Axis:
         self.extent = layout.shape[axis]
 
     def pieces(self, start: int, stop: int, periodic: bool) -> Iterator[tuple[int, int, int, int]]:
-        """Yield, for each block that the interval meets: its number, the first index in either, and how many."""
+        """Yield for each block that overlaps the interval its number, the first index in either, and the length."""
         if not self.extent:
             return
         first, last = (start // self.extent, (stop - 1) // self.extent) if periodic else (0, 0)

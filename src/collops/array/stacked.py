@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.array import fused, reductions
+from collops.array.base import BaseArray
 from collops.array.distributed import DistributedArray
-from collops.array.elementwise import Arithmetic, check_alike, check_ufunc, scalar_operand
+from collops.array.operands import check_alike, check_ufunc, scalar_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from os import PathLike
     from typing import Self
 
     from collops.comm import Communicator
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["StackedArray"]
 
 
-class StackedArray(Arithmetic):
+class StackedArray(BaseArray):
     """Several arrays as one vector. Arithmetic goes part by part; reductions send one message for all parts.
 
     Parameters
@@ -152,7 +151,7 @@ class StackedArray(Arithmetic):
         return self
 
     def _operands(self, other: Any) -> Any:
-        """Return what stands beside each part."""
+        """Return the operand of each part."""
         if isinstance(other, StackedArray):
             check_alike(self, other)
             return other.arrays
@@ -161,34 +160,25 @@ class StackedArray(Arithmetic):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **arguments: Any) -> Any:
         """Apply a NumPy ufunc to each part; see :meth:`DistributedArray.__array_ufunc__`."""
-        outs = arguments.pop("out", None)
+        outs = arguments.pop("out", None) or (None,) * ufunc.nout
         check_ufunc(ufunc, method, outs)
         columns = [self._operands(value) for value in inputs]
         if any(column is NotImplemented for column in columns):
             return NotImplemented
-        # Only where it was given, since some engines' functions know no where.
-        each = [arguments] * len(self)
-        if "where" in arguments:
+        options = [arguments] * len(self)
+        if "where" in arguments:  # which some engines' functions lack
             masks = self._operands(arguments["where"])
             if masks is NotImplemented:
                 return NotImplemented
-            each = [{**arguments, "where": mask} for mask in masks]
-        if outs is None:
-            results = [ufunc(*operands, **options) for *operands, options in zip(*columns, each, strict=True)]
-            if isinstance(results[0], tuple):
-                return tuple(self._like(parts) for parts in zip(*results, strict=True))
-            return self._like(results)
+            options = [{**arguments, "where": mask} for mask in masks]
         targets = [[None] * len(self) if out is None else self._operands(out) for out in outs]
         results = [
             ufunc(*values[: len(inputs)], out=tuple(values[len(inputs) : -1]), **values[-1])
-            for values in zip(*columns, *targets, each, strict=True)
+            for values in zip(*columns, *targets, options, strict=True)
         ]
-        if len(outs) == 1:
-            return self._like(results) if outs[0] is None else outs[0]
-        return tuple(
-            self._like(parts) if out is None else out
-            for out, parts in zip(outs, zip(*results, strict=True), strict=True)
-        )
+        parts = [results] if ufunc.nout == 1 else zip(*results, strict=True)
+        stored = tuple(self._like(each) if out is None else out for out, each in zip(outs, parts, strict=True))
+        return stored[0] if ufunc.nout == 1 else stored
 
     def copy(self) -> Self:
         """Return a copy with its own memory. No messages."""
@@ -219,46 +209,6 @@ class StackedArray(Arithmetic):
         for array in self.arrays:
             array.fill(value)
 
-    # Reductions: one message for all parts
-
-    def sum(self, axis: None = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the sum of all elements. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.sum(self, axis, dtype, out)
-
-    def min(self, axis: None = None, out: None = None) -> Any:
-        """Return the smallest element. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.min(self, axis, out)
-
-    def max(self, axis: None = None, out: None = None) -> Any:
-        """Return the largest element. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.max(self, axis, out)
-
-    def mean(self, axis: None = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the mean of all elements. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.mean(self, axis, dtype, out)
-
-    def all(self, axis: None = None, out: None = None) -> Any:
-        """Return whether all elements are true. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.all(self, axis, out)
-
-    def any(self, axis: None = None, out: None = None) -> Any:
-        """Return whether any element is true. Collective: one allreduce, none if all parts are replicated."""
-        return reductions.any(self, axis, out)
-
-    def dot(self, other: Self) -> Any:
-        """Return the sum of ``self * other``, not conjugated. Collective: one scalar allreduce, none if replicated."""
-        return fused.dot(self, other)
-
-    def vdot(self, other: Self) -> Any:
-        """Return the sum of ``conj(self) * other``. Collective: one scalar allreduce, none if replicated."""
-        return fused.dots((self, other))[0]
-
-    def norm(self, ord: float | None = None, axis: None = None) -> Any:
-        """Return a norm of the vector of all elements; see :func:`collops.array.reductions.norm`. Collective."""
-        return reductions.norm(self, ord, axis)
-
-    # Other layouts, files
-
     def redistribute(self, layout: StackedLayout) -> StackedArray:
         """Return a copy with every part in another layout. Collective: one all-to-all-v for each part.
 
@@ -279,12 +229,6 @@ class StackedArray(Arithmetic):
         return parts if root is None or root == self.comm.rank else None
 
     def check_replicated(self) -> None:
-        """Prove that promised copies are equal; see :meth:`DistributedArray.check_replicated`. Collective."""
+        """Raise unless copies are equal; see :meth:`DistributedArray.check_replicated`. Collective."""
         for array in self.arrays:
             array.check_replicated()
-
-    def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write all parts to one Zarr store; see :func:`collops.array.save`. Collective."""
-        from collops.array.io import save
-
-        save(path, self, overwrite=overwrite)

@@ -1,6 +1,8 @@
-"""Zarr stores in the making: metadata by rank 0, then every rank its own chunks, if need be down to the disk.
+"""Save arrays to Zarr stores, which :func:`collops.array.load` reads on any number of ranks, in any layout.
 
-Before a rank writes, blocks are moved to where the boundaries of chunks are, so that no two ranks write one chunk.
+An array is an ordinary Zarr array, readable by anything that reads Zarr 3; stacks and dictionaries of arrays are Zarr
+groups. Nothing is pickled. Rank 0 writes the metadata, then every rank its own chunks. Blocks are first redistributed
+to the boundaries of chunks, so that no two ranks write one chunk.
 """
 
 from __future__ import annotations
@@ -9,29 +11,69 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from collops.array.distributed import DistributedArray
 from collops.array.layout import Layout
+from collops.array.operands import Operand
 from collops.array.redistribute import moved
-from collops.array.stacked import StackedArray
 from collops.errors import CollopsError, InputError, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["VERSION", "Saved", "chunk_files", "sync", "write_store"]
+__all__ = ["VERSION", "Saved", "chunk_files", "save", "sync", "write_store"]
 
-Saved: TypeAlias = DistributedArray | StackedArray | Mapping[str, "Saved"]
-"""What a store holds."""
+Saved: TypeAlias = Operand | Mapping[str, "Saved"]
+"""A distributed or stacked array, or a dictionary of them."""
 
 VERSION = 1
-"""Of the format."""
+"""Version of the format."""
 
 _CHUNK_BYTES = 64 << 20
+
+
+def save(
+    path: str | PathLike[str],
+    arrays: Saved,
+    *,
+    overwrite: bool = False,
+    attributes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write arrays to a Zarr 3 store in a directory that all ranks see. Collective.
+
+    Parameters
+    ----------
+    path : str or path
+        The directory.
+    arrays : DistributedArray, StackedArray, or dict of these by name
+        What to write; dictionaries may be nested, and are not empty.
+    overwrite : bool
+        Whether to replace a store that is there. Directories that are no Zarr stores are never replaced.
+    attributes : dict, optional
+        More attributes for the store: anything that JSON can hold.
+
+    Raises
+    ------
+    InputError
+        On every rank, if `path` exists and may not be replaced, or a name is not usable.
+    OSError
+        On every rank, if some rank cannot write.
+
+    Examples
+    --------
+    >>> import collops
+    >>> import tempfile, zarr
+    >>> folder = tempfile.mkdtemp()
+    >>> collops.save(f"{folder}/x.zarr", {"model": collops.ones(3), "data": collops.zeros(2)})
+    >>> sorted(zarr.open_group(f"{folder}/x.zarr", mode="r").array_keys())
+    ['data', 'model']
+    """
+    place = fspath(path)
+    write_store(place, arrays, attributes, prepare=lambda: _check_path(Path(place), overwrite))
 
 
 def write_store(
@@ -97,8 +139,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _check_path(path: Path, overwrite: bool) -> None:
+    if not path.exists():
+        return
+    if not (path / "zarr.json").is_file():
+        raise InputError(f"{path} exists and is no Zarr store; choose another path")
+    if not overwrite:
+        raise InputError(f"{path} exists; pass overwrite=True to replace it")
+
+
 def _comm_of(arrays: Saved) -> Communicator:
-    if isinstance(arrays, DistributedArray | StackedArray):
+    if isinstance(arrays, Operand):
         return arrays.comm
     if not isinstance(arrays, Mapping) or not arrays:
         raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
@@ -109,8 +160,8 @@ def _comm_of(arrays: Saved) -> Communicator:
 
 
 def _check_names(arrays: Saved) -> None:
-    """Refuse names that Zarr cannot have, before anything is written."""
-    if isinstance(arrays, DistributedArray):
+    """Raise for names that Zarr cannot have, before anything is written."""
+    if hasattr(arrays, "local_array"):
         return
     for name, value in _members(arrays):
         if not isinstance(name, str) or not name or "/" in name or name.startswith(("__", ".")):
@@ -124,8 +175,8 @@ def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] 
     from zarr.codecs import Crc32cCodec
 
     mine: dict[str, Any] = {"version": VERSION}
-    if not isinstance(arrays, DistributedArray):
-        mine["kind"] = "stacked" if isinstance(arrays, StackedArray) else "dictionary"
+    if isinstance(arrays, Mapping) or not hasattr(arrays, "local_array"):
+        mine["kind"] = "dictionary" if isinstance(arrays, Mapping) else "stacked"
         node = zarr.create_group(
             place, path=name, overwrite=not name, attributes={**(attributes or {}), "collops": mine}
         )
@@ -156,15 +207,15 @@ def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] 
     )
 
 
-def _members(arrays: StackedArray | Mapping[str, Saved]) -> list[tuple[str, Saved]]:
-    if isinstance(arrays, StackedArray):
-        return [(str(number), array) for number, array in enumerate(arrays)]
-    return list(arrays.items())
+def _members(arrays: Saved) -> list[tuple[str, Saved]]:
+    if isinstance(arrays, Mapping):
+        return list(arrays.items())
+    return [(str(number), array) for number, array in enumerate(arrays.arrays)]
 
 
 def _write(node: Any, arrays: Saved, durable: bool) -> None:
     """Write this rank's regions. Collective."""
-    if not isinstance(arrays, DistributedArray):
+    if isinstance(arrays, Mapping) or not hasattr(arrays, "local_array"):
         for name, value in _members(arrays):
             _write(node[name], value, durable)
         return

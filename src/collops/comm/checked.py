@@ -84,11 +84,11 @@ class CheckedTransport(Transport):
         return self._inner.start_exchange(sends, receives, tag)
 
     def start_addresses(
-        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], aside: bool
+        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], on_side_stream: bool
     ) -> Pending:
         """Start messages by address; see :class:`Transport`."""
         self._agree_on_exchange([(peer, n) for peer, _, n in sends], [(peer, n) for peer, _, n in receives], None)
-        return self._inner.start_addresses(sends, receives, aside)  # pyright: ignore[reportAttributeAccessIssue]
+        return self._inner.start_addresses(sends, receives, on_side_stream)  # pyright: ignore[reportAttributeAccessIssue]
 
     def barrier(self) -> None:
         self._calls.collective("barrier", {"call": "barrier", "memory": self._memory})

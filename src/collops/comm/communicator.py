@@ -1,4 +1,4 @@
-"""The communicator: one object for every collective and message, whatever the wire and wherever the array lives."""
+"""The communicator: one object for every collective and message, on any transport and in any memory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _MOST_COLORS = 1 << 31  # they are integers of C
 
 
 class Communicator(Collectives, PointToPoint):
-    """A group of ranks, and the wires between them.
+    """A group of ranks, and the transports between them.
 
     Made by :func:`collops.world`, :func:`collops.comm.from_mpi4py`, :meth:`split` and :meth:`subgroup`, not directly.
-    Methods take NumPy and CuPy arrays (and Python numbers, as 0-d arrays), contiguous or not, and JAX's, traced ones
-    included (by :mod:`collops.jax`), and return arrays of the same engine. ``out=`` gets the result; ``out=x`` works in
-    place. Device work is ordered on the caller's current stream. Every method is collective unless it says
-    otherwise: all ranks call it, in the same order.
+    Methods take NumPy, CuPy and JAX arrays, contiguous or not, and Python numbers as 0-d arrays; they return arrays of
+    the same engine. ``out=`` is filled with the result; ``out=x`` works in place. Device work is ordered on the
+    caller's current stream. Every method is collective unless it says otherwise: all ranks call it, in the same order.
+
+    JAX arrays may be traced, and ignore ``out=``. In derivatives a result that all ranks get is one value, as with
+    ``cotangents="replicated"`` of :func:`collops.jax.allreduce`.
 
     Attributes
     ----------

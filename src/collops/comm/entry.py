@@ -1,9 +1,8 @@
-"""How methods of a communicator are entered: with arrays of JAX or of others, and telling other ranks of refusals."""
+"""How the methods of a communicator are entered: arrays of JAX go to their own form, errors are told to other ranks."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -12,7 +11,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from collops.backend import engine_of
 from collops.errors import REFUSALS
+from collops.profile import messages
 from collops.profile.marks import Span, active
 
 __all__ = ["collective", "of_arrays", "or_traced"]
@@ -42,7 +43,7 @@ def of_arrays(method: Method) -> Method:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get(array)
         if type(x) is not np.ndarray and _of_jax(x):
-            return _traced(name)(self, *args, **kwargs)
+            return _traced(name, x)(self, *args, **kwargs)
         try:
             if not active:  # without the cost of a mark
                 return method(self, *args, **kwargs)
@@ -56,13 +57,13 @@ def of_arrays(method: Method) -> Method:
 
 
 def or_traced(method: Method) -> Method:
-    """Let a method that takes an array take one of JAX as well, by what ``collops.jax.methods`` has under its name."""
+    """Let a method that takes an array take one of JAX as well, by the function of its name that this engine has."""
     name, array = method.__name__, _first_parameter(method)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get(array)
         if type(x) is not np.ndarray and _of_jax(x):
-            return _traced(name)(self, *args, **kwargs)
+            return _traced(name, x)(self, *args, **kwargs)
         return method(self, *args, **kwargs)
 
     return _named(call, method)
@@ -91,6 +92,8 @@ def _of_jax(x: Any) -> bool:
     return known
 
 
-def _traced(name: str) -> Callable[..., Any]:
-    # Imported by name when the first such array comes, because that room is above this one and needs JAX.
-    return getattr(importlib.import_module("collops.jax.methods"), name)
+def _traced(name: str, x: Any) -> Callable[..., Any]:
+    if messages.active:
+        messages.record(name, x.size, x.nbytes)
+    engine: Any = engine_of(x)
+    return getattr(engine.methods, name)

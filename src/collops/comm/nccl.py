@@ -183,13 +183,13 @@ class NcclTransport(Transport):
         )
 
     def start_addresses(
-        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], aside: bool
+        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], on_side_stream: bool
     ) -> Pending:
         """Enqueue messages, each an address and a number of bytes, on the current stream or on one beside it."""
         if not sends and not receives:
             return _ENQUEUED
         stream = self._stream()
-        if aside:
+        if on_side_stream:
             self._ready.record(stream)
             stream = self._side
             stream.wait_event(self._ready)
@@ -205,7 +205,7 @@ class NcclTransport(Transport):
                 binding.group_end()
         except self._error as error:
             self._failed(error)
-        if not aside:
+        if not on_side_stream:
             return _ENQUEUED
         self._done.event.record(stream)
         return self._done

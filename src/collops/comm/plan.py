@@ -8,7 +8,6 @@ the :class:`Exchange` that :meth:`ExchangePlan.start` returns, so that several m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -89,20 +88,20 @@ class ExchangePlan:
         self._elements = sum(send.elements for send in self._sends)
         self._places: dict[Any, tuple[list[int | None], list[int | None]]] = {}
 
-    def start(self, source: Any, target: Any, *, aside: bool = False) -> Exchange:
+    def start(self, source: Any, target: Any, *, on_side_stream: bool = False) -> Exchange:
         """Start moving boxes of `source` into boxes of `target`.
 
-        Collective. `source` may be changed, and `target` read, after :meth:`Exchange.finish`.
+        Collective. `source` may be changed after :meth:`Exchange.finish`, which returns the filled target.
 
         Parameters
         ----------
         source : array, or sequence of array where the plan has `parts`
             Local arrays of one engine and dtype.
         target : array
-            Another of the same engine and dtype.
-        aside : bool
-            Whether the wire may work on a stream of its own, beside what is launched before the exchange is finished.
-            On devices that costs the host a few microseconds, which messages beside long work are worth.
+            Another of the same engine and dtype; filled where its engine can write to it.
+        on_side_stream : bool
+            Whether the transport may use a stream of its own, so that messages overlap with work that is launched
+            before the exchange is finished. On devices that costs the host a few microseconds.
 
         Raises
         ------
@@ -115,33 +114,49 @@ class ExchangePlan:
             for given in sources:
                 if engine_of(given) is not engine or given.dtype != target.dtype:
                     raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
-            for given, taken in self._local:
-                target[taken] = source[given]
+            if engine.mutable:
+                for given, taken in self._local:
+                    target[taken] = source[given]
         except REFUSALS as error:
             self.comm.refuse("exchange", error)
             raise
+        if messages.active and self.comm.size > 1:
+            messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
+        if engine.traced:
+            local = [(taken, source[given]) for given, taken in self._local]
+            return _TracedExchange(target, [*local, *self._exchanged(engine, sources)], None)
         if self.comm.size == 1:
             return Exchange(target, [], None)
-        if messages.active:
-            messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
         transport = self.comm.begin(target)
         xp = engine.xp
         if transport.by_address:
-            return self._start_by_address(transport, sources, target, xp, aside)
+            return self._start_by_address(transport, sources, target, xp, on_side_stream)
         sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, *_ in self._sends]
         landings = []
         for peer, _, box, shape, _ in self._receives:
             view = target[box]
             landing = view if view.flags.c_contiguous else xp.empty(shape, target.dtype)
-            if not sends and not engine.keeps:
-                landing = _depending_on(sources[0], shape, engine)
             landings.append((peer, view, landing))
         with mark("communication"):
             pending = transport.start_exchange(sends, [(peer, landing) for peer, _, landing in landings], self._tag)
         return Exchange(target, [(view, landing) for _, view, landing in landings], pending, sends)
 
+    def _exchanged(self, engine: Any, sources: Any) -> list[tuple[Any, Any]]:
+        """Return the boxes of the target and the values received for them, by the program that is being traced."""
+        if self.comm.size == 1:
+            return []
+        arrived = engine.methods.exchange(
+            self.comm,
+            sources[0],
+            [sources[send.part][send.box] for send in self._sends],
+            [send.peer for send in self._sends],
+            [receive.shape for receive in self._receives],
+            [receive.peer for receive in self._receives],
+        )
+        return [(receive.box, values) for receive, values in zip(self._receives, arrived, strict=True)]
+
     @benchmark(label="communication")
-    def _start_by_address(self, transport: Any, sources: Any, target: Any, xp: Any, aside: bool) -> Exchange:
+    def _start_by_address(self, transport: Any, sources: Any, target: Any, xp: Any, on_side_stream: bool) -> Exchange:
         """Start messages from and to where the boxes lie, without a view of each, which costs more than its message."""
         itemsize = target.dtype.itemsize
         sent_from, landed_at = self._places_in(sources, target)
@@ -165,7 +180,7 @@ class ExchangePlan:
             else:
                 address = target.data.ptr + place
             receives.append((peer, address, elements * itemsize))
-        pending = transport.start_addresses(sends, receives, aside)
+        pending = transport.start_addresses(sends, receives, on_side_stream)
         return Exchange(target, landings, pending, packed)
 
     def _places_in(self, sources: Any, target: Any) -> tuple[list[int | None], list[int | None]]:
@@ -180,7 +195,7 @@ class ExchangePlan:
         return places
 
     def __call__(self, source: Any, target: Any) -> Any:
-        """Start, finish, and return `target`. Collective."""
+        """Start, finish, and return the filled target. Collective."""
         return self.start(source, target).finish()
 
 
@@ -195,7 +210,7 @@ class Exchange:
     >>> first, last = (slice(0, 2),), (slice(2, 4),)
     >>> plan = collops.ExchangePlan(alone(), sends=[(0, first)], receives=[(0, last)])
     >>> exchange = plan.start(np.array([1.0, 2.0, 0.0, 0.0]), np.zeros(4))
-    >>> exchange.finish()  # until here there was time for what needs none of the values
+    >>> exchange.finish()  # overlap computation before this call
     array([0., 0., 1., 2.])
     """
 
@@ -213,8 +228,16 @@ class Exchange:
         self._pending = pending
         self._sends = sends  # packed boxes must live until the messages have left
 
-    def finish(self) -> Any:
-        """Wait for the messages (on devices: order the current stream after them) and return the target."""
+    def finish(self, target: Any = None) -> Any:
+        """Wait for the messages (on devices: order the current stream after them) and return the filled target.
+
+        Parameters
+        ----------
+        target : array, optional
+            The target as it is now, if an engine of immutable arrays has replaced it since the start.
+        """
+        if target is not None:
+            self._target = target
         if self._pending is not None:
             with mark("communication: finish"):
                 self._pending.wait()
@@ -227,14 +250,18 @@ class Exchange:
         return self._target
 
 
-def _depending_on(source: Any, shape: tuple[int, ...], engine: Any) -> Any:
-    """Return zeros whose derivative by `source` is zero: with it a rank that sends nothing is part of a derivative."""
-    zeros = [partial(_zeros, engine.xp, extents) for extents in (shape, source.shape)]
-    return engine.linear(*zeros, source, shape)
+class _TracedExchange(Exchange):
+    """Messages of a program that is being traced, whose order is the compiler's."""
 
+    __slots__ = ()
 
-def _zeros(xp: Any, shape: tuple[int, ...], like: Any) -> Any:
-    return xp.zeros(shape, like.dtype)
+    def finish(self, target: Any = None) -> Any:
+        """Return the target with the received values."""
+        result = super().finish(target)
+        for box, values in self._landings:
+            result = engine_of(result).put(result, box, values)
+        self._target, self._landings = result, []
+        return result
 
 
 class _Side(NamedTuple):

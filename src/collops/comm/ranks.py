@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from collops.backend import Engine
 from collops.backend import engine as engine_called
 from collops.comm.transport import Pending, Transport
-from collops.errors import InputError, TransportError
+from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.comm.calls import Calls
@@ -68,7 +68,6 @@ class Ranks:
         self._watch = watch
         self._turns = None if watch is None else watch.turns
         self._derive = derive
-        self._traced: Transport | None = None
         self._pending: list[Pending] | None = None
 
     def refuse(self, call: str, error: Exception) -> None:
@@ -91,12 +90,8 @@ class Ranks:
         """Return the wire of an engine's arrays."""
         if self._turns is not None and self._turns.attention:
             self._turns.look()
-        if not engine.keeps and self.size > 1:
-            if self._traced is None:
-                from collops.comm.jax_wire import JaxTransport
-
-                self._traced = JaxTransport(self)
-            return self._traced
+        if engine.traced:
+            raise UnsupportedTypeError(f"arrays of {engine.name} are sent by the program that is traced: give one as x")
         if engine.memory == "host":
             return self._host
         if self._device is None:
@@ -117,8 +112,6 @@ class Ranks:
             wire = self._host
         else:
             wire = self._wire(engine)
-            if not engine.keeps:
-                return wire  # no turn: programs are traced anew where shapes change, which not all ranks' shapes do
         turns = self._turns
         if turns is not None:
             if turns.attention:

@@ -307,7 +307,7 @@ def _wanted(shape: Any, dtype: Any, engine_name: str | None, signals: int) -> tu
         raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
     check_kind(dtype)
     chosen = engine(engine_name)
-    if not chosen.keeps:
+    if not chosen.mutable:
         raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
     if nbytes_of(shape, dtype) + 8 * signals > memory_of(chosen):
         raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")

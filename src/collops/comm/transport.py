@@ -47,8 +47,8 @@ class Transport(ABC):
 
     name: str
     by_address: bool = False
-    """Whether exchanges are started by ``start_addresses(sends, receives, aside)``, which takes the other rank, an
-    address and a number of bytes for each message, and may put them on a stream beside the current one."""
+    """Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream)``, which takes the other
+    rank, an address and a number of bytes for each message, and may use a stream of the transport's own."""
 
     @abstractmethod
     def allreduce(self, source: Any, target: Any, op: str) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 from collops.backend import repeatable
 from collops.comm.given import checked_communicator
 from collops.errors import REFUSALS, LayoutError
-from collops.graph.derived import Derived
-from collops.graph.edges import Edges
+from collops.graph.indices import as_count, as_indices
 from collops.graph.movers import Movers
 from collops.graph.plan import Plan, plan_of
 from collops.graph.wires.choice import check_name
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["StarForest"]
 
 
-class StarForest(Movers, Derived):
+class StarForest(Movers):
     """Stars between ranks: each has a root, which one rank owns, and any number of leaves, each on any rank.
 
     *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
@@ -105,7 +104,7 @@ class StarForest(Movers, Derived):
         self.comm = checked_communicator(comm)
         edges, error = None, None
         try:
-            edges = Edges(comm, nroots, leaves, remote_ranks, remote_indices)
+            edges = _Edges(comm, nroots, leaves, remote_ranks, remote_indices)
         except REFUSALS as problem:
             error = problem
         comm.check(error)
@@ -152,7 +151,7 @@ class StarForest(Movers, Derived):
         InputError
             If there is no such pattern, or no rank `root`.
         """
-        from collops.graph.patterns import edges_of
+        from collops.graph.indices import edges_of
 
         checked_communicator(comm)
         return cls(comm, *edges_of(comm, pattern, count, root), **options)
@@ -187,7 +186,7 @@ class StarForest(Movers, Derived):
         LayoutError
             On every rank, if there is no such element, or the layout is one of other ranks.
         """
-        from collops.graph.patterns import owners
+        from collops.graph.indices import owners
 
         checked_communicator(comm)
         places, error = None, None
@@ -232,8 +231,168 @@ class StarForest(Movers, Derived):
             return True
         return self.wire in ("auto", "own") and self.comm.device_transport == "nccl"
 
+    # Forests made of forests
+
+    def inverse(self) -> StarForest:
+        """Return the forest with roots and leaves exchanged; its leaf arrays are this one's root arrays. Collective.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if a root has more than one leaf.
+        """
+        from collops.graph.algebra import inverse
+
+        return inverse(self)
+
+    def compose(self, other: StarForest) -> StarForest:
+        """Return the forest from this one's roots to `other`'s leaves; `other`'s roots are our leaf array. Collective.
+
+        ``f.compose(g).bcast(x)`` is ``g.bcast(f.bcast(x))`` at those leaves of `other` whose root is a leaf of this.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if `other` has fewer roots than this forest's ``leaf_space``, or other ranks.
+        """
+        from collops.graph.algebra import compose
+
+        return compose(self, other)
+
+    def compose_inverse(self, other: StarForest) -> StarForest:
+        """Return the forest from this one's roots to `other`'s roots, along leaves that both have. Collective.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if a root of `other` has more than one leaf.
+        """
+        from collops.graph.algebra import compose_inverse
+
+        return compose_inverse(self, other)
+
+    def embed_roots(self, selected: Sequence[int] | np.ndarray) -> StarForest:
+        """Return the forest with the leaves of these of this rank's roots only; numbers stay. Collective."""
+        from collops.graph.algebra import embed_roots
+
+        return embed_roots(self, selected)
+
+    def embed_leaves(self, selected: Sequence[int] | np.ndarray) -> StarForest:
+        """Return the forest with these of this rank's leaves only (points of the leaf array). Collective."""
+        from collops.graph.algebra import embed_leaves
+
+        return embed_leaves(self, selected)
+
+    def strided(self, block: int, *, root_stride: int | None = None, leaf_stride: int | None = None) -> StarForest:
+        """Return the forest of `block` values for each point. Collective.
+
+        Parameters
+        ----------
+        block : int
+            Values of a point.
+        root_stride, leaf_stride : int, optional
+            Distance between the values of a point: value *j* of point *i* is ``i + j * stride``. By default they lie
+            side by side: ``i * block + j``.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if a stride is shorter than the array of points.
+        """
+        from collops.graph.algebra import strided
+
+        return strided(self, block, root_stride, leaf_stride)
+
+    @classmethod
+    def concatenate(
+        cls,
+        forests: Sequence[StarForest],
+        *,
+        shared_roots: bool = False,
+        leaf_offsets: Sequence[int] | None = None,
+    ) -> StarForest:
+        """Return several forests as one. Collective.
+
+        Parameters
+        ----------
+        forests : sequence of StarForest
+            On the same ranks.
+        shared_roots : bool
+            Whether they have the same roots; else each rank's roots follow each other.
+        leaf_offsets : sequence of int, optional
+            Where the leaf array of each begins; by default they follow each other.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if they do not fit together, or leaves fall on each other.
+        """
+        from collops.graph.algebra import concatenate
+
+        return concatenate(forests, shared_roots, leaf_offsets)
+
+    def distribute(self, counts: Sequence[int] | np.ndarray) -> tuple[StarForest, np.ndarray]:
+        """Return the forest of values where every root has a number of them of its own. Collective.
+
+        Parameters
+        ----------
+        counts : sequence of int
+            Values of each of this rank's roots; they lie one after the other.
+
+        Returns
+        -------
+        forest : StarForest
+            Of the values.
+        counts : numpy.ndarray
+            Values of each point of this rank's leaf array, 0 where there is no leaf; they lie one after the other, too.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if there is not one non-negative count for each root.
+        """
+        from collops.graph.algebra import distribute
+
+        return distribute(self, counts)
+
     def __repr__(self) -> str:
         return (
             f"<StarForest rank {self.comm.rank} of {self.comm.size}: {self.nroots} roots, {self.nleaves} leaves, "
             f"wire {self.wire}>"
+        )
+
+
+class _Edges:
+    """The edges that end on a rank, checked as far as one rank can."""
+
+    def __init__(self, comm: Communicator, nroots: Any, leaves: Any, ranks: Any, indices: Any) -> None:
+        self._comm = comm
+        self.nroots = as_count(nroots, "roots")
+        ranks, indices = as_indices(ranks, "remote_ranks"), as_indices(indices, "remote_indices")
+        leaves = np.arange(len(ranks), dtype=np.int64) if leaves is None else as_indices(leaves, "leaves")
+        if not len(leaves) == len(ranks) == len(indices):
+            raise LayoutError(
+                f"{len(leaves)} leaves need as many roots, but there are {len(ranks)} remote_ranks "
+                f"and {len(indices)} remote_indices"
+            )
+        if len(leaves):
+            if leaves.min() < 0:
+                raise LayoutError(f"leaf {leaves.min()} is negative")
+            different, counts = np.unique(leaves, return_counts=True)
+            if len(different) < len(leaves):
+                raise LayoutError(f"leaf {different[np.argmax(counts)]} is used {counts.max()} times")
+            wrong = ranks[(ranks < 0) | (ranks >= comm.size)]
+            if len(wrong):
+                raise LayoutError(f"a leaf has its root on rank {wrong[0]}, but there are {comm.size} ranks")
+        self.arrays = leaves, ranks, indices
+
+    def wrong_root(self, counts: np.ndarray) -> LayoutError | None:
+        """Return what is wrong with the numbers of roots, given how many each rank has."""
+        _, ranks, indices = self.arrays
+        wrong = np.flatnonzero((indices < 0) | (indices >= counts[ranks]))
+        if not len(wrong):
+            return None
+        first = wrong[0]
+        return LayoutError(
+            f"a leaf names root {indices[first]} of rank {ranks[first]}, which has {counts[ranks[first]]} roots"
         )

@@ -1,4 +1,4 @@
-"""Moving chosen elements of an array to chosen places of another, each distributed, replicated or one rank's own."""
+"""Scatters by index: chosen elements of an array to chosen places of another, distributed, replicated or private."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from collops.array import DistributedArray, Layout
-from collops.array.room import check_room
+from collops.array.memory import check_memory
 from collops.backend import engine, engine_of
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph.forest import StarForest
-from collops.graph.indices import as_count, as_indices
+from collops.graph.indices import as_count, as_indices, owners
 from collops.graph.packing import Index, check_operation, packing_for
-from collops.graph.patterns import owners
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -119,7 +118,7 @@ class IndexScatter:
         x : DistributedArray or array
             In the layout of the source; a private source is a plain array.
         out : DistributedArray or array
-            Like the target; gets the values, which are combined with its own. A plain array of JAX stays as it is.
+            Like the target; gets the values, which are combined with its own. Plain JAX arrays cannot be written to.
         op : str
             ``"replace"`` inserts (of several values for one place the last stays), ``"sum"`` adds; see
             :meth:`StarForest.bcast`.
@@ -136,13 +135,10 @@ class IndexScatter:
         """
         given, taken = _flat(x, self.source, "the source"), _flat(out, self.target, "the target")
         if self._direct:
-            self.forest.bcast(given, taken, op)
-        else:
-            check_operation(op, given.dtype)
-            slots = engine_of(given).xp.empty(self._places.size, given.dtype)
-            self.forest.bcast(given, slots)
-            self._move(True, op, taken)(slots, taken)
-        return _result(out, taken)
+            return _result(out, taken, self.forest.bcast(given, taken, op))
+        check_operation(op, given.dtype)
+        slots = self.forest.bcast(given, engine_of(given).xp.empty(self._places.size, given.dtype))
+        return _result(out, taken, self._move(True, op, taken)(slots, taken))
 
     def reverse(self, y: Any, out: Any, op: str = "replace") -> Any:
         """Move values of the target back to the source, ``out[source_indices[k]] = y[target_indices[k]]``. Collective.
@@ -160,13 +156,10 @@ class IndexScatter:
         if isinstance(self.source, Layout) and self.source.is_replicated and self.comm.size > 1:
             raise LayoutError("nothing can be scattered back into a replicated source: its copies would differ")
         given, taken = _flat(y, self.target, "the target"), _flat(out, self.source, "the source")
-        if self._direct:
-            self.forest.reduce(given, taken, op)
-        else:
+        if not self._direct:
             slots = engine_of(given).xp.empty(self._places.size, given.dtype)
-            self._move(False, "replace", given)(given, slots)
-            self.forest.reduce(slots, taken, op)
-        return _result(out, taken)
+            given = self._move(False, "replace", given)(given, slots)
+        return _result(out, taken, self.forest.reduce(given, taken, op))
 
     def with_wire(self, wire: str) -> IndexScatter:
         """Return the same scatter on another wire. Sends nothing; collective."""
@@ -176,7 +169,7 @@ class IndexScatter:
         return other
 
     def free(self) -> None:
-        """Give back what the forest's wire keeps in MPI. Collective."""
+        """Free the resources that the forest's wire holds in MPI. Collective."""
         self.forest.free()
 
     def _move(self, forward: bool, op: str, like: Any) -> Any:
@@ -252,7 +245,7 @@ def _check_layout(layout: Any, comm: Communicator) -> None:
     if not isinstance(layout, Layout) or layout.ranks != comm.size:
         raise LayoutError(f"expected the layout of the whole array on {comm.size} ranks, not {layout!r}")
     # Its elements are listed, by rank 0 all of them.
-    check_room(Layout.replicated(layout.size, comm.size), np.dtype(np.int64), engine("numpy"))
+    check_memory(Layout.replicated(layout.size, comm.size), np.dtype(np.int64), engine("numpy"))
 
 
 def _has_copies(layout: Layout) -> bool:
@@ -264,7 +257,7 @@ def _size(end: End, rank: int) -> int:
 
 
 def _flat(array: Any, end: End, what: str) -> Any:
-    """Return the local values of one end as a flat array, by a view."""
+    """Return the local values of one end as a flat array, by a view where there are views."""
     if isinstance(end, Layout):
         if not isinstance(array, DistributedArray):
             raise UnsupportedTypeError(f"{what} is a distributed array, not {type(array).__qualname__}")
@@ -276,14 +269,16 @@ def _flat(array: Any, end: End, what: str) -> Any:
         if array.shape != (end,):
             raise LayoutError(f"{what} has the shape ({end},), but this array has {tuple(array.shape)}")
     if array.ndim == 1:
-        return array  # which the forest sees to be contiguous
-    if not array.flags.c_contiguous:
+        return array  # the forest checks that it is contiguous
+    if engine_of(array).mutable and not array.flags.c_contiguous:
         raise LayoutError(f"{what} must be contiguous")
     return array.reshape(-1)
 
 
-def _result(out: Any, taken: Any) -> Any:
-    """Return the array that was given for the result; where it cannot be written to, the new one."""
-    if isinstance(out, DistributedArray) or taken is out:
-        return out
-    return taken if hasattr(out, "value") or engine_of(out).keeps else taken.value
+def _result(out: Any, taken: Any, result: Any) -> Any:
+    """Return the array that was given for the result; in place of a plain one that cannot be written to, a new one."""
+    if not isinstance(out, DistributedArray):
+        return result
+    if result is not taken:
+        out.local_array = result.reshape(out.local_array.shape)
+    return out

@@ -8,11 +8,10 @@ import numpy as np
 
 from collops.backend import Engine, engine_of
 from collops.graph.moving import Fetching, Moving, UnderWay, UnderWayFetch, check_alike, flat_points
-from collops.graph.traced import TracedFetching, TracedMoving, TracedUnderWayFetch
-from collops.graph.wires.agreed import agreed
 from collops.graph.wires.choice import wire_for
 from collops.graph.wires.own import OwnWire
-from collops.graph.wires.wire import Channel, Routes
+from collops.graph.wires.traced import TracedChannel
+from collops.graph.wires.wire import Channel, Routes, rank_consistent
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -53,7 +52,7 @@ class Movers:
         leaves : array, optional
             Shape ``(at least leaf_space, *block)``, contiguous; gets the result. By default zeros.
         op : str
-            How the value is combined with the leaf's own: ``replace, sum, prod, min, max, land, lor, lxor``.
+            How a value is combined with the leaf's own: ``replace, sum, prod, min, max, land, lor, lxor``.
 
         Returns
         -------
@@ -73,7 +72,7 @@ class Movers:
         return moving.move(roots, leaves)
 
     def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> UnderWay:
-        """Start a :meth:`bcast`; the result is there after :meth:`UnderWay.finish`. Collective."""
+        """Start a :meth:`bcast`, whose result :meth:`UnderWay.finish` returns. Collective."""
         moving = self._seen(True, op, roots, leaves)
         if moving is None:
             moving, roots, leaves = self._down(roots, leaves, op)
@@ -108,7 +107,7 @@ class Movers:
         return moving.move(leaves, roots)
 
     def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> UnderWay:
-        """Start a :meth:`reduce`; the result is there after :meth:`UnderWay.finish`. Collective."""
+        """Start a :meth:`reduce`, whose result :meth:`UnderWay.finish` returns. Collective."""
         moving = self._seen(False, op, leaves, roots)
         if moving is None:
             moving, leaves = self._up(leaves, roots, op)
@@ -133,7 +132,7 @@ class Movers:
         Returns
         -------
         array
-            What was fetched; of JAX arrays, whose roots are not written to, a pair: what was fetched, and new roots.
+            The fetched values; of JAX arrays, whose roots cannot be written to, a pair: these and new roots.
 
         Raises
         ------
@@ -142,9 +141,7 @@ class Movers:
         """
         return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
 
-    def start_fetch_and_op(
-        self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum"
-    ) -> UnderWayFetch | TracedUnderWayFetch:
+    def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> UnderWayFetch:
         """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
         engine = engine_of(leaves)
         check_alike(leaves, roots, engine, engine_of(roots))
@@ -182,7 +179,7 @@ class Movers:
         return multi.start_reduce(leaves, multi_roots, "replace")
 
     def scatter(self, multi_roots: Any, leaves: Any = None) -> Any:
-        """Give every leaf its own value of what :meth:`gather` collects. Collective."""
+        """Give every leaf its own one of the values that :meth:`gather` collects. Collective."""
         return self.multi.bcast(multi_roots, leaves)
 
     def start_scatter(self, multi_roots: Any, leaves: Any = None) -> UnderWay:
@@ -199,7 +196,7 @@ class Movers:
         return self._multi
 
     def free(self) -> None:
-        """Give back what wires keep in MPI; the forest can still be used, and takes it again. Collective."""
+        """Free the resources that wires hold in MPI; they are made again when the forest is used again. Collective."""
         if self._multi is not None:
             self._multi.free()
         for channel in self._channels.values():
@@ -209,8 +206,8 @@ class Movers:
         self._movings.clear()
         self._checked.clear()
 
-    def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Moving | TracedMoving, Any, Any]:
-        """Return what moves these roots to these leaves, and both."""
+    def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Moving, Any, Any]:
+        """Return the mover of these roots to these leaves, and both."""
         engine = engine_of(roots)
         given = flat_points(roots, engine, self.nroots, True, "roots", False)
         if leaves is None:
@@ -220,8 +217,8 @@ class Movers:
             flat_points(leaves, engine, self.leaf_space, False, "leaves", True)
         return self._moving(True, op, given, leaves, engine), given, leaves
 
-    def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Moving | TracedMoving, Any]:
-        """Return what moves these leaves to these roots, and the leaves."""
+    def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Moving, Any]:
+        """Return the mover of these leaves to these roots, and the leaves."""
         engine = engine_of(leaves)
         check_alike(leaves, roots, engine, engine_of(roots))
         given = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
@@ -229,45 +226,35 @@ class Movers:
         return self._moving(False, op, given, roots, engine), given
 
     def _seen(self, down: bool, op: str, source: Any, target: Any) -> Moving | None:
-        """Return the mover of arrays such as have passed all checks before; small messages cannot wait for more."""
+        """Return the mover of arrays like ones that have passed all checks; more would delay small messages."""
         if target is None:
             return None
         try:
             kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
             moving = self._checked.get(kind)
         except AttributeError:
-            return None  # no arrays, which the checks say better
+            return None  # no arrays; the checks raise a better error
         return moving if moving and source.flags.c_contiguous and target.flags.c_contiguous else None
 
-    def _moving(self, down: bool, op: str, source: Any, target: Any, engine: Engine) -> Moving | TracedMoving:
-        moving = self._moving_of(down, op, source, engine)
-        if not engine.keeps:
-            return moving  # nothing is gained by knowing arrays that a compiler has seen
-        if len(self._checked) >= _MOST_CHECKED:
-            self._checked.clear()
-        kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
-        self._checked[kind] = moving
-        return moving
-
-    def _moving_of(self, down: bool, op: str, source: Any, engine: Engine) -> Moving | TracedMoving:
-        key = (down, op, source.dtype, source.shape[1:], engine)
+    def _moving(self, down: bool, op: str, source: Any, target: Any, engine: Engine) -> Moving:
+        block, dtype = source.shape[1:], source.dtype
+        key = (down, op, dtype, block, engine)
         moving = self._movings.get(key)
-        if moving is None and not engine.keeps:
-            moving = self._movings[key] = TracedMoving(self.comm, self.plan, down, op)
         if moving is None:
-            block, dtype = source.shape[1:], source.dtype
             channel = self._channel(down, block, dtype, engine)
             moving = self._movings[key] = Moving(self.plan, down, op, block, dtype, engine, channel, self.deterministic)
+        if engine.mutable:
+            if len(self._checked) >= _MOST_CHECKED:
+                self._checked.clear()
+            kind = down, op, type(source), dtype, source.shape, type(target), target.dtype, target.shape
+            self._checked[kind] = moving
         return moving
 
-    def _fetching(self, op: str, block: tuple[int, ...], dtype: Any, engine: Engine) -> Fetching | TracedFetching:
+    def _fetching(self, op: str, block: tuple[int, ...], dtype: Any, engine: Engine) -> Fetching:
         key = ("fetch", op, dtype, block, engine)
         if key not in self._movings:
-            if engine.keeps:
-                up, down = (self._channel(way, block, dtype, engine) for way in (False, True))
-                self._movings[key] = Fetching(self.plan, op, block, dtype, engine, up, down)
-            else:
-                self._movings[key] = TracedFetching(self.comm, self.plan, op, dtype)
+            up, down = (self._channel(way, block, dtype, engine) for way in (False, True))
+            self._movings[key] = Fetching(self.plan, op, block, dtype, engine, up, down)
         return self._movings[key]
 
     def _channel(self, down: bool, block: tuple[int, ...], dtype: Any, engine: Engine) -> Channel | None:
@@ -275,13 +262,16 @@ class Movers:
         width = int(np.prod(block, dtype=np.int64))
         if not self.plan.most_points or not width:
             return None
+        if engine.traced:
+            return TracedChannel(self.comm, self._routes(down))
         key = (down, width, dtype, engine)
         if key not in self._channels:
             nbytes = self.plan.most_points * width * dtype.itemsize
             wire = wire_for(self.comm, self.wire, engine, nbytes)
             channel = wire.channel(self._routes(down), _flat(width), dtype, engine, self._tag)
             way = "roots to leaves" if down else "leaves to roots"
-            self._channels[key] = agreed(channel, self.comm, way=way, forest=self._tag, values=width, dtype=str(dtype))
+            facts = {"way": way, "forest": self._tag, "values": width, "dtype": str(dtype)}
+            self._channels[key] = rank_consistent(channel, self.comm, **facts)
         return self._channels[key]
 
     def _routes(self, down: bool) -> Routes:
@@ -289,7 +279,7 @@ class Movers:
         return Routes.between(roots, leaves) if down else Routes.between(leaves, roots)
 
     def move_once(self, down: bool, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Move host arrays without keeping anything for a next time: for making forests of forests. Collective."""
+        """Move host arrays once, keeping nothing: for making forests of forests. Collective."""
         dtype, block = source.dtype, source.shape[1:]
         width = int(np.prod(block, dtype=np.int64))
         channel = None

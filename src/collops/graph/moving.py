@@ -1,4 +1,4 @@
-"""Movers of one direction, prepared once for each kind of array, and what is under way between start and finish."""
+"""Movers of one direction, prepared once for each kind of array, and their state between start and finish."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UnderWay:
 
     __slots__ = ("_moving", "_target", "_transfer")
 
-    def __init__(self, moving: Moving | None, transfer: Transfer | None, target: Any) -> None:
+    def __init__(self, moving: Moving, transfer: Transfer | None, target: Any) -> None:
         self._moving = moving
         self._transfer = transfer
         self._target = target
@@ -37,10 +37,9 @@ class UnderWay:
 
         Movers may be finished in any order, which need not be the same on all ranks.
         """
-        transfer = self._transfer
-        if transfer is not None and self._moving is not None:
-            self._transfer = None
-            self._moving.complete(transfer, self._target)
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            self._target = self._moving.complete(transfer, self._target)
         return self._target
 
 
@@ -54,7 +53,7 @@ class Moving:
     down : bool
         From roots to leaves.
     op : str
-        How values are combined with those that are there.
+        How values are combined with those of the target.
     block : tuple of int
         Shape of the values of a point.
     dtype : dtype
@@ -62,7 +61,7 @@ class Moving:
     engine : Engine
         Of the arrays.
     channel : Channel or None
-        Carries what leaves this rank; ``None`` where no rank sends anything.
+        Carries the values that leave this rank; ``None`` where no rank sends anything.
     deterministic : bool
         Whether sums have one order.
 
@@ -101,49 +100,45 @@ class Moving:
             self.move = self._sending(channel.mover(motion), len(block) == len(self._shape))
         else:
             self._stay = motion.move(here, there) if width else None
-            self.move = self._staying
+            self.move = lambda source, target: self.start(source, target).finish()
 
-    def _sending(self, carry: Callable[[Any, Any], None], flat: bool) -> Callable[[Any, Any], Any]:
-        """Return the mover from start to end; small messages cannot wait for more calls than there are here."""
+    def _sending(self, carry: Callable[[Any, Any], Any], flat: bool) -> Callable[[Any, Any], Any]:
+        """Return the mover from start to end; more calls than these would delay small messages."""
         elements, nbytes, shape = self._elements, self._nbytes, self._shape
 
         def move(source: Any, target: Any) -> Any:
             if messages.active:
                 messages.record("exchange", elements, nbytes)
             if not active:  # without the cost of a mark
-                carry(source, target)
-                return target
+                return carry(source, target)
             with Span("communication"):
-                carry(source, target)
-            return target
+                return carry(source, target)
 
         def move_blocks(source: Any, target: Any) -> Any:
-            move(_points(source, shape), _points(target, shape))
-            return target
+            points = _points(target, shape)
+            return _shaped(move(_points(source, shape), points), points, target)
 
         return move if flat else move_blocks
 
-    def _staying(self, source: Any, target: Any) -> Any:
-        return self.start(source, target).finish()
-
     def start(self, source: Any, target: Any) -> UnderWay:
         """Start moving; both arrays have been checked."""
-        shape = self._shape
-        transfer = None
+        given, points = _points(source, self._shape), _points(target, self._shape)
+        result, transfer = points, None
         if self._sends:
             if messages.active:
                 messages.record("exchange", self._elements, self._nbytes)
             with mark("communication"):
                 transfer = self._begin()
-                self._start(_points(source, shape), _points(target, shape), transfer)
+                result = self._start(given, points, transfer)
         elif self._stay is not None:
-            self._stay(_points(source, shape), _points(target, shape))
-        return UnderWay(self, transfer, target)
+            result = self._stay(given, points)
+        return UnderWay(self, transfer, _shaped(result, points, target))
 
     @benchmark(label="communication: finish")
-    def complete(self, transfer: Transfer, target: Any) -> None:
-        """Take what has arrived."""
-        self._finish(transfer, _points(target, self._shape))
+    def complete(self, transfer: Transfer, target: Any) -> Any:
+        """Combine the target with the values that arrived, and return it."""
+        points = _points(target, self._shape)
+        return _shaped(self._finish(transfer, points), points, target)
 
 
 class Fetching:
@@ -191,6 +186,7 @@ class Fetching:
             Index.run(plan.leaves.points.size), plan.leaves.points, "replace", dtype, width, True
         )
         self._new = lambda points: engine.xp.empty((points, *self._shape), dtype)
+        self.returns_roots = not engine.mutable
         self._elements = plan.leaves.points.size * width, plan.roots.points.size * width
         self._itemsize = dtype.itemsize
 
@@ -205,29 +201,28 @@ class Fetching:
             self._record(0)
         mine = None
         if self._local:
-            mine = self._new(self._local)
-            self._gather(given, mine)
+            mine = self._gather(given, self._new(self._local))
         return UnderWayFetch(self, transfer, mine, roots, fetched)
 
-    def complete(self, transfer: Transfer | None, mine: Any, roots: Any, fetched: Any) -> None:
-        """Combine, answer, and take the answers."""
+    def complete(self, transfer: Transfer | None, mine: Any, roots: Any, fetched: Any) -> tuple[Any, Any]:
+        """Combine, answer, take the answers, and return the fetched values and the roots."""
         shape = self._shape
-        roots, result = _points(roots, shape), _points(fetched, shape)
+        given, points = _points(roots, shape), _points(fetched, shape)
+        sums, result = given, points
         if mine is not None:
-            self._fetch_local(mine, roots, mine)
-            self._scatter(mine, result)
-        if transfer is None or self._down is None:
-            return
-        transfer.wait()
-        arrived = transfer.incoming
-        self._fetch(arrived, roots, arrived)
-        answer = self._down.begin()
-        self._answer(arrived, arrived, answer)
-        transfer.release()
-        self._record(1)
-        answer.wait()
-        self._unpack(answer.incoming, result)
-        answer.release()
+            before, sums = self._fetch_local(mine, sums, mine)
+            result = self._scatter(before, result)
+        if transfer is not None and self._down is not None:
+            transfer.wait()
+            before, sums = self._fetch(transfer.incoming, sums, transfer.incoming)
+            answer = self._down.begin()
+            self._answer(before, before, answer)
+            transfer.release()
+            self._record(1)
+            answer.wait()
+            result = self._unpack(answer.incoming, result)
+            answer.release()
+        return _shaped(result, points, fetched), _shaped(sums, given, roots)
 
     def _record(self, way: int) -> None:
         if messages.active:
@@ -237,23 +232,30 @@ class Fetching:
 class UnderWayFetch:
     """A ``fetch_and_op`` between start and finish. All ranks finish those of one forest in the same order."""
 
-    __slots__ = ("_arguments", "_fetching")
+    __slots__ = ("_arguments", "_fetching", "_result")
 
-    def __init__(self, fetching: Fetching, transfer: Transfer | None, mine: Any, roots: Any, fetched: Any) -> None:
+    def __init__(self, fetching: Fetching, *arguments: Any) -> None:
         self._fetching = fetching
-        self._arguments: Any = (transfer, mine, roots, fetched)
+        self._arguments: tuple[Any, ...] | None = arguments
+        self._result: Any = None
 
     def finish(self) -> Any:
-        """Combine the values, and return what the leaves fetched. Collective."""
-        if self._fetching is not None:
-            self._fetching.complete(*self._arguments)
-            self._fetching, self._arguments = None, self._arguments[-1:]
-        return self._arguments[-1]
+        """Combine the values, and return what :meth:`Movers.fetch_and_op` returns. Collective."""
+        if self._arguments is not None:
+            fetched, roots = self._fetching.complete(*self._arguments)
+            self._result = (fetched, roots) if self._fetching.returns_roots else fetched
+            self._arguments = None
+        return self._result
 
 
 def _points(array: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array of as many values of a point as the shape has with one axis of points and at most one of them."""
+    """Return an array with one axis of points, and at most one for the values of a point."""
     return array if array.ndim == len(shape) + 1 else array.reshape(array.shape[0], *shape)
+
+
+def _shaped(result: Any, points: Any, target: Any) -> Any:
+    """Return a result in the shape of the target: the target itself where its memory, `points`, was written to."""
+    return target if result is points else result.reshape(target.shape)
 
 
 def flat_points(array: Any, engine: Engine, points: int, exact: bool, name: str, written: bool) -> Any:
@@ -262,14 +264,12 @@ def flat_points(array: Any, engine: Engine, points: int, exact: bool, name: str,
     Raises
     ------
     LayoutError
-        If it has not as many points as needed, or must be written and is not contiguous.
-    UnsupportedTypeError
-        If it cannot be written to.
+        If it has not as many points as needed, or must be written to and is not contiguous.
     """
     if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
         wanted = f"{points}" if exact else f"at least {points}"
         raise LayoutError(f"{name} must have {wanted} points along the first axis, not shape {tuple(array.shape)}")
-    if not engine.keeps or array.flags.c_contiguous:
+    if not engine.mutable or array.flags.c_contiguous:
         return array
     if written:
         raise LayoutError(f"{name} must be contiguous, since they are written to")

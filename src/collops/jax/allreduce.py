@@ -14,7 +14,7 @@ from collops.jax.primitive import collective, whole
 from collops.jax.replicated import local_adjoint
 from collops.jax.wires import Wire, wire_of
 
-__all__ = ["allreduce", "pushed_forward", "reduced"]
+__all__ = ["allreduce", "pushed_forward", "reduced", "replicated_operand"]
 
 
 def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "ranks") -> Any:
@@ -68,6 +68,15 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
 def reduced(x: Any, op: str, wire: Wire, replicated: bool = False) -> Any:
     """Bind the primitive: `op` is a name that native code knows."""
     return allreduce_p.bind(x, op=op, wire=wire, replicated=replicated)[0]
+
+
+def replicated_operand(x: Any, comm: Any) -> Any:
+    """Return `x`, a floating or complex array that all ranks hold, for use with data of which each rank has its own.
+
+    No message; in a derivative the cotangents of all ranks are summed. It is the adjoint of a sum whose result counts
+    once.
+    """
+    return local_adjoint(x, allreduce_p, {"op": "sum", "wire": wire_of(comm), "replicated": True})
 
 
 allreduce_p = collective(

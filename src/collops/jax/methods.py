@@ -1,16 +1,26 @@
-"""The methods of a communicator for arrays of JAX: the same names and results, by the primitives."""
+"""The methods of a communicator for arrays of JAX, by the primitives.
+
+A result that all ranks get is one value for derivatives as well, so that its cotangent is the same on all of them:
+``cotangents="replicated"`` of :func:`collops.jax.allreduce`. Arrays of JAX cannot be written to, so that ``out=`` is
+ignored. Of one rank nothing moves, and the native library is not needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
+
+import jax.numpy as jnp
 
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
-from collops.jax import distribution, exchange, gathering, rooted
+from collops.jax import distribution, gathering, rooted
+from collops.jax import exchange as messages
 from collops.jax.allreduce import allreduce as _allreduce
 from collops.jax.alltoall import alltoall as _alltoall
 from collops.jax.alltoall import alltoallv as _alltoallv
+from collops.jax.linear_map import linear_map
 
 __all__ = [
     "allgather",
@@ -19,6 +29,7 @@ __all__ = [
     "alltoall",
     "alltoallv",
     "bcast",
+    "exchange",
     "gather",
     "gatherv",
     "recv",
@@ -31,96 +42,118 @@ __all__ = [
 ]
 
 
-def _no_out(out: Any) -> None:
-    if out is not None:
-        raise UnsupportedTypeError("arrays of jax cannot be written, so there is no out= for them")
-
-
 def allreduce(comm: Communicator, x: Any, op: str = "sum", *, out: Any = None) -> Any:
     """See :meth:`Communicator.allreduce`."""
-    _no_out(out)
-    return _allreduce(x, op, comm=comm)
+    return x if comm.size == 1 else _allreduce(x, op, comm=comm, cotangents="replicated")
 
 
 def reduce(comm: Communicator, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.reduce`."""
-    _no_out(out)
-    result = rooted.reduce(x, op, root, comm=comm)
+    result = x if comm.size == 1 else rooted.reduce(x, op, root, comm=comm)
     return result if comm.rank == root else None
 
 
 def bcast(comm: Communicator, x: Any, root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.bcast`."""
-    _no_out(out)
-    return rooted.bcast(x, root, comm=comm)
+    return x if comm.size == 1 else rooted.bcast(x, root, comm=comm, cotangents="replicated")
 
 
 def allgather(comm: Communicator, x: Any, *, out: Any = None) -> Any:
     """See :meth:`Communicator.allgather`."""
-    _no_out(out)
-    return gathering.allgather(x, comm=comm)
+    return x[None] if comm.size == 1 else gathering.allgather(x, comm=comm, cotangents="replicated")
 
 
 def allgatherv(comm: Communicator, x: Any, counts: Sequence[int] | None = None, *, out: Any = None) -> Any:
     """See :meth:`Communicator.allgatherv`; without `counts` the metadata message is sent when the program is traced."""
-    _no_out(out)
-    rows = comm.allgather_metadata(x.shape[0] if x.ndim else 0) if counts is None else counts
-    return gathering.allgatherv(x, rows, comm=comm)
+    if comm.size == 1:
+        return x
+    return gathering.allgatherv(x, _rows(comm, x, counts), comm=comm, cotangents="replicated")
 
 
 def gather(comm: Communicator, x: Any, root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.gather`."""
-    _no_out(out)
-    result = distribution.gather(x, root, comm=comm)
+    result = x[None] if comm.size == 1 else distribution.gather(x, root, comm=comm)
     return result if comm.rank == root else None
 
 
-def gatherv(comm: Communicator, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refused: there is no such primitive."""
-    raise UnsupportedTypeError("gatherv has no form for arrays of jax; use allgatherv, or neighbor_exchange")
+def gatherv(comm: Communicator, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
+    """See :meth:`Communicator.gatherv`."""
+    if comm.size == 1:
+        return x
+    rows = _rows(comm, x, counts)
+    leaving = [x.shape[0] if rank == root else 0 for rank in range(comm.size)]
+    result = _alltoallv(x, leaving, rows if comm.rank == root else [0] * comm.size, comm=comm)
+    return result if comm.rank == root else None
 
 
 def scatter(comm: Communicator, x: Any, root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.scatter`."""
-    _no_out(out)
-    return distribution.scatter(x, root, comm=comm)
+    return x[0] if comm.size == 1 else distribution.scatter(x, root, comm=comm)
 
 
 def scatterv(comm: Communicator, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refused: there is no such primitive."""
+    """Raise :class:`UnsupportedTypeError`: there is no such primitive."""
     raise UnsupportedTypeError("scatterv has no form for arrays of jax; use alltoallv, or neighbor_exchange")
 
 
 def reduce_scatter(comm: Communicator, x: Any, op: str = "sum", *, out: Any = None) -> Any:
     """See :meth:`Communicator.reduce_scatter`."""
-    _no_out(out)
-    return gathering.reduce_scatter(x, op, comm=comm)
+    return x[0] if comm.size == 1 else gathering.reduce_scatter(x, op, comm=comm)
 
 
 def alltoall(comm: Communicator, x: Any, *, out: Any = None) -> Any:
     """See :meth:`Communicator.alltoall`."""
-    _no_out(out)
-    return _alltoall(x, comm=comm)
+    return x if comm.size == 1 else _alltoall(x, comm=comm)
 
 
 def alltoallv(
     comm: Communicator, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None
 ) -> Any:
     """See :meth:`Communicator.alltoallv`."""
-    _no_out(out)
-    return _alltoallv(x, send_counts, receive_counts, comm=comm)
+    return x if comm.size == 1 else _alltoallv(x, send_counts, receive_counts, comm=comm)
 
 
 def send(comm: Communicator, x: Any, dest: int, tag: int = 0) -> None:
     """See :meth:`Communicator.send`."""
-    exchange.send(x, dest, tag, comm=comm)
+    messages.send(x, dest, tag, comm=comm)
 
 
 def recv(comm: Communicator, out: Any, source: int, tag: int = 0) -> Any:
     """See :meth:`Communicator.recv`; `out` is a template."""
-    return exchange.recv(out, source, tag, comm=comm)
+    return messages.recv(out, source, tag, comm=comm)
 
 
 def sendrecv(comm: Communicator, x: Any, dest: int, out: Any, source: int, tag: int = 0) -> Any:
     """See :meth:`Communicator.sendrecv`; `out` is a template."""
-    return exchange.sendrecv(x, out, source, dest, tag, tag, comm=comm)
+    return messages.sendrecv(x, out, source, dest, tag, tag, comm=comm)
+
+
+def exchange(
+    comm: Communicator,
+    source: Any,
+    sends: Sequence[Any],
+    destinations: Sequence[int],
+    shapes: Sequence[tuple[int, ...]],
+    sources: Sequence[int],
+) -> list[Any]:
+    """Return what other ranks send, arrays of the dtype of `source` and of these shapes, in exchange for `sends`.
+
+    `source` is what the sends, if there are any, are parts of: in a derivative also a rank that only receives must
+    depend on what is differentiated.
+    """
+    dtype = source.dtype
+    if sends or not sources:
+        templates = [jnp.zeros(shape, dtype) for shape in shapes]
+    else:
+        forward, adjoint = (partial(_zeros, extents) for extents in (shapes[0], source.shape))
+        first = linear_map(forward, adjoint, source, (source.shape, shapes[0]))
+        templates = [first, *(jnp.zeros(shape, dtype) for shape in shapes[1:])]
+    return messages.neighbor_exchange(sends, templates, destinations, sources, comm=comm)
+
+
+def _zeros(shape: tuple[int, ...], like: Any) -> Any:
+    return jnp.zeros(shape, like.dtype)
+
+
+def _rows(comm: Communicator, x: Any, counts: Sequence[int] | None) -> Sequence[int]:
+    return comm.allgather_metadata(x.shape[0] if x.ndim else 0) if counts is None else counts

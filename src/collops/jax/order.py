@@ -42,7 +42,6 @@ from jax.interpreters import mlir
 
 from collops.errors import InputError
 from collops.jax import versions
-from collops.jax_engine import lowered
 
 __all__ = ["ORDER", "Jit", "jit", "recordable"]
 
@@ -191,7 +190,7 @@ def _without_effect(function: Callable[..., Any]) -> Callable[..., Any]:
         operands = [leaves[place] for place in traced]
         program, shapes = jax.make_jaxpr(on_leaves, return_shape=True)(*operands)
         name = getattr(function, "__name__", "ordered")
-        results = _whole_p.bind(*operands, program=lowered(program), name=name)
+        results = _whole_p.bind(*operands, program=versions.lowered(program), name=name)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return inside

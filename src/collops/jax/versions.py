@@ -10,6 +10,7 @@ from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
 from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import partial_eval as _partial_eval
 from jaxlib.mlir import ir
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "device_count",
     "get_runtime_token",
     "is_intermediate",
+    "lowered",
     "set_runtime_token",
 ]
 
@@ -76,6 +78,17 @@ def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name:
     """Lower a call of `jaxpr`, which has `effect`, into a computation that has none: its tokens begin and end here."""
     inner = context.replace(tokens_in=_mlir.TokenSet({effect: _mlir.create_token()}), tokens_out=None)
     return _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
+
+
+def lowered(program: Any) -> Any:
+    """Return a traced program without the calls that JAX since 0.11 would replace, which have their own derivatives.
+
+    The result cannot be differentiated by these. JAX does not look for such calls inside primitives of ours, and looks
+    again at every dispatch of a program that has some.
+    """
+    if not getattr(program, "is_high", False):
+        return program
+    return _partial_eval.lower_jaxpr2(program)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def device_count(context: Any) -> int:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
 from collops.operators.base import Buffers, LinearOperator
-from collops.operators.block_diag import BlockDiag
+from collops.operators.basic import Diagonal, Identity, Sum, Transpose, Zero
 from collops.operators.convolve import NonStationaryConvolve1D
 from collops.operators.csr import CSRMatrix
 from collops.operators.derivatives import FirstDerivative, Gradient, Laplacian, SecondDerivative
-from collops.operators.diagonal import Diagonal
 from collops.operators.dottest import dottest
 from collops.operators.fourier import FFT, FFT2D, FFTND
 from collops.operators.fredholm1 import Fredholm1
 from collops.operators.halo import Halo
-from collops.operators.hstack import HStack
-from collops.operators.identity import Identity
 from collops.operators.kirchhoff.distributed import Kirchhoff
 from collops.operators.local import LocalOperator, lift_local
 from collops.operators.matrix_mult import MatrixMult, best_process_grid
 from collops.operators.mdc import MDC
 from collops.operators.restriction import Restriction
 from collops.operators.stacked import StackedBlockDiag, StackedHStack, StackedVStack
-from collops.operators.sum import Sum
-from collops.operators.transpose import Transpose
-from collops.operators.vstack import VStack
-from collops.operators.zero import Zero
+from collops.operators.stacks import BlockDiag, HStack, VStack
 
 __all__ = [
     "FFT",

@@ -1,28 +1,31 @@
-"""Operators made from operators: sums with coefficients, products, powers, adjoints and conjugates."""
+"""Operators made from operators: sums with coefficients, products, powers, adjoints, conjugates and flat forms."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from collops.array import StackedArray, axpby
+from collops.array import DistributedArray, StackedArray, StackedLayout, axpby
 from collops.array.dtypes import combined
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import Buffers, LinearOperator, is_complex, is_scalar
+from collops.operators.base import AnyLayout, Buffers, LinearOperator, is_complex, is_scalar
+from collops.operators.memory import applied, filled, writable
 
 __all__ = [
     "Adjoint",
     "Combination",
     "Conjugate",
+    "Flat",
     "Product",
     "adjoint_of",
     "combination",
     "conjugate_of",
+    "flattened",
     "plain_number",
     "power",
     "product",
@@ -118,8 +121,20 @@ def conjugate_of(op: LinearOperator) -> LinearOperator:
     return Conjugate(op) if is_complex(op.dtype) else op
 
 
+def flattened(op: LinearOperator) -> LinearOperator:
+    """Return the operator between ravelled arrays; the operator itself if its layouts are flat already.
+
+    Raises
+    ------
+    LayoutError
+        If its domain or range cannot be ravelled without moving data between ranks.
+    """
+    domain, range_ = _flat_layout(op.domain), _flat_layout(op.range)
+    return op if domain is op.domain and range_ is op.range else Flat(op, domain, range_)
+
+
 def check_operators(*operators: Any) -> None:
-    """Refuse what is no distributed operator.
+    """Raise unless all are distributed operators.
 
     Raises
     ------
@@ -135,7 +150,7 @@ def check_operators(*operators: Any) -> None:
 
 
 def check_together(*operators: LinearOperator) -> None:
-    """Refuse operators on several communicators.
+    """Raise unless all operators are on one communicator.
 
     Raises
     ------
@@ -143,7 +158,7 @@ def check_together(*operators: LinearOperator) -> None:
         If one has another communicator than the first.
     """
     if any(op.comm is not operators[0].comm for op in operators):
-        raise LayoutError("operators on different communicators meet; make all of them with one comm=")
+        raise LayoutError("operators on different communicators cannot be combined; make all of them with one comm=")
 
 
 class Combination(LinearOperator):
@@ -195,7 +210,7 @@ class Combination(LinearOperator):
         if term.clinear or not is_complex(np.result_type(coefficient)):
             return coefficient, term._adjoint
 
-        # What takes a real part must take that of the product.
+        # An operator that takes the real part must take that of the product.
         def apply(y: Any, out: Any) -> Any:
             dtype = np.result_type(y.dtype, np.complex64)
             product = axpby(coefficient, y, 0.0, y, out=self._buffers.get(("product", term), self.range, y, dtype))
@@ -284,7 +299,7 @@ class Adjoint(LinearOperator):
     Parameters
     ----------
     operator : LinearOperator
-        What is turned round.
+        Any.
 
     Examples
     --------
@@ -315,7 +330,7 @@ class Conjugate(LinearOperator):
     Parameters
     ----------
     operator : LinearOperator
-        What is conjugated.
+        Any.
 
     Notes
     -----
@@ -352,6 +367,44 @@ class Conjugate(LinearOperator):
         return _conjugate(x, self._buffers.get(layout, layout, x, x.dtype))
 
 
+class Flat(LinearOperator):
+    """An operator on its arrays ravelled in C order, so that it can be stacked with others. Views only, no messages.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+        Any.
+    domain, range : Layout or StackedLayout
+        Its own layouts with every array ravelled.
+    """
+
+    def __init__(self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> None:
+        super().__init__(domain, range, operator.dtype, operator.comm)
+        self.operator = operator
+        self.capturable = operator.capturable
+        self.clinear = operator.clinear
+        if operator._add_forward is not None:
+            self._add_forward = self._adding(operator._add_forward, operator.domain, operator.range)
+        if operator._add_adjoint is not None:
+            self._add_adjoint = self._adding(operator._add_adjoint, operator.range, operator.domain)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._apply(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
+
+    @staticmethod
+    def _apply(function: Any, x: Any, given: AnyLayout, out: Any, wanted: AnyLayout, flat: AnyLayout) -> Any:
+        target = None if out is None or not out.engine.mutable else _seen_in(out, wanted)
+        result = function(_seen_in(x, given), target)
+        return out if target is not None and result is target else _seen_in(result, flat)
+
+    @staticmethod
+    def _adding(add: Callable[[Any, Any], None], given: AnyLayout, wanted: AnyLayout) -> Callable[[Any, Any], None]:
+        return lambda source, target: add(_seen_in(source, given), _seen_in(target, wanted))
+
+
 def _conjugate(x: Any, out: Any) -> Any:
     """Return the conjugate of `x`, in `out` where that is given."""
     if out is None:
@@ -360,7 +413,7 @@ def _conjugate(x: Any, out: Any) -> Any:
         for part, target in zip(x.arrays, out.arrays, strict=True):
             _conjugate(part, target)
     else:
-        x.engine.xp.conjugate(x.local_array, out=out.local_array)
+        filled(out, applied(x.engine.xp.conjugate, x.local_array, out=writable(out)))
     return out
 
 
@@ -371,8 +424,20 @@ def _times(dtype: np.dtype, coefficient: Any) -> np.dtype:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a coefficient as a Python number, which takes part in NumPy's promotion without widening the arrays.
+    """Return a coefficient as a Python number, which never raises the precision of arrays; one of JAX as it is."""
+    return value.item() if hasattr(value, "item") and not engine_of(value).traced else value
 
-    One of JAX stays what it is, because it may be traced.
-    """
-    return value.item() if hasattr(value, "item") and engine_of(value).keeps else value
+
+def _flat_layout(layout: AnyLayout) -> AnyLayout:
+    if isinstance(layout, StackedLayout):
+        return StackedLayout([_flat_layout(part) for part in layout.layouts])
+    return layout if layout.ndim == 1 else layout.reshape(layout.size)
+
+
+def _seen_in(array: Any, layout: AnyLayout) -> Any:
+    """Return an array in a layout that differs from its own in shape only; contiguous memory is shared."""
+    if array.layout is layout:
+        return array
+    if isinstance(layout, StackedLayout):
+        return StackedArray([_seen_in(part, wanted) for part, wanted in zip(array.arrays, layout.layouts, strict=True)])
+    return DistributedArray(layout, array.comm, array.local_array.reshape(layout.local_shape(array.comm.rank)))

@@ -1,4 +1,4 @@
-"""What a linear operator is: two layouts, a dtype, and a forward and an adjoint that fill given arrays."""
+"""Linear operators: two layouts, a dtype, a forward and an adjoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, empty
+from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby, empty
 from collops.array.dtypes import as_dtype
 from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -25,9 +25,8 @@ AnyLayout: TypeAlias = Layout | StackedLayout
 class LinearOperator:
     """A linear map between distributed arrays.
 
-    Subclasses implement ``_forward(x, out)`` and ``_adjoint(y, out)``. Both get an array of the right layout and
-    ``out``, which is ``None`` or an array of the right layout to fill, and return the result: `out` itself where it was
-    given and its engine can be written to.
+    Subclasses implement ``_forward(x, out)`` and ``_adjoint(y, out)``, which get arrays of the right layout and return
+    the result. ``out`` is ``None`` or an array whose memory they may use for it.
 
     Parameters
     ----------
@@ -51,9 +50,9 @@ class LinearOperator:
         Whether a solver may record the operator's device work once and replay it (a CUDA graph). An operator whose work
         depends on values that the host reads, or that differs from call to call, sets this to ``False``.
     clinear : bool
-        Whether it is linear over the complex numbers. One that takes real parts, such as the adjoint of a Fourier
-        transform of real arrays, is linear over the real ones only, and so is what is made of it: its adjoint is
-        by the real part of the inner product.
+        Whether it is linear over the complex numbers. An operator that takes real parts, such as the adjoint of a
+        Fourier transform of real arrays, is linear over the real ones only, and so are operators made of it: their
+        adjoint is by the real part of the inner product.
 
     Raises
     ------
@@ -72,7 +71,7 @@ class LinearOperator:
 
     capturable = True
     clinear = True
-    __array_ufunc__ = None  # a NumPy scalar or array times an operator is the operator's affair
+    __array_ufunc__ = None  # so that a NumPy scalar times an operator calls the operator's __rmul__
 
     def __init__(self, domain: AnyLayout, range: AnyLayout, dtype: Any, comm: Communicator) -> None:
         checked_communicator(comm)
@@ -92,10 +91,10 @@ class LinearOperator:
         self.comm = comm
         comm.announce(type(self).__name__, shape=[range.size, domain.size], dtype=self.dtype.name)
 
-    # What subclasses provide
+    # For subclasses
 
-    # Where an operator can add to what an array holds in the pass that computes the product: functions of source and
-    # target, an array that can be written.
+    # Functions of source and target, if the operator can add to the values of the target in the pass that computes the
+    # product. The target's engine is one of mutable arrays.
     _add_forward: Any = None
     _add_adjoint: Any = None
 
@@ -124,7 +123,7 @@ class LinearOperator:
         x : DistributedArray or StackedArray
             In the layout ``domain``.
         out : DistributedArray or StackedArray, optional
-            In the layout ``range``, in memory of its own; gets the result.
+            In the layout ``range``, without common memory with `x`; gets the result.
 
         Returns
         -------
@@ -143,14 +142,14 @@ class LinearOperator:
         self._check(x, self.domain, "forward takes an array")
         if out is not None:
             self._check_out(x, out, self.range)
-        return self._forward(x, out)
+        return _returned(self._forward(x, out), out)
 
     def adjoint(self, y: Any, out: Any = None) -> Any:
         """Apply the adjoint, the conjugate transpose, to an array in the layout ``range``. See :meth:`forward`."""
         self._check(y, self.range, "adjoint takes an array")
         if out is not None:
             self._check_out(y, out, self.domain)
-        return self._adjoint(y, out)
+        return _returned(self._adjoint(y, out), out)
 
     def _check(self, array: Any, layout: AnyLayout, role: str) -> None:
         if not isinstance(array, DistributedArray | StackedArray):
@@ -162,7 +161,7 @@ class LinearOperator:
         if array.layout is not layout:
             raise LayoutError(
                 f"{type(self).__name__}.{role} in the layout {layout}, but this one is {array.layout}; "
-                "redistribute() or reshape() gives it another"
+                "redistribute it with redistribute(), or use reshape()"
             )
         if array.comm is not self.comm:
             raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
@@ -171,7 +170,7 @@ class LinearOperator:
         self._check(out, layout, "out is an array")
         if _share_memory(given, out):
             raise InputError(f"{type(self).__name__} cannot work in place: out must be another array than the input")
-        for leaf in out.leaves:
+        for leaf in out.leaves if out.engine.mutable else ():
             flags = leaf.local_array.flags
             if not flags.c_contiguous or not getattr(flags, "aligned", True):
                 raise LayoutError(f"{type(self).__name__} fills contiguous arrays only, which this out is not")
@@ -201,7 +200,7 @@ class LinearOperator:
         LayoutError
             If domain or range cannot be ravelled without moving data between ranks.
         """
-        from collops.operators.flat import flattened
+        from collops.operators.algebra import flattened
 
         return flattened(self)
 
@@ -263,7 +262,7 @@ class LinearOperator:
         return power(self, exponent)
 
     def dottest(self, *, rtol: float | None = None, seed: int = 0, raises: bool = True, **options: Any) -> bool:
-        """Check that forward and adjoint fit each other; see :func:`collops.operators.dottest`. Collective."""
+        """Run the dot test of forward and adjoint; see :func:`collops.operators.dottest`. Collective."""
         from collops.operators.dottest import dottest
 
         return dottest(self, rtol=rtol, seed=seed, raises=raises, **options)
@@ -272,11 +271,16 @@ class LinearOperator:
         return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
 
 
+def _returned(result: Any, out: Any) -> Any:
+    """Return the result of an operator, in `out` where the caller gave it."""
+    return result if out is None or result is out else axpby(1, result, 0, result, out=out)
+
+
 def _share_memory(one: Any, other: Any) -> bool:
-    """Return whether two arrays overlap; variables of engines whose arrays are never written to are never the same."""
+    """Return whether two arrays overlap; only writable memory counts."""
     if one is other:
         return True
-    if one.engine is not other.engine or not one.engine.keeps:
+    if one.engine is not other.engine or not one.engine.mutable:
         return False
     overlap = one.engine.xp.may_share_memory
     return any(overlap(a.local_array, b.local_array) for a in one.leaves for b in other.leaves)
@@ -285,7 +289,7 @@ def _share_memory(one: Any, other: Any) -> bool:
 def new_array(layout: AnyLayout, like: Any, dtype: Any) -> Any:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
     if isinstance(layout, Layout) and isinstance(like, DistributedArray):
-        return like._empty(layout, as_dtype(dtype))  # in steady state: nothing to be checked
+        return like._empty(layout, as_dtype(dtype))  # without checks, which would cost time in every iteration
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 
 
@@ -315,7 +319,7 @@ class Buffers:
         self._arrays: dict[Hashable, Any] = {}
 
     def get(self, slot: Hashable, layout: AnyLayout, like: Any, dtype: Any) -> Any:
-        """Return the array in `slot` for input such as `like`; a new one where none may be kept.
+        """Return the array in `slot` for input such as `like`; ``None`` on an engine of immutable arrays.
 
         Parameters
         ----------
@@ -328,12 +332,12 @@ class Buffers:
         dtype : dtype
             Of its elements; each dtype has an array of its own.
         """
+        if not like.engine.mutable:
+            return None
         key = (slot, dtype, like.engine, like.comm)
         array = self._arrays.get(key)
         if array is None:
-            array = new_array(layout, like, dtype)
-            if like.engine.keeps:
-                self._arrays[key] = array
+            array = self._arrays[key] = new_array(layout, like, dtype)
         return array
 
 

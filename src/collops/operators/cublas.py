@@ -17,8 +17,7 @@ import cupy
 import numpy as np
 
 from collops.errors import CollopsError, LayoutError
-from collops.operators.batched import as_columns
-from collops.operators.local import store
+from collops.operators.memory import as_columns, store
 
 __all__ = ["CublasBatch", "CublasMatrix", "multiply"]
 

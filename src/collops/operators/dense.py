@@ -1,4 +1,4 @@
-"""Dense local matrices: products into given memory, with the BLAS of the array's engine."""
+"""Dense local matrices, multiplied by the BLAS of the array's engine."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from collops.backend import engine_of
-from collops.errors import UnsupportedTypeError
+from collops.operators.memory import applied, store
 
 __all__ = ["DenseMatrix", "dense"]
 
-_LARGE = 32 << 20  # bytes: from here on the device takes longer than the host to call it, and cuBLAS is the faster one
+_LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 
 
 class DenseMatrix:
-    """A dense matrix on the host, or on an engine without a product into given memory.
+    """A dense matrix on the host or of JAX, whose products also take vectors of JAX.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class DenseMatrix:
     def __init__(self, matrix: Any) -> None:
         self._engine = engine_of(matrix)
         matrix = self._engine.xp.asarray(matrix)  # numpy.matrix has products of its own
-        if not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
+        if self._engine.mutable and not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
             matrix = self._engine.xp.ascontiguousarray(matrix)
         self._matrix = matrix
         self._transposed = matrix.T
@@ -50,23 +50,17 @@ class DenseMatrix:
         """Return the conjugate transpose times `y`."""
         if not self._complex:
             return self._product(self._transposed, y, out)
-        # BLAS has no product with a conjugate that is not transposed, which is what this is for a matrix in C order:
-        # the vectors are conjugated instead of the matrix.
-        xp = self._engine.xp
+        # BLAS has no product with a conjugated matrix that is not transposed, as a matrix in C order would need: the
+        # vectors are conjugated instead.
         result = self._product(self._transposed, self._conjugate_of(y), out)
-        return xp.conjugate(result, out=result)
+        engine = engine_of(result)
+        return applied(engine.xp.conjugate, result, out=result if engine.mutable else None)
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
-        # dot() writes into `out` only what has exactly its dtype.
+        # dot() writes only into an array of exactly the result's dtype.
         if out is not None and x.dtype == self.dtype == out.dtype:
             return self._engine.xp.dot(matrix, x, out=out)
-        result = matrix @ x
-        if out is None:
-            return result
-        if result.dtype.kind == "c" and out.dtype.kind != "c":
-            raise UnsupportedTypeError(f"a product of dtype {result.dtype} does not fit into {out.dtype}")
-        out[...] = result
-        return out
+        return store(matrix @ x, out)
 
     def _conjugate_of(self, y: Any) -> Any:
         if type(y) is not type(self._matrix) or y.dtype != self.dtype:

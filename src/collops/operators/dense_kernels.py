@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from collops.operators.local import store
+from collops.operators.memory import store
 
 __all__ = ["KernelMatrix"]
 

@@ -1,4 +1,4 @@
-"""What operators take as ``dims``: a layout, or a shape that is split along its first axis."""
+"""The argument ``dims`` of operators: a layout, or a shape that is split along its first axis."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from collops.array import DistributedArray, Layout
 from collops.comm.given import communicator_or_world
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Dims", "along_axis", "as_layout", "check_holds", "communicator_of"]
+__all__ = ["Dims", "along_axis", "as_layout", "communicator_of"]
 
 Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 
@@ -59,15 +59,3 @@ def along_axis(layout: Layout, axis: int, sizes: Sequence[int]) -> Layout:
     every: list[Any] = [sizes if a == axis else blocks for a, blocks in enumerate(layout.sizes)]
     shape = [sum(blocks) for blocks in every]
     return Layout(shape, layout.ranks, layout.process_grid, layout.axes, every, layout.mask)
-
-
-def check_holds(target: Any, source: Any) -> None:
-    """Refuse to write complex values into a real array.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `source` is complex and `target` is not: nothing drops imaginary parts in silence.
-    """
-    if source.dtype.kind == "c" and target.dtype.kind != "c":
-        raise UnsupportedTypeError(f"a result of dtype {source.dtype} does not fit into {target.dtype}")

@@ -12,13 +12,14 @@ from collops.backend import engine_of
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, new_array
-from collops.operators.batched import batched
-from collops.operators.scratch import Scratch
+from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled, writable
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Fredholm1"]
+__all__ = ["Fredholm1", "batched"]
+
+_BY_CUBLAS = "fdFD"
 
 Form: TypeAlias = Literal["split", "replicated"]
 
@@ -66,7 +67,7 @@ class Fredholm1(LinearOperator):
     InputError
         On every rank, if an option is none of those above.
     UnsupportedTypeError
-        On every rank, if `dtype` would lose imaginary parts, or the engine cannot be written to.
+        On every rank, if `dtype` would lose imaginary parts.
 
     Notes
     -----
@@ -146,29 +147,21 @@ class Fredholm1(LinearOperator):
             )
         if out is None:
             out = new_array(taken.layout, x, np.result_type(self.dtype, x.dtype))
-        # Real matrices stay real when they meet complex vectors.
+        # Real matrices stay real when they multiply complex vectors.
         dtype = np.result_type(self.dtype, np.complex64) if x.dtype.kind == "c" else self.dtype
-        source, target = given.slices_of(x.local_array), out.local_array
-        if dtype.kind == "c" and target.dtype.kind != "c":
-            raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into {target.dtype}")
-        if source.dtype != dtype or not source.flags.c_contiguous:
-            wanted = self._scratch.get("input", source.shape, dtype, x.engine)
-            wanted[...] = source
-            source = wanted
+        check_holds(out.dtype, dtype)
+        scratch = self._scratch
+        source = scratch.contiguous("input", given.slices_of(x.local_array), dtype, x.engine)
+        target = writable(out)
+        if target is not None and target.dtype != dtype:
+            target = scratch.get("output", target.shape, dtype, x.engine)
         if taken.all_here:
-            result = target if target.dtype == dtype else self._scratch.get("output", target.shape, dtype, x.engine)
-            product(source, result)
-        else:
-            part = product(source, self._scratch.get("part", taken.part_shape, dtype, x.engine))
-            result = target if target.dtype == dtype else self._scratch.get("whole", target.shape, dtype, x.engine)
-            taken.spread(part, result)
-        if result is not target:
-            target[...] = result
-        return out
+            return filled(out, product(source, target))
+        return filled(out, taken.whole(product(source, scratch.get("part", taken.part_shape, dtype, x.engine)), target))
 
 
 class _Side:
-    """The model or the data: what a user holds of it, and the slices that this rank works on."""
+    """The model or the data: the part that a user holds, and the slices that this rank works on."""
 
     __slots__ = ("_to_slices", "_to_whole", "all_here", "layout", "part_shape")
 
@@ -180,13 +173,13 @@ class _Side:
         self._to_whole = None if self.all_here else Move(split, layout, comm)
 
     def slices_of(self, local: Any) -> Any:
-        """Return the slices of this rank of what it holds: a view."""
+        """Return this rank's slices of its part: a view where there are views."""
         return local if self._to_slices is None else self._to_slices.view(local)
 
-    def spread(self, part: Any, whole: Any) -> None:
-        """Gather every rank's slices in `whole`. One allgatherv."""
+    def whole(self, part: Any, out: Any) -> Any:
+        """Return every rank's slices, in `out` where that is given. One allgatherv."""
         assert self._to_whole is not None
-        self._to_whole(part, whole)
+        return self._to_whole(part, out)
 
 
 def _check_options(nz: Any, model: Any, data: Any) -> None:
@@ -199,7 +192,7 @@ def _check_options(nz: Any, model: Any, data: Any) -> None:
 
 def _matrices(G: Any, dtype: Any) -> Any:
     """Return `G` in C order and in `dtype`."""
-    engine = engine_of(G)
+    engine_of(G)  # raises for anything but an array
     if G.ndim != 3:
         raise LayoutError(f"G must have three axes, (slices, nx, ny), not the shape {tuple(G.shape)}")
     kind = G.dtype if dtype is None else np.dtype(dtype)
@@ -207,4 +200,94 @@ def _matrices(G: Any, dtype: Any) -> Any:
         raise UnsupportedTypeError(f"G has dtype {G.dtype}, whose imaginary part {kind} would lose")
     if kind.kind in "biu":
         kind = np.dtype(np.float64)
-    return engine.xp.ascontiguousarray(G, kind)
+    return contiguous(G, kind)
+
+
+class _BatchedMatrix:
+    r"""Matrices of one shape, each of which multiplies a matrix of its own.
+
+    Parameters
+    ----------
+    matrices : array, 3-D
+        Of shape (batch, rows, columns), in C order.
+    keep_adjoint : bool
+        Whether the conjugate transposes are stored as well.
+    at_once : bool
+        One call for the whole batch, or one for each matrix.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+    capturable : bool
+        Whether a stream may be captured meanwhile.
+
+    Notes
+    -----
+    BLAS transposes as it reads, but has no product with conjugates alone, so that the adjoint of complex matrices which
+    are not stored is computed as :math:`\overline{G^T \overline{y}}`: the vectors are conjugated, not the matrices.
+    """
+
+    __slots__ = (
+        *("_adjoints", "_at_once", "_complex", "_conjugates", "_engine", "_matrices", "_scratch"),
+        *("capturable", "dtype"),
+    )
+
+    def __init__(self, matrices: Any, keep_adjoint: bool, at_once: bool) -> None:
+        self._engine = engine_of(matrices)
+        self._matrices = matrices
+        self._at_once = at_once
+        self.dtype: np.dtype = matrices.dtype
+        self._complex = self.dtype.kind == "c"
+        transposes = matrices.swapaxes(1, 2)
+        # Transposes without conjugation are views of the same memory, and as fast.
+        self._adjoints = contiguous(transposes.conj(), matrices.dtype) if keep_adjoint else transposes
+        self._conjugates = self._complex and not keep_adjoint
+        self._scratch = Scratch()
+        self.capturable = self._engine.name != "cupy"  # CuPy raises when its calls of cuBLAS are captured
+
+    def forward(self, x: Any, out: Any) -> Any:
+        """Return the products with `x`, (batch, columns, n), as (batch, rows, n); in `out` where that is given."""
+        return self._product(self._matrices, x, out)
+
+    def adjoint(self, y: Any, out: Any) -> Any:
+        """Return the products of the conjugate transposes with `y`, as (batch, columns, n); likewise."""
+        if not self._conjugates:
+            return self._product(self._adjoints, y, out)
+        conjugate = self._engine.xp.conjugate
+        y = applied(conjugate, y, out=self._scratch.get("", y.shape, y.dtype, self._engine))
+        return applied(conjugate, self._product(self._adjoints, y, out), out=out)
+
+    def _product(self, matrices: Any, x: Any, out: Any) -> Any:
+        if out is None:
+            return self._engine.xp.matmul(matrices, x)
+        result = out
+        if not self._complex and x.dtype.kind == "c":
+            x, result = as_columns(x), as_columns(out)
+        if self._at_once:
+            self._engine.xp.matmul(matrices, x, out=result)
+        else:
+            for matrix, given, taken in zip(matrices, x, result, strict=True):
+                self._engine.xp.dot(matrix, given, out=taken)
+        return out
+
+
+def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
+    """Return the products of a batch of matrices on its engine: on CUDA devices by calls that can be captured.
+
+    Parameters
+    ----------
+    matrices : array, 3-D
+        Of shape (batch, rows, columns), in C order.
+    keep_adjoint, at_once : bool
+        See :class:`_BatchedMatrix`. Our calls of cuBLAS have use for neither: it conjugates as it reads.
+
+    Returns
+    -------
+    BatchedMatrix or CublasBatch
+    """
+    engine = engine_of(matrices)
+    if engine.name == "cupy" and matrices.dtype.char in _BY_CUBLAS and not engine.xp.cuda.runtime.is_hip:
+        from collops.operators.cublas import CublasBatch
+
+        return CublasBatch(matrices)
+    return _BatchedMatrix(matrices, keep_adjoint, at_once)

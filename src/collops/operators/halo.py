@@ -10,7 +10,7 @@ from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.operators.base import LinearOperator
 from collops.operators.dims import Dims, as_layout
-from collops.operators.operands import operand
+from collops.operators.memory import filled, operand
 
 __all__ = ["Halo"]
 
@@ -79,10 +79,8 @@ class Halo(LinearOperator):
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        self._plan.fill(operand(x, out.dtype), out.local_array)
-        return out
+        return filled(out, self._plan.fill(operand(x, out.dtype), out.local_array))
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        self._plan.add_back(operand(y, out.dtype), out.local_array)
-        return out
+        return filled(out, self._plan.add_back(operand(y, out.dtype), out.local_array))

@@ -1,20 +1,22 @@
-"""Local operators: what one rank applies to its own part, and how operators of other packages become one."""
+"""Local operators, which one rank applies to its own part, and how operators of other packages become one."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from collops.array import DistributedArray, StackedLayout
 from collops.backend import engine_of
+from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.dense import dense
-from collops.operators.host_calls import applied_on_host
-from collops.operators.one_rank import OneRank, derivative_of_pylops
+from collops.operators.memory import store
 
-__all__ = ["LiftedOperator", "LocalOperator", "SparseMatrix", "lift_local", "store"]
+__all__ = ["LiftedOperator", "LocalOperator", "OneRank", "SparseMatrix", "applied_on_host", "lift_local"]
 
 
 @runtime_checkable
@@ -30,7 +32,7 @@ class LocalOperator(Protocol):
 
     Notes
     -----
-    One that says ``capturable = False`` or ``clinear = False`` says it of every stack that it stands in; see
+    An attribute ``capturable = False`` or ``clinear = False`` also holds for every stack that has the operator; see
     :class:`LinearOperator`.
 
     Examples
@@ -51,11 +53,11 @@ class LocalOperator(Protocol):
     dtype: np.dtype
 
     def forward_local(self, x: Any, out: Any) -> Any:
-        """Return the product with a 1-D array; in `out` where that is a (contiguous, 1-D) array and not ``None``."""
+        """Return the product with a 1-D array; `out`, 1-D and contiguous, may be used for it unless it is ``None``."""
         ...
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
-        """Return the product of the conjugate transpose with a 1-D array, in `out` likewise."""
+        """Return the product of the conjugate transpose with a 1-D array; `out` likewise."""
         ...
 
 
@@ -97,7 +99,7 @@ def lift_local(op: Any) -> LocalOperator:
     matrix = _dense_matrix(op)
     if matrix is not None:
         return dense(matrix)
-    derivative = derivative_of_pylops(op)
+    derivative = _derivative_of_pylops(op)
     if derivative is not None:
         return derivative
     shape, dtype = getattr(op, "shape", None), getattr(op, "dtype", None)
@@ -118,8 +120,8 @@ class LiftedOperator:
     Parameters
     ----------
     operator : object with shape, dtype, matvec and rmatvec
-        For instance one of PyLops or ``scipy.sparse.linalg``, which also work on arrays of JAX, by calls back to the
-        host; others get arrays of JAX as they are.
+        For instance one of PyLops or ``scipy.sparse.linalg``, to which arrays of JAX are copied as NumPy arrays; others
+        get arrays of JAX themselves.
     """
 
     __slots__ = ("_matvec", "_on_host", "_rmatvec", "clinear", "dtype", "operator", "shape")
@@ -136,14 +138,14 @@ class LiftedOperator:
 
     def forward_local(self, x: Any, out: Any) -> Any:
         """Return ``matvec(x)``."""
-        if self._on_host and not engine_of(x).keeps:
-            return store(applied_on_host(self._matvec, self._rmatvec, self.shape, self.dtype, x), out)
+        if self._on_host and engine_of(x).traced:
+            return applied_on_host(self._matvec, self._rmatvec, self.shape, self.dtype, x)
         return store(self._matvec(x), out)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
         """Return ``rmatvec(y)``."""
-        if self._on_host and not engine_of(y).keeps:
-            return store(applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y), out)
+        if self._on_host and engine_of(y).traced:
+            return applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y)
         return store(self._rmatvec(y), out)
 
 
@@ -167,14 +169,14 @@ class SparseMatrix:
 
     def forward_local(self, x: Any, out: Any) -> Any:
         """Return the matrix times `x`."""
-        if not engine_of(x).keeps:
-            return store(applied_on_host(self._times, self._adjoint_times, self.shape, self.dtype, x), out)
+        if engine_of(x).traced:
+            return applied_on_host(self._times, self._adjoint_times, self.shape, self.dtype, x)
         return store(self._times(x), out)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
         """Return the conjugate transpose times `y`."""
-        if not engine_of(y).keeps:
-            return store(applied_on_host(self._adjoint_times, self._times, self.shape[::-1], self.dtype, y), out)
+        if engine_of(y).traced:
+            return applied_on_host(self._adjoint_times, self._times, self.shape[::-1], self.dtype, y)
         return store(self._adjoint_times(y), out)
 
     def _times(self, x: Any) -> Any:
@@ -184,36 +186,100 @@ class SparseMatrix:
         return (self._transposed @ y.conj()).conj() if self._complex else self._transposed @ y
 
 
-def store(result: Any, out: Any) -> Any:
-    """Put `result` into `out` where that is given, and return it.
+class OneRank:
+    """An operator on a communicator of one rank, applied to flat arrays in this rank's memory.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+        Between single arrays, on one rank.
 
     Raises
     ------
     UnsupportedTypeError
-        If `result` is complex and `out` is not: nothing drops imaginary parts in silence.
+        If it has several ranks.
     LayoutError
-        If the sizes differ.
+        If there is a stack of arrays on one side.
     """
-    if out is None:
-        return result
-    if result.dtype is not out.dtype and result.dtype.kind == "c" and out.dtype.kind != "c":
-        raise UnsupportedTypeError(
-            f"a local operator returned {result.dtype} where {out.dtype} is wanted; give it a complex dtype"
+
+    __slots__ = ("capturable", "clinear", "dtype", "operator", "shape")
+
+    def __init__(self, operator: LinearOperator) -> None:
+        if operator.comm.size > 1:
+            raise UnsupportedTypeError(
+                f"{operator!r} has {operator.comm.size} ranks and is no local operator; distributed operators are "
+                "stacked by StackedVStack, StackedHStack and StackedBlockDiag"
+            )
+        if isinstance(operator.domain, StackedLayout) or isinstance(operator.range, StackedLayout):
+            raise LayoutError("a local operator takes one array and returns one, not a stack of them")
+        self.operator = operator
+        self.shape = operator.shape
+        self.dtype = operator.dtype
+        self.capturable = operator.capturable
+        self.clinear = operator.clinear
+
+    def forward_local(self, x: Any, out: Any) -> Any:
+        """Return the forward."""
+        return self._apply(self.operator._forward, x, self.operator.domain, out, self.operator.range)
+
+    def adjoint_local(self, y: Any, out: Any) -> Any:
+        """Return the adjoint."""
+        return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain)
+
+    def _apply(self, function: Any, source: Any, given: Any, out: Any, wanted: Any) -> Any:
+        comm = self.operator.comm
+        memory = None if out is None else out.reshape(wanted.shape)
+        target = None if out is None else DistributedArray(wanted, comm, memory)
+        value = function(DistributedArray(given, comm, source.reshape(given.shape)), target).local_array
+        return out if value is memory else store(value.reshape(-1), out)
+
+
+def applied_on_host(
+    forward: Callable[[np.ndarray], Any],
+    adjoint: Callable[[np.ndarray], Any],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    x: Any,
+) -> Any:
+    """Return ``forward(x)`` of a JAX array: a call from the compiled program back to Python, with copies of the arrays.
+
+    Parameters
+    ----------
+    forward, adjoint : callable
+        A linear map between vectors on the host, and its adjoint, which becomes its derivative.
+    shape : tuple of int
+        Numbers of rows and columns.
+    dtype : numpy.dtype
+        Of the map's coefficients.
+    x : jax.Array
+        The vector; may be traced.
+    """
+    import jax
+
+    engine = engine_of(x)
+    kind = engine.dtype(np.result_type(dtype, x.dtype))
+
+    def called(function: Callable[[np.ndarray], Any], size: int, vector: Any) -> Any:
+        result = jax.ShapeDtypeStruct((size,), kind)
+        return jax.pure_callback(
+            lambda given: np.asarray(function(np.asarray(given)), kind).reshape(size),
+            result,
+            vector,
+            vmap_method="sequential",
         )
-    if result.shape != out.shape:
-        if result.size != out.size:
-            raise LayoutError(f"a local operator returned shape {result.shape} instead of {out.shape}")
-        result = result.reshape(out.shape)
-    out[...] = result
-    return out
+
+    def transposed(vector: Any) -> Any:
+        return called(adjoint, shape[1], vector.conj()).conj()
+
+    vector = x.astype(kind).reshape(shape[1])
+    return engine.linear_map(lambda given: called(forward, shape[0], given), transposed, vector, shape[:1])
 
 
 def _dense_matrix(op: Any) -> Any:
     """Return the 2-D array behind `op`, or ``None`` where there is none."""
     pylops = sys.modules.get("pylops")
     if pylops is not None and isinstance(op, pylops.MatrixMult):
-        # One with otherdims multiplies a matrix by a matrix, one of a sparse matrix knows best itself, and the
-        # imaginary part of a matrix declared real is PyLops' affair too.
+        # PyLops itself applies those with otherdims, which multiply matrices, those of sparse matrices, and subclasses.
         if op.reshape or hasattr(op.A, "tocsr") or type(op) is not pylops.MatrixMult:
             return None
         return op.A
@@ -224,3 +290,20 @@ def _dense_matrix(op: Any) -> Any:
     if op.ndim != 2:
         raise LayoutError(f"a dense local operator is an array with two axes, not of shape {op.shape}")
     return op
+
+
+def _derivative_of_pylops(op: Any) -> OneRank | None:
+    """Return our own form of a derivative of PyLops, which needs no temporary arrays; ``None`` for other operators."""
+    pylops = sys.modules.get("pylops")
+    if pylops is None or type(op) not in (pylops.FirstDerivative, pylops.SecondDerivative, pylops.Laplacian):
+        return None
+    if np.dtype(op.dtype).kind not in "fc":
+        return None
+    from collops.operators.derivatives import FirstDerivative, Laplacian, SecondDerivative
+
+    dims, common = tuple(map(int, op.dims)), {"comm": alone(), "dtype": op.dtype}
+    if type(op) is pylops.FirstDerivative:
+        return OneRank(FirstDerivative(dims, op.axis, op.sampling, op.kind, op.edge, op.order, **common))
+    if type(op) is pylops.SecondDerivative:
+        return OneRank(SecondDerivative(dims, op.axis, op.sampling, op.kind, op.edge, **common))
+    return OneRank(Laplacian(dims, op.axes, op.weights, op.sampling, op.edge, op.kind, **common))

@@ -93,7 +93,7 @@ class MDC(LinearOperator):
     LayoutError
         On every rank, if the ranks' kernels or a given layout do not fit.
     UnsupportedTypeError
-        On every rank, if `G` is of an engine that cannot be written to; where it is applied, if the input is complex.
+        Where it is applied, if the input is complex.
 
     Notes
     -----

@@ -17,10 +17,8 @@ from collops.comm.given import communicator_or_world
 from collops.comm.plan import Box
 from collops.errors import InputError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.coefficients import Coefficients
-from collops.operators.dims import Dims, along_axis, as_layout, check_holds
-from collops.operators.local import store
-from collops.operators.scratch import Scratch
+from collops.operators.dims import Dims, along_axis, as_layout
+from collops.operators.memory import Coefficients, Scratch, check_holds, filled, store
 
 __all__ = ["Restriction"]
 
@@ -100,54 +98,48 @@ class Restriction(LinearOperator):
         wanted_by = np.repeat(np.arange(blocks), sizes)
         leaving = [indices[(owners == mine) & (wanted_by == block)] for block in range(blocks)]
         sources = owners[wanted_by == mine]
-        # What is sent is in the order of its destinations, what arrives in the order of its sources.
+        # Samples leave in the order of their destinations, and arrive in the order of their sources.
         chosen = np.concatenate(leaving) - model.offset(comm.rank)[axis]
         arrival = np.argsort(sources, kind="stable")
         self._chosen = _Selection(chosen, axis, model.ndim)
         self._arrived = _Selection(np.argsort(arrival), axis, model.ndim)
         self._by_source = _Selection(arrival, axis, model.ndim)
-        self._shapes = tuple(
-            _resized(model.local_shape(comm.rank), axis, count) for count in (len(chosen), len(arrival))
-        )
+        self._shapes = {
+            side: _resized(model.local_shape(comm.rank), axis, count)
+            for side, count in (("model", len(chosen)), ("data", len(arrival)))
+        }
         peers = _along(model, axis, comm.rank)
-        sends = _boxes(peers, [len(part) for part in leaving], axis, self._shapes[0])
-        receives = _boxes(peers, np.bincount(sources, minlength=blocks).tolist(), axis, self._shapes[1])
+        sends = _boxes(peers, [len(part) for part in leaving], axis, self._shapes["model"])
+        receives = _boxes(peers, np.bincount(sources, minlength=blocks).tolist(), axis, self._shapes["data"])
         self._there = ExchangePlan(comm, sends, receives)
         self._back = ExchangePlan(comm, receives, sends)
         self._scratch = Scratch()
 
     def _forward(self, x: Any, out: Any) -> Any:
-        target = self._new(self.range, x) if out is None else out
-        given, wanted = x.local_array, target.local_array
-        if not self._moves:
-            store(given[self._chosen.on(x.engine)], wanted)
-            return target
-        leaving, arriving = self._buffers(x)
-        leaving[...] = given[self._chosen.on(x.engine)]
-        self._there(leaving, arriving)
-        store(arriving[self._arrived.on(x.engine)], wanted)
-        return target
+        out = self._new(self.range, x) if out is None else out
+        samples = x.local_array[self._chosen.on(x.engine)]
+        if self._moves:
+            samples = self._moved(self._there, samples, "model", "data", x)[self._arrived.on(x.engine)]
+        return filled(out, samples)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        target = self._new(self.domain, y) if out is None else out
-        given, wanted = y.local_array, target.local_array
+        out = self._new(self.domain, y) if out is None else out
+        samples = y.local_array
         if self._moves:
-            returning, leaving = self._buffers(y)
-            leaving[...] = given[self._by_source.on(y.engine)]
-            given = self._back(leaving, returning)
-        check_holds(wanted, given)
-        self._chosen.spread(given, wanted, y.engine)
-        return target
+            samples = self._moved(self._back, samples[self._by_source.on(y.engine)], "data", "model", y)
+        check_holds(out.dtype, samples.dtype)
+        return filled(out, self._chosen.spread(samples, out.local_array, y.engine))
 
-    def _buffers(self, like: Any) -> tuple[Any, Any]:
-        """Return memory for the samples that rest with their holders, and for those that the data need."""
-        here, there = self._shapes
+    def _moved(self, plan: ExchangePlan, samples: Any, source: str, target: str, like: Any) -> Any:
+        """Return the samples that other ranks send for these, in memory that is kept. One exchange."""
         dtype, engine = like.dtype, like.engine
-        return self._scratch.get("model", here, dtype, engine), self._scratch.get("data", there, dtype, engine)
+        leaving = store(samples, self._scratch.get(source, self._shapes[source], dtype, engine))
+        arriving = self._scratch.get(target, self._shapes[target], dtype, engine)
+        return plan(leaving, engine.xp.empty(self._shapes[target], dtype) if arriving is None else arriving)
 
 
 class _Selection:
-    """Indices along one axis: as a slice where they are evenly spaced, which takes no copy, else as an array."""
+    """Indices along one axis: as a slice, which gives a view, where they are evenly spaced, else as an array."""
 
     __slots__ = ("_before", "_indices", "_repeated", "_slice")
 
@@ -168,14 +160,16 @@ class _Selection:
         """Return the index for arrays of `engine`."""
         return (*self._before, self._slice if self._indices is None else self._indices.on(engine))
 
-    def spread(self, given: Any, wanted: Any, engine: Any) -> None:
-        """Put `given` where the indices say, adding up where one occurs several times, and zeros elsewhere."""
-        wanted.fill(0)
-        if self._repeated:
-            # CuPy adds up real numbers only.
-            engine.xp.add.at(_as_reals(wanted), self.on(engine), _as_reals(given.astype(wanted.dtype, order="C")))
-        else:
-            wanted[self.on(engine)] = given
+    def spread(self, given: Any, wanted: Any, engine: Any) -> Any:
+        """Return `wanted` with `given` at the indices, added up where one occurs several times, and zeros elsewhere."""
+        wanted = engine.put(wanted, ..., 0)
+        if not self._repeated:
+            return engine.put(wanted, self.on(engine), given)
+        if not engine.mutable:
+            return wanted.at[self.on(engine)].add(given.astype(wanted.dtype))
+        # CuPy adds up real numbers only.
+        engine.xp.add.at(_as_reals(wanted), self.on(engine), _as_reals(given.astype(wanted.dtype, order="C")))
+        return wanted
 
 
 def _as_reals(array: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ __all__ = ["StackedBlockDiag", "StackedHStack", "StackedVStack"]
 
 
 class _Stack(LinearOperator):
-    """What the three have in common: the operators, their common type, and where their results go."""
+    """The base of all stacks: the operators, their common type, and how results are collected."""
 
     def __init__(self, operators: Sequence[LinearOperator], domain: AnyLayout, range: AnyLayout) -> None:
         dtype = np.result_type(*(op.dtype for op in operators))
@@ -31,12 +32,10 @@ class _Stack(LinearOperator):
         self._buffers = Buffers()
 
     def _each(self, applies: Sequence[Any], sources: Sequence[Any], layout: AnyLayout, like: Any, out: Any) -> Any:
-        """Apply each operator to its source, each into its part of `out`."""
-        if out is None:
-            out = self._new(layout, like)
-        for apply, source, target in zip(applies, sources, out.arrays, strict=True):
-            apply(source, target)
-        return out
+        """Apply each operator to its source, and return the stack of the results."""
+        out = self._new(layout, like) if out is None else out
+        parts = [apply(source, target) for apply, source, target in zip(applies, sources, out.arrays, strict=True)]
+        return out if all(map(operator.is_, parts, out.arrays)) else out._like(parts)
 
     def _total(
         self,
@@ -47,12 +46,11 @@ class _Stack(LinearOperator):
         like: Any,
         out: Any,
     ) -> Any:
-        """Apply each operator to its source, and add up the results in `out`."""
-        if out is None:
-            out = self._new(layout, like)
+        """Apply each operator to its source, and return the sum of the results."""
+        out = self._new(layout, like) if out is None else out
         total = applies[0](sources[0], out)
         for apply, add, source in zip(applies[1:], adds[1:], sources[1:], strict=True):
-            if add is not None and total.engine.keeps:
+            if add is not None and total.engine.mutable:
                 add(source, total)
                 continue
             part = apply(source, self._buffers.get(layout, layout, like, total.dtype))

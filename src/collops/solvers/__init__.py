@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collops.solvers.cg import CG, cg
 from collops.solvers.cgls import CGLS, cgls
-from collops.solvers.driver import View, solve
-from collops.solvers.fista import fista
-from collops.solvers.ista import ista
+from collops.solvers.driver import Run, View, solve
+from collops.solvers.iterative_thresholding import fista, ista
 from collops.solvers.lsqr import LSQR, lsqr
 from collops.solvers.method import Method
 from collops.solvers.power import power_iteration
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.run import Run
 
 __all__ = [
     "CG",

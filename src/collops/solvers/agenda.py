@@ -2,24 +2,29 @@
 
 A signal may reach one rank only, and clocks differ, but all ranks must write after the same iteration. They agree by a
 small allreduce about twice a second, after an iteration whose number they agreed upon the last time; where iterations
-take longer than that, after each. Beside it, a piggyback on the sums of an iteration would cost a message nothing, but
-every method a place in them, and the host a wait for the device in every iteration.
+take longer than that, after each. The sums of an iteration could carry this information without a message, but every
+method would need a place for it, and the host would wait for the device in every iteration.
 """
 
 from __future__ import annotations
 
 import re
+import signal
+import threading
 import time
 from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
 
 from collops.comm import Communicator
 from collops.errors import InputError
-from collops.solvers.signals import Signals
 
-__all__ = ["Agenda", "Every"]
+__all__ = ["ASKING", "Agenda", "Every", "Signals"]
+
+ASKING = (signal.SIGTERM, signal.SIGUSR1)
+"""The signals that batch systems send before they end a job."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _DEFAULT_SECONDS = 600.0
@@ -28,14 +33,14 @@ _SECONDS_BETWEEN_MEETINGS = 0.5
 
 @dataclass(frozen=True)
 class Every:
-    """How often a checkpoint is written: one of these is given.
+    """How often a checkpoint is written: by one of these.
 
     Attributes
     ----------
     iterations : int, optional
-        After how many iterations.
+        Number of iterations between two.
     seconds : float, optional
-        After how much time; the iteration under way is finished.
+        Time between two; the current iteration is finished first.
     """
 
     iterations: int | None = None
@@ -43,7 +48,7 @@ class Every:
 
     @classmethod
     def of(cls, every: Any) -> Every:
-        """Return what a user means.
+        """Return what the argument of a user means.
 
         Parameters
         ----------
@@ -54,7 +59,7 @@ class Every:
         Raises
         ------
         InputError
-            If it is none of that, or not positive.
+            If it is none of these, or not positive.
         """
         if every is None:
             return cls(seconds=_DEFAULT_SECONDS)
@@ -69,19 +74,43 @@ class Every:
         )
 
 
-class Agenda:
-    """What the ranks of one solver do after an iteration.
+class Signals:
+    """A context that records the first of these signals, and restores their handlers at its end.
 
-    Parameters
+    Python runs handlers in the main thread only: in another thread, or for a signal whose handler is not Python's,
+    nothing changes.
+
+    Attributes
     ----------
-    every : Every
-        How often to write.
-    signals : Signals
-        Those that have come to this rank.
-    comm : Communicator
-        The ranks.
-    iteration : int
-        The one that the solver begins after.
+    received : int
+        Number of the signal, 0 for none.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in ASKING:
+                if signal.getsignal(number) is not None:
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or number
+
+
+class Agenda:
+    """Decides after each iteration whether the ranks of a solver write a checkpoint, and whether they stop.
+
+    The solver begins after `iteration`; `signals` are those that this rank receives.
     """
 
     def __init__(self, every: Every, signals: Signals, comm: Communicator, iteration: int) -> None:
@@ -93,12 +122,12 @@ class Agenda:
         self._start = self._written = time.monotonic()
 
     def after(self, iteration: int) -> tuple[bool, int]:
-        """Return whether to write a checkpoint now, and the number of the signal that asks to stop, or 0. Collective.
+        """Return whether to write a checkpoint now, and the number of a signal that asks to stop, or 0. Collective.
 
         Parameters
         ----------
         iteration : int
-            The one that is done; one more than at the call before.
+            The last one; one more than at the call before.
         """
         counted = self._every.iterations
         due = counted is not None and (iteration - self._first) > 0 and iteration % counted == 0
@@ -110,8 +139,8 @@ class Agenda:
         # At most twice as long as before, for the first iterations may be quicker than those to come.
         interval = min(max(1, int(pace * _SECONDS_BETWEEN_MEETINGS)), 2 * self._interval)
         agreed = self._comm.allreduce(np.array([self._signals.received, late, interval], np.int64), "max")
-        signal, late, self._interval = (int(number) for number in agreed)
+        received, late, self._interval = (int(number) for number in agreed)
         self._meeting = iteration + self._interval
         if late:
             self._written = now
-        return due or bool(late), signal
+        return due or bool(late), received

@@ -3,57 +3,56 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
 
-from collops.array import Finite, Scalars, axpby, dots, go_and_turn
+from collops.array import Finite, Scalars, axpby, dots, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import solve
-from collops.solvers.method import DOUBLE_PRECISION, Row, Test, first_passed, not_finite, over
+from collops.solvers.driver import Run, solve
+from collops.solvers.method import DOUBLE_PRECISION, Method, Row, Test, not_finite, over
 from collops.solvers.problem import (
-    agreed,
     check_problem,
     checked_limits,
+    rank_consistently,
     starting_point,
     takes_part,
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.run import Run
-from collops.solvers.state import transient
+from collops.solvers.state import CONSTANT, SCRATCH
 
 __all__ = ["CGLS", "cgls"]
 
 _OF_GRADIENTS = 10.0**2
-"""Square of the rounding of gradients in units of that of their products: gradients were seen to come down to less than
-1 with ten unknowns, and to 7 with two thousand."""
+"""Square of the rounding of gradients in units of that of their products: the smallest gradients seen were below 1 with
+ten unknowns, and 7 with two thousand."""
 
 
 @dataclass(slots=True)
 class CGLSState:
     """Vectors and scalars of CGLS between two iterations."""
 
-    operator: LinearOperator
+    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     residual: Any
     gradient: Any  # A^H residual - damp^2 x, half the negative gradient of the objective
     direction: Any
-    image: Any  # A direction
-    gradient_agreed: Any  # the gradient in the form whose square all ranks agree on
-    residual_agreed: Any
+    image: Any = field(metadata=SCRATCH)  # A direction
     gradient_square: Any
-    late: bool
-    damped: bool
-    monitored: tuple[Any, ...] = transient()  # see CGLS.monitor
-    together: Scalars = field(default_factory=Scalars)  # memory of the inner products that share a message
-    rebuilt = frozenset({"image", "gradient_agreed", "residual_agreed"})
+    gradient_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+    residual_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)
+    lagged: bool = field(metadata=CONSTANT)
+    damped: bool = field(metadata=CONSTANT)
+    monitored: tuple[Any, ...] = field(metadata=SCRATCH)  # see CGLS.monitor
+    together: Scalars = field(metadata=SCRATCH)  # memory of the inner products that share a message
 
 
 @dataclass(frozen=True)
-class CGLS:
+class CGLS(Method):
     """CGLS as a method of the driver.
 
     Attributes
@@ -63,10 +62,10 @@ class CGLS:
     tol : float
         Bound on the squared norm of the gradient.
     precision : float
-        Relative size of rounding errors: what no iteration can make better by more than that is a solution. 0 to go on
-        all the same.
-    rtol, enough : float
-        Bounds on the norm of the residual, the former relative to the first.
+        Relative size of rounding errors: an iterate that no iteration can improve by more than that is a solution. With
+        0 the solver does not stop there.
+    rtol, atol : float
+        Bounds on the norm of the residual, relative to the first and absolute.
     cautious : bool
         Whether a step that is not finite leaves the solution as it is.
 
@@ -84,13 +83,13 @@ class CGLS:
     tol: float = 1e-4
     precision: float = DOUBLE_PRECISION
     rtol: float = 0.0
-    enough: float = 0.0
+    atol: float = 0.0
     cautious: bool = True
-    stops = frozenset({"tol", "precision", "rtol", "enough"})
+    stops = frozenset({"tol", "precision", "rtol", "atol"})
     name = "CGLS"
     width = 4
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> CGLSState:
+    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> CGLSState:
         """Return the state before the first iteration: the residual, and its gradient as first direction."""
         dtype = working_dtype(operator, data, x0)
         x, residual, image = starting_point(operator, data, x0, dtype, operator._forward)
@@ -98,37 +97,40 @@ class CGLS:
         damped = takes_part(self.damp)
         if damped and x0 is not None:
             gradient = axpby(-(self.damp * self.damp), x, 1.0, gradient, out=gradient)
-        gradient_agreed, residual_agreed = agreed(gradient), agreed(residual)
-        gradient_square, residual_square = dots((gradient_agreed, gradient_agreed), (residual_agreed, residual_agreed))
-        return CGLSState(
+        of_gradient, of_residual = rank_consistently(gradient), rank_consistently(residual)
+        # With a replicated model each rank knows the gradient's square by itself, so that all scalars of an iteration
+        # fit into one message if those that are reported may wait for the next.
+        lagged = not report_now and of_gradient(gradient) is not gradient
+        state = CGLSState(
             operator,
             x,
             residual,
             gradient,
             gradient.copy(),
             image,
-            gradient_agreed,
-            residual_agreed,
-            gradient_square,
-            # Of a replicated model each rank knows the gradient's square by itself, so that all scalars of an iteration
-            # fit into one message if those to be looked at may wait for the next.
-            not prompt and gradient_agreed is not gradient,
+            None,
+            of_gradient,
+            of_residual,
+            lagged,
             damped,
-            (gradient_square, residual_square, gradient_square, residual_square),
+            (),
+            Scalars(),
         )
+        state.gradient_square, residual_square = self._squares(state)
+        state.monitored = (state.gradient_square, residual_square) * 2
+        return state
 
     def step(self, state: CGLSState) -> CGLSState:
         """Minimise along the direction, and find the next one."""
-        operator, direction = state.operator, state.direction
-        image = state.image = operator._forward(direction, state.image)
+        operator = state.operator
+        image = state.image = operator._forward(state.direction, state.image)
         pairs = [(image, image)]
         if state.damped:
-            pairs.append((direction, direction))
+            pairs.append((state.direction, state.direction))
         monitored = None
-        if state.late:
-            gradient, residual = state.gradient_agreed, state.residual_agreed
+        if state.lagged:
             image_square, *others, gradient_square, residual_square = dots(
-                *pairs, (gradient, gradient), (residual, residual), out=state.together
+                *pairs, *self._pairs(state), out=state.together
             )
             monitored = gradient_square, residual_square
         else:
@@ -140,7 +142,7 @@ class CGLS:
         state.residual = axpby(minus_length, image, 1.0, state.residual, out=state.residual)
         state.gradient = operator._adjoint(state.residual, state.gradient)
         if state.damped:
-            state.x = axpby(length, direction, 1.0, state.x, out=state.x)
+            state.x = axpby(length, state.direction, 1.0, state.x, out=state.x)
             state.gradient = axpby(-(self.damp * self.damp), state.x, 1.0, state.gradient, out=state.gradient)
         if monitored is None:
             gradient_square, _ = monitored = self._squares(state)
@@ -149,21 +151,23 @@ class CGLS:
         state.monitored = (*monitored, curvature, state.gradient_square)
         ratio = (1.0, gradient_square, state.gradient_square)
         if state.damped:
-            state.direction = axpby(1.0, state.gradient, ratio, direction, out=direction)
+            state.direction = axpby(1.0, state.gradient, ratio, state.direction, out=state.direction)
         else:
-            go_and_turn(state.x, length, direction, ratio, state.gradient)
+            state.x, state.direction = update_solution_and_direction(
+                state.x, length, state.direction, ratio, state.gradient
+            )
         state.gradient_square = gradient_square
         return state
 
     def finalize(self, state: CGLSState) -> CGLSState:
         """Return the state with the numbers of the last iteration."""
-        if state.late:
+        if state.lagged:
             state.monitored = (*self._squares(state), *state.monitored[2:])
         return state
 
-    def late(self, state: CGLSState) -> bool:
+    def lagged(self, state: CGLSState) -> bool:
         """Return whether the numbers of an iteration come with the next one."""
-        return state.late
+        return state.lagged
 
     def monitor(self, state: CGLSState) -> tuple[Any, ...]:
         """Return the squared norms of gradient and residual, and two that bound the operator's norm from below.
@@ -174,23 +178,23 @@ class CGLS:
         return state.monitored
 
     def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where gradient or residual are as small as was asked for, or where all that is left is rounding."""
+        """Stop where gradient or residual are below a bound, or where only rounding is left."""
         gradient, residual, curvature, before = row
         rounding = self.precision**2
         if (
             self.tol < gradient < math.inf
             and rounding * first[1] < residual < math.inf
-            and self.rtol**2 * first[1] <= residual >= self.enough**2
+            and self.rtol**2 * first[1] <= residual >= self.atol**2
             and _OF_GRADIENTS * rounding * residual * curvature / before < gradient
         ):
             return None
-        return first_passed(self.tests(row, first))
+        return super().verdict(row, first)
 
     def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
-        """Return what :meth:`verdict` looks at.
+        """Return the tests of :meth:`verdict`.
 
-        Beyond convergence the gradient is rounding, which the ratios of its squares blow up to infinity in the end. A
-        gradient of that size is that of the exact solution for an operator that differs by rounding.
+        Beyond convergence the gradient is rounding, which the ratios of its squares amplify to infinity in the end. The
+        exact solution for an operator that differs by rounding has a gradient of that size.
         """
         gradient, residual, curvature, before = row
         rounding = self.precision**2
@@ -198,13 +202,13 @@ class CGLS:
         return (
             (not_finite(gradient, residual), Status.NOT_FINITE),
             (gradient <= self.tol, Status.CONVERGED),
-            ((residual < self.rtol**2 * first[1]) | (residual < self.enough**2), Status.CONVERGED),
+            ((residual < self.rtol**2 * first[1]) | (residual < self.atol**2), Status.CONVERGED),
             (residual <= rounding * first[1], Status.COMPATIBLE_TO_ROUNDING),
             (gradient <= least, Status.LEAST_SQUARES_TO_ROUNDING),
         )
 
     def suspect(self, row: Row, iteration: int) -> str:
-        """Return the array that was first not finite; of a finite one, the residual is made of the image."""
+        """Return the array that was first not finite: after the start the image, from which the residual is made."""
         residual_square = row[1]
         if residual_square - residual_square == 0:
             return "gradient"
@@ -212,7 +216,7 @@ class CGLS:
 
     def residual_norms(self, rows: np.ndarray) -> np.ndarray:
         """Return the norms of the residual, damping not included."""
-        return np.sqrt(rows[:, 1])
+        return rows[:, 1] ** 0.5
 
     def details(self, state: CGLSState, rows: np.ndarray) -> dict[str, Any]:
         """Return the norm of the gradient."""
@@ -224,13 +228,17 @@ class CGLS:
         return axpby(-(self.damp * self.damp), x, 1.0, gradient) if takes_part(self.damp) else gradient
 
     def normal(self, operator: LinearOperator) -> tuple[LinearOperator, Any]:
-        """Return the operator of the equations that the solution solves, and the multiple of the identity beside it."""
+        """Return the operator of the normal equations, and the multiple of the identity that is added to it."""
         return operator.H @ operator, self.damp * self.damp
 
     @staticmethod
-    def _squares(state: CGLSState) -> tuple[Any, ...]:
-        gradient, residual = state.gradient_agreed, state.residual_agreed
-        return dots((gradient, gradient), (residual, residual))
+    def _pairs(state: CGLSState) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        gradient = state.gradient_consistently(state.gradient)
+        residual = state.residual_consistently(state.residual)
+        return (gradient, gradient), (residual, residual)
+
+    def _squares(self, state: CGLSState) -> tuple[Any, ...]:
+        return dots(*self._pairs(state))
 
 
 def cgls(
@@ -254,42 +262,43 @@ def cgls(
     y : DistributedArray or StackedArray
         The data, in the range of `A`. Its precision is that of the computation.
     x0 : DistributedArray or StackedArray, optional
-        Where to start; zero by default.
+        The starting point; zero by default.
     niter : int
         Largest number of iterations.
     damp : float
         The damping factor :math:`\epsilon`.
     tol : float
-        Stop when the squared norm of :math:`A^H (y - A x) - \epsilon^2 x` is at most this. Whatever it is, the solver
-        also stops where further iterations would only amplify rounding, with the status ``LEAST_SQUARES_TO_ROUNDING``
-        or, if the residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
+        Stop when the squared norm of :math:`A^H (y - A x) - \epsilon^2 x` is at most this. The solver always stops
+        where further iterations would only amplify rounding, with the status ``LEAST_SQUARES_TO_ROUNDING`` or, if the
+        residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
     rtol : float
         Stop when the norm of the residual is below this multiple of the first; 0 for never.
     rtol1 : float
         Stop when it is below this multiple of the norm of `y`; 0 for never.
     callback : callable, optional
         Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
-        done, and a view of the state with ``x`` (this iteration's, to be copied if it is to be kept) and
+        done, and a view of the state with ``x`` (overwritten by the next iteration: copy it to keep it) and
         ``residual_norm``. If it returns ``True``, on all ranks alike, the solver stops. Ranks on which it raises
         leave the others waiting for their deadline.
     progress : bool, optional
         Whether to show a progress bar on rank 0; by default where standard error is a terminal.
     graph : bool or "auto"
         On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
-        operator can be recorded, ``True`` insists, ``False`` launches every iteration.
+        operator can be recorded, ``True`` raises where it cannot, ``False`` launches every iteration.
     lag : int, optional
         On devices, how many iterations the host may launch before it checks the numbers of the oldest. The default
         is 0 if a tolerance can stop the solver, so that `x` is the iterate that passed the test, and otherwise 3.
         With a larger value up to ``lag + 1`` further iterations change `x`. On hosts always 0.
     checkpoint : str or path, optional
-        Folder of checkpoints, which all ranks see: the last one, that is, from which the solver can go on. Without it
-        nothing is written, and signals do what they did before.
+        Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
+        written, and signals are handled as before.
     every : int or str, optional
-        When one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by default ten
-        minutes. One more is written at the end.
+        How often one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by
+        default ten minutes. One more is written at the end.
     resume : bool
-        Whether to go on from the checkpoint, if there is one. The result is that of a run without interruption: to the
-        last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may differ.
+        Whether to resume from the checkpoint, if there is one. The result is that of a run without interruption: to
+        the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
+        differ.
     differentiate : {"implicit", "unroll"}
         For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
         equations that it solves, by one more solution, or that of all iterations.
@@ -302,18 +311,18 @@ def cgls(
     Raises
     ------
     LayoutError
-        If `y` or `x0` has not the layout of `A`.
+        If `y` or `x0` does not have the layout of `A`.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
     CheckpointError
         If there is a checkpoint, but `resume` is false; if it is damaged or that of another problem; or if one cannot
-        be written. What is there stays.
+        be written. Existing checkpoints stay.
     Interrupted
         If SIGTERM or SIGUSR1 has come to any rank and there are checkpoints: all ranks have written one.
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces; on devices, of a replicated model, one. With
+    Besides the messages of `A`, an iteration sends two scalar allreduces; one on devices with a replicated model. With
     checkpoints, there is one more about twice a second.
 
     The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first

@@ -1,9 +1,9 @@
-"""Checkpoints of a solver: its state, its numbers and the problem they belong to, written as it runs and read again."""
+"""Checkpoints of a solver: its state, its numbers and a fingerprint of the problem, written while it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike, fspath
 from types import TracebackType
 from typing import Any
@@ -12,17 +12,16 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray
 from collops.backend import Engine
+from collops.comm import Communicator
 from collops.errors import CheckpointError, InputError, Interrupted
 from collops.profile import mark
-from collops.solvers.agenda import Agenda, Every
+from collops.solvers.agenda import Agenda, Every, Signals
 from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.fingerprint import difference, fingerprint
 from collops.solvers.history import History
-from collops.solvers.memories import Memory, memories_of
 from collops.solvers.method import Method
 from collops.solvers.result import Status
-from collops.solvers.signals import Signals
-from collops.solvers.state import is_array, kept_fields
+from collops.solvers.state import carried, is_array, with_carried
 
 __all__ = ["Checkpoints", "Path", "open_checkpoints"]
 
@@ -33,112 +32,109 @@ _LABEL = "checkpoint"
 _STORED = "stored"
 
 
+@dataclass(frozen=True)
+class _Memory:
+    """An attribute that a part of a problem keeps between iterations outside the state, such as a starting point."""
+
+    key: str  # in a checkpoint
+    owner: Any
+    name: str
+    layout: Any  # of an array, which may still be missing; None for a number
+
+    @property
+    def value(self) -> Any:
+        """The attribute's value."""
+        return getattr(self.owner, self.name)
+
+    def put(self, value: Any) -> None:
+        """Set the attribute."""
+        setattr(self.owner, self.name, value)
+
+
+@dataclass(eq=False)
 class Checkpoints:
-    """The checkpoints of one run; a context, in which signals that ask for the end are noted.
+    """The checkpoints of one run; a context that records signals which ask to stop."""
 
-    Parameters
-    ----------
-    folder : CheckpointFolder
-        Where they are.
-    found : dict, optional
-        What is known of the one to go on from.
-    every : Every
-        How often one is written.
-    method, problem
-        What is run, and the fingerprint of what it is run on.
-    memories : sequence of Memory
-        What its functions keep.
-    history : History
-        The numbers of the iterations.
-    niter : int
-        Largest number of iterations.
-    like : DistributedArray or StackedArray
-        An array of the problem: its ranks and engine.
-    """
+    folder: CheckpointFolder
+    found: dict[str, Any] | None  # the record of the checkpoint to resume from
+    every: Every
+    method: Method
+    problem: dict[str, Any]  # its fingerprint
+    parts: Sequence[Any]  # operators and other objects that take part in a step
+    history: History
+    niter: int
+    comm: Communicator
+    engine: Engine
 
-    def __init__(
-        self,
-        folder: CheckpointFolder,
-        found: dict[str, Any] | None,
-        every: Every,
-        method: Method,
-        problem: dict[str, Any],
-        memories: Sequence[Memory],
-        history: History,
-        niter: int,
-        like: Any,
-    ) -> None:
-        self._folder = folder
-        self._found = found
-        self._every = every
-        self._method = method
-        self._problem = problem
-        self._memories = memories
-        self._history = history
-        self._niter = niter
-        self._comm = like.comm
-        self._engine: Engine = like.engine
+    def __post_init__(self) -> None:
+        self._memories = list(_memories_of(self.parts))
         self._signals = Signals()
-        self._contexts = ExitStack()
         self._agenda: Agenda | None = None
         self._written = -1
         self._known_good = 0
 
     def __enter__(self) -> Checkpoints:
-        self._contexts.enter_context(self._signals)
+        self._signals.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the signals back to whoever had them."""
-        self._contexts.close()
+        """Restore the handlers of the signals."""
+        self._signals.__exit__(kind, error, trace)
 
-    def restore(self, state: Any) -> int | None:
-        """Bring a state that was made by ``init``, and the history, to where the checkpoint is. Collective.
+    def restore(self, state: Any) -> tuple[Any, int | None]:
+        """Bring the history to where the checkpoint is. Collective.
+
+        Parameters
+        ----------
+        state : dataclass
+            Made by ``init``.
 
         Returns
         -------
-        int or None
-            Iterations done; ``None`` where there is no checkpoint to go on from.
+        state : dataclass
+            With the arrays and numbers of the checkpoint.
+        iteration : int or None
+            Iterations done; ``None`` where there is no checkpoint to resume from.
 
         Raises
         ------
         CheckpointError
             If the checkpoint is damaged, or that of another problem.
         """
-        record = self._found
+        record = self.found
         iteration = 0 if record is None else int(record["iteration"])
-        self._agenda = Agenda(self._every, self._signals, self._comm, iteration)
+        self._agenda = Agenda(self.every, self._signals, self.comm, iteration)
         if record is None:
-            return None
-        self._comm.check(self._objection(record, state))
-        for name, value in kept_fields(state):
-            if isinstance(value, DistributedArray | StackedArray):
-                found = self._folder.read(iteration, f"state/{name}", value.layout, value.engine)
-                for leaf, source in zip(value.leaves, found.leaves, strict=True):
-                    leaf.local_array[...] = source.local_array
+            return state, None
+        self.comm.check(self._objection(record, state))
+        values = {}
+        for name, value in carried(state).items():
+            if _is_stored(value):
+                values[name] = self.folder.read(iteration, f"state/{name}", value.layout, value.engine)
             else:
-                _set_number(state, name, value, _decoded(record["numbers"][name]), self._engine)
+                values[name] = _decoded(record["numbers"][name], value, self.engine)
+        state = with_carried(state, values)
         for memory in self._memories:
             known = record["memories"].get(memory.key)
             if known == _STORED:
-                known = self._folder.read(iteration, f"memories/{memory.key}", memory.layout, self._engine)
+                known = self.folder.read(iteration, f"memories/{memory.key}", memory.layout, self.engine)
             memory.put(known)
-        layout = Layout.replicated((iteration + 1, self._method.width), self._comm.size)
-        rows = self._folder.read(iteration, "rows", layout, "numpy").local_array
-        # Where the numbers of an iteration come with the next one, those of the last are still to come.
-        self._history.restore(rows[:iteration] if self._method.late(state) else rows)
+        layout = Layout.replicated((iteration + 1, self.method.width), self.comm.size)
+        rows = self.folder.read(iteration, "rows", layout, "numpy").local_array
+        # Where the numbers of an iteration come with the next one, those of the last are not reported yet.
+        self.history.restore(rows[:iteration] if self.method.lagged(state) else rows)
         self._written = self._known_good = iteration
-        return iteration
+        return state, iteration
 
     def after(self, iteration: int, state: Any) -> None:
-        """Write a checkpoint if it is time for one, or a signal has come. Collective.
+        """Write a checkpoint if one is due, or a signal has been received. Collective.
 
         Raises
         ------
         Interrupted
-            On every rank, if a signal has come to any.
+            On every rank, if any has received a signal.
         CheckpointError
             On every rank, if some rank cannot write.
         """
@@ -148,58 +144,56 @@ class Checkpoints:
             with mark(_LABEL):
                 self.write(iteration, state)
         if signal:
-            raise Interrupted(self._folder.path, iteration, signal)
+            raise Interrupted(self.folder.path, iteration, signal)
 
     def write(self, iteration: int, state: Any) -> None:
-        """Write a checkpoint of an iteration, unless it is there, or its numbers are not finite. Collective."""
+        """Write a checkpoint of an iteration, unless it exists, or its numbers are not finite. Collective."""
         if iteration == self._written:
             return
-        rows = self._history.rows()
-        if self._method.late(state):
-            last = self._method.monitor(self._method.finalize(state))
-            rows = np.concatenate([rows, [[float(self._engine.to_host(number)) for number in last]]])
+        rows = self.history.rows()
+        if self.method.lagged(state):
+            last = self.method.monitor(self.method.finalize(state))
+            rows = np.concatenate([rows, [[float(self.engine.to_host(number)) for number in last]]])
         first = rows[0].tolist()
         for row in rows[self._known_good :].tolist():
-            if self._method.verdict(row, first) is Status.NOT_FINITE:
+            if self.method.verdict(row, first) is Status.NOT_FINITE:
                 return
         self._known_good = iteration
-        kept = list(kept_fields(state))
-        arrays = {name: value for name, value in kept if isinstance(value, DistributedArray | StackedArray)}
-        numbers = {name: _encoded(value, self._engine) for name, value in kept if name not in arrays}
+        values = carried(state)
+        arrays = {name: value for name, value in values.items() if _is_stored(value)}
+        numbers = {name: _encoded(value, self.engine) for name, value in values.items() if name not in arrays}
         record = {
             "format": _FORMAT,
             "iteration": iteration,
-            "problem": self._problem,
+            "problem": self.problem,
             "numbers": numbers,
             "memories": {
                 memory.key: memory.value if memory.layout is None or memory.value is None else _STORED
                 for memory in self._memories
             },
-            "ranks": self._comm.size,
+            "ranks": self.comm.size,
         }
-        layout = Layout.replicated(rows.shape, self._comm.size)
-        stored: dict[str, Any] = {"state": arrays, "rows": DistributedArray(layout, self._comm, rows)}
+        layout = Layout.replicated(rows.shape, self.comm.size)
+        stored: dict[str, Any] = {"state": arrays, "rows": DistributedArray(layout, self.comm, rows)}
         remembered = {memory.key: memory.value for memory in self._memories if memory.layout is not None}
         remembered = {key: value for key, value in remembered.items() if value is not None}
         if remembered:
             stored["memories"] = remembered
-        self._folder.write(iteration, stored, record)
+        self.folder.write(iteration, stored, record)
         self._written = iteration
 
     def _objection(self, record: dict[str, Any], state: Any) -> CheckpointError | None:
-        """Return why a checkpoint cannot be gone on from, if so."""
+        """Return why a checkpoint cannot be resumed from, if so."""
         iteration, reason = record["iteration"], None
         if record["format"] != _FORMAT:
             reason = f"it has the format {record['format']} of another version of collops"
-        elif (found := difference(record["problem"], self._problem, iteration)) is not None:
+        elif (found := difference(record["problem"], self.problem, iteration)) is not None:
             reason = found
-        elif iteration > self._niter:
-            reason = f"it is at iteration {iteration}, beyond niter={self._niter}"
-        elif set(record["numbers"]) != {
-            name for name, value in kept_fields(state) if not isinstance(value, DistributedArray | StackedArray)
-        }:
+        elif iteration > self.niter:
+            reason = f"it is at iteration {iteration}, beyond niter={self.niter}"
+        elif set(record["numbers"]) != {name for name, value in carried(state).items() if not _is_stored(value)}:
             reason = "its state has other fields"
-        return None if reason is None else CheckpointError(f"{self._folder.path} cannot be gone on from: {reason}")
+        return None if reason is None else CheckpointError(f"{self.folder.path} cannot be resumed from: {reason}")
 
 
 def open_checkpoints(
@@ -214,19 +208,12 @@ def open_checkpoints(
     history: History,
     niter: int,
 ) -> Checkpoints | None:
-    """Return the checkpoints of a run, or ``None`` if there are to be none. Collective in the former case.
-
-    Parameters
-    ----------
-    path, every, resume
-        See :func:`collops.solvers.cgls`.
-    method, operator, data, x0, parts, history, niter
-        Of the driver.
+    """Return the checkpoints of a run with these arguments, or ``None`` without a path. Collective with one.
 
     Raises
     ------
     InputError
-        If an option makes no sense.
+        If an option is invalid.
     CheckpointError
         If checkpoints cannot be written there.
     """
@@ -244,7 +231,11 @@ def open_checkpoints(
     with mark(_LABEL):
         found = folder.begin(bool(resume))
         problem = fingerprint(method, operator, data, x0)
-    return Checkpoints(folder, found, chosen, method, problem, list(memories_of(parts)), history, niter, data)
+    return Checkpoints(folder, found, chosen, method, problem, parts, history, niter, data.comm, data.engine)
+
+
+def _is_stored(value: Any) -> bool:
+    return isinstance(value, DistributedArray | StackedArray)
 
 
 def _encoded(value: Any, engine: Engine) -> Any:
@@ -255,17 +246,28 @@ def _encoded(value: Any, engine: Engine) -> Any:
     return {"dtype": host.dtype.str, "shape": list(host.shape), "bytes": host.tobytes().hex()}
 
 
-def _decoded(text: Any) -> Any:
+def _decoded(text: Any, like: Any, engine: Engine) -> Any:
+    """Return an encoded number in the form of `like`."""
     if not isinstance(text, dict):
         return text
-    return np.frombuffer(bytes.fromhex(text["bytes"]), text["dtype"]).reshape(text["shape"])
+    number = np.frombuffer(bytes.fromhex(text["bytes"]), text["dtype"]).reshape(text["shape"]).copy()
+    return number[()] if isinstance(like, np.generic) else engine.from_host(number)
 
 
-def _set_number(state: Any, name: str, value: Any, number: Any, engine: Engine) -> None:
-    """Put a number where a state has one: into its memory, where it has some."""
-    if isinstance(value, np.generic):
-        setattr(state, name, number[()])
-    elif is_array(value):
-        value[...] = engine.from_host(number)
-    else:
-        setattr(state, name, number)
+def _memories_of(parts: Sequence[Any]) -> Iterator[_Memory]:
+    """Yield the memories of the parts of a problem, and of the functions that they are made of, always in one order.
+
+    A part with a method ``_remembered`` returns by it the names of these attributes, with their layouts.
+    """
+    for number, part in enumerate(parts):
+        if hasattr(part, "_remembered"):
+            yield from _memories_within(str(number), part)
+
+
+def _memories_within(key: str, part: Any) -> Iterator[_Memory]:
+    remembered: Mapping[str, Any] = part._remembered()
+    for name, layout in remembered.items():
+        yield _Memory(f"{key}-{name.strip('_')}", part, name, layout)
+    for name, value in vars(part).items():
+        if hasattr(value, "_remembered"):
+            yield from _memories_within(f"{key}-{name.strip('_')}", value)

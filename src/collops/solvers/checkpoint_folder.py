@@ -1,7 +1,7 @@
 """The folder of a solver's checkpoints: each is written whole or not at all, and read only if nothing is damaged.
 
 A checkpoint is a folder with a name of its own, which holds a Zarr group and a seal. It is written under another name,
-brought to the disk, and renamed, and only then is the one before it removed. Every chunk of the group has a checksum;
+synchronised to the disk, and renamed; only then is the one before it removed. Every chunk of the group has a checksum;
 the seal has those of all metadata.
 """
 
@@ -42,7 +42,7 @@ class CheckpointFolder:
     path : str
         Made if it is not there.
     comm : Communicator
-        The ranks. Every method is collective, and what goes wrong on one rank is an error on all of them.
+        The ranks. Every method is collective, and an error on one rank is raised on all of them.
     """
 
     def __init__(self, path: str, comm: Communicator) -> None:
@@ -51,10 +51,10 @@ class CheckpointFolder:
         self._folder = Path(path)
 
     def begin(self, resume: bool) -> dict[str, Any] | None:
-        """Find out whether checkpoints can be written here, and return what is known of the one to go on from, if any.
+        """Check that checkpoints can be written here, and return the record of the one to resume from, if any.
 
-        That is the newest one, or, with a warning on rank 0, the one before it, if that is still there and the newest
-        is damaged.
+        It is the newest one, or, with a warning on rank 0, the one before it, if that still exists and the newest is
+        damaged.
 
         Raises
         ------
@@ -81,14 +81,14 @@ class CheckpointFolder:
         iteration : int
             Larger than that of the one before.
         arrays : dict
-            Distributed arrays by name, nested as one likes.
+            Distributed arrays by name, nested in any way.
         record : dict
-            What JSON can hold.
+            Values that JSON can hold.
 
         Raises
         ------
         CheckpointError
-            If some rank cannot write; the one before is still there.
+            If some rank cannot write; the one before still exists.
         """
         unfinished = self._folder / _UNFINISHED
 
@@ -118,7 +118,7 @@ class CheckpointFolder:
         Raises
         ------
         CheckpointError
-            If it is damaged, or has not the shape of the layout.
+            If it is damaged, or does not have the shape of the layout.
         """
         place = self._place(iteration)
         try:
@@ -161,7 +161,7 @@ class CheckpointFolder:
             return record
 
     def _finish(self, unfinished: Path, iteration: int) -> None:
-        """Seal what all ranks have written, give it its name, and remove what came before."""
+        """Seal the checkpoint that all ranks have written, give it its name, and remove the one before."""
         metadata = sorted(unfinished.rglob("*.json"))
         digests = {str(path.relative_to(unfinished)): _digest(path) for path in metadata}
         (unfinished / _SEAL).write_text(json.dumps(digests))
@@ -175,7 +175,7 @@ class CheckpointFolder:
         sync(self._folder)
         for other in self._folder.iterdir():
             if _NAME.fullmatch(other.name) and other != place:
-                # First a name that nobody would read it by: a folder half removed is no checkpoint.
+                # Rename it first, so that no reader takes a folder half removed for a checkpoint.
                 os.replace(other, unfinished)
                 shutil.rmtree(unfinished)
 
@@ -187,7 +187,7 @@ class CheckpointFolder:
 
 
 def _examined(place: Path) -> dict[str, Any]:
-    """Return the record of a checkpoint of which everything is there; what the chunks hold is checked when it is read.
+    """Return the record of a complete checkpoint; the checksums of its chunks are checked when they are read.
 
     Raises
     ------

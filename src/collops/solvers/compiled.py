@@ -1,7 +1,8 @@
 """Solvers on JAX: the loop over all iterations as one compiled program, which can be differentiated.
 
 The program is traced from the method as it is: ``init``, then a ``while_loop`` of ``step`` whose condition evaluates
-the method's tests on the device. A program is kept with its operator, whose arrays are arguments of it.
+the method's tests on the device. The loop carries the arrays that the state hands from one iteration to the next, as a
+pytree. A program is kept with its operator, whose arrays are arguments of it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +19,12 @@ import numpy as np
 from jax import core, lax
 
 from collops.array import zeros
-from collops.errors import InputError, UnsupportedTypeError
-from collops.jax_engine import Variable, lowered, value_of
-from collops.solvers.carried import carried, put_back
+from collops.errors import CollopsError, InputError, UnsupportedTypeError
+from collops.jax.versions import lowered
 from collops.solvers.method import Method
 from collops.solvers.problem import working_dtype
 from collops.solvers.result import SolverResult, Status
+from collops.solvers.state import carried, with_carried
 
 __all__ = ["TracedResult", "can_be_compiled", "solve_compiled", "traces"]
 
@@ -46,9 +47,9 @@ class TracedResult:
     iterations : 0-d array
         Iterations that `x` has had.
     residual_norms : array
-        Norm of the residual before the first iteration and after each one; NaN for those that were not needed.
+        Norm of the residual before the first iteration and after each one; NaN after the last.
     code : 0-d array
-        Which status the solver ended with, as its number.
+        The number of the status.
     """
 
     x: Any
@@ -58,7 +59,7 @@ class TracedResult:
 
     @property
     def status(self) -> Status:
-        """Why the solver stopped; known where the program has run."""
+        """Why the solver stopped; available once the program has run."""
         return _STATUSES[int(self.code)]
 
 
@@ -68,7 +69,7 @@ def can_be_compiled(method: Any, data: Any) -> bool:
     Raises
     ------
     UnsupportedTypeError
-        If it cannot and a program is being traced, in which no step knows its numbers.
+        If it cannot and a program is being traced, in which the host cannot read the numbers of a step.
     """
     if hasattr(method, "tests"):
         return True
@@ -93,8 +94,8 @@ def solve_compiled(
     Parameters
     ----------
     differentiate : {"implicit", "unroll"}
-        What a derivative of the solution is: that of the equations that it solves, by one more solution with the
-        adjoint, or that of all iterations.
+        Whether derivatives are those of the equations that the solution satisfies, by one more solution with the
+        adjoint, or those of all iterations.
 
     Returns
     -------
@@ -112,7 +113,7 @@ def solve_compiled(
     program = _program(method, operator, data, x0, niter, differentiate)
     x, iterations, rows, code, details = program(data, x0)
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves((x, iterations, rows))):
-        return TracedResult(x, iterations, value_of(method.residual_norms(cast(Any, Variable(rows)))), code)
+        return TracedResult(x, iterations, method.residual_norms(rows), code)
     done = int(iterations)
     rows = np.asarray(rows, np.float64)[: done + 1]
     seconds = time.perf_counter() - begin
@@ -131,7 +132,7 @@ def solve_compiled(
 def _program(
     method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
 ) -> Callable[[Any, Any], Any]:
-    """Return the compiled program of a problem: the one that there is, or a new one."""
+    """Return the compiled program of a problem, from the cache if it is there."""
     try:
         key = (method, data.layout, data.dtype, None if x0 is None else x0.dtype, niter, differentiate)
         hash(key)
@@ -164,13 +165,13 @@ def _program(
 
 
 def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
-    """Return a traced program as a function of its arguments; what the operator holds is not copied into it."""
+    """Return a traced program as a function of its arguments; the arrays of the operator are not copied into it."""
     call = _jit(comm)(lambda constants, leaves: core.eval_jaxpr(program.jaxpr, constants, *leaves))
     return lambda leaves: call(program.consts, leaves)
 
 
 def _jit(comm: Any) -> Callable[..., Any]:
-    """Return what compiles programs of these ranks: with messages, what keeps their order at the least cost."""
+    """Return the function that compiles programs of these ranks; it keeps the order of their messages."""
     if comm.size == 1:
         return jax.jit
     import importlib
@@ -184,9 +185,9 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentia
         return _loop(method, operator, data, x0, niter, unroll=differentiate == "unroll")
 
     def iterated(_: Any, guess: Any) -> Any:
-        # JAX takes no derivative in here: neither by these, nor by what the operator is made of.
+        # JAX takes no derivative in here: neither by these, nor by the arrays of the operator.
         x, iterations, rows, code, details = _loop(method, operator, data, x0, niter, unroll=False)
-        # What comes along must have derivatives, if zero ones: integers have none.
+        # Auxiliary results need derivatives, if only zeros: integers have none.
         return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), details)
 
     guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
@@ -201,21 +202,19 @@ def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bo
     state = method.init(operator, data, x0, True)
     first = _row(method, state)
     rows = jnp.full((niter + 1, method.width), jnp.nan, first.dtype).at[0].set(first)
-    begin = [lax.convert_element_type(value, value.dtype) for value in carried(state)]
 
     def goes_on(loop: Any) -> Any:
         _, rows, iteration = loop
         return (iteration < niter) & (_code(method, rows[iteration], rows[0]) == _GOES_ON)
 
     def advance(loop: Any) -> Any:
-        nonlocal state
         values, rows, iteration = loop
-        put_back(state, values)
-        state = method.step(state)
-        after = [lax.convert_element_type(new, old.dtype) for new, old in zip(carried(state), values, strict=True)]
-        return after, rows.at[iteration + 1].set(_row(method, state).astype(rows.dtype)), iteration + 1
+        after = method.step(with_carried(state, values))
+        rows = rows.at[iteration + 1].set(_row(method, after).astype(rows.dtype))
+        return _of_types(values, carried(after)), rows, iteration + 1
 
-    loop = (begin, rows, jnp.zeros((), np.int32))
+    begin = carried(state)
+    loop = (_of_types(begin, begin), rows, jnp.zeros((), np.int32))
     if unroll:
         loop, _ = lax.scan(
             lambda loop, _: (lax.cond(goes_on(loop), advance, lambda same: same, loop), None), loop, length=niter
@@ -223,28 +222,40 @@ def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bo
     else:
         loop = lax.while_loop(goes_on, advance, loop)
     values, rows, iterations = loop
-    put_back(state, values)
-    state = method.finalize(state)
+    state = method.finalize(with_carried(state, values))
     code = _code(method, rows[iterations], rows[0])
     code = jnp.where(code == _GOES_ON, _STATUSES.index(Status.ITERATION_LIMIT), code)
     return state.x, iterations, rows, code, _Details(getattr(state, "variance", None))
 
 
+def _of_types(values: Any, after: Any) -> Any:
+    """Return the arrays that a step hands on in the types of those that it was given, as loops need them.
+
+    Raises
+    ------
+    CollopsError
+        If they are others, because the step has changed the fields of its state.
+    """
+    if jax.tree.structure(after) != jax.tree.structure(values):
+        raise CollopsError("a step changes which fields of its state hold arrays, so that it cannot be compiled")
+    return jax.tree.map(lambda old, new: lax.convert_element_type(new, old.dtype), values, after)
+
+
 @jax.tree_util.register_dataclass
 @dataclass
 class _Details:
-    """What methods tell besides the numbers of the iterations."""
+    """Further results of a method, besides the numbers of the iterations."""
 
     variance: Any
 
 
 def _row(method: Any, state: Any) -> Any:
-    numbers = value_of(method.monitor(state))
-    return numbers if isinstance(numbers, jax.Array) else jnp.stack([jnp.asarray(value_of(n)) for n in numbers])
+    numbers = method.monitor(state)
+    return numbers if isinstance(numbers, jax.Array) else jnp.stack([jnp.asarray(number) for number in numbers])
 
 
 def _code(method: Any, row: Any, first: Any) -> Any:
-    """Return the number of the first test that is passed."""
+    """Return the number of the status of the first test that passes."""
     code = jnp.asarray(_GOES_ON, np.int32)
     for passed, status in reversed(list(method.tests(tuple(row), tuple(first)))):
         code = jnp.where(passed, _STATUSES.index(status), code)
@@ -252,7 +263,7 @@ def _code(method: Any, row: Any, first: Any) -> Any:
 
 
 def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any]:
-    """Return what solves the equations of a method for another right-hand side, in either direction."""
+    """Return a function that solves the equations of a method for another right-hand side, in either direction."""
     from collops.solvers.cg import CG
 
     normal, shift = method.normal(operator)

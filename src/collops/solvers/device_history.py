@@ -9,6 +9,7 @@ import numpy as np
 
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
+from collops.solvers.history import History
 from collops.solvers.kernels import kernel
 from collops.solvers.method import Row
 
@@ -19,7 +20,7 @@ _SCALARS = 4
 _abandoned: list[DeviceHistory] = []
 
 
-class DeviceHistory:
+class DeviceHistory(History):
     """Rows in pinned host memory that the device writes to.
 
     The kernel keeps the number of the next row itself, on the device, so that one recorded launch of it serves for all

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from types import TracebackType
+from typing import Any, TypedDict
 
 import numpy as np
 
+from collops.comm import Communicator
 from collops.errors import NotFiniteError
 from collops.profile import mark
 from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
@@ -16,25 +19,48 @@ from collops.solvers.execution import Execution, open_execution
 from collops.solvers.history import History, open_history
 from collops.solvers.method import Method
 from collops.solvers.problem import group_of
-from collops.solvers.progress import ProgressBar, open_progress
 from collops.solvers.result import SolverResult, Status
 
-__all__ = ["View", "solve"]
+__all__ = ["ProgressBar", "Run", "View", "open_progress", "solve"]
+
+_SECONDS_BETWEEN_UPDATES = 0.1
 
 Callback = Callable[[int, "View"], Any]
 
 
+class Run(TypedDict, total=False):
+    """The options of a run, which every solver takes; :func:`collops.solvers.cgls` describes them.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.solvers import Run
+    >>> options: Run = {"progress": False, "graph": "auto"}
+    >>> collops.cgls(collops.Identity(3), collops.ones(3), niter=2, **options).iterations
+    1
+    """
+
+    callback: Callback | None
+    progress: bool | None
+    graph: bool | str
+    lag: int | None
+    checkpoint: Path | None
+    every: int | str | None
+    resume: bool
+    differentiate: str
+
+
 class View:
-    """What a callback sees of a solver between two iterations.
+    """A solver between two iterations, as its callback gets it.
 
     Attributes
     ----------
     x : DistributedArray or StackedArray
-        The solution so far. The next iteration writes into it: copy what is to be kept.
+        The solution so far. The next iteration overwrites it: copy it to keep it.
     iteration : int
         Iterations done.
     state : dataclass
-        All that the method has, such as its second variable; the same holds for it.
+        The state of the method, such as its second variable; overwritten likewise.
 
     Examples
     --------
@@ -60,7 +86,7 @@ class View:
 
     @property
     def residual_norm(self) -> float:
-        """Norm of the residual after this iteration; asking for it waits for the device."""
+        """Norm of the residual after this iteration; synchronises with the device."""
         row = np.array([self._history.row(self.iteration)])
         return float(self._method.residual_norms(row)[0])
 
@@ -82,7 +108,7 @@ def solve(
     resume: bool = False,
     differentiate: str = "implicit",
 ) -> SolverResult:
-    """Run a method until it says stop, the callback does, or `niter` iterations are done. Collective.
+    """Run a method until a test or the callback stops it, or `niter` iterations are done. Collective.
 
     Parameters
     ----------
@@ -91,7 +117,7 @@ def solve(
     operator, data, x0
         The problem, whose layouts have been checked; a method may do without an operator, which then is ``None``.
     parts : sequence of object
-        What else takes part in a step; each has an attribute ``capturable``.
+        Other objects that take part in a step; each has an attribute ``capturable``.
     niter, callback, progress, graph, lag, checkpoint, every, resume
         See :func:`collops.solvers.cgls`.
 
@@ -114,7 +140,7 @@ def solve(
     array([1., 1., 1.])
     """
     begin = time.perf_counter()
-    if not data.engine.keeps and callback is None and checkpoint is None:
+    if data.engine.traced and callback is None and checkpoint is None:
         from collops.solvers.compiled import can_be_compiled, solve_compiled
 
         if can_be_compiled(method, data):
@@ -125,20 +151,20 @@ def solve(
     comm.agree("a solver's start", _start(method, operator, data, x0, niter, callback is not None, lag))
     # One row before the first iteration, one after each.
     history = open_history(data.engine, method.width, niter + 1, lag, comm)
-    prompt = history.lag == 0 or callback is not None
+    report_now = history.lag == 0 or callback is not None
     parts = [part for part in (operator, *parts) if part is not None]
     execution = open_execution(graph, method, history, parts, data.engine, niter, comm)
     checkpoints = open_checkpoints(checkpoint, every, resume, method, operator, data, x0, parts, history, niter)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
-        state = method.init(operator, data, x0, prompt)
+        state = method.init(operator, data, x0, report_now)
         resumed_from = None
         if checkpoints is not None:
             stack.enter_context(checkpoints)
-            resumed_from = checkpoints.restore(state)
+            state, resumed_from = checkpoints.restore(state)
         stack.enter_context(execution)
-        if not method.late(state) and resumed_from is None:
+        if not method.lagged(state) and resumed_from is None:
             history.store(method.monitor(state))
             history.advance()
         bar = open_progress(progress, method.name, niter, data.comm)
@@ -150,10 +176,9 @@ def solve(
             method, state, history, execution, checkpoints, first, niter, callback, bar
         )
         if checkpoints is not None:
-            with execution.outside():
-                checkpoints.write(iterations, state)
+            checkpoints.write(iterations, state)
         state = method.finalize(state)
-        if method.late(state):
+        if method.lagged(state):
             history.store(method.monitor(state))
             history.advance()
         rows = history.rows()
@@ -177,7 +202,7 @@ def solve(
 def _start(
     method: Method, operator: Any, data: Any, x0: Any, niter: int, callback: bool, lag: int | None
 ) -> dict[str, Any]:
-    """Return what decides on the messages of a solver, and so must be the same on all ranks."""
+    """Return the options that determine a solver's messages, and so must be the same on all ranks."""
     return {
         "method": method.name,
         "niter": niter,
@@ -197,7 +222,7 @@ def _ends_at_a_tolerance(method: Method) -> bool:
 
 
 def _check_finite(method: Method, rows: np.ndarray, x: Any, lag: int) -> None:
-    """Raise if a number of the last iterations is not finite; those before have been looked at, or the solver stopped.
+    """Raise if a number of the last iterations is not finite; the driver has checked those before.
 
     Raises
     ------
@@ -222,11 +247,11 @@ def _iterate(
     callback: Callback | None,
     bar: ProgressBar | None,
 ) -> tuple[Any, int, Status | None]:
-    """Run the iterations after the `first`; return the last state, their number, and why they ended before `niter`."""
+    """Run the iterations after the `first`; return the last state, their number, and the status if a test passed."""
     advance, verdict, lag = execution.advance, method.verdict, history.lag
     iteration, checked = first, 0
     while True:
-        # Every rank looks at the same rows at the same iteration, so that all of them stop together.
+        # Every rank checks the same rows at the same iteration, so that all of them stop together.
         for number in range(checked, history.count - lag):
             status = verdict(history.row(number), history.row(0))
             checked = number + 1
@@ -235,15 +260,59 @@ def _iterate(
         if iteration == niter:
             return state, iteration, None
         if checkpoints is not None and iteration > first:
-            with execution.outside():
-                checkpoints.after(iteration, state)
+            checkpoints.after(iteration, state)
         state = advance(state)
         iteration += 1
         if callback is not None:
-            with execution.outside():
-                stop = callback(iteration, View(method, history, iteration, state))
+            stop = callback(iteration, View(method, history, iteration, state))
             if isinstance(stop, bool | np.bool_) and stop:
                 return state, iteration, Status.STOPPED
         if bar is not None and (bar.due or iteration == niter):
             known = [history.row(checked - 1)] if checked else []
             bar.update(iteration, float(method.residual_norms(np.array(known))[0]) if known else None)
+
+
+class ProgressBar:
+    """Shows how many of `total` iterations are done, and the norm of the residual."""
+
+    def __init__(self, name: str, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("residual {task.fields[residual]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task: Any = self._bar.add_task(name, total=total, residual="")
+        self._next = 0.0
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    @property
+    def due(self) -> bool:
+        """Whether the last update is long enough ago."""
+        return time.monotonic() >= self._next
+
+    def update(self, iteration: int, residual_norm: float | None) -> None:
+        """Show an iteration."""
+        shown = "" if residual_norm is None else f"{residual_norm:.3e}"
+        self._bar.update(self._task, completed=iteration, residual=shown)
+        self._next = time.monotonic() + _SECONDS_BETWEEN_UPDATES
+
+
+def open_progress(progress: bool | None, name: str, total: int, comm: Communicator) -> ProgressBar | None:
+    """Return a progress bar, or ``None``: on other ranks than 0, and by default where standard error is no terminal."""
+    if comm.rank != 0 or progress is False or (progress is None and not sys.stderr.isatty()):
+        return None
+    return ProgressBar(name, total)

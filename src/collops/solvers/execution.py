@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from collops.backend import Engine
 from collops.comm import Communicator
@@ -14,58 +13,24 @@ from collops.profile import mark
 from collops.solvers.history import History
 from collops.solvers.method import Method
 
-__all__ = ["EagerExecution", "Execution", "open_execution"]
+__all__ = ["Execution", "open_execution"]
 
-_FEWEST_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not bring back
-
-
-class Execution(Protocol):
-    """Runs steps; a context, inside which the solver's work is ordered.
-
-    Attributes
-    ----------
-    description : str
-        How the steps ran.
-    """
-
-    description: str
-
-    def __enter__(self) -> Execution: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def advance(self, state: Any) -> Any:
-        """Return the state after one more step, whose numbers are stored in the history."""
-        ...
-
-    def outside(self) -> AbstractContextManager[Any]:
-        """Return a context for foreign code between two steps."""
-        ...
+_FEWEST_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not save
 
 
-class EagerExecution:
-    """Launches every step on the caller's stream.
+class Execution:
+    """Launches every step on the caller's stream. A context, inside which the solver's work is ordered.
 
-    Parameters
-    ----------
-    method : Method
-        Whose steps.
-    history : History
-        Gets their numbers.
-    description : str
-        ``"eager"``, and why.
+    Its `description` says how the steps are run, and why; the `history` stores their numbers.
     """
 
     def __init__(self, method: Method, history: History, description: str = "eager") -> None:
-        self._step = method.step
-        self._monitor = method.monitor
+        self._method = method
         self._history = history
         self._label = f"{method.name} iteration"
         self.description = description
 
-    def __enter__(self) -> EagerExecution:
+    def __enter__(self) -> Execution:
         return self
 
     def __exit__(
@@ -74,17 +39,12 @@ class EagerExecution:
         """Do nothing."""
 
     def advance(self, state: Any) -> Any:
-        """Return the state after one more step."""
+        """Return the state after one more step, whose numbers are stored in the history."""
         with mark(self._label):
-            state = self._step(state)
-            history = self._history
-            history.store(self._monitor(state))
-            history.advance()
+            state = self._method.step(state)
+            self._history.store(self._method.monitor(state))
+            self._history.advance()
         return state
-
-    def outside(self) -> AbstractContextManager[Any]:
-        """Return a context that does nothing."""
-        return nullcontext()
 
 
 def open_execution(
@@ -96,18 +56,9 @@ def open_execution(
     niter: int,
     comm: Communicator,
 ) -> Execution:
-    """Choose how to run the steps; the same on every rank, without a message.
+    """Choose how to run the steps: `graph` says whether to record them. The same on every rank, without a message.
 
-    Parameters
-    ----------
-    graph : bool or "auto"
-        Whether to record and replay: where it is possible, always, or never.
-    method, history
-        What is run.
-    parts : sequence of object
-        What takes part in a step: operators, and whatever else has an attribute ``capturable``.
-    engine, niter, comm
-        On which arrays it is run, how often at most, and by which ranks.
+    The `parts` are operators and other objects that take part in a step; each has an attribute ``capturable``.
 
     Raises
     ------
@@ -119,8 +70,8 @@ def open_execution(
     if graph not in (True, False, "auto"):
         raise InputError(f"graph must be True, False or 'auto', not {graph!r}")
     if not graph:
-        return EagerExecution(method, history)
-    if engine.memory == "host" or not engine.keeps:
+        return Execution(method, history)
+    if engine.memory == "host" or not engine.mutable:
         reason = "" if graph == "auto" else "arrays on the host have no CUDA graphs"
     elif (obstacle := next((part for part in parts if not part.capturable), None)) is not None:
         reason = f"{type(obstacle).__name__} cannot be captured"
@@ -132,4 +83,4 @@ def open_execution(
         return GraphExecution(method, history, comm, required=graph is True)
     if graph is True:
         raise UnsupportedTypeError(f"graph=True, but {reason}")
-    return EagerExecution(method, history, f"eager: {reason}" if reason else "eager")
+    return Execution(method, history, f"eager: {reason}" if reason else "eager")

@@ -1,4 +1,4 @@
-"""What problem a checkpoint belongs to: method, options, and what is left of data and operator in a few numbers.
+"""The fingerprint of a problem, which a checkpoint holds: method, options, and a few numbers of data and operator.
 
 The numbers are the same to rounding in every layout, on every engine and on any number of ranks.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.array import dots, random
 from collops.operators import LinearOperator
-from collops.solvers.problem import agreed, real_dtype, working_dtype
+from collops.solvers.problem import rank_consistent, real_dtype, working_dtype
 
 __all__ = ["difference", "fingerprint"]
 
@@ -22,7 +22,7 @@ _SEED = 5
 
 
 def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any]:
-    """Return what tells a problem from others, as JSON can hold it. Collective.
+    """Return the fingerprint of a problem, as JSON can hold it. Collective.
 
     The operator is applied once, to random numbers.
     """
@@ -46,9 +46,9 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
     Parameters
     ----------
     saved, present : dict
-        Of the checkpoint, and of the solver that is to go on from it.
+        Of the checkpoint, and of the solver that is to resume from it.
     iteration : int
-        How far the checkpoint is: of what is given for each iteration, only what has been used must be the same.
+        Iterations done: of options that are given for each iteration, only those that were used must be the same.
     """
     if saved["method"] != present["method"]:
         return f"it is one of {saved['method']}, not of {present['method']}"
@@ -72,8 +72,8 @@ _WORDS = {"data": "its data are", "operator": "its operator is that of", "start"
 def _numbers_of(array: Any) -> dict[str, Any]:
     """Return shape, dtype, norm and a random projection of an array. Collective."""
     dtype = array.dtype if array.dtype.kind in "fcV" else np.dtype(np.float64)
-    together = agreed(array)
-    other = agreed(random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine))
+    together = rank_consistent(array)
+    other = rank_consistent(random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine))
     square, projection = dots((together, together), (other, together))
     value = complex(array.engine.to_host(projection))
     return {
@@ -99,7 +99,7 @@ def _alike_numbers(saved: Any, present: Any, tolerance: float) -> bool:
 
 
 def _options(method: Any) -> dict[str, Any]:
-    """Return the options that decide about the iterates."""
+    """Return the options that determine the iterates."""
     if not dataclasses.is_dataclass(method):
         return {}
     names = [field.name for field in dataclasses.fields(method) if field.name not in getattr(method, "stops", ())]
@@ -107,7 +107,7 @@ def _options(method: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an option as JSON can hold it; of an operator or array what does not need its elements."""
+    """Return an option as JSON can hold it; the type and the shapes of an operator or array."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.generic):
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_part(value: Any) -> bool:
-    """Return whether a function, or a series of step sizes, is made of this: numbers, and other functions."""
+    """Return whether this is a part of a function or of a series of step sizes: numbers, or another function."""
     return isinstance(value, float | list) or type(value).__module__.startswith("collops.solvers.proximal")
 
 

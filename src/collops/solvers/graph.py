@@ -1,16 +1,15 @@
-"""Steps as a CUDA graph: one iteration is recorded and replayed, so that the host launches one thing instead of twenty.
+"""Steps as a CUDA graph: one iteration is recorded and replayed with a single launch.
 
 The solver's work runs on a stream of its own, ordered after the caller's when it begins and before it when it ends. The
-first step is launched as usual, which makes whatever operators make at their first call; the second is recorded. Memory
-that a recorded step allocates comes from a pool that nobody else allocates from as long as the graph lives.
+first step is launched as usual, so that operators can set up whatever they make at their first call; the second is
+recorded. Memory that a recorded step allocates comes from a pool that no other code uses as long as the graph lives.
 """
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -19,20 +18,20 @@ import cupy
 from collops.comm import Communicator
 from collops.errors import CollopsError, UnsupportedTypeError
 from collops.profile import MessageCounts, mark, messages
-from collops.solvers.execution import EagerExecution
+from collops.solvers.execution import Execution
 from collops.solvers.history import History
 from collops.solvers.method import Method
-from collops.solvers.state import array_fields, local_arrays, other_fields
+from collops.solvers.state import carried, fixed, is_array, with_carried
 
 __all__ = ["GraphExecution"]
 
 
 class _Lane:
-    """A stream and a memory pool for recorded work; one solver at a time uses it."""
+    """A stream and a memory pool for recorded work, for one solver at a time."""
 
     def __init__(self) -> None:
         # Not a non-blocking stream: work that an operator puts on the legacy default stream is then ordered with ours,
-        # and refused while we record, instead of silently missing from the graph.
+        # and raises an error while we record, instead of silently missing from the graph.
         self.stream = cupy.cuda.Stream(non_blocking=False)
         self.pool = cupy.cuda.MemoryPool()
 
@@ -40,7 +39,7 @@ class _Lane:
 _idle_lanes: dict[int, list[_Lane]] = {}
 _lanes_lock = threading.Lock()
 _abandoned: list[tuple[Any, Any, int, _Lane]] = []
-"""What solvers that failed may be using until an event: nobody waits for the device, which may never get there."""
+"""Resources that failed solvers may use until an event, which the host does not wait for: it may never come."""
 
 
 def _take_lane(device: int) -> _Lane:
@@ -52,7 +51,7 @@ def _take_lane(device: int) -> _Lane:
 
 
 def _take_back() -> None:
-    """Let others use the lanes of solvers that failed as soon as the device has come to the end of their work."""
+    """Make the lanes of solvers that failed available again once the device has finished their work."""
     for abandoned in list(_abandoned):
         event, _, device, lane = abandoned
         if event.done:
@@ -60,33 +59,21 @@ def _take_back() -> None:
             _idle_lanes.setdefault(device, []).append(lane)
 
 
-class GraphExecution:
+class GraphExecution(Execution):
     """Records the second step and replays it from then on; launches all steps where that cannot be done.
 
-    Parameters
-    ----------
-    method : Method
-        Whose steps.
-    history : History
-        Gets their numbers.
-    comm : Communicator
-        The ranks, which record all or none.
-    required : bool
-        Whether it is an error if the step cannot be recorded.
+    All ranks record, or none does: then they raise an error if a graph is `required`.
     """
 
     def __init__(self, method: Method, history: History, comm: Communicator, required: bool) -> None:
-        self._method = method
-        self._history = history
+        super().__init__(method, history, "eager: no iteration was left to record")
         self._comm = comm
         self._required = required
-        self._eager = EagerExecution(method, history)
-        self._label = f"{method.name} iteration"
+        self._launch = super().advance
         self._graph: Any = None
         self._sent: list[Any] = []
         self._next: Callable[[Any], Any] = self._warm_up
         self._contexts = ExitStack()
-        self.description = "eager: no iteration was left to record"
 
     def __enter__(self) -> GraphExecution:
         self._device = cupy.cuda.Device().id
@@ -100,7 +87,7 @@ class GraphExecution:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Order the caller's stream after the solver's work."""
-        self._next = self._eager.advance
+        self._next = self._launch
         self._contexts.close()
         end = self._lane.stream.record()
         self._caller.wait_event(end)
@@ -116,14 +103,10 @@ class GraphExecution:
         """Return the state after one more step."""
         return self._next(state)
 
-    def outside(self) -> AbstractContextManager[Any]:
-        """Return a context that does nothing: the solver's stream is the current one, and its pool is not in use."""
-        return nullcontext()
-
     def _warm_up(self, state: Any) -> Any:
         self._next = self._record_or_launch
         with cupy.cuda.using_allocator(self._lane.pool.malloc):
-            return self._eager.advance(state)
+            return self._launch(state)
 
     def _record_or_launch(self, state: Any) -> Any:
         """Record the step if every rank can, and do it in either way."""
@@ -136,7 +119,7 @@ class GraphExecution:
         else:
             self.description = f"eager: {reasons[0]}"
             self._graph = None
-            self._next = self._eager.advance
+            self._next = self._launch
         return self._next(state)
 
     def _replay(self, state: Any) -> Any:
@@ -151,10 +134,10 @@ class GraphExecution:
     def _record(self, state: Any) -> str | None:
         """Record one step from `state`, which stays as it is; return why that could not be done, or ``None``."""
         stream = self._lane.stream
-        trial = copy.copy(state)
+        trial = with_carried(state, carried(state))
         seen = MessageCounts()
         reason: str | None = None
-        # Nothing is sent while recording. What a replay sends is what the counters would have seen.
+        # Nothing is sent while recording. The counters would have seen the messages of each replay.
         counting, messages.active[:] = messages.active[:], [seen]
         try:
             try:
@@ -166,7 +149,7 @@ class GraphExecution:
                     trial = self._method.step(trial)
                     self._history.store(self._method.monitor(trial))
                     _carry(trial, state)
-            except Exception as error:  # whatever an operator cannot do in a capture, it may do outside
+            except Exception as error:  # an operator may do outside a capture what it cannot do inside
                 reason = _in_one_line(error)
             finally:
                 try:
@@ -183,26 +166,36 @@ class GraphExecution:
 
 
 def _carry(after: Any, before: Any) -> None:
-    """Copy what a step left in new memory to where the next replay of it reads.
+    """Copy the results of a step that are in new memory to where the next replay of it reads them.
 
     Raises
     ------
     CollopsError
         If the step changed something that is no array, which a replay cannot do.
     """
-    for name, value in other_fields(before):
-        if getattr(after, name) is not value:
+    present, constants = carried(after), fixed(after)
+    for name, value in fixed(before).items():
+        if constants.get(name, after) is not value:
             raise CollopsError(f"the step changes {name} on the host")
     moves: list[tuple[Any, Any]] = []
-    for name, target in array_fields(before):
-        for new, old in zip(local_arrays(getattr(after, name)), local_arrays(target), strict=True):
+    for name, target in carried(before).items():
+        if not is_array(target):
+            if present.get(name, after) is not target:
+                raise CollopsError(f"the step changes {name} on the host")
+            continue
+        for new, old in zip(_local_arrays(present[name]), _local_arrays(target), strict=True):
             if new.data.ptr != old.data.ptr:
                 moves.append((new, old))
-    # Two buffers that took turns would overwrite each other: what is also a target is set aside first.
+    # Two buffers that took turns would overwrite each other: what is also a target is copied first.
     targets = {old.data.ptr for _, old in moves}
     moves = [(new.copy() if new.data.ptr in targets else new, old) for new, old in moves]
     for new, old in moves:
         old[...] = new
+
+
+def _local_arrays(value: Any) -> list[Any]:
+    """Return the memory of an array: this rank's parts, or the array itself."""
+    return [leaf.local_array for leaf in value.leaves] if hasattr(value, "leaves") else [value]
 
 
 def _in_one_line(error: Exception) -> str:

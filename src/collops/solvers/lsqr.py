@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
@@ -12,12 +13,19 @@ from collops.array import DistributedArray, Finite, axpby, dots, zeros
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
-from collops.solvers.driver import solve
-from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u, after_v, begin
-from collops.solvers.method import Row, Test, first_passed, not_finite
-from collops.solvers.problem import agreed, check_number, check_problem, real_dtype, starting_point, working_dtype
+from collops.solvers.driver import Run, solve
+from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u, after_v, begin, elements
+from collops.solvers.method import Method, Row, Test, not_finite
+from collops.solvers.problem import (
+    check_number,
+    check_problem,
+    rank_consistently,
+    real_dtype,
+    starting_point,
+    working_dtype,
+)
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.run import Run
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
 __all__ = ["LSQR", "lsqr"]
 
@@ -26,25 +34,32 @@ __all__ = ["LSQR", "lsqr"]
 class LSQRState:
     """Vectors and scalars of LSQR between two iterations. The bidiagonalisation's u and v are U / beta and V / alfa."""
 
-    operator: LinearOperator
+    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     u: Any
     v: Any
     w: Any
-    image: Any  # A v
-    back: Any  # A^H u
-    u_agreed: Any  # in the form whose square all ranks agree on
-    v_agreed: Any
-    w_agreed: Any
+    image: Any = field(metadata=SCRATCH)  # A v
+    back: Any = field(metadata=SCRATCH)  # A^H u
     variance: Any
     scalars: Any
     factors: Any
-    factor: dict[str, Any]  # each element of the factors as a 0-d array of the same memory
-    rebuilt = frozenset({"image", "back", "u_agreed", "v_agreed", "w_agreed"})
+    u_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+    v_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)
+    factor: dict[str, Any] = field(init=False)  # each of the factors as a 0-d array
+
+    def __post_init__(self) -> None:
+        self.factor = elements(self.factors)
+
+    def put(self, scalars: Any, factors: Any) -> None:
+        """Set the scalars and the factors."""
+        self.scalars = scalars
+        if factors is not self.factors:
+            self.factors, self.factor = factors, elements(factors)
 
 
 @dataclass(frozen=True)
-class LSQR:
+class LSQR(Method):
     """LSQR as a method of the driver.
 
     Attributes
@@ -77,61 +92,52 @@ class LSQR:
     name = "LSQR"
     width = len(REPORTED)
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> LSQRState:
+    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> LSQRState:
         """Return the state before the first iteration: the first vectors of both bases."""
         dtype = working_dtype(operator, data, x0)
         x, u, image = starting_point(operator, data, x0, dtype, operator._forward)
-        back = new_array(operator.domain, data, dtype)
         v = operator._adjoint(u, new_array(operator.domain, data, dtype))
-        u_agreed, v_agreed = agreed(u), agreed(v)
+        u_consistently, v_consistently = rank_consistently(u), rank_consistently(v)
         engine, real = data.engine, real_dtype(dtype)
-        scalars, factors = engine.xp.zeros(len(SCALARS), np.float64), engine.xp.zeros(len(FACTORS), real)
-        begin(engine, scalars, factors, *dots((u_agreed, u_agreed), (v_agreed, v_agreed)))
-        factor = {name: factors[place : place + 1].reshape(()) for place, name in enumerate(FACTORS)}
+        scalars = engine.xp.zeros(len(SCALARS), dtype=engine.dtype(np.float64))
+        factors = engine.xp.zeros(len(FACTORS), dtype=real)
+        of_u, of_v = u_consistently(u), v_consistently(v)
+        scalars, factors = begin(engine, scalars, factors, *dots((of_u, of_u), (of_v, of_v)))
+        factor = elements(factors)
         v = axpby(factor["per_beta"], v, 0.0, v, out=v)
         w = axpby(factor["per_alfa"], v, 0.0, v, out=new_array(operator.domain, data, dtype))
+        back = scratch_array(operator.domain, data, dtype)
         variance = None
         if self.calc_var:
             variance = zeros(operator.domain, comm=data.comm, dtype=real, engine=engine)
-        bases = u_agreed, v_agreed, agreed(w)
-        return LSQRState(operator, x, u, v, w, image, back, *bases, variance, scalars, factors, factor)
+        return LSQRState(operator, x, u, v, w, image, back, variance, scalars, factors, u_consistently, v_consistently)
 
     def step(self, state: LSQRState) -> LSQRState:
         """Extend both bases by one vector each, and update the solution."""
-        operator, engine, scalars, factors = state.operator, state.x.engine, state.scalars, state.factors
-        factor = state.factor
+        operator, engine = state.operator, state.x.engine
         state.image = operator._forward(state.v, state.image)
-        state.u = axpby(factor["per_alfa"], state.image, factor["u_carry"], state.u, out=state.u)
-        (u_square,) = dots((state.u_agreed, state.u_agreed))
-        after_u(engine, scalars, factors, u_square)
+        state.u = axpby(state.factor["per_alfa"], state.image, state.factor["u_carry"], state.u, out=state.u)
+        u = state.u_consistently(state.u)
+        (u_square,) = dots((u, u))
+        state.put(*after_u(engine, state.scalars, state.factors, u_square))
         state.back = operator._adjoint(state.u, state.back)
-        state.v = axpby(factor["per_beta"], state.back, factor["v_carry"], state.v, out=state.v)
-        v_square, w_square = dots((state.v_agreed, state.v_agreed), (state.w_agreed, state.w_agreed))
-        after_v(engine, scalars, factors, v_square, w_square, self.damp)
+        state.v = axpby(state.factor["per_beta"], state.back, state.factor["v_carry"], state.v, out=state.v)
+        v, w = state.v_consistently(state.v), state.v_consistently(state.w)
+        v_square, w_square = dots((v, v), (w, w))
+        state.put(*after_v(engine, state.scalars, state.factors, v_square, w_square, self.damp))
+        factor = state.factor
         if state.variance is not None:
-            _add_squares(factor["per_rho_square"], state.w, state.variance)
+            state.variance = _with_squares(factor["per_rho_square"], state.w, state.variance)
         state.x = axpby(Finite((1.0, factor["x_step"])), state.w, 1.0, state.x, out=state.x)
         state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
         return state
 
-    def finalize(self, state: LSQRState) -> LSQRState:
-        """Return the state."""
-        return state
-
-    def late(self, state: LSQRState) -> bool:
-        """Return False: the numbers of an iteration are there with it."""
-        return False
-
     def monitor(self, state: LSQRState) -> Any:
-        """Return the norms that the tests for convergence look at."""
+        """Return the norms that the tests for convergence use."""
         return state.scalars[: len(REPORTED)]
 
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop by the tests of Paige and Saunders, the strongest statement first."""
-        return first_passed(self.tests(row, first))
-
     def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
-        """Return what :meth:`verdict` looks at."""
+        """Return the tests of Paige and Saunders, the strongest statement first."""
         r1norm, rnorm, arnorm, anorm, acond, xnorm = row
         data_norm, arnorm0 = first[1], first[2]
         begun, image = acond != 0, anorm * xnorm
@@ -142,7 +148,7 @@ class LSQR:
             (begun & (rnorm <= self.btol * data_norm + self.atol * image), Status.COMPATIBLE),
             (begun & (arnorm <= self.atol * arnorm0), Status.LEAST_SQUARES),
             (begun & (acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
-            # What addition does not see is rounding.
+            # A number that does not change the sum is rounding.
             (begun & (scale + rnorm <= scale), Status.COMPATIBLE_TO_ROUNDING),
             (begun & (arnorm0 + arnorm <= arnorm0), Status.LEAST_SQUARES_TO_ROUNDING),
             (begun & (acond + 1 <= acond), Status.SINGULAR_TO_ROUNDING),
@@ -150,7 +156,7 @@ class LSQR:
 
     def suspect(self, row: Row, iteration: int) -> str:
         """Return the array that was first not finite."""
-        rnorm = row[1]  # has nothing of the last v yet
+        rnorm = row[1]  # does not depend on the last v yet
         if rnorm - rnorm == 0:
             return "back" if iteration else "v"
         return "image" if iteration else "u"
@@ -190,7 +196,7 @@ def lsqr(
     y : DistributedArray or StackedArray
         The data, in the range of `A`. Its precision is that of the vectors; the scalars are in double precision.
     x0 : DistributedArray or StackedArray, optional
-        Where to start; zero by default.
+        The starting point; zero by default.
     niter : int
         Largest number of iterations.
     damp : float
@@ -204,7 +210,7 @@ def lsqr(
         Whether to estimate the diagonal of :math:`(A^H A + \epsilon^2 I)^{-1}`, which costs a pass over the model per
         iteration.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`.
+        Options of the run, as for :func:`collops.solvers.cgls`.
 
     Returns
     -------
@@ -216,9 +222,9 @@ def lsqr(
     Raises
     ------
     LayoutError
-        If `y` or `x0` has not the layout of `A`.
+        If `y` or `x0` does not have the layout of `A`.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -244,14 +250,14 @@ def lsqr(
     return solve(method, A, y, x0, niter=niter, **run)
 
 
-def _add_squares(factor: Any, w: Any, variance: Any) -> None:
-    """Add ``factor * |w|**2`` to the variances, element by element."""
+def _with_squares(factor: Any, w: Any, variance: Any) -> Any:
+    """Return ``variance + factor * |w|**2``, element by element, in the memory of `variance`."""
     for leaf, target in zip(w.leaves, variance.leaves, strict=True):
-        square = _square(leaf, target.dtype)
-        axpby(factor, square, 1.0, target, out=target)
+        axpby(factor, _square(leaf, target.dtype), 1.0, target, out=target)
+    return variance
 
 
 def _square(w: DistributedArray, dtype: np.dtype) -> DistributedArray:
-    xp, local = w.engine.xp, w.local_array
-    size = xp.abs(local).astype(dtype, copy=False)
-    return DistributedArray(w.layout, w.comm, xp.multiply(size, size, out=size))
+    size = w.engine.xp.abs(w.local_array).astype(dtype, copy=False)
+    size *= size
+    return DistributedArray(w.layout, w.comm, size)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
@@ -10,12 +11,11 @@ import numpy as np
 from collops.array import Finite, axpby, divide, dots, random
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
-from collops.solvers.driver import solve
-from collops.solvers.method import Row
-from collops.solvers.problem import agreed, check_number, check_problem, working_dtype
+from collops.solvers.driver import Run, solve
+from collops.solvers.method import Method, Row
+from collops.solvers.problem import check_number, check_problem, rank_consistently, working_dtype
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.run import Run
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
 __all__ = ["PowerIteration", "power_iteration"]
 
@@ -24,17 +24,15 @@ __all__ = ["PowerIteration", "power_iteration"]
 class PowerState:
     """Vectors and scalars of the power iteration between two iterations."""
 
-    operator: LinearOperator
+    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any  # of norm 1
-    image: Any  # A x
-    x_agreed: Any  # in the form whose inner products all ranks agree on
-    image_agreed: Any
+    image: Any = field(metadata=SCRATCH)  # A x
+    consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
     numbers: Any  # real and imaginary part of the eigenvalue, and of the one before; square of the defect
-    rebuilt = frozenset({"image", "x_agreed", "image_agreed"})
 
 
 @dataclass(frozen=True)
-class PowerIteration:
+class PowerIteration(Method):
     """Power iteration as a method of the driver.
 
     Attributes
@@ -48,37 +46,30 @@ class PowerIteration:
     name = "Power iteration"
     width = 5
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> PowerState:
+    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> PowerState:
         """Return the state before the first iteration: the start, scaled to norm 1."""
-        xp = data.engine.xp
-        x, image = data.copy(), new_array(operator.range, data, data.dtype)
-        x_agreed, image_agreed = agreed(x), agreed(image)
-        (square,) = dots((x_agreed, x_agreed))
-        axpby(_inverse_root(xp, square), x, 0.0, x, out=x)
-        numbers = xp.full(self.width, np.inf, np.float64)
-        return PowerState(operator, x, image, x_agreed, image_agreed, numbers)
+        engine, consistently = data.engine, rank_consistently(data)
+        start = consistently(data)
+        (square,) = dots((start, start))
+        x = axpby(_inverse_root(engine.xp, square), data, 0.0, data)
+        numbers = engine.xp.full(self.width, np.inf, dtype=engine.dtype(np.float64))
+        return PowerState(operator, x, scratch_array(operator.range, data, data.dtype), consistently, numbers)
 
     def step(self, state: PowerState) -> PowerState:
         """Apply the operator, measure, and scale."""
-        x, numbers, xp = state.x, state.numbers, state.x.engine.xp
-        image = state.image = state.operator._forward(x, state.image)
-        value, square = dots((state.x_agreed, state.image_agreed), (state.image_agreed, state.image_agreed))
-        numbers[2:4] = numbers[:2]
-        numbers[0] = value.real
-        numbers[1] = value.imag
+        engine, xp = state.x.engine, state.x.engine.xp
+        state.image = state.operator._forward(state.x, state.image)
+        x, image = state.consistently(state.x), state.consistently(state.image)
+        value, square = dots((x, image), (image, image))
+        numbers = engine.put(state.numbers, slice(2, 4), state.numbers[:2])
         # |A x - value x|^2 for x of norm 1; rounding may take it below 0.
-        numbers[4] = xp.maximum(square - abs(value) ** 2, 0)
+        measured = {0: value.real, 1: value.imag, 4: xp.maximum(square - abs(value) ** 2, 0)}
+        for place, number in measured.items():
+            numbers = engine.put(numbers, place, number)
+        state.numbers = numbers
         scale = _inverse_root(xp, square)
-        state.x = axpby(Finite((1.0, scale)), image, _where_not_finite(xp, scale), x, out=x)
+        state.x = axpby(Finite((1.0, scale)), state.image, _where_not_finite(xp, scale), state.x, out=state.x)
         return state
-
-    def finalize(self, state: PowerState) -> PowerState:
-        """Return the state."""
-        return state
-
-    def late(self, state: PowerState) -> bool:
-        """Return False: the numbers of an iteration are there with it."""
-        return False
 
     def monitor(self, state: PowerState) -> Any:
         """Return the eigenvalue, the one before, and the square of the defect."""
@@ -128,40 +119,40 @@ def power_iteration(
     A : LinearOperator
         With one layout on both sides, such as ``op.H @ op``.
     x0 : DistributedArray or StackedArray, optional
-        Where to start, of any norm but 0. By default random numbers from a generator that depends on `seed` only, not
-        on the number of ranks.
+        The starting point, of any norm but 0. By default random numbers that depend on `seed` only, not on the number
+        of ranks.
     niter : int
         Largest number of iterations.
     tol : float
         Stop when an iteration changes the eigenvalue by less than this, relative to it.
     dtype : dtype
-        Of the vectors, if there is no `x0`; complex if the operator is.
+        Element type of the vectors, if there is no `x0`; complex if the operator is.
     engine : str, optional
-        Of the vectors, if there is no `x0`.
+        Engine of the vectors, if there is no `x0`.
     seed : int
-        Of the random numbers.
+        Seed of the random numbers.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; there is no progress bar by default.
+        Options of the run, as for :func:`collops.solvers.cgls`; there is no progress bar by default.
 
     Returns
     -------
     SolverResult
-        Its ``x`` is the eigenvector, of norm 1, and ``details["eigenvalue"]`` the eigenvalue: a float, of complex
-        vectors a complex number. The residual is :math:`A x - \lambda x`.
+        Its ``x`` is the eigenvector, of norm 1, and ``details["eigenvalue"]`` the eigenvalue: a float, or a complex
+        number for complex vectors. The residual is :math:`A x - \lambda x`.
 
     Raises
     ------
     LayoutError
-        If `A` has two layouts, or `x0` has not that of `A`.
+        If `A` has two layouts, or `x0` does not have that of `A`.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
     Besides the messages of `A`, an iteration sends one allreduce of two numbers.
 
-    Every iterate is that of ``pylops.optimization.eigs.power_iteration`` from the same start. The eigenvalue approaches
-    the largest modulus of a Hermitian operator from below.
+    Every iterate is that of ``pylops.optimization.eigs.power_iteration`` from the same start. For a Hermitian operator
+    the eigenvalue approaches the largest modulus from below.
 
     Examples
     --------
@@ -189,5 +180,5 @@ def _inverse_root(xp: Any, square: Any) -> Any:
 
 
 def _where_not_finite(xp: Any, scale: Any) -> Any:
-    """Return what a vector is multiplied by that is kept if `scale` is not finite, and else replaced."""
+    """Return the factor of a vector that is to stay as it is if `scale` is not finite, and to vanish otherwise."""
     return xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]

@@ -1,4 +1,4 @@
-"""What every solver does with its arguments: checks, the type to compute in, and scalars that all ranks agree on."""
+"""The arguments of solvers: checks, the dtype of the computation, and inner products that are equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
+from collops.solvers.state import scratch_array
 
 __all__ = [
-    "agreed",
+    "Limits",
     "check_count",
     "check_number",
     "check_problem",
     "checked_limits",
     "group_of",
     "is_traced",
+    "rank_consistent",
+    "rank_consistently",
     "real_dtype",
     "starting_point",
     "takes_part",
@@ -30,7 +33,7 @@ __all__ = [
 
 
 def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
-    """Refuse arguments that do not fit each other. The same on every rank, without messages: layouts are global.
+    """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
     Raises
     ------
     InputError
-        If it is no finite real number of at least `smallest`. What JAX is tracing has no value, and passes.
+        If it is no finite real number of at least `smallest`. A tracer of JAX has no value, and passes.
     """
     try:
         number = float(value)
@@ -100,14 +103,14 @@ def is_traced(value: Any) -> bool:
 
 
 def takes_part(coefficient: Any) -> bool:
-    """Return whether a coefficient can be other than 0: as a number, or because JAX is tracing it."""
+    """Return whether a coefficient can differ from 0: its value does, or JAX is tracing it."""
     return is_traced(coefficient) or coefficient != 0
 
 
 def working_dtype(operator: LinearOperator, data: Any, x0: Any) -> np.dtype:
     """Return the dtype of a solver's vectors: the precision of the data, complex if anything is.
 
-    The operator's dtype decides about complex numbers only: in many packages it names a precision that nobody chose.
+    The operator's dtype only determines whether numbers are complex: its precision is often a default of its package.
     """
     dtype = data.dtype if x0 is None else np.result_type(data.dtype, x0.dtype)
     if dtype.kind in "biu":
@@ -125,35 +128,35 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
 
 
 class Limits(TypedDict):
-    """What CG and CGLS are made with: the damping, and where they end."""
+    """Options of CG and CGLS: the damping, and the bounds at which they stop."""
 
     damp: float
     tol: float
     precision: float
     rtol: float
-    enough: float
+    atol: float
 
 
 def checked_limits(
     operator: LinearOperator, data: Any, x0: Any, damp: float, tol: float, rtol: float, rtol1: float
 ) -> Limits:
-    """Return what CG and CGLS are made with. Collective if `rtol1` is not 0."""
+    """Return the checked options of CG and CGLS. Collective if `rtol1` is not 0."""
     return {
         "damp": check_number("damp", damp),
         "tol": check_number("tol", tol),
         # The relative size of rounding errors of squared norms.
         "precision": float(np.finfo(real_dtype(working_dtype(operator, data, x0))).eps),
         "rtol": check_number("rtol", rtol),
-        "enough": check_number("rtol1", rtol1) and rtol1 * float(data.norm()),
+        "atol": check_number("rtol1", rtol1) and rtol1 * float(data.norm()),
     }
 
 
-def agreed(array: Any) -> Any:
-    """Return `array` in a form whose inner products are the same to the last bit on every rank that shares a decision.
+def rank_consistent(array: Any) -> Any:
+    """Return `array` in a form whose inner products have the same bits on every rank that shares a decision.
 
     The inner product of an array of which ranks hold copies needs no message, and each rank computes its own: with
-    another number of BLAS threads, or on another kind of processor, it can round differently. A decision to stop
-    that hangs on it would be taken on some ranks only. An empty split part beside the array makes the product part
+    another number of BLAS threads, or on another kind of processor, it can round differently. A decision to stop that
+    depends on it would be taken on some ranks only. An empty split part, stacked with the array, makes the product part
     of a message.
     """
     layout, comm = array.layout, array.comm
@@ -167,6 +170,15 @@ def agreed(array: Any) -> Any:
     return StackedArray([array, empty])
 
 
+def rank_consistently(like: Any) -> Callable[[Any], Any]:
+    """Return a function that does the same for all arrays such as `like`, at little cost."""
+    together = rank_consistent(like)
+    if together is like:
+        return lambda array: array
+    template = together._like(together.arrays[1:])  # does not keep the memory of `like`
+    return lambda array: template._like([array, *template.arrays])
+
+
 def group_of(array: Any) -> Communicator:
     """Return the ranks that solve one problem together: all, or those of one group of a mask."""
     layout = array.layout
@@ -178,7 +190,7 @@ def group_of(array: Any) -> Communicator:
 def starting_point(
     operator: LinearOperator, data: Any, x0: Any, dtype: np.dtype, apply: Callable[[Any, Any], Any]
 ) -> tuple[Any, Any, Any]:
-    """Return where to start, the residual there, and an array for images; none shares memory with the arguments.
+    """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
     Parameters
     ----------
@@ -189,10 +201,9 @@ def starting_point(
     apply : callable
         ``apply(x, out)`` is the image of `x`.
     """
-    image = new_array(operator.range, data, dtype)
+    image = scratch_array(operator.range, data, dtype)
     if x0 is None:
-        x = new_array(operator.domain, data, dtype)
-        x.fill(0)
+        x = zeros(operator.domain, comm=data.comm, dtype=dtype, engine=data.engine)
         return x, data.astype(dtype), image
     x = x0.astype(dtype)
     image = apply(x, image)

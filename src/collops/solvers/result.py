@@ -1,4 +1,4 @@
-"""What a solver returns, and why it stopped, in words that help."""
+"""The result of a solver, and the status with which it stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SolverResult", "Status"]
 
 
 class Status(Enum):
-    """Why a solver stopped; each member's value is a sentence that says what to do about it, if there is something.
+    """Why a solver stopped; the value of a member is a sentence, with a remedy where there is one.
 
     Examples
     --------
@@ -72,19 +72,19 @@ class SolverResult:
     status : Status
         Why the solver stopped.
     iterations : int
-        Iterations that `x` has had.
+        Number of iterations that led to `x`.
     residual_norms : numpy.ndarray
         Norm of the residual before the first iteration and after each one.
     seconds : float
-        Time of the whole solution, set-up included; of one that went on from a checkpoint, since then.
+        Time of the whole solution, set-up included; of a resumed one, since it was resumed.
     seconds_per_iteration : float
         Mean over the iterations of that time.
     execution : str
         How the steps ran: ``"eager"``, ``"replayed CUDA graph"``, or ``"eager: "`` and why no graph could be made.
     resumed_from : int or None
-        The iteration of the checkpoint that the solver went on from.
+        The iteration of the checkpoint from which the solver was resumed.
     details : dict
-        What the method knows besides, by name.
+        Further results of the method, by name.
 
     Examples
     --------

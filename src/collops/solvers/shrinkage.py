@@ -1,19 +1,100 @@
-"""Steps that end with a shrinkage: one pass over memory for whole distributed and stacked arrays."""
+"""Steps that end with a shrinkage: one pass over memory, with the sums that measure them in one message."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array.elementwise import check_alike
+import numpy as np
+
+from collops.array import Layout, StackedLayout
+from collops.array.operands import check_alike
+from collops.array.plans import reduction_plan
+from collops.backend import Engine
+from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 from collops.operators.base import new_array
-from collops.solvers.kernels import step_kernels_for
-from collops.solvers.step_sums import StepSums
-from collops.solvers.thresholds import Rule
+from collops.solvers.kernels import Rule, step_kernels_for
+from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["advance", "shrink"]
+__all__ = ["StepSums", "advance", "joint_plan", "shrink"]
 
 _NOWHERE = (-1, -1, -1)
+
+
+def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]]]:
+    """Return the ranks that combine sums over several arrays, and which leaves of each array this rank counts.
+
+    A replicated array is counted on one rank only, so that every rank gets the same numbers to the last bit and takes
+    the same decisions. Collective where the layouts are new.
+
+    Raises
+    ------
+    LayoutError
+        If the masks of the arrays contradict each other.
+    """
+    comm = arrays[0].comm
+    layouts = [array.layout for array in arrays]
+    if comm.size > 1:
+        # Without a split part every rank would keep its own rounding.
+        masks = [leaf.layout.mask for array in arrays for leaf in array.leaves]
+        mask = next((mask for mask in masks if mask is not None), None)
+        layouts.append(Layout.split((0,), comm.size, mask=mask))
+    plan = reduction_plan(StackedLayout(layouts), comm)
+    counted = iter(plan.counted)
+    return plan.communicator, [tuple(next(counted) for _ in array.leaves) for array in arrays]
+
+
+@dataclass(eq=False)
+class StepSums:
+    """Double-precision sums of an iteration, which the ranks combine in one message. A part of a state.
+
+    Attributes
+    ----------
+    values : array
+        `width` sums, then the numbers that are no sums.
+    width : int
+        Number of sums.
+    counted : list of tuple of bool
+        For each array, in the order of their numbers, which of its leaves this rank counts.
+    """
+
+    values: Any
+    width: int = field(metadata=CONSTANT)
+    counted: list[tuple[bool, ...]] = field(metadata=CONSTANT)
+    engine: Engine = field(metadata=CONSTANT)
+    communicator: Communicator | None = field(metadata=CONSTANT)
+    memory: Any = field(metadata=SCRATCH)
+
+    @classmethod
+    def over(cls, *arrays: Any, width: int, kept: int = 0) -> StepSums:
+        """Return `width` sums over arrays and `kept` other numbers, all 0. Collective where the layouts are new."""
+        engine = arrays[0].engine
+        communicator, counted = joint_plan(*arrays)
+        values = engine.xp.zeros(width + kept, dtype=engine.dtype(np.float64))
+        return cls(values, width, counted, engine, communicator, step_kernels_for(engine).scratch())
+
+    def put(self, place: int | slice, value: Any) -> None:
+        """Set one of the numbers, or several."""
+        place = slice(place, place + 1) if isinstance(place, int) else place
+        self.values = self.engine.put(self.values, place, value)
+
+    def clear(self) -> None:
+        """Set the sums to 0."""
+        self.put(slice(self.width), 0)
+
+    def combine(self) -> None:
+        """Add the sums of all ranks. Collective: one allreduce, none on one rank."""
+        if self.communicator is not None:
+            sums = self.values[: self.width]
+            total = self.communicator.allreduce(sums, out=sums)
+            if total is not sums:
+                self.put(slice(self.width), total)
+
+    def contribute(self, place: int, value: Any) -> None:
+        """Set a sum to a number that every rank has, perhaps with its own rounding: to that of the first rank."""
+        if self.communicator is None or self.communicator.rank == 0:
+            self.put(place, value)
 
 
 def advance(
@@ -32,36 +113,42 @@ def advance(
     absolute: int = -1,
     square: int = -1,
     keep: bool = False,
-) -> None:
-    r"""Take a step from where an array is, shrunk by a rule, and measure it. No messages.
+) -> tuple[Any, Any]:
+    r"""Return a shrunk step :math:`v = T(\mathrm{base} + \alpha\, \mathrm{gradient})`, and measure it. No messages.
 
     Parameters
     ----------
     sums : StepSums
-        Gets what is measured.
+        To which the measures are added.
     number : int
-        Which of its arrays `current` is.
+        Of `current` among the arrays of `sums`.
     current : DistributedArray or StackedArray
-        Where the step before led; gets :math:`v = T(\mathrm{base} + \alpha\, \mathrm{gradient})`.
+        The result of the step before; overwritten by :math:`v`.
     base, gradient : DistributedArray or StackedArray, optional
         Like `current`; one of them at least.
     alpha : float
         Step size.
     rule, threshold
-        What :math:`T` is; the threshold may be a 0-d array of the engine.
+        Define :math:`T`; the threshold may be a 0-d array of the engine.
     ahead : DistributedArray or StackedArray, optional
-        Gets :math:`v + \mathrm{momentum} (v - \mathrm{current})`; may be `base`.
+        Overwritten by :math:`v + \mathrm{momentum} (v - \mathrm{current})`; may be `base`.
     momentum : number or 0-d array, optional
         For `ahead`.
     update, absolute, square : int
         Which sums get :math:`\|v - \mathrm{current}\|_2^2`, :math:`\|v\|_1` and :math:`\|v\|_2^2`; -1 for none.
     keep : bool
-        Whether elements of `current` stay where :math:`v` is not finite; the sums show that it was not.
+        Whether elements of `current` stay as they are where :math:`v` is not finite; the sums show that it was not.
+
+    Returns
+    -------
+    current, ahead
+        The arrays that were passed, with their new elements.
     """
     none = [None] * len(current.leaves)
     columns = [none if array is None else array.leaves for array in (base, gradient, ahead)]
+    kernel = step_kernels_for(current.engine).advance
     for now, counted, v_base, v_gradient, v_ahead in zip(current.leaves, sums.counted[number], *columns, strict=True):
-        sums.kernels.advance(
+        now.local_array, extrapolated, sums.values = kernel(
             rule,
             threshold,
             None if v_base is None else v_base.local_array,
@@ -72,9 +159,12 @@ def advance(
             momentum,
             sums.values,
             (update, absolute, square) if counted else _NOWHERE,
-            sums.scratch,
+            sums.memory,
             keep,
         )
+        if v_ahead is not None:
+            v_ahead.local_array = extrapolated
+    return current, ahead
 
 
 def shrink(
@@ -94,7 +184,7 @@ def shrink(
     Parameters
     ----------
     rule : Rule
-        What becomes of each value.
+        How each value is shrunk.
     threshold : number, 0-d array or array
         The rule's parameter; the lower bound of `CLIP`.
     x, y : DistributedArray or StackedArray
@@ -106,14 +196,14 @@ def shrink(
     weights : DistributedArray or StackedArray, optional
         Real; each value has its own multiple of the threshold.
     out : DistributedArray or StackedArray, optional
-        Gets the result; may be `x` or `y`.
+        Memory for the result; may be `x` or `y`.
 
     Raises
     ------
     LayoutError
         If layouts differ.
     UnsupportedTypeError
-        If engines differ, or complex values shall be clipped.
+        If engines differ, or complex values are to be clipped.
     """
     for other in (y, weights, out):
         if other is not None and (other.layout is not x.layout or other.engine is not x.engine):
@@ -126,7 +216,7 @@ def shrink(
     none = [None] * len(x.leaves)
     columns = [none if array is None else array.leaves for array in (y, weights)]
     for v_out, v_x, v_y, v_weights in zip(out.leaves, x.leaves, *columns, strict=True):
-        kernels.shrink(
+        v_out.local_array = kernels.shrink(
             rule,
             threshold,
             upper,

@@ -1,64 +1,69 @@
-"""Solver states: dataclasses whose fields that hold arrays the driver can find, compare, copy and keep.
+"""Solver states: dataclasses whose fields say what they are, and the one walk over what passes between iterations.
 
-A field made by :func:`transient` holds what every step makes anew before it is used, so that nothing of it is
-carried from one step to the next. Those that a class attribute ``rebuilt`` names are scratch memory, or what ``init``
-always makes the same: checkpoints leave them out.
+A field is one of four things, and says so where it is declared:
+
+- without a mark, what one iteration hands to the next: an array, an integer, a floating-point number, or a part of the
+  state that is a dataclass of such fields. ``None``, truth values and other objects count as constants.
+- ``field(metadata=SCRATCH)``: memory that every step fills before it reads it.
+- ``field(metadata=CONSTANT)``: not changed by any step, such as the operator and the data.
+- ``field(init=False)``: made of the other fields by ``__post_init__``.
+
+CUDA graphs, compiled loops and checkpoints read this declaration through :func:`carried` and :func:`with_carried`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from collops.array import DistributedArray, StackedArray
+from collops.operators.base import new_array
 
-__all__ = ["array_fields", "kept_fields", "local_arrays", "other_fields", "transient"]
+__all__ = ["CONSTANT", "SCRATCH", "carried", "fixed", "is_array", "scratch_array", "with_carried"]
 
-
-def transient() -> Any:
-    """Return a dataclass field that is not carried from one step to the next."""
-    return dataclasses.field(metadata={"transient": True})
-
-
-def array_fields(state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of every field that holds a distributed array, a stacked one, or an array of an engine."""
-    for name, value in _carried(state):
-        if is_array(value):
-            yield name, value
+CONSTANT: Mapping[str, Any] = {"role": "constant"}
+SCRATCH: Mapping[str, Any] = {"role": "scratch"}
 
 
-def other_fields(state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of every field that holds something else, which no step may change."""
-    for name, value in _carried(state):
-        if not is_array(value):
-            yield name, value
+def carried(state: Any) -> dict[str, Any]:
+    """Return the arrays and numbers that pass from one iteration to the next, by name, always in the same order.
 
-
-def kept_fields(state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of every field that a checkpoint holds, each array once.
-
-    These are arrays, integers and floating-point numbers, and objects whose attribute ``carried`` is an array.
+    The value of a part goes by the name of the field that holds it; several values by that name, a dot and their own.
     """
-    seen: set[int] = set()
-    for field in dataclasses.fields(state):
-        if "transient" in field.metadata or field.name in getattr(state, "rebuilt", ()):
+    return {name: value for field in _fields(state) for name, value in _values(state, field).items()}
+
+
+def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
+    """Return a state with other arrays and numbers, by the names that :func:`carried` gives them.
+
+    It shares everything else with `state`, which stays as it is.
+    """
+    changes: dict[str, Any] = {}
+    for field in _fields(state):
+        names = _values(state, field)
+        if not names:
             continue
+        part = getattr(state, field.name)
+        if _is_part(part):
+            inner = zip(carried(part), names, strict=True)
+            changes[field.name] = with_carried(part, {own: values[name] for own, name in inner})
+        else:
+            changes[field.name] = values[field.name]
+    return dataclasses.replace(state, **changes)
+
+
+def fixed(state: Any) -> dict[str, Any]:
+    """Return the constants of a state by name, also those in unmarked fields, and of its parts."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(state):
         value = getattr(state, field.name)
-        value = getattr(value, "carried", value)
-        if isinstance(value, DistributedArray | StackedArray):
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-        elif not is_array(value) and (isinstance(value, bool) or not isinstance(value, int | float)):
-            continue
-        yield field.name, value
-
-
-def _carried(state: Any) -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(state):
-        if "transient" not in field.metadata:
-            yield field.name, getattr(state, field.name)
+        role = field.metadata.get("role", None if field.init else "rebuilt")
+        if role is None and _is_part(value):
+            found |= {f"{field.name}.{name}": part for name, part in fixed(value).items()}
+        elif role == "constant" or (role is None and not _is_carried(value)):
+            found[field.name] = value
+    return found
 
 
 def is_array(value: Any) -> bool:
@@ -68,8 +73,26 @@ def is_array(value: Any) -> bool:
     )
 
 
-def local_arrays(value: Any) -> list[Any]:
-    """Return the memory behind an array: this rank's parts, or the array itself."""
-    if isinstance(value, DistributedArray | StackedArray):
-        return [leaf.local_array for leaf in value.leaves]
-    return [value]
+def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
+    """Return memory of a layout for every step; ``None`` on an engine whose arrays cannot be written to."""
+    return new_array(layout, like, dtype) if like.engine.mutable else None
+
+
+def _fields(state: Any) -> Iterator[dataclasses.Field[Any]]:
+    return (field for field in dataclasses.fields(state) if field.init and "role" not in field.metadata)
+
+
+def _values(state: Any, field: dataclasses.Field[Any]) -> dict[str, Any]:
+    value = getattr(state, field.name)
+    if _is_carried(value):
+        return {field.name: value}
+    values = carried(value) if _is_part(value) else {}
+    return {field.name if len(values) == 1 else f"{field.name}.{name}": part for name, part in values.items()}
+
+
+def _is_carried(value: Any) -> bool:
+    return is_array(value) or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _is_part(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)

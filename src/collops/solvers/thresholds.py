@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from enum import IntEnum
 from numbers import Real
 from typing import Any
 
-from collops.errors import InputError
+from collops.array.dtypes import real_of
+from collops.errors import InputError, UnsupportedTypeError
+from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
+from collops.solvers.shrinkage import joint_plan
 
-__all__ = ["HALF_CUT", "Rule", "Threshold", "find_threshold"]
-
-HALF_CUT = 54 ** (1 / 3) / 4
-"""Up to this size values become 0 under the rule HALF with the threshold 1."""
-
-
-class Rule(IntEnum):
-    r"""What becomes of a value :math:`u` for a threshold :math:`t`; the kernels know the numbers."""
-
-    KEEP = 0
-    """Nothing."""
-    SOFT = 1
-    r""":math:`u \max(1 - t / |u|, 0)`, the proximal operator of :math:`t |u|`."""
-    HARD = 2
-    r""":math:`u` where :math:`|u| > \sqrt{2 t}`, else 0: the proximal operator of :math:`t` where u is not 0."""
-    HALF = 3
-    r"""The proximal operator of :math:`t |u|^{1/2} / 2`, which is 0 where :math:`|u| \le 54^{1/3} t^{2/3} / 4`."""
-    PROJECT = 4
-    r""":math:`u \min(t / |u|, 1)`, the projection on the ball of radius t: what SOFT takes away."""
-    CLIP = 5
-    """Real values only: the nearest one between two bounds."""
-    HARD_AT = 6
-    r"""HARD with the size :math:`t` itself up to which values become 0, so that rounding decides on none."""
-    HALF_AT = 7
-    r"""HALF likewise."""
+__all__ = ["Percentile", "Rule", "Threshold", "find_threshold"]
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A rule, and whether its threshold is a size, or the percentile of all sizes that it cuts at.
+    """A rule, and whether its threshold is a size, or the percentile of all sizes at which it cuts.
 
     Attributes
     ----------
@@ -52,7 +31,7 @@ class Threshold:
     percentile: float | None = None
 
     def parameter(self, cut: Any) -> Any:
-        """Return the rule's threshold for which values of an absolute value up to `cut` become 0."""
+        """Return the rule's threshold for which elements of an absolute value up to `cut` become 0."""
         if self.rule is Rule.HARD:
             return 0.5 * cut * cut
         if self.rule is Rule.HALF:
@@ -91,3 +70,58 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
     if isinstance(perc, bool) or not isinstance(perc, Real) or not 0 <= float(perc) <= 100:
         raise InputError(f"{threshkind} keeps perc percent of the values: give 0 to 100, not {perc!r}")
     return Threshold(_AT[name], 100 - float(perc))
+
+
+class Percentile:
+    """A percentile of the absolute values, as ``numpy.percentile`` interpolates it.
+
+    The ranks count how often each pattern of the leading bits occurs, find the one that the wanted value has, and
+    continue with the next bits. Exact, without moving the elements, and without synchronising with the device.
+
+    Parameters
+    ----------
+    like : DistributedArray or StackedArray
+        An array of the layout and dtype that will be measured. Collective where the layout is new.
+    percent : float
+        0 to 100.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If the elements are not of single or double precision, or not all of one type.
+
+    Notes
+    -----
+    Four allreduces in single and seven in double precision: of 2048 counts each, and the last of one number.
+    """
+
+    def __init__(self, like: Any, percent: float) -> None:
+        dtypes = {real_of(leaf.dtype) for leaf in like.leaves}
+        dtype = dtypes.pop()
+        if dtypes or dtype.char not in "fd":
+            raise UnsupportedTypeError(f"percentiles are of numbers of single or double precision, not of {like.dtype}")
+        self._communicator, (self._counted,) = joint_plan(like)
+        self._selection = step_kernels_for(like.engine).Selection(dtype)
+        position = (like.size - 1) * (percent / 100) if like.size else 0.0
+        self._rank = math.floor(position)
+        self._fraction = position - self._rank
+        self._empty = like.size == 0
+
+    def __call__(self, x: Any) -> Any:
+        """Return the percentile as a 0-d array or scalar of the engine. Collective."""
+        if self._empty:
+            return x.engine.xp.zeros(())
+        selection, communicator = self._selection, self._communicator
+        values = [leaf.local_array for leaf, counted in zip(x.leaves, self._counted, strict=True) if counted]
+        selection.start(self._rank)
+        for number in range(selection.passes):
+            selection.clear()
+            for array in values:
+                selection.count(array, number)
+            if communicator is not None:
+                communicator.allreduce(selection.counts, out=selection.counts)
+            selection.choose(number)
+        above = selection.find_next(values)
+        if communicator is not None:
+            communicator.allreduce(above, "min", out=above)
+        return selection.interpolated(self._fraction)

@@ -11,10 +11,10 @@ import pytest
 from collops.array import Layout
 from collops.backend import engine
 from collops.operators.derivatives.bands import first_derivative, second_derivative
-from collops.operators.derivatives.faces import Face
-from collops.operators.derivatives.kernels import Several, Term, launches
-from collops.operators.derivatives.kernels.array_kernels import make_kernel
+from collops.operators.derivatives.kernels import launches
+from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.launches import Launches, fits
+from collops.operators.derivatives.stencil import Face, Several, Term
 
 from .host_cuda import COMPILER, run
 from .problems import assert_same, values
@@ -135,7 +135,7 @@ def check(layout, bands, several, dtype, wide, folder, add=False):
             for target, whole in zip(targets, expected, strict=True):
                 assert_same(target, whole[rank.block.slices], dtype)
         targets = [before[rank.block.slices].copy() for _ in range(outputs)]
-        kernel = make_kernel(shape, rank.terms, several, kind, engine("numpy"), add)
+        kernel = ArrayKernel(shape, rank.terms, several, kind, engine("numpy"), add)
         kernel.whole(rank.sources, targets, rank.landing)
         for target, whole in zip(targets, expected, strict=True):
             assert_same(target, whole[rank.block.slices], dtype)

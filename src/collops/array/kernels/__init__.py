@@ -1,10 +1,33 @@
-"""Vector kernels of each engine. The only code of this room that differs between engines.
+"""Vector kernels on local arrays, the only code of this room that differs between engines.
 
-Each module has ``axpby(a, x, b, y, out)``, ``dot(x, y, conjugate)``, ``dots(slots, dtype, conjugate, out)``,
-``divide(a, b, out)`` and ``norm_part(x, order)``, all on local arrays. Those of engines that write in place have
-``go_and_turn(x, length, direction, ratio, gradient)``, too.
+A module has ``axpby(a, x, b, y, out)``, ``dot(x, y, conjugate)``, ``divide(a, b, out)`` and ``norm_part(x, order)``.
+Each returns its result, in `out` where the engine is mutable. Modules of mutable engines also have ``dots(slots, dtype,
+conjugate, out)``, for several inner products at once. A module that does both updates of a Krylov step in one pass
+over memory has ``update_solution_and_direction(x, length, direction, ratio, gradient)``, which writes to `x` and
+`direction`.
 """
 
-from collops.array.kernels.dispatch import kernels_for
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from collops.backend import Engine
 
 __all__ = ["kernels_for"]
+
+
+@cache
+def kernels_for(engine: Engine) -> Any:
+    """Return the module of kernels for `engine`."""
+    if engine.name == "numpy":
+        from collops.array.kernels import numpy_kernels
+
+        return numpy_kernels
+    if engine.name == "cupy":
+        from collops.array.kernels import cupy_kernels
+
+        return cupy_kernels
+    from collops.array.kernels import generic
+
+    return generic

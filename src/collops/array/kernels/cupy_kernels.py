@@ -19,7 +19,7 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "go_and_turn", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "update_solution_and_direction"]
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
@@ -29,7 +29,7 @@ _PAIRS = 4  # of one launch of dots
 _PLACES = 16
 
 _BY_VALUE, _TIMES_NUMBER, _TIMES_REAL = np.int32(0), np.int32(1), np.int32(2)
-_IF_FINITE = np.int32(4)  # beside one of these
+_IF_FINITE = np.int32(4)  # added to one of these
 _TIMES_FINITE_NUMBER = np.int32(_TIMES_NUMBER | _IF_FINITE)
 _NULL = np.uint64(0)
 _ONE_BLOCK = (_BLOCK,)
@@ -45,13 +45,22 @@ _Factors: TypeAlias = tuple[Any, Any, Any]
 class _Functions:
     """What ``vector.cu`` makes of one element type."""
 
-    __slots__ = ("axpby", "divide", "dots", "go_and_turn", "number", "number_dtype", "per_block", "real_dtype")
+    __slots__ = (
+        "axpby",
+        "divide",
+        "dots",
+        "number",
+        "number_dtype",
+        "per_block",
+        "real_dtype",
+        "update_solution_and_direction",
+    )
 
     def __init__(self, element: int, dtype: np.dtype) -> None:
         source = Path(__file__).with_name("vector.cu").read_text()
         module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
         self.axpby = module.get_function("axpby")
-        self.go_and_turn = module.get_function("go_and_turn")
+        self.update_solution_and_direction = module.get_function("go_and_turn")
         self.dots = tuple(module.get_function(f"dots{pairs}") for pairs in range(1, _PAIRS + 1))
         self.divide = module.get_function("divide")
         self.number_dtype = accumulator(dtype)
@@ -120,7 +129,7 @@ def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Co
     return target
 
 
-def go_and_turn(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
+def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
     """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``, in one pass."""
     functions = _functions.get(x.dtype)
     arrays = gradient, direction, x
@@ -129,7 +138,9 @@ def go_and_turn(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) 
         if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
             if x.size:
                 blocks = min(-(-x.size // functions.per_block), _MOST_BLOCKS)
-                functions.go_and_turn((blocks,), _ONE_BLOCK, (*arrays, np.int64(x.size), *first, *second))
+                functions.update_solution_and_direction(
+                    (blocks,), _ONE_BLOCK, (*arrays, np.int64(x.size), *first, *second)
+                )
             return
     axpby(length, direction, 1, x, x)
     axpby(1, gradient, ratio, direction, direction)
@@ -369,9 +380,9 @@ def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
     """Allocate zeroed scratch memory for several streams, ready at once even while a stream is being captured."""
     blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device(device).attributes["MultiProcessorCount"]
     bytes_each = 256 * math.ceil((_PAIRS * blocks * 16 + 16) / 256)
-    with cupy.cuda.Stream(non_blocking=True) as aside:
+    with cupy.cuda.Stream(non_blocking=True) as stream:
         slab = cupy.zeros(_SLOTS * bytes_each, np.uint8)
-        aside.synchronize()
+        stream.synchronize()
     _slabs.append(slab)
     starts = range(slab.data.ptr, slab.data.ptr + slab.nbytes, bytes_each)
     # The ticket comes last, behind the partial sums.

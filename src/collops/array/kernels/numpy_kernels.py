@@ -17,16 +17,13 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "go_and_turn", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
 
 _PIECE = 1 << 15  # elements; a piece and its temporary fit into a second-level cache
-_BLAS_LIMIT = 1 << 30  # SciPy's BLAS counts with 32 bits
 
 blas: Any = _scipy_blas  # its functions are made at import, where type checkers cannot see them
 _AXPY: dict[str, Any] = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
 _SCALE: dict[str, Any] = {"f": blas.sscal, "d": blas.dscal, "F": blas.cscal, "D": blas.zscal}
-_DOT: dict[str, Any] = {"f": blas.sdot, "d": blas.ddot, "F": blas.cdotu, "D": blas.zdotu}
-_VDOT: dict[str, Any] = {"f": blas.sdot, "d": blas.ddot, "F": blas.cdotc, "D": blas.zdotc}
 
 
 def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) -> np.ndarray:
@@ -71,12 +68,6 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     return out
 
 
-def go_and_turn(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: np.ndarray) -> None:
-    """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
-    axpby(length, direction, 1.0, x, x)
-    axpby(1.0, gradient, ratio, direction, direction)
-
-
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
     """Add ``a * x`` to ``b * y`` in `y`; both are contiguous and of the dtype `char`."""
     flat = y
@@ -106,22 +97,12 @@ def _scaled(a: Any, x: np.ndarray, out: np.ndarray) -> None:
 def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     char = x.dtype.char
-    if char == y.dtype.char and char in _DOT and x.flags.c_contiguous and y.flags.c_contiguous:
+    if char == y.dtype.char and char in _AXPY and x.flags.c_contiguous and y.flags.c_contiguous:
         if conjugate and x is y and char in "FD":
             x = y = x.view(real_of(x.dtype))
-            char = x.dtype.char
-        product = _VDOT[char] if conjugate else _DOT[char]
-        kind = x.dtype.type
-        if x.ndim > 1:
-            x, y = x.reshape(-1), y.reshape(-1)
-        if 0 < x.size < _BLAS_LIMIT:
-            return kind(product(x, y))
-        return kind(
-            sum(
-                product(x[start : start + _BLAS_LIMIT], y[start : start + _BLAS_LIMIT])
-                for start in range(0, x.size, _BLAS_LIMIT)
-            )
-        )
+        if conjugate:
+            return np.vdot(x, y)
+        return np.dot(x.reshape(-1), y.reshape(-1))
     return _dot_by_pieces(x, y, conjugate)
 
 

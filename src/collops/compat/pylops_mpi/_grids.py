@@ -20,7 +20,7 @@ from collops.compat.pylops_mpi._operators import ranks_may_be_gone
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators import LinearOperator, MatrixMult
 from collops.operators.base import Buffers
-from collops.operators.local import store
+from collops.operators.memory import store
 
 __all__ = ["MPIHalo", "MPIMatrixMult", "active_grid_comm", "block_gather", "halo_block_split", "local_block_split"]
 

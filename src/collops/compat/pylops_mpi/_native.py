@@ -11,7 +11,8 @@ from collops.comm import Communicator
 from collops.operators import LinearOperator
 from collops.operators.algebra import product
 from collops.operators.base import AnyLayout
-from collops.operators.local import lift_local, store
+from collops.operators.local import lift_local
+from collops.operators.memory import store
 
 __all__ = [
     "FromFunctions",

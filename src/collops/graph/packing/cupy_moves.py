@@ -23,7 +23,7 @@ from collops.graph.packing.operations import OPERATIONS
 
 __all__ = ["described", "fetcher", "kernel", "mover", "processors", "segments"]
 
-Move: TypeAlias = Callable[[Any, Any], None]
+Move: TypeAlias = Callable[[Any, Any], Any]
 
 _ELEMENTS = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8", "uint8", "int16", "uint16"),
@@ -55,14 +55,15 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     """Prepare a fetch; see :func:`collops.graph.packing.numpy_moves.fetcher`."""
     count = len(target.segments.points)
     if not count:
-        return _nothing
-    return Launch(
+        return lambda given, taken, before: (before, taken)
+    launch = Launch(
         kernel("fetch", op, dtype), *_grid(count * width), 3, count, width, *described(source), *segments(target)
     )
+    return lambda given, taken, before: (launch(given, taken, before), taken)
 
 
-def _nothing(given: Any, taken: Any, before: Any = None) -> None:
-    pass
+def _nothing(given: Any, taken: Any) -> Any:
+    return taken
 
 
 def _launching(
@@ -76,8 +77,9 @@ def _copying(source: Index, target: Index, dtype: np.dtype, width: int) -> Move:
     start, begin, nbytes = _start(source) * unit, _start(target) * unit, target.size * unit
     stream = cupy.cuda.get_current_stream
 
-    def copy(given: Any, taken: Any) -> None:
+    def copy(given: Any, taken: Any) -> Any:
         (taken.data + begin).copy_from_device_async(given.data + start, nbytes, stream())
+        return taken
 
     return copy
 

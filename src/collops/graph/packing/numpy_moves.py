@@ -18,7 +18,7 @@ from collops.graph.packing.index import Affine, Index
 
 __all__ = ["fetcher", "mover"]
 
-Move: TypeAlias = Callable[[np.ndarray, np.ndarray], None]
+Move: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 _UFUNCS: dict[str, Any] = {
     "sum": np.add,
@@ -53,7 +53,7 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
     Returns
     -------
     callable
-        Takes the two arrays.
+        Takes the two arrays, and returns the second one, which it writes to.
     """
     if not target.size:
         return _nothing
@@ -69,22 +69,23 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
 
 
 def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
-    """Prepare a move as in :func:`mover` that also gives what was there before each value was combined.
+    """Prepare a move as in :func:`mover` that also returns the values from just before each one was combined.
 
     Returns
     -------
     callable
-        Takes the two arrays and an array of the source's shape, which gets the earlier values at the points of
-        `source`. It may be the source's array.
+        Takes the two arrays, and an array of the source's shape for the earlier values at the points of `source`, which
+        may be the source's array. Returns the earlier values and the target.
     """
     turns = [(source.points[turn], target.points[turn]) for turn in target.rounds]
     combine = _combined(op, dtype)
 
-    def fetch(given: np.ndarray, taken: np.ndarray, before: np.ndarray) -> None:
+    def fetch(given: np.ndarray, taken: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         for here, there in turns:
             old = taken[there]
             taken[there] = combine(old, given[here])
             before[here] = old
+        return before, taken
 
     return fetch
 
@@ -92,7 +93,7 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
 def _compiled(
     name: str, plain: Callable[..., Move], source: Index, target: Index, op: str, dtype: np.dtype, width: int
 ) -> Move:
-    """Return a loop of the module of compiled ones, at once or later, where it has one that is worth while."""
+    """Return a compiled loop, at once or later, where there is one that saves time."""
     regular = source.affine is not None and target.affine is not None
     if width != 1 or regular or importlib.util.find_spec("numba") is None:
         return plain(source, target, op, dtype, width)
@@ -102,25 +103,33 @@ def _compiled(
 
 
 def _loop(name: str, source: Index, target: Index, dtype: np.dtype) -> Move | None:
-    return getattr(importlib.import_module("collops.graph.packing.numba_moves"), name)(source, target, dtype)
+    loop = getattr(importlib.import_module("collops.graph.packing.numba_moves"), name)(source, target, dtype)
+    if loop is None:
+        return None
+
+    def move(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
+        loop(given, taken)
+        return taken
+
+    return move
 
 
 def _compiled_later(plain: Move, name: str, source: Index, target: Index, dtype: np.dtype) -> Move:
     """Return a move that is compiled when it has been made often enough; it has the same bits before and after."""
     move, made = plain, 0
 
-    def patient(given: np.ndarray, taken: np.ndarray) -> None:
+    def patient(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
         nonlocal move, made
         made += 1
         if made == _OFTEN:
             move = _loop(name, source, target, dtype) or plain
-        move(given, taken)
+        return move(given, taken)
 
     return patient
 
 
-def _nothing(given: np.ndarray, taken: np.ndarray) -> None:
-    pass
+def _nothing(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    return taken
 
 
 def _replacing(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Move:
@@ -129,33 +138,38 @@ def _replacing(source: Index, target: Index, op: str, dtype: np.dtype, width: in
     if write is not None and source.affine is None:
         indices = source.points
 
-        def gather(given: np.ndarray, taken: np.ndarray) -> None:
+        def gather(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
             given.take(indices, 0, taken[write], "clip")
+            return taken
 
-        def gather_strided(given: np.ndarray, taken: np.ndarray) -> None:
+        def gather_strided(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
             taken[write] = given.take(indices, 0)
+            return taken
 
         return gather if write.step == 1 else gather_strided
     if write is not None:
         straight = _slices(source)
         if straight is not None:
 
-            def copy(given: np.ndarray, taken: np.ndarray) -> None:
+            def copy(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
                 taken[write] = given[straight]
+                return taken
 
             return copy
 
-        def copy_box(given: np.ndarray, taken: np.ndarray) -> None:
+        def copy_box(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
             box = read(given)
             taken[write].reshape(box.shape)[...] = box
+            return taken
 
         return copy_box if write.step == 1 else _assigning(read, write, False)
     if target.affine is not None:
         view = _viewer(target.affine, dtype, width)
 
-        def fill_box(given: np.ndarray, taken: np.ndarray) -> None:
+        def fill_box(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
             box = view(taken)
             box[...] = read(given).reshape(box.shape)
+            return taken
 
         return fill_box
     return _assigning(read, points, source.affine is None or _slices(source) is not None)
@@ -164,12 +178,14 @@ def _replacing(source: Index, target: Index, op: str, dtype: np.dtype, width: in
 def _assigning(read: Callable[[np.ndarray], np.ndarray], where: Any, flat: bool) -> Move:
     """Return an assignment; `flat` says that what is read has one axis of points already."""
 
-    def assign_flat(given: np.ndarray, taken: np.ndarray) -> None:
+    def assign_flat(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
         taken[where] = read(given)
+        return taken
 
-    def assign(given: np.ndarray, taken: np.ndarray) -> None:
+    def assign(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
         values = read(given)
         taken[where] = values.reshape(-1, *taken.shape[1:])
+        return taken
 
     return assign_flat if flat else assign
 
@@ -179,21 +195,24 @@ def _combining(source: Index, target: Index, op: str, dtype: np.dtype, width: in
     if target.affine is not None:
         view = _reader(target, dtype, width)
 
-        def combine_run(given: np.ndarray, taken: np.ndarray) -> None:
+        def combine_run(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
             run = view(taken)
             ufunc(run, read(given), out=run)
+            return taken
 
-        def combine_view(given: np.ndarray, taken: np.ndarray) -> None:
+        def combine_view(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
             box = view(taken)
             ufunc(box, read(given).reshape(box.shape), out=box)
+            return taken
 
         straight = _slices(target) is not None and (source.affine is None or _slices(source) is not None)
         return combine_run if straight else combine_view
     points, read_old = target.points, _reader(Index(target.points), dtype, width)
 
-    def combine_points(given: np.ndarray, taken: np.ndarray) -> None:
+    def combine_points(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
         old = read_old(taken)
         taken[points] = combine(old, read(given).reshape(old.shape))
+        return taken
 
     return combine_points
 
@@ -203,20 +222,23 @@ def _accumulating(source: Index, target: Index, op: str, dtype: np.dtype, width:
     if op in _LOGICAL and dtype.kind != "b":
         different, positions = target.segments.points, np.searchsorted(target.segments.points, target.points)
 
-        def accumulate_truth(given: np.ndarray, taken: np.ndarray) -> None:
+        def accumulate_truth(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
             truth = taken[different] != 0
             ufunc.at(truth, positions, read(given).reshape(-1, *taken.shape[1:]) != 0)
             taken[different] = truth
+            return taken
 
         return accumulate_truth
     # NumPy is fast with repeated points where both arrays are flat.
     flat = target.points if width == 1 else (target.points[:, None] * width + np.arange(width)).reshape(-1)
 
-    def accumulate(given: np.ndarray, taken: np.ndarray) -> None:
+    def accumulate(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
         ufunc.at(taken.reshape(-1), flat, read(given).reshape(-1))
+        return taken
 
-    def accumulate_flat(given: np.ndarray, taken: np.ndarray) -> None:
+    def accumulate_flat(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
         ufunc.at(taken, flat, read(given))
+        return taken
 
     return accumulate_flat if width == 1 and (source.affine is None or _slices(source) is not None) else accumulate
 

@@ -18,22 +18,14 @@ __all__ = ["NeighborWire"]
 
 
 class NeighborWire(Wire):
-    """A neighbourhood (a communicator with a graph) for each set of routes; given back by ``free`` only.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    """
-
-    name = "neighbor"
+    """A neighbourhood (a communicator with a graph) for each set of routes; given back by ``free`` only."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
+        super().__init__(comm)
         self._messages = messages_of(comm)
 
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:
-        """Make a channel. Collective."""
+        """Make a channel."""
         return _Channel(self._comm, self._messages, routes, block, dtype, engine)
 
 

@@ -1,4 +1,4 @@
-"""The wire that the communicator has anyway: grouped sends of NCCL between devices, plain MPI between hosts."""
+"""The wire of the communicator's own transport: grouped sends of NCCL between devices, plain MPI between hosts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.errors import TransportError
-from collops.graph.wires.pool import PoolChannel
-from collops.graph.wires.wire import Channel, Routes, Transfer, Wire
+from collops.graph.wires.wire import Channel, PoolChannel, Routes, Transfer, Wire
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -18,21 +17,10 @@ __all__ = ["NcclWire", "OwnWire"]
 
 
 class OwnWire(Wire):
-    """What :meth:`Communicator.transport_of` gives, whatever it is.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    """
-
-    name = "own"
-
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
+    """The communicator's own transport, see :meth:`Communicator.transport_of`."""
 
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:
-        """Make a channel. Sends nothing."""
+        """Make a channel."""
         return _Channel(self._comm, routes, block, dtype, engine, tag)
 
 
@@ -44,9 +32,6 @@ class NcclWire(OwnWire):
     TransportError
         If the communicator's devices are not joined by NCCL.
     """
-
-    name = "nccl"
-    on_stream = True
 
     def __init__(self, comm: Communicator) -> None:
         if comm.device_transport != "nccl":

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.graph.wires.mpi_parts import buffer_of, messages_of, mpi
-from collops.graph.wires.pool import PoolChannel
-from collops.graph.wires.wire import Channel, Routes, Transfer, Wire, wait_for
+from collops.graph.wires.wire import Channel, PoolChannel, Routes, Transfer, Wire, wait_for
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -19,18 +18,10 @@ __all__ = ["PointToPointWire"]
 
 
 class PointToPointWire(Wire):
-    """Requests are made once for each pair of buffers and started again and again.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    """
-
-    name = "p2p"
+    """Requests are made once for each pair of buffers and started again and again."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
+        super().__init__(comm)
         self._messages = messages_of(comm)
 
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:

@@ -1,7 +1,7 @@
 """Channels with a fixed number of places that all ranks use in turn, for wires whose ends must agree on the place.
 
-Who begins more transfers than there are places has the oldest one's values moved aside first, so that no rank waits for
-another to finish.
+A rank that begins more transfers than there are places first moves the oldest one's values to other memory, so that no
+rank waits for another to finish.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class RingTransfer(Transfer):
     Attributes
     ----------
     place : int
-    aside : bool
-        Whether what arrived has been taken out of the place.
+    displaced : bool
+        Whether the values that arrived have been copied out of the place.
     """
 
-    __slots__ = ("_arrived", "_channel", "_use", "aside", "place")
+    __slots__ = ("_arrived", "_channel", "_use", "displaced", "place")
 
     def __init__(self, channel: RingChannel, place: int, use: int) -> None:
         self._channel = channel
         self.place = place
         self._use = use
         self._arrived = False
-        self.aside = False
+        self.displaced = False
         self.outgoing = channel.outgoing[place]
         self.incoming = channel.incoming[place]
 
     def post(self) -> None:
-        """Send what has been packed."""
+        """Send the packed values."""
         self._channel.send(self.place, self._use)
 
     def wait(self) -> None:
@@ -57,16 +57,16 @@ class RingTransfer(Transfer):
 
     def release(self) -> None:
         """Give the place back."""
-        if not self.aside:
+        if not self.displaced:
             self._channel.busy[self.place] = None
             self._channel.consume(self.place, self._use)
 
-    def set_aside(self) -> None:
-        """Take what arrives out of the place, which somebody else needs."""
+    def displace(self) -> None:
+        """Copy the values that arrive out of the place, which another transfer needs."""
         self.wait()
         self.incoming = self.incoming.copy()
         self.release()
-        self.aside = True
+        self.displaced = True
 
 
 class RingChannel(Channel):
@@ -75,11 +75,11 @@ class RingChannel(Channel):
     Attributes
     ----------
     outgoing : list of list of array
-        By place: what leaves, in pieces.
+        By place: the leaving values, in pieces.
     incoming : list of array
-        By place: what arrives.
+        By place: the values that arrive.
     busy : list of (RingTransfer or None)
-        Who is in each place.
+        The transfer in each place.
     """
 
     def __init__(self) -> None:
@@ -101,17 +101,17 @@ class RingChannel(Channel):
         self._begun += 1
         earlier = self.busy[place]
         if earlier is not None:
-            earlier.set_aside()
+            earlier.displace()
         return place, use + 1
 
-    def mover(self, motion: Motion) -> Callable[[Any, Any], None]:
-        """Prepare a mover whose start and end follow each other at once: nobody else sees its transfer."""
+    def mover(self, motion: Motion) -> Callable[[Any, Any], Any]:
+        """Prepare a mover whose start and end follow each other at once, and which needs no transfer object."""
         packers, stay, unpack = self.packers(motion), motion.move(motion.here, motion.there), unpacker(motion)
         places = [list(zip(packers, outgoing, strict=True)) for outgoing in self.outgoing]
 
         turn, prepare, send, receive, consume = self.turn, self.prepare, self.send, self.receive, self.consume
 
-        def move(source: Any, target: Any) -> None:
+        def move(source: Any, target: Any) -> Any:
             place, use = turn()
             prepare(place, use)
             for pack, outgoing in places[place]:
@@ -123,6 +123,7 @@ class RingChannel(Channel):
             if unpack is not None:
                 unpack(self.incoming[place], target)
             consume(place, use)
+            return target
 
         return move
 

@@ -41,19 +41,17 @@ class SharedWire(Wire):
         If they are not.
     """
 
-    name = "shared"
-
     def __init__(self, comm: Communicator) -> None:
         comm.check(
             None
             if comm.local_size == comm.size
             else TransportError("the wire 'shared' joins ranks of one host, and these are on several")
         )
-        self._comm = comm
+        super().__init__(comm)
         self._messages = messages_of(comm)
 
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:
-        """Make a channel. Collective."""
+        """Make a channel."""
         return _Channel(self._comm, self._messages, routes, block, dtype)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.graph.wires.p2p import PointToPointWire
-from collops.graph.wires.pool import PoolChannel
-from collops.graph.wires.wire import Channel, Routes, Transfer, Wire
+from collops.graph.wires.wire import Channel, PoolChannel, Routes, Transfer, Wire
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -18,17 +17,10 @@ __all__ = ["StagedWire"]
 
 
 class StagedWire(Wire):
-    """Packed on the device, copied to the host, sent, copied back, unpacked on the device.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    """
-
-    name = "staged"
+    """Packed on the device, copied to the host, sent, copied back, unpacked on the device."""
 
     def __init__(self, comm: Communicator) -> None:
+        super().__init__(comm)
         self._host = PointToPointWire(comm)
 
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:

@@ -34,12 +34,6 @@ class SymmetricWire(Wire):
         The ranks, whose GPUs can all address each other.
     """
 
-    name = "symmetric"
-    on_stream = True
-
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
-
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:
         """Make a channel. Collective.
 
@@ -111,51 +105,51 @@ class _Channel(RingChannel):
         engine.synchronize()
         comm.barrier()
 
-    def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], None]:
-        """Prepare the kernel that packs and puts, and moves what stays."""
+    def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], Any]:
+        """Prepare the kernel that packs and puts, and moves the values that stay."""
         together = motion.there.unique
         puts = [self._kernels.put(motion, ends, together) for ends in self._ends]
         stay = None if together else motion.move(motion.here, motion.there)
 
-        def start(source: Any, target: Any, transfer: Transfer) -> None:
+        def start(source: Any, target: Any, transfer: Transfer) -> Any:
             assert isinstance(transfer, RingTransfer)
             put = puts[transfer.place]
             if put is not None:
                 put(source, target)
-            if stay is not None:
-                stay(source, target)
+            return target if stay is None else stay(source, target)
 
         return start
 
-    def finisher(self, motion: Motion) -> Callable[[Transfer, Any], None]:
+    def finisher(self, motion: Motion) -> Callable[[Transfer, Any], Any]:
         """Prepare the kernel that waits for what arrives and takes it."""
         of_any_transfer = super().finisher(motion)
         if not self._kernels.takes_itself(motion):
             return of_any_transfer
         fills = [self._kernels.fill(motion, ends) for ends in self._ends]
 
-        def finish(transfer: Transfer, target: Any) -> None:
+        def finish(transfer: Transfer, target: Any) -> Any:
             assert isinstance(transfer, RingTransfer)
-            if transfer.aside:
-                of_any_transfer(transfer, target)
-                return
+            if transfer.displaced:
+                return of_any_transfer(transfer, target)
             fill = fills[transfer.place]
             if fill is not None:
                 fill(target)
             self.busy[transfer.place] = None
+            return target
 
         return finish
 
-    def mover(self, motion: Motion) -> Callable[[Any, Any], None]:
+    def mover(self, motion: Motion) -> Callable[[Any, Any], Any]:
         """Prepare the kernel that does all of a mover; where much is moved, those of its start and its end."""
         if not self._kernels.takes_itself(motion):
             return Channel.mover(self, motion)
         exchanges = [self._kernels.exchange(motion, ends) for ends in self._ends]
 
-        def move(source: Any, target: Any) -> None:
+        def move(source: Any, target: Any) -> Any:
             exchange = exchanges[self.turn()[0]]
             if exchange is not None:
                 exchange(source, target)
+            return target
 
         return move
 

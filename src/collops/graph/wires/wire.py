@@ -1,8 +1,8 @@
-"""What a wire of star forests is: it carries packed buffers between ranks along fixed routes, again and again.
+"""The transports of star forests: they carry packed buffers between ranks along fixed routes, again and again.
 
 A *wire* makes *channels*; a channel is for one set of routes, one dtype and one number of values per point, and owns
 all memory and all requests, so that using it allocates nothing. Each use is a *transfer*; several may be under way at
-once.
+once. All that combines values with a target returns the target: the same array where it can be written to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Channel", "Motion", "Routes", "Transfer", "Wire", "unpacker", "wait_for"]
+__all__ = [
+    "Channel",
+    "Motion",
+    "PoolChannel",
+    "Routes",
+    "Transfer",
+    "Wire",
+    "rank_consistent",
+    "unpacker",
+    "wait_for",
+]
 
 _LOOKS = 20  # before a wait begins that costs more than most small messages take
 
@@ -48,7 +58,7 @@ class Routes(NamedTuple):
 
 
 class Motion(NamedTuple):
-    """What a mover does on one rank.
+    """The part of a move that one rank does.
 
     Attributes
     ----------
@@ -78,7 +88,7 @@ class Motion(NamedTuple):
     deterministic: bool
     moves: Any
 
-    def move(self, source: Index, target: Index) -> Callable[[Any, Any], None] | None:
+    def move(self, source: Index, target: Index) -> Callable[[Any, Any], Any] | None:
         """Prepare to combine values with those of the target; ``None`` where there are none."""
         if not target.size:
             return None
@@ -91,9 +101,9 @@ class Transfer(ABC):
     Attributes
     ----------
     outgoing : list of array
-        What leaves, cut as ``channel.pieces`` says, each of shape ``(points, *block)``.
+        The leaving values, cut as ``channel.pieces`` says, each of shape ``(points, *block)``.
     incoming : array
-        What has arrived, of shape ``(points, *block)``.
+        The values that have arrived, of shape ``(points, *block)``.
     """
 
     __slots__ = ("incoming", "outgoing")
@@ -111,7 +121,7 @@ class Transfer(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Give the buffers back; what arrived has been read."""
+        """Give the buffers back after reading."""
 
 
 class Channel(ABC):
@@ -129,7 +139,7 @@ class Channel(ABC):
     def begin(self) -> Transfer:
         """Return a transfer whose outgoing buffers may be written. All ranks begin theirs in the same order."""
 
-    def packers(self, motion: Motion) -> list[Callable[[Any, Any], None]]:
+    def packers(self, motion: Motion) -> list[Callable[[Any, Any], Any]]:
         """Prepare to fill the outgoing buffers, one call for each of the pieces."""
         kind = "replace", motion.dtype, motion.width, True
         return [
@@ -137,58 +147,60 @@ class Channel(ABC):
             for start, stop in self.pieces
         ]
 
-    def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], None]:
+    def starter(self, motion: Motion) -> Callable[[Any, Any, Transfer], Any]:
         """Prepare the start of a mover.
 
         Returns
         -------
         callable
-            Takes source, target and transfer: fills the outgoing buffers, sends them, and moves what stays.
+            Takes source, target and transfer: fills the outgoing buffers, sends them, moves the values that stay on
+            this rank, and returns the target.
         """
         packers = self.packers(motion)
         stay = motion.move(motion.here, motion.there)
 
-        def start(source: Any, target: Any, transfer: Transfer) -> None:
-            for pack, outgoing in zip(packers, transfer.outgoing, strict=True):
-                pack(source, outgoing)
+        def start(source: Any, target: Any, transfer: Transfer) -> Any:
+            outgoing = transfer.outgoing
+            for number, pack in enumerate(packers):
+                outgoing[number] = pack(source, outgoing[number])
             transfer.post()
-            if stay is not None:
-                stay(source, target)
+            return target if stay is None else stay(source, target)
 
         return start
 
-    def finisher(self, motion: Motion) -> Callable[[Transfer, Any], None]:
+    def finisher(self, motion: Motion) -> Callable[[Transfer, Any], Any]:
         """Prepare the end of a mover.
 
         Returns
         -------
         callable
-            Takes transfer and target: waits for what arrives, combines it with the target, and ends the transfer.
+            Takes transfer and target: waits for the values that arrive, combines them with the target, ends the
+            transfer, and returns the target.
         """
         unpack = unpacker(motion)
 
-        def finish(transfer: Transfer, target: Any) -> None:
+        def finish(transfer: Transfer, target: Any) -> Any:
             transfer.wait()
             if unpack is not None:
-                unpack(transfer.incoming, target)
+                target = unpack(transfer.incoming, target)
             transfer.release()
+            return target
 
         return finish
 
-    def mover(self, motion: Motion) -> Callable[[Any, Any], None]:
+    def mover(self, motion: Motion) -> Callable[[Any, Any], Any]:
         """Prepare a mover whose start and end follow each other at once.
 
         Returns
         -------
         callable
-            Takes source and target.
+            Takes source and target, and returns the target.
         """
         start, finish, begin = self.starter(motion), self.finisher(motion), self.begin
 
-        def move(source: Any, target: Any) -> None:
+        def move(source: Any, target: Any) -> Any:
             transfer = begin()
-            start(source, target, transfer)
-            finish(transfer, target)
+            return finish(transfer, start(source, target, transfer))
 
         return move
 
@@ -196,24 +208,71 @@ class Channel(ABC):
         """Give back what MPI keeps for the channel. Collective."""
 
 
-def unpacker(motion: Motion) -> Callable[[Any, Any], None] | None:
-    """Prepare to combine what has arrived with the target; ``None`` where nothing does."""
+class PoolChannel(Channel):
+    """Transfers that are kept and used again; a new one is made when all are under way.
+
+    For wires that pair messages by their order.
+    """
+
+    def __init__(self) -> None:
+        self.idle: list[Transfer] = []
+
+    def begin(self) -> Transfer:
+        """Return a transfer that is not under way."""
+        return self.idle.pop() if self.idle else self.make()
+
+    @abstractmethod
+    def make(self) -> Transfer:
+        """Return a new transfer, with buffers of its own. Not collective."""
+
+
+def unpacker(motion: Motion) -> Callable[[Any, Any], Any] | None:
+    """Prepare to combine the values that arrived with the target; ``None`` where there are none."""
     return motion.move(Index.run(motion.arriving.size), motion.arriving)
 
 
-class Wire(ABC):
-    """A way for packed buffers to travel.
+def rank_consistent(channel: Channel, comm: Communicator, **facts: Any) -> Channel:
+    """Return a channel each of whose transfers begins with a check that all ranks begin it (``COLLOPS_CHECK``).
 
-    Attributes
+    Parameters
     ----------
-    name : str
-    on_stream : bool
-        Whether messages are ordered on the current stream and the host never waits; so that a transfer can be captured
-        in a CUDA graph.
+    channel : Channel
+        Newly made; returned as it is where checks are off.
+    comm : Communicator
+        The ranks.
+    **facts
+        The same on all ranks, and different for different channels.
     """
+    if comm.calls is None:
+        return channel
+    begin, mover = channel.begin, channel.mover
 
-    name: str
-    on_stream = False
+    def begin_together() -> Transfer:
+        comm.announce("star forest", **facts)
+        return begin()
+
+    def mover_together(motion: Motion) -> Callable[[Any, Any], Any]:
+        # One announcement, whether or not this rank's mover is made of a start and an end.
+        channel.begin = begin  # pyright: ignore[reportAttributeAccessIssue]
+        move = mover(motion)
+        channel.begin = begin_together  # pyright: ignore[reportAttributeAccessIssue]
+
+        def move_together(source: Any, target: Any) -> Any:
+            comm.announce("star forest", **facts)
+            return move(source, target)
+
+        return move_together
+
+    channel.begin = begin_together  # pyright: ignore[reportAttributeAccessIssue]
+    channel.mover = mover_together  # pyright: ignore[reportAttributeAccessIssue]
+    return channel
+
+
+class Wire(ABC):
+    """A way for packed buffers to travel between the ranks of a communicator."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
 
     @abstractmethod
     def channel(self, routes: Routes, block: tuple[int, ...], dtype: np.dtype, engine: Engine, tag: int) -> Channel:

@@ -16,10 +16,9 @@ from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.errors import UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.convolve.blocks import BlockConvolution
-from collops.operators.convolve.filters import FilterBank
-from collops.operators.dims import Dims, as_layout, check_holds
-from collops.operators.scratch import Scratch
+from collops.operators.convolve.blocks import BlockConvolution, FilterBank
+from collops.operators.dims import Dims, as_layout
+from collops.operators.memory import Scratch, check_holds, filled
 
 __all__ = ["NonStationaryConvolve1D"]
 
@@ -107,20 +106,18 @@ class NonStationaryConvolve1D(LinearOperator):
         return self._convolved(y, self._new(self.domain, y) if out is None else out, adjoint=True)
 
     def _convolved(self, source: Any, target: Any, adjoint: bool) -> Any:
-        engine = source.engine
-        given, wanted = source.local_array, target.local_array
-        dtype = self.dtype if given.dtype == self.dtype else np.result_type(self.dtype, given.dtype)
-        if given.dtype != dtype:
-            converted = self._scratch.get("given", given.shape, dtype, engine)
-            converted[...] = given
-            given = converted
+        engine, wanted = source.engine, target.local_array
+        if not engine.mutable:
+            raise UnsupportedTypeError(f"there is no convolution for arrays of the engine {engine.name}")
+        dtype = self.dtype if source.dtype == self.dtype else np.result_type(self.dtype, source.dtype)
+        given = self._scratch.contiguous("given", source.local_array, dtype, engine)
         result = wanted
         if wanted.dtype != dtype:
             result = self._scratch.get("result", wanted.shape, dtype, engine)
-            check_holds(wanted, result)
+            check_holds(wanted.dtype, dtype)
         extended = self._halo.fill(given, self._scratch.get("extended", self._extended, dtype, engine))
         if is_complex(dtype) and not is_complex(self.dtype):
-            dtype = real_of(dtype)  # real and imaginary parts lie beside each other, and are convolved alike
+            dtype = real_of(dtype)  # real and imaginary parts are convolved alike, as neighbouring columns
         outer, inner = prod(self._block.shape[: self.axis]), prod(self._block.shape[self.axis + 1 :])
         inner *= given.dtype.itemsize // dtype.itemsize
         self._kernel(engine, dtype)(
@@ -128,23 +125,17 @@ class NonStationaryConvolve1D(LinearOperator):
             result.reshape(-1).view(dtype).reshape(outer, self._block.shape[self.axis], inner),
             adjoint=adjoint,
         )
-        if result is not wanted:
-            wanted[...] = result
-        return target
+        return filled(target, result)
 
     def _kernel(self, engine: Engine, dtype: Any) -> _Kernel:
-        """Return what convolves local arrays of an engine and a dtype."""
+        """Return the function that convolves local arrays of an engine and a dtype."""
         kernel = self._kernels.get((engine, dtype))
         if kernel is None:
             offset, extent = self._block.offset[self.axis], self._block.shape[self.axis]
             bank = self._bank.converted(dtype)
-            if engine.name == "numpy":
-                kernel = BlockConvolution(bank, offset, extent)
-            elif engine.name == "cupy":
-                from collops.operators.convolve.gpu import CudaConvolution
-
-                kernel = CudaConvolution(bank, offset, extent)
+            if engine.name == "cupy":
+                from collops.operators.convolve.gpu import CudaConvolution as Convolution
             else:
-                raise UnsupportedTypeError(f"there is no convolution for arrays of the engine {engine.name}")
-            self._kernels[engine, dtype] = kernel
+                Convolution = BlockConvolution
+            kernel = self._kernels[engine, dtype] = Convolution(bank, offset, extent)
         return kernel

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from collops.errors import UnsupportedTypeError
-from collops.operators.convolve.filters import FilterBank
+from collops.operators.convolve.blocks import FilterBank
 
 __all__ = ["CudaConvolution"]
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph import StarForest
-from collops.graph.indices import as_indices
-from collops.graph.patterns import owners
+from collops.graph.indices import as_indices, owners
 
 if TYPE_CHECKING:
     from collops.array import Layout

@@ -1,4 +1,4 @@
-"""Local sparse blocks, chosen by engine: products into given memory, with the matrix and with its adjoint."""
+"""Local sparse blocks, chosen by engine: products with the matrix and with its adjoint."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Block", "block_for"]
 
 
 class Block(Protocol):
-    """A local matrix, kept where the vectors of an engine are."""
+    """A local matrix, in the memory of the vectors' engine."""
 
-    def multiply(self, x: Any, out: Any, add: bool) -> None:
-        """Set `out` to the product with `x`, or add the product to it; both are 1-D, contiguous and of one dtype."""
+    def multiply(self, x: Any, out: Any, add: bool) -> Any:
+        """Return the product with `x`, in or added to `out`; both are 1-D, contiguous and of one dtype."""
         ...
 
-    def multiply_adjoint(self, y: Any, out: Any, add: bool) -> None:
-        """Set `out` to the product of the conjugate transpose with `y`, or add it."""
+    def multiply_adjoint(self, y: Any, out: Any, add: bool) -> Any:
+        """Return the product of the conjugate transpose with `y`, in or added to `out`."""
         ...
 
 
@@ -42,25 +42,18 @@ def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Block:
         If there is none.
     """
     if engine.name == "numpy":
-        return SciPyBlock(matrix)
+        return _SciPyBlock(matrix)
     if engine.name == "cupy":
         from collops.operators.csr.device import DeviceBlock
 
         return DeviceBlock(matrix, dtype)
-    if engine.name == "jax":
-        from collops.operators.csr.traced import TracedBlock
-
-        return TracedBlock(engine, matrix, dtype)
+    if engine.traced:
+        return _TracedBlock(engine, matrix, dtype)
     raise UnsupportedTypeError(f"sparse matrices multiply arrays of numpy, cupy and jax, not of {engine.name}")
 
 
-class SciPyBlock:
-    """A matrix on the host, multiplied by SciPy.
-
-    Parameters
-    ----------
-    matrix : scipy.sparse.csr_array
-    """
+class _SciPyBlock:
+    """A matrix on the host, multiplied by SciPy."""
 
     __slots__ = ("_complex", "_matrix", "_transposed")
 
@@ -69,18 +62,54 @@ class SciPyBlock:
         self._transposed = matrix.T  # compressed columns of the same memory
         self._complex = matrix.dtype.kind == "c"
 
-    def multiply(self, x: np.ndarray, out: np.ndarray, add: bool) -> None:
-        """Set or add the product."""
-        _store(self._matrix @ x, out, add)
+    def multiply(self, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+        return _stored(self._matrix @ x, out, add)
 
-    def multiply_adjoint(self, y: np.ndarray, out: np.ndarray, add: bool) -> None:
-        """Set or add the product of the conjugate transpose."""
+    def multiply_adjoint(self, y: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
         product = (self._transposed @ y.conj()).conj() if self._complex else self._transposed @ y
-        _store(product, out, add)
+        return _stored(product, out, add)
 
 
-def _store(product: np.ndarray, out: np.ndarray, add: bool) -> None:
+def _stored(product: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
     if add:
         out += product
     else:
         out[...] = product
+    return out
+
+
+class _TracedBlock:
+    """A matrix whose entries are constants of the JAX program that multiplies by it: a gather and a sum over each row.
+
+    The adjoint multiplies by a transposed copy, made at its first use, so that it sums over rows as well.
+    """
+
+    def __init__(self, engine: Engine, matrix: Any, dtype: np.dtype) -> None:
+        self._engine = engine
+        self._host = matrix
+        self._dtype = dtype
+        self._entries = self._of(matrix)
+        self._adjoint_entries: Any = None
+
+    def multiply(self, x: Any, out: Any, add: bool) -> Any:
+        return self._product(self._entries, x, out, add)
+
+    def multiply_adjoint(self, y: Any, out: Any, add: bool) -> Any:
+        if self._adjoint_entries is None:
+            self._adjoint_entries = self._of(self._host.conj().T.tocsr())
+        return self._product(self._adjoint_entries, y, out, add)
+
+    def _of(self, matrix: Any) -> tuple[Any, ...]:
+        """Return the number of rows, and row, column and value of each entry."""
+        rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
+        arrays = rows, matrix.indices.astype(np.int32), matrix.data.astype(self._dtype)
+        return matrix.shape[0], *map(self._engine.from_host, arrays)
+
+    @staticmethod
+    def _product(entries: tuple[Any, ...], x: Any, out: Any, add: bool) -> Any:
+        import jax
+
+        count, rows, columns, values = entries
+        products = values * x.at[columns].get(mode="promise_in_bounds")
+        sums = jax.ops.segment_sum(products, rows, count, indices_are_sorted=True)
+        return out + sums if add else sums

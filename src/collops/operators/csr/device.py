@@ -47,17 +47,17 @@ class DeviceBlock:
         self._host = matrix
         self._dtype = dtype
         self._rows = _Rows(matrix, dtype, 1)
-        self._turned: _Rows | None = None
+        self._transposed: _Rows | None = None
 
-    def multiply(self, x: Any, out: Any, add: bool) -> None:
+    def multiply(self, x: Any, out: Any, add: bool) -> Any:
         """Set or add the product."""
-        self._rows.multiply(x, out, add)
+        return self._rows.multiply(x, out, add)
 
-    def multiply_adjoint(self, y: Any, out: Any, add: bool) -> None:
+    def multiply_adjoint(self, y: Any, out: Any, add: bool) -> Any:
         """Set or add the product of the conjugate transpose."""
-        if self._turned is None:
-            self._turned = _Rows(self._host.T.tocsr(), self._dtype, -1)
-        self._turned.multiply(y, out, add)
+        if self._transposed is None:
+            self._transposed = _Rows(self._host.T.tocsr(), self._dtype, -1)
+        return self._transposed.multiply(y, out, add)
 
 
 class _Rows:
@@ -94,11 +94,12 @@ class _Rows:
             Launch(kernel, blocks, _THREADS, 2, *arguments, 1),
         )
 
-    def multiply(self, x: Any, out: Any, add: bool) -> None:
+    def multiply(self, x: Any, out: Any, add: bool) -> Any:
         if not add and not self.whole:
             out.fill(0)
         if self._launches is not None:
             self._launches[add](x, out)
+        return out
 
 
 @cache

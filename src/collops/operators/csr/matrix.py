@@ -1,4 +1,4 @@
-"""The distributed sparse matrix: rows split over ranks; what others hold arrives while the own part is multiplied."""
+"""The distributed sparse matrix: rows split over ranks; ghost values arrive while the local columns are multiplied."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout
 from collops.array.layout_arguments import as_shape
-from collops.array.room import check_room
+from collops.array.memory import check_memory
 from collops.backend import Engine, engine
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.graph import StarForest
 from collops.operators.base import LinearOperator
 from collops.operators.csr.blocks import Block, block_for
-from collops.operators.dims import check_holds
-from collops.operators.operands import operand
+from collops.operators.memory import check_holds, filled, operand
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -178,7 +177,7 @@ class CSRMatrix(LinearOperator):
         if len(extents) != 2:
             raise LayoutError(f"a matrix has two axes, not the shape {extents}")
         rows = _rows_of(rows, extents[0], comm)
-        check_room(rows, np.dtype(np.int64), engine("numpy"))
+        check_memory(rows, np.dtype(np.int64), engine("numpy"))
         return cls(Assembly(comm, rows, extents[1], i, j).local_rows(values), comm=comm, **options)
 
     @classmethod
@@ -212,24 +211,27 @@ class CSRMatrix(LinearOperator):
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        check_holds(out, x)
-        given, result = operand(x, out.dtype), out.local_array
+        check_holds(out.dtype, x.dtype)
+        given = operand(x, out.dtype)
         own, other = self._parts(x.engine, out.dtype)
         arriving = self.forest.start_bcast(given, self._ghost_values(x.engine, out.dtype))
-        own.multiply(given, result, add=False)
+        result = own.multiply(given, out.local_array, add=False)
         ghosts = arriving.finish()
         if len(self.ghosts):
-            other.multiply(ghosts, result, add=True)
-        return out
+            result = other.multiply(ghosts, result, add=True)
+        return filled(out, result)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        check_holds(out, y)
+        check_holds(out.dtype, y.dtype)
         given, result = operand(y, out.dtype), out.local_array
         own, other = self._parts(y.engine, out.dtype)
         ghosts = self._ghost_values(y.engine, out.dtype)
         if len(self.ghosts):
-            other.multiply_adjoint(given, ghosts, add=False)
+            ghosts = other.multiply_adjoint(given, ghosts, add=False)
+        if not y.engine.mutable:
+            # The compiler overlaps the messages with the product itself.
+            return filled(out, self.forest.reduce(ghosts, own.multiply_adjoint(given, result, add=False), "sum"))
         # Nothing is added to the result before the exchange is finished: no ghost is this rank's own.
         leaving = self.forest.start_reduce(ghosts, result, "sum")
         own.multiply_adjoint(given, result, add=False)
@@ -257,7 +259,7 @@ class CSRMatrix(LinearOperator):
         return other
 
     def free(self) -> None:
-        """Give back what the forest's wire keeps in MPI. Collective."""
+        """Free the resources that the forest's wire holds in MPI. Collective."""
         self.forest.free()
 
     def _parts(self, engine: Engine, dtype: np.dtype) -> tuple[Block, Block]:
@@ -267,9 +269,9 @@ class CSRMatrix(LinearOperator):
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
-        if not engine.keeps:
-            return engine.xp.zeros(len(self.ghosts), dtype)
         key = (engine, dtype)
+        if not engine.mutable:
+            return engine.xp.zeros(len(self.ghosts), dtype)
         if key not in self._buffers:
             self._buffers[key] = engine.xp.zeros(len(self.ghosts), dtype)
         return self._buffers[key]

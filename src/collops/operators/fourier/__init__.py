@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collops.operators.fourier.fft import FFT
-from collops.operators.fourier.fft2d import FFT2D
-from collops.operators.fourier.fftnd import FFTND
+from collops.operators.fourier.fftnd import FFT, FFT2D, FFTND
 
 __all__ = ["FFT", "FFT2D", "FFTND"]

@@ -1,30 +1,37 @@
-"""FFTND: the discrete Fourier transform along any axes of a distributed array."""
+"""The Fourier transforms of distributed arrays along one, two and any axes, and their arguments."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from collops.array import Layout
+from collops.array.dtypes import real_of
+from collops.array.layout_arguments import normal_axis
 from collops.comm.given import communicator_or_world
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.dims import Dims, as_layout
-from collops.operators.fourier.arguments import axis_arguments, data_dtype
 from collops.operators.fourier.operator import Fourier, RangeLayout
 from collops.operators.fourier.transform import AxisTransform
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["FFTND"]
+__all__ = ["FFT", "FFT2D", "FFTND"]
+
+_NORMS = ("ortho", "none", "1/n")
 
 
 class FFTND(Fourier):
     r"""N-dimensional Fourier transform along any axes, whether they are split or not.
 
-    Along axes that every rank has whole nothing is sent. Where axes are split, the array is brought to other layouts
-    on the way, each by one all-to-all-v: for one split axis (slabs) that is one, for two (pencils) one or two,
-    whichever moves less. The data stay where the last transform leaves them unless `range_layout` says otherwise;
-    adjoint takes the same way back.
+    Nothing is sent along axes that every rank has whole. Where axes are split, the array is redistributed on the way,
+    each time by one all-to-all-v: once for one split axis (slabs), once or twice for two (pencils), whichever moves
+    less. The data stay in the layout of the last transform unless `range_layout` is given; adjoint takes the same
+    steps backwards.
 
     Collective.
 
@@ -45,10 +52,10 @@ class FFTND(Fourier):
         Whether the model is real. Of the last of `axes` the data then have only the frequencies that are not negative,
         and those between zero and Nyquist are multiplied by :math:`\sqrt{2}`, so that inner products stay the same.
     ifftshift_before, fftshift_after : bool or sequence of bool
-        Whether the model has its zero in the middle of an axis, and whether the data shall have theirs there.
+        Whether the zero of the model, and that of the data, is in the middle of the axis.
     dtype : dtype
-        Of the model. That of the data, and of the operator, is the complex type of the same precision. With a real type
-        the model is real even where all frequencies are kept.
+        Of the model. The data and the operator have the complex type of the same precision. With a real type the model
+        is real even where all frequencies are kept.
     comm : Communicator, optional
         The ranks; the world by default.
     range_layout : Layout or "domain", optional
@@ -69,7 +76,7 @@ class FFTND(Fourier):
         Of model and data.
     clinear : bool
         Whether the model is complex. Otherwise the operator is linear over the real numbers: the imaginary part of a
-        complex input is no part of the model, and the result of the adjoint is real.
+        complex input is ignored, and the result of the adjoint is real.
 
     Raises
     ------
@@ -115,8 +122,8 @@ class FFTND(Fourier):
     ) -> None:
         comm = communicator_or_world(comm)
         domain = as_layout(dims, comm)
-        asked = axis_arguments(domain, axes, nffts, sampling, norm, ifftshift_before, fftshift_after)
-        rdtype, cdtype = data_dtype(dtype)
+        asked = _axis_arguments(domain, axes, nffts, sampling, norm, ifftshift_before, fftshift_after)
+        rdtype, cdtype = _data_dtype(dtype)
         clinear = not real and np.dtype(dtype).kind == "c"
         transforms = [
             AxisTransform(
@@ -141,6 +148,224 @@ class FFTND(Fourier):
         self.cdtype = cdtype
 
 
+class FFT(FFTND):
+    """Fourier transform along one axis, whether it is split or not.
+
+    Along a whole axis nothing is sent. A split axis is made whole by one all-to-all-v, which splits another one
+    instead; the data stay so, unless `range_layout` says otherwise. A vector has no other axis: all ranks then
+    transform all of it, and keep their parts. Collective.
+
+    Parameters
+    ----------
+    dims : Layout, int or sequence of int
+        The model: a layout on any process grid, or a shape that is split along axis 0.
+    axis : int
+        Axis to transform.
+    nfft : int, optional
+        Length of the transform: the model is padded with zeros at the end, or cut. By default its extent.
+    sampling : float
+        Distance of samples, for the frequencies.
+    norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
+        As for :class:`FFTND`.
+
+    Attributes
+    ----------
+    axis, nfft : int
+    f : numpy.ndarray
+        The frequencies, in cycles per unit of `sampling`.
+
+    Raises
+    ------
+    LayoutError
+        If the axis does not exist or is empty, or a layout does not fit.
+    InputError
+        If an option is none of those allowed.
+
+    See Also
+    --------
+    FFTND : What is computed, and the other attributes.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.operators import FFT
+    >>> op = FFT((3, 8), sampling=0.004, real=True)
+    >>> op.f
+    array([  0.  ,  31.25,  62.5 ,  93.75, 125.  ])
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        axis: int = -1,
+        nfft: int | None = None,
+        sampling: float = 1.0,
+        norm: str = "ortho",
+        real: bool = False,
+        ifftshift_before: bool = False,
+        fftshift_after: bool = False,
+        *,
+        dtype: Any = "complex128",
+        comm: Communicator | None = None,
+        range_layout: RangeLayout = None,
+    ) -> None:
+        super().__init__(
+            *(dims, (axis,), nfft, sampling, norm, real, ifftshift_before, fftshift_after),
+            dtype=dtype,
+            comm=comm,
+            range_layout=range_layout,
+        )
+        self.axis, self.nfft, self.f = self.axes[0], self.nffts[0], self.fs[0]
+
+
+class FFT2D(FFTND):
+    """Two-dimensional Fourier transform along any two axes, whether they are split or not.
+
+    Sends one all-to-all-v each way if the model is split along one of the axes; two if the data are to be split like
+    the model, or if the split axis is that of a real transform, which comes first; none if both are whole. Collective.
+
+    Parameters
+    ----------
+    dims : Layout, int or sequence of int
+        The model: a layout on any process grid, or a shape that is split along axis 0.
+    axes : sequence of two int
+        Axes to transform.
+    nffts, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
+        As for :class:`FFTND`.
+
+    Attributes
+    ----------
+    f1, f2 : numpy.ndarray
+        The frequencies along the two axes.
+
+    Raises
+    ------
+    InputError
+        If `axes` are not two, or an option is none of those allowed.
+    LayoutError
+        If an axis does not exist, is named twice or is empty, or a layout does not fit.
+
+    See Also
+    --------
+    FFTND : What is computed, and the other attributes.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.operators import FFT2D
+    >>> FFT2D((5, 6), real=True).dimsd
+    (5, 4)
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        axes: Any = (-2, -1),
+        nffts: Any = None,
+        sampling: Any = 1.0,
+        norm: str = "ortho",
+        real: bool = False,
+        ifftshift_before: Any = False,
+        fftshift_after: Any = False,
+        *,
+        dtype: Any = "complex128",
+        comm: Communicator | None = None,
+        range_layout: RangeLayout = None,
+    ) -> None:
+        if np.size(axes) != 2:
+            raise InputError(f"FFT2D transforms two axes, not {axes!r}")
+        super().__init__(
+            *(dims, axes, nffts, sampling, norm, real, ifftshift_before, fftshift_after),
+            dtype=dtype,
+            comm=comm,
+            range_layout=range_layout,
+        )
+        self.f1, self.f2 = self.fs
+
+
 def _frequencies(asked: Any, real: bool) -> np.ndarray:
     frequencies = (np.fft.rfftfreq if real else np.fft.fftfreq)(asked.length, asked.sampling)
     return np.fft.fftshift(frequencies) if asked.shift_after else frequencies
+
+
+class _AxisArguments(NamedTuple):
+    """The arguments for one axis."""
+
+    axis: int
+    length: int
+    sampling: float
+    shift_before: bool
+    shift_after: bool
+
+
+def _axis_arguments(
+    domain: Layout, axes: Any, nffts: Any, sampling: Any, norm: str, ifftshift_before: Any, fftshift_after: Any
+) -> list[_AxisArguments]:
+    """Return the arguments for each axis, checked, in the order in which the axes are given.
+
+    Raises
+    ------
+    LayoutError
+        If an axis does not exist, is named twice, or has no elements.
+    InputError
+        If an argument has neither one value nor one for each axis, or a value is none of those that are allowed.
+    """
+    if norm not in _NORMS:
+        raise InputError(f"norm must be 'ortho', 'none' or '1/n', not {norm!r}")
+    numbers = [normal_axis(axis, domain.ndim) for axis in np.atleast_1d(axes).tolist()]
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise LayoutError(f"a Fourier transform needs axes that differ from each other, not {axes!r}")
+    if any(domain.shape[axis] == 0 for axis in numbers):
+        raise LayoutError(f"an array of shape {domain.shape} has nothing to transform along the axes {axes!r}")
+    columns = [
+        _one_each("nffts", nffts, len(numbers)),
+        _one_each("sampling", sampling, len(numbers)),
+        _one_each("ifftshift_before", ifftshift_before, len(numbers)),
+        _one_each("fftshift_after", fftshift_after, len(numbers)),
+    ]
+    return [
+        _AxisArguments(
+            axis, domain.shape[axis] if length is None else _length(length), _step(step), bool(before), bool(after)
+        )
+        for axis, length, step, before, after in zip(numbers, *columns, strict=True)
+    ]
+
+
+def _data_dtype(dtype: Any) -> tuple[np.dtype, np.dtype]:
+    """Return the real and the complex type that belong to the dtype of a model.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it is no real or complex floating type.
+    """
+    kind = np.dtype(dtype)
+    if kind.kind not in "fc":
+        raise UnsupportedTypeError(f"Fourier transforms work on real and complex numbers, not on {kind}")
+    return real_of(kind), np.result_type(kind, np.complex64)
+
+
+def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
+    if value is None or np.ndim(value) == 0:
+        return [value] * count
+    values = list(value)
+    if len(values) != count:
+        raise InputError(f"{name} must be one value, or one for each of {count} axes, not {value!r}")
+    return values
+
+
+def _step(value: Any) -> float:
+    step = float(value)
+    if step == 0 or not np.isfinite(step):
+        raise InputError(f"a sampling is a finite number other than 0, not {value!r}")
+    return step
+
+
+def _length(value: Any) -> int:
+    try:
+        length = operator.index(value)
+    except TypeError:
+        length = 0
+    if length < 1:
+        raise InputError(f"a transform has a length of at least 1, not {value!r}")
+    return length

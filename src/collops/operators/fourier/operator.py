@@ -1,22 +1,24 @@
-"""The operator that all Fourier transforms are: transforms along axes, with moves between layouts in between."""
+"""The base of all Fourier transforms: a pipeline of transforms along axes and of moves between layouts."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.array.redistribute import Move
+from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, new_array
-from collops.operators.fourier.pipeline import Between, MoveStep, Pipeline
 from collops.operators.fourier.route import Stage, alike, find_route
-from collops.operators.fourier.threads import threads_of_rank
 from collops.operators.fourier.transform import AxisTransform, ToComplex
 from collops.operators.fourier.workspace import Workspace
+from collops.operators.memory import filled, writable
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -30,8 +32,8 @@ RangeLayout: TypeAlias = Layout | Literal["domain"] | None
 class Fourier(LinearOperator):
     """Transforms along one or several axes of distributed arrays.
 
-    Axes that are whole on every rank are transformed where they are, without messages. For the others the array is
-    brought to other layouts, each by one all-to-all-v; which ones is worked out here, by :func:`find_route`.
+    Axes that are whole on every rank are transformed without messages. For the others the array is redistributed, each
+    time by one all-to-all-v, to the layouts that :func:`find_route` chooses.
 
     Collective.
 
@@ -47,7 +49,7 @@ class Fourier(LinearOperator):
         The ranks.
     clinear : bool
         Whether the model is complex. Otherwise the operator is linear over the real numbers: the imaginary part of its
-        input is no part of the model, and the result of the adjoint is real.
+        input is ignored, and the result of the adjoint is real.
     range_layout : Layout, "domain" or None
         Of the data: a layout, that of the model with the extents of the data, or that in which the fewest messages
         leave them.
@@ -80,7 +82,7 @@ class Fourier(LinearOperator):
         self.dims, self.dimsd = domain.shape, final.shape
         self.clinear = clinear
         self._pipeline = _pipeline(domain, stages, final, by_axis, clinear, comm)
-        self._threads = threads_of_rank(comm)
+        self._threads = _threads_of_rank(comm)
         self._workspaces: dict[tuple[Engine, np.dtype], Workspace] = {}
 
     def _forward(self, x: Any, out: Any) -> Any:
@@ -88,8 +90,7 @@ class Fourier(LinearOperator):
             out = new_array(self.range, x, np.result_type(self.dtype, x.dtype))
         elif out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the data of a Fourier transform are complex and do not fit into {out.dtype}")
-        self._pipeline.forward(x.local_array, out.local_array, self._workspace(out))
-        return out
+        return filled(out, self._pipeline.forward(x.local_array, writable(out), self._workspace(out)))
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         if out is None:
@@ -97,11 +98,10 @@ class Fourier(LinearOperator):
             out = new_array(self.domain, y, dtype if self.clinear else real_of(dtype))
         elif self.clinear and out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the model of this transform is complex and does not fit into {out.dtype}")
-        self._pipeline.adjoint(y.local_array, out.local_array, self._workspace(out))
-        return out
+        return filled(out, self._pipeline.adjoint(y.local_array, writable(out), self._workspace(out)))
 
     def _workspace(self, out: Any) -> Workspace:
-        """Return what to compute with in the precision of the result."""
+        """Return the scratch memory and the transforms of the result's engine and precision."""
         key = (out.engine, np.result_type(out.dtype, np.complex64))
         workspace = self._workspaces.get(key)
         if workspace is None:
@@ -116,16 +116,16 @@ def _pipeline(
     by_axis: dict[int, AxisTransform],
     clinear: bool,
     comm: Communicator,
-) -> Pipeline:
-    """Return the steps of the stages, and the moves to and from them, as they are on this rank."""
+) -> _Pipeline:
+    """Return the steps of the stages and the moves between them, for this rank."""
     steps: list[Any] = []
-    between = [Between(domain.local_shape(comm.rank), not clinear)]
+    between = [_Between(domain.local_shape(comm.rank), not clinear)]
     layout = domain
 
     def move(target: Layout) -> None:
         if target is not layout:
-            steps.append(MoveStep(Move(layout, target, comm), Move(target, layout, comm)))
-            between.append(Between(target.local_shape(comm.rank), between[-1].real))
+            steps.append(_MoveStep(Move(layout, target, comm), Move(target, layout, comm)))
+            between.append(_Between(target.local_shape(comm.rank), between[-1].real))
 
     for stage in stages:
         move(stage.before)
@@ -134,9 +134,121 @@ def _pipeline(
             transform = by_axis[axis]
             if between[-1].real and not transform.real:
                 steps.append(ToComplex())
-                between.append(Between(between[-1].shape, False))
+                between.append(_Between(between[-1].shape, False))
             steps.append(transform)
             layout = alike(layout, [transform.taken if a == axis else n for a, n in enumerate(layout.shape)])
-            between.append(Between(layout.local_shape(comm.rank), False))
+            between.append(_Between(layout.local_shape(comm.rank), False))
     move(final)
-    return Pipeline(steps, between)
+    return _Pipeline(steps, between)
+
+
+class _Between(NamedTuple):
+    """The shape of this rank's array between two steps, and whether its values are real."""
+
+    shape: tuple[int, ...]
+    real: bool
+
+
+class _MoveStep:
+    """A change of layout. Collective.
+
+    Parameters
+    ----------
+    forward, back : Move
+        From the one layout to the other, and back.
+    """
+
+    in_place = False
+
+    @staticmethod
+    def elements(shape: tuple[int, ...]) -> int:
+        """Return how many complex numbers are needed beside input and result."""
+        return 0
+
+    def __init__(self, forward: Move, back: Move) -> None:
+        self._forward = forward
+        self._back = back
+
+    def forward(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
+        """Return `source` in the other layout. One all-to-all-v at most."""
+        return self._forward(source, target)
+
+    def adjoint(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
+        """Return `source` in the first layout. One all-to-all-v at most."""
+        return self._back(source, target)
+
+
+class _Pipeline:
+    """Steps one after the other.
+
+    Parameters
+    ----------
+    steps : sequence of AxisTransform, ToComplex and _MoveStep
+        At least one.
+    between : sequence of _Between
+        The arrays before, between and after the steps.
+
+    Attributes
+    ----------
+    size : int
+        Complex numbers in the largest scratch array.
+    """
+
+    def __init__(self, steps: Sequence[Any], between: Sequence[_Between]) -> None:
+        self.size = max(
+            *(-(-math.prod(shape) // 2) if real else math.prod(shape) for shape, real in between),
+            *(step.elements(before.shape) for step, before in zip(steps, between, strict=False)),
+        )
+        self._forward = _program([step.forward for step in steps], steps, between)
+        self._adjoint = _program([step.adjoint for step in reversed(steps)], steps[::-1], between[::-1])
+        self._first, self._last = between[0], between[-1]
+
+    def forward(self, local: Any, out: Any, workspace: Workspace) -> Any:
+        """Return the data of this rank's part of the model, in `out` where that is given."""
+        return self._run(self._forward, local, self._first, out, self._last, workspace)
+
+    def adjoint(self, local: Any, out: Any, workspace: Workspace) -> Any:
+        """Return the model of this rank's part of the data, in `out` where that is given."""
+        return self._run(self._adjoint, local, self._last, out, self._first, workspace)
+
+    def _run(
+        self, program: list[_Instruction], local: Any, given: _Between, out: Any, taken: _Between, workspace: Workspace
+    ) -> Any:
+        if given.real and local.dtype.kind == "c":
+            local = local.real
+        if program[0].moves or out is None:
+            local = workspace.converted("input", local, given.real)
+        if out is not None and out.dtype != workspace.dtype(taken.real):
+            out = workspace.take("output", taken.shape, taken.real)
+        for apply, slot, shape, real, owned, _ in program:
+            local = apply(local, out if slot is None else workspace.take(slot, shape, real), workspace, owned)
+        return local
+
+
+class _Instruction(NamedTuple):
+    apply: Any
+    slot: str | None  # of the target; None for the array of the result
+    shape: tuple[int, ...]
+    real: bool
+    owned: bool  # whether the input may be overwritten
+    moves: bool
+
+
+def _program(applies: Sequence[Any], steps: Sequence[Any], between: Sequence[_Between]) -> list[_Instruction]:
+    """Decide where each step writes: in place where it can, else into one of two arrays that take turns."""
+    slots: list[str | None] = [None]
+    for step in reversed(steps[1:]):
+        slots.append(slots[-1] if step.in_place else "even" if slots[-1] != "even" else "odd")
+    slots.reverse()
+    return [
+        _Instruction(apply, slot, after.shape, after.real, number > 0, isinstance(step, _MoveStep))
+        for number, (apply, slot, step, after) in enumerate(zip(applies, slots, steps, between[1:], strict=True))
+    ]
+
+
+def _threads_of_rank(comm: Communicator) -> int:
+    """Return OMP_NUM_THREADS where that is set, else this rank's share of the cores. No messages."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdigit() and int(limit) > 0:
+        return int(limit)
+    return max(1, len(available_cores()) // comm.local_size)

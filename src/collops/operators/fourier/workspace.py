@@ -1,4 +1,4 @@
-"""What transforms on one engine and in one precision work with: memory that is kept, and the transforms themselves."""
+"""Scratch memory and one-dimensional transforms of one engine in one precision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.operators.fourier.kernels import transforms_for
-from collops.operators.scratch import Scratch
+from collops.operators.memory import Scratch, store
 
 __all__ = ["Workspace"]
 
@@ -20,9 +20,9 @@ class Workspace:
     Parameters
     ----------
     engine : Engine
-        Where the arrays lie.
+        Of the arrays.
     dtype : numpy.dtype
-        Complex type in which is computed.
+        Complex type of the computation.
     size : int
         Most elements of a scratch array.
     threads : int
@@ -31,21 +31,19 @@ class Workspace:
     Attributes
     ----------
     complex, real : numpy.dtype
-        The types in which is computed.
-    xp : module
-        Array namespace.
+        Types of the computation.
+    engine : Engine
     transforms : Transforms
         Of the engine.
     """
 
-    __slots__ = ("_engine", "_scratch", "_size", "_threads", "_views", "complex", "real", "transforms", "xp")
+    __slots__ = ("_scratch", "_size", "_threads", "_views", "complex", "engine", "real", "transforms")
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
         self.complex = dtype
         self.real = np.dtype(f"f{dtype.itemsize // 2}")
-        self.xp = engine.xp
         self.transforms = transforms_for(engine, threads)
-        self._engine = engine
+        self.engine = engine
         self._threads = threads
         self._size = size
         self._scratch = Scratch()
@@ -53,15 +51,24 @@ class Workspace:
 
     def like(self, dtype: np.dtype, size: int) -> Workspace:
         """Return another one of the same engine, for another precision and size."""
-        return Workspace(self._engine, dtype, size, self._threads)
+        return Workspace(self.engine, dtype, size, self._threads)
+
+    def dtype(self, real: bool) -> np.dtype:
+        """Return the type of real or of complex arrays."""
+        return self.real if real else self.complex
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool) -> Any:
-        """Return a scratch array; all of one slot share their memory."""
+        """Return a scratch array, whose memory is that of its slot; ``None`` on an engine of immutable arrays."""
         key = (slot, shape, real)
         view = self._views.get(key)
-        if view is None:
-            memory = self._scratch.get(slot, (self._size,), self.complex, self._engine)
-            if real:
-                memory = memory.view(self.real)
-            view = self._views[key] = memory[: math.prod(shape)].reshape(shape)
+        if view is None and self.engine.mutable:
+            memory = self._scratch.get(slot, (self._size,), self.complex, self.engine)
+            view = self._views[key] = memory.view(self.dtype(real))[: math.prod(shape)].reshape(shape)
         return view
+
+    def converted(self, slot: str, array: Any, real: bool) -> Any:
+        """Return an array in the type of the computation: itself, or a copy in a slot."""
+        if array.dtype == self.dtype(real):
+            return array
+        memory = self.take(slot, array.shape, real)
+        return array.astype(self.dtype(real)) if memory is None else store(array, memory)

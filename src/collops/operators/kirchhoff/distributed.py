@@ -24,7 +24,7 @@ from collops.operators.kirchhoff.geometry import (
 )
 from collops.operators.kirchhoff.local import LocalKirchhoff
 from collops.operators.kirchhoff.travel_times import analytic, eikonal, require_eikonal_solver
-from collops.operators.vstack import VStack
+from collops.operators.stacks import VStack
 
 __all__ = ["Kirchhoff", "threads_of_rank"]
 

@@ -13,10 +13,10 @@ import numpy as np
 from collops.backend import Engine, engine_of, repeatable
 from collops.backend import engine as engine_called
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.host_calls import applied_on_host
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.geometry import checked_wavelet
-from collops.operators.local import store
+from collops.operators.local import applied_on_host
+from collops.operators.memory import contiguous, store
 
 __all__ = ["LocalKirchhoff"]
 
@@ -158,10 +158,10 @@ class LocalKirchhoff:
         return self.adjoint_local(y)
 
     def _apply(self, kernel: Any, source: Any, out: Any, size: int, result_size: int) -> Any:
-        if self.engine.memory == "host" and not engine_of(source).keeps:
+        if self.engine.name == "numpy" and engine_of(source).traced:
             forward = size == self.shape[1]
             maps = (self.forward_local, self.adjoint_local) if forward else (self.adjoint_local, self.forward_local)
-            return store(applied_on_host(*maps, (result_size, size), self.dtype, source), out)
+            return applied_on_host(*maps, (result_size, size), self.dtype, source)
         if engine_of(source) is not self.engine:
             raise UnsupportedTypeError(
                 f"this Kirchhoff operator works on arrays of {self.engine.name}, not of {engine_of(source).name}"
@@ -171,7 +171,7 @@ class LocalKirchhoff:
         if source.size != size:
             raise LayoutError(f"expected {size} elements, got {source.size}")
         xp = self.engine.xp
-        source = xp.ascontiguousarray(source, dtype=self.dtype).reshape(-1)
+        source = contiguous(source, self.dtype).reshape(-1)
         if out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size:
             kernel(source, out.reshape(-1))
             return out

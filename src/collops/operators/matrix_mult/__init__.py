@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collops.operators.matrix_mult.distributed import MatrixMult
-from collops.operators.matrix_mult.process_grid import best_process_grid
+from collops.operators.matrix_mult.distributed import MatrixMult, best_process_grid
 
 __all__ = ["MatrixMult", "best_process_grid"]

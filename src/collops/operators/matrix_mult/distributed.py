@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
 from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 
 from collops.array import DistributedArray, Layout
 from collops.array.dtypes import real_of
-from collops.backend import Engine, engine_of
+from collops.array.layout_arguments import as_ranks, as_shape
+from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import check_holds, communicator_of
-from collops.operators.matrix_mult.process_grid import best_process_grid, checked_process_grid
+from collops.operators.dims import communicator_of
 from collops.operators.matrix_mult.rows import RowsOfAll, RowsOfSplit
 from collops.operators.matrix_mult.summa import Summa, panels
-from collops.operators.scratch import Scratch
+from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled, writable
 
-__all__ = ["MatrixMult"]
+__all__ = ["MatrixMult", "best_process_grid"]
 
 _KEPT = 4 << 20  # bytes: rows of the matrix that take no more are gathered once, as are those of the model every time
 
 
 class _Algorithm(Protocol):
-    def forward(self, x: Any, out: Any, engine: Any) -> None: ...
+    def forward(self, x: Any, out: Any, engine: Any) -> Any: ...
 
-    def adjoint(self, y: Any, out: Any, engine: Any) -> None: ...
+    def adjoint(self, y: Any, out: Any, engine: Any) -> Any: ...
 
     def converted(self, dtype: Any) -> _Algorithm: ...
 
@@ -117,7 +119,7 @@ class MatrixMult(LinearOperator):
         if gather_range and kind == "summa":
             raise InputError("gather_range is for kind='block'; the data of SUMMA are split like its model")
         comm = communicator_of(A, comm)
-        grid = None if process_grid is None else checked_process_grid(process_grid, comm.size)
+        grid = None if process_grid is None else _checked_process_grid(process_grid, comm.size)
         if isinstance(A, DistributedArray):
             if A.ndim != 2:
                 raise LayoutError(f"a matrix has two axes, not the shape {A.shape}")
@@ -137,7 +139,7 @@ class MatrixMult(LinearOperator):
         domain = _layout_of_model(layout.shape[1], M, grid, kind)
         super().__init__(domain, _layout_of_data(layout, domain, grid, gather_range), kept, comm)
         self._engine = engine_of(block)
-        block = self._engine.xp.ascontiguousarray(block, kept)
+        block = contiguous(block, kept)
         self._algorithms = {kept: self._algorithm(block, layout, domain, gather_range)}
         self._scratch = Scratch()
 
@@ -163,45 +165,41 @@ class MatrixMult(LinearOperator):
         return None if size == 1 else self.comm.subgroup(groups)
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return self._applied("forward", x, self._new(self.range, x) if out is None else out)
+        return self._applied("forward", "adjoint", x, self._new(self.range, x) if out is None else out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._applied("adjoint", y, self._new(self.domain, y) if out is None else out)
+        return self._applied("adjoint", "forward", y, self._new(self.domain, y) if out is None else out)
 
-    def _applied(self, direction: str, source: Any, target: Any) -> Any:
+    def _applied(self, direction: str, back: str, source: Any, target: Any) -> Any:
         engine = source.engine
         if engine is not self._engine:
             raise UnsupportedTypeError(
                 f"a matrix of the engine {self._engine.name} cannot multiply arrays of {engine.name}"
             )
-        given, wanted = source.local_array, target.local_array
-        dtype = self.dtype if given.dtype == self.dtype else np.result_type(self.dtype, given.dtype)
-        if given.dtype != dtype or not given.flags.c_contiguous:
-            copied = self._scratch.get("given", given.shape, dtype, engine)
-            copied[...] = given
-            given = copied
-        result = wanted
-        if wanted.dtype != dtype:
-            result = self._scratch.get("result", wanted.shape, dtype, engine)
-            check_holds(wanted, result)
-        if is_complex(dtype) and not is_complex(self.dtype):
-            # Real and imaginary parts are columns to a real matrix, which need not become complex for them.
-            dtype = real_of(dtype)
-            self._apply(direction, dtype, given.view(dtype), result.view(dtype), engine)
-        else:
-            self._apply(direction, dtype, given, result, engine)
-        if result is not wanted:
-            wanted[...] = result
-        return target
+        dtype = self.dtype if source.dtype == self.dtype else np.result_type(self.dtype, source.dtype)
+        given = self._scratch.contiguous("given", source.local_array, dtype, engine)
+        check_holds(target.dtype, dtype)
+        result = writable(target)
+        if result is not None and result.dtype != dtype:
+            result = self._scratch.get("result", result.shape, dtype, engine)
+        if result is not None and is_complex(dtype) and not is_complex(self.dtype):
+            getattr(self._of(real_of(dtype)), direction)(as_columns(given), as_columns(result), engine)
+            return filled(target, result)
+        algorithm = self._of(dtype)
+        product, adjoint = getattr(algorithm, direction), getattr(algorithm, back)
 
-    def _apply(self, direction: str, dtype: Any, given: Any, result: Any, engine: Engine) -> None:
+        def transposed(cotangent: Any) -> Any:
+            return adjoint(cotangent.conj(), None, engine).conj()
+
+        shape = target.local_array.shape
+        return filled(target, engine.linear_map(lambda x: product(x, result, engine), transposed, given, shape))
+
+    def _of(self, dtype: Any) -> _Algorithm:
+        """Return the algorithm with the matrix in a dtype."""
         algorithm = self._algorithms.get(dtype)
         if algorithm is None:
             algorithm = self._algorithms[dtype] = self._algorithms[self.dtype].converted(dtype)
-        if direction == "forward":
-            algorithm.forward(given, result, engine)
-        else:
-            algorithm.adjoint(given, result, engine)
+        return algorithm
 
 
 def _grid_of(layout: Layout, kind: str) -> tuple[int, int] | None:
@@ -282,12 +280,73 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
 
 def _whole_rows(block: Any, widths: Sequence[int], row: Communicator | None) -> Any:
     """Return this rank's rows of the whole matrix. Collective among the ranks that share them."""
-    if row is None or len(block) == 0:
-        return block if row is None else engine_of(block).xp.empty((0, sum(widths)), block.dtype)
     xp = engine_of(block).xp
-    gathered = row.allgatherv(block.reshape(-1), [len(block) * width for width in widths])
-    rows, begin, column = xp.empty((len(block), sum(widths)), block.dtype), 0, 0
-    for width in widths:
-        rows[:, column : column + width] = gathered[begin : begin + len(block) * width].reshape(len(block), width)
-        begin, column = begin + len(block) * width, column + width
-    return rows
+    if row is None or len(block) == 0:
+        return block if row is None else xp.empty((0, sum(widths)), block.dtype)
+    sizes = [len(block) * width for width in widths]
+    gathered = row.allgatherv(block.reshape(-1), sizes)
+    starts = accumulate(sizes, initial=0)
+    parts = [gathered[begin : begin + size] for begin, size in zip(starts, sizes, strict=False)]
+    return xp.concatenate([part.reshape(len(block), width) for part, width in zip(parts, widths, strict=True)], axis=1)
+
+
+def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns: int | None = None) -> tuple[int, int]:
+    """Return the grid of processes on which SUMMA sends least; every rank has a place in it. Not collective.
+
+    Parameters
+    ----------
+    ranks : int
+        How many there are; any number.
+    shape : tuple of int, optional
+        Numbers of rows and columns of the matrix.
+    columns : int, optional
+        Number of columns of the model. Without sizes, the grid that is closest to a square, with at least as many
+        columns as rows.
+
+    Returns
+    -------
+    tuple of int
+        Rows and columns of processes.
+
+    Raises
+    ------
+    LayoutError
+        If there cannot be so many ranks.
+
+    Examples
+    --------
+    >>> from collops.operators import best_process_grid
+    >>> best_process_grid(4, (100, 100))
+    (2, 2)
+    """
+    ranks = as_ranks(ranks)
+    columns = None if columns is None else operator.index(columns)
+    if shape is not None and len(as_shape(shape)) != 2:
+        raise LayoutError(f"a matrix has two axes, not the shape {shape}")
+    grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]
+
+    def elongation(grid: tuple[int, int]) -> tuple[float, bool]:
+        return max(grid) / min(grid), grid[0] > grid[1]
+
+    if shape is None or columns is None:
+        return min(grids, key=elongation)
+
+    def received(grid: tuple[int, int]) -> float:
+        p, q = grid
+        return shape[0] * shape[1] * (q - 1) / ranks + shape[1] * columns * (p - 1) / ranks
+
+    return min(grids, key=lambda grid: (received(grid), elongation(grid)))
+
+
+def _checked_process_grid(process_grid: Sequence[SupportsIndex], ranks: int) -> tuple[int, int]:
+    """Return a grid that was given, as two integers.
+
+    Raises
+    ------
+    InputError
+        If it has not two extents, or not one place for each rank.
+    """
+    grid = tuple(operator.index(extent) for extent in process_grid)
+    if len(grid) != 2 or min(grid) < 1 or prod(grid) != ranks:
+        raise InputError(f"a process grid for {ranks} ranks has two extents whose product that is, unlike {grid}")
+    return grid[0], grid[1]

@@ -1,4 +1,4 @@
-"""Products of local matrices into given memory, by the BLAS of their engine; conjugate transposes take no copy."""
+"""Products of local matrices, by the BLAS of their engine; conjugate transposes take no copy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import engine_of
+from collops.operators.memory import store
 
 __all__ = ["multiply"]
 
@@ -15,38 +16,35 @@ _BY_BLAS = "fdFD"
 _CONJUGATE_TRANSPOSE = 2
 
 
-def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> None:
-    """Compute ``out = a @ b``, or with the conjugate transpose of `a`; or add that to `out`.
+def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+    """Return ``a @ b``, or the product with the conjugate transpose of `a`; in `out` where that is given.
 
     Parameters
     ----------
     a, b, out : array, 2-D
-        C-contiguous, of one engine and one dtype; possibly empty.
+        C-contiguous, of one engine and one dtype; possibly empty. `out` may be ``None``.
     adjoint : bool
         Whether `a` is transposed and conjugated.
     accumulate : bool
-        Whether the product is added to what `out` holds.
+        Whether the product is added to the values of `out`.
     """
-    if out.size == 0:
-        return
-    if b.shape[0] == 0:
-        if not accumulate:
-            out.fill(0)
-        return
-    engine = engine_of(out)
-    by_blas = out.dtype.char in _BY_BLAS
-    if engine.name == "numpy" and by_blas:
-        _multiply_on_host(a, b, out, adjoint, accumulate)
-    elif engine.name == "cupy" and by_blas and not engine.xp.cuda.runtime.is_hip:
-        from collops.operators.cublas import multiply as multiply_by_cublas
+    engine = engine_of(b)
+    if engine.mutable and out is not None:
+        if out.size == 0 or b.shape[0] == 0:
+            if not accumulate:
+                out.fill(0)
+            return out
+        by_blas = out.dtype.char in _BY_BLAS
+        if engine.name == "numpy" and by_blas:
+            _multiply_on_host(a, b, out, adjoint, accumulate)
+            return out
+        if engine.name == "cupy" and by_blas and not engine.xp.cuda.runtime.is_hip:
+            from collops.operators.cublas import multiply as multiply_by_cublas
 
-        multiply_by_cublas(a, b, out, adjoint=adjoint, accumulate=accumulate)
-    else:
-        left = a.conj().T if adjoint else a
-        if accumulate:
-            out += engine.xp.matmul(left, b)
-        else:
-            out[...] = engine.xp.matmul(left, b)
+            multiply_by_cublas(a, b, out, adjoint=adjoint, accumulate=accumulate)
+            return out
+    product = engine.xp.matmul(a.conj().T if adjoint else a, b)
+    return store(out + product if accumulate else product, out)
 
 
 def _multiply_on_host(a: np.ndarray, b: np.ndarray, out: np.ndarray, adjoint: bool, accumulate: bool) -> None:

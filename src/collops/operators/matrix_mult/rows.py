@@ -8,7 +8,7 @@ from typing import Any
 
 from collops.comm import Communicator
 from collops.operators.matrix_mult.products import multiply
-from collops.operators.scratch import Scratch
+from collops.operators.memory import Scratch, store
 
 __all__ = ["RowsOfAll", "RowsOfSplit"]
 
@@ -41,21 +41,20 @@ class RowsOfAll:
         other._rows = self._rows.astype(dtype)
         return other
 
-    def forward(self, x: Any, out: Any, engine: Any) -> None:
-        """Fill `out` with the product."""
+    def forward(self, x: Any, out: Any, engine: Any) -> Any:
+        """Return the product, in `out` where that is given."""
         if self._counts is None or self._column is None:
-            multiply(self._rows, x, out)
-            return
+            return multiply(self._rows, x, out)
         part = self._scratch.get("rows", (len(self._rows), x.shape[1]), x.dtype, engine)
-        multiply(self._rows, x, part)
-        if out.size:
-            self._column.allgatherv(part, self._counts, out=out)
+        part = multiply(self._rows, x, part)
+        if not sum(self._counts) * x.shape[1]:
+            return part if out is None else out
+        return self._column.allgatherv(part, self._counts, out=out)
 
-    def adjoint(self, y: Any, out: Any, engine: Any) -> None:
-        """Fill `out` with the product of the conjugate transpose."""
-        multiply(self._rows, y if self._counts is None else y[self._place], out, adjoint=True)
-        if self._column is not None and out.size:
-            self._column.allreduce(out, out=out)
+    def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
+        """Return the product of the conjugate transpose, in `out` where that is given."""
+        result = multiply(self._rows, y if self._counts is None else y[self._place], out, adjoint=True)
+        return self._column.allreduce(result, out=out) if self._column is not None and result.size else result
 
 
 class RowsOfSplit:
@@ -85,20 +84,20 @@ class RowsOfSplit:
         other._rows = self._rows.astype(dtype)
         return other
 
-    def forward(self, x: Any, out: Any, engine: Any) -> None:
-        """Fill `out` with the product."""
+    def forward(self, x: Any, out: Any, engine: Any) -> Any:
+        """Return the product, in `out` where that is given."""
         whole = self._whole(x, engine)
-        if whole.size:
-            self._column.allgatherv(x, self._counts, out=whole)
-        multiply(self._rows, whole, out)
+        if self._rows.shape[1] and x.shape[1]:
+            x = self._column.allgatherv(x, self._counts, out=whole)
+        return multiply(self._rows, x, out)
 
-    def adjoint(self, y: Any, out: Any, engine: Any) -> None:
-        """Fill `out` with the product of the conjugate transpose."""
+    def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
+        """Return the product of the conjugate transpose, in `out` where that is given."""
         whole = self._whole(y, engine)
-        multiply(self._rows, y, whole, adjoint=True)
-        if whole.size:
-            self._column.allreduce(whole, out=whole)
-        out[...] = whole[self._mine]
+        result = multiply(self._rows, y, whole, adjoint=True)
+        if result.size:
+            result = self._column.allreduce(result, out=whole)
+        return store(result[self._mine], out)
 
     def _whole(self, like: Any, engine: Any) -> Any:
         """Return memory for all rows of this rank's columns of the model."""

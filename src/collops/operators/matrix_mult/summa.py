@@ -6,15 +6,14 @@ row and one in every column of processes; the two need not be cut alike, nor the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from collops.comm import Communicator
-from collops.operators.matrix_mult.lanes import Lane, lane_for
 from collops.operators.matrix_mult.products import multiply
-from collops.operators.scratch import Scratch
+from collops.operators.memory import Scratch, contiguous, store
 
 __all__ = ["Panel", "Summa", "panels"]
 
@@ -95,10 +94,12 @@ class Summa:
         self._widest = max((panel.width for panel in plan), default=0)
         here = 0 if row is None else row.rank
         self._mine = {
-            number: _contiguous(block, panel.in_matrix) for number, panel in enumerate(plan) if panel.column == here
+            number: contiguous(block[:, panel.in_matrix], block.dtype)
+            for number, panel in enumerate(plan)
+            if panel.column == here
         }
         self._scratch = Scratch()
-        self._lanes: dict[Any, Lane] = {}
+        self._lanes: dict[Any, _Lane] = {}
 
     def converted(self, dtype: Any) -> Summa:
         """Return the same with the matrix in another dtype."""
@@ -106,18 +107,18 @@ class Summa:
         other._mine = {number: part.astype(dtype) for number, part in self._mine.items()}
         return other
 
-    def forward(self, x: Any, out: Any, engine: Any) -> None:
-        """Fill `out` with the product."""
+    def forward(self, x: Any, out: Any, engine: Any) -> Any:
+        """Return the product, in `out` where that is given."""
         lane, plan = self._lane(engine), self._plan
         if not plan:
-            out.fill(0)
-            return
+            return store(engine.xp.zeros((self._rows, x.shape[1]), x.dtype), out)
 
         def fetch(number: int) -> tuple[Any, Any]:
             return self._matrix(number, x.dtype, engine), self._model(number, x, engine)
 
         lane.begin()
         following = lane.send(0, lambda: fetch(0))
+        total = out
         for number in range(len(plan)):
             slot = number % 2
             a, b = following
@@ -126,15 +127,17 @@ class Summa:
                 # Its buffers were last read by the product before this one.
                 after = (number + 1) % 2 if number > 0 else None
                 following = lane.send((number + 1) % 2, lambda following=number + 1: fetch(following), after)
-            multiply(a, b, out, accumulate=number > 0)
+            total = multiply(a, b, total, accumulate=number > 0)
             lane.multiplied(slot)
         lane.end()
+        return total
 
-    def adjoint(self, y: Any, out: Any, engine: Any) -> None:
-        """Fill `out` with the product of the conjugate transpose."""
+    def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
+        """Return the product of the conjugate transpose, in `out` where that is given."""
         lane, plan = self._lane(engine), self._plan
         lane.begin()
         following = lane.send(0, lambda: self._matrix(0, y.dtype, engine)) if plan else None
+        mine: list[Any] = []
         for number, panel in enumerate(plan):
             slot = number % 2
             a = following
@@ -144,19 +147,23 @@ class Summa:
                 following = lane.send(
                     (number + 1) % 2, lambda following=number + 1: self._matrix(following, y.dtype, engine), after
                 )
-            # What was summed in this buffer before has left: the panel that has just arrived was sent after it.
-            part = self._part(panel, slot, y, out, engine)
-            multiply(a, y, part, adjoint=True)
+            # The sum that this buffer held before has left: the panel that has just arrived was sent after it.
+            part = multiply(a, y, self._part(panel, slot, y, out, engine), adjoint=True)
             lane.multiplied(slot)
             if self._column is not None and part.size:
-                lane.send(slot, lambda part=part, panel=panel: self._sum(part, panel), slot)
+                part = lane.send(slot, lambda part=part, panel=panel: self._sum(part, panel), slot)
+            if self._column is None or self._column.rank == panel.row:
+                mine.append(part)
         lane.end()
+        if out is not None:
+            return out
+        return engine.xp.concatenate(mine) if mine else engine.xp.zeros((0, y.shape[1]), y.dtype)
 
-    def _lane(self, engine: Any) -> Lane:
+    def _lane(self, engine: Any) -> _Lane:
         lane = self._lanes.get(engine)
         if lane is None:
-            alone = self._row is None and self._column is None
-            lane = self._lanes[engine] = lane_for(engine, 1 if alone else len(self._plan))
+            alone = len(self._plan) < 2 or (self._row is None and self._column is None)
+            lane = self._lanes[engine] = _Lane() if alone or engine.name != "cupy" else _StreamLane(engine.xp)
         return lane
 
     def _matrix(self, number: int, dtype: Any, engine: Any) -> Any:
@@ -164,9 +171,7 @@ class Summa:
         panel, mine = self._plan[number], self._mine.get(number)
         if mine is None:
             mine = self._buffer("matrix", number, (self._rows, panel.width), self._rows, dtype, engine)
-        if self._row is not None and mine.size:
-            self._row.bcast(mine, panel.column, out=mine)
-        return mine
+        return mine if self._row is None or not mine.size else self._row.bcast(mine, panel.column, out=mine)
 
     def _model(self, number: int, x: Any, engine: Any) -> Any:
         """Return a panel of the model, broadcast along this column of processes."""
@@ -177,26 +182,25 @@ class Summa:
             mine = x[panel.in_model]
         else:
             mine = self._buffer("model", number, (panel.width, x.shape[1]), x.shape[1], x.dtype, engine)
-        if mine.size:
-            self._column.bcast(mine, panel.row, out=mine)
-        return mine
+        return self._column.bcast(mine, panel.row, out=mine) if mine.size else mine
 
     def _part(self, panel: Panel, slot: int, y: Any, out: Any, engine: Any) -> Any:
-        """Return where this rank computes its share of a panel of the result: there if it is to have it."""
+        """Return the memory for this rank's share of a panel of the result: in `out` if the panel belongs there."""
+        if out is None:
+            return None
         if self._column is None or self._column.rank == panel.row:
             return out[panel.in_model]
         return self._buffer("result", slot, (panel.width, y.shape[1]), y.shape[1], y.dtype, engine)
 
-    def _sum(self, part: Any, panel: Panel) -> None:
-        """Add up the shares of this column of processes, where the panel belongs."""
-        column = self._column
-        if column is not None:
-            column.reduce(part, root=panel.row, out=part if column.rank == panel.row else None)
+    def _sum(self, part: Any, panel: Panel) -> Any:
+        """Return the sum of the shares of this column of processes, on the rank that the panel belongs to."""
+        assert self._column is not None
+        return self._column.reduce(part, root=panel.row, out=part if self._column.rank == panel.row else None)
 
     def _buffer(self, name: str, number: int, shape: tuple[int, int], breadth: int, dtype: Any, engine: Any) -> Any:
         """Return one of two buffers that take turns, as large as the widest panel needs."""
         memory = self._scratch.get((name, number % 2), (self._widest * breadth,), dtype, engine)
-        return memory[: shape[0] * shape[1]].reshape(shape)
+        return engine.xp.zeros(shape, dtype) if memory is None else memory[: shape[0] * shape[1]].reshape(shape)
 
 
 def _block_of(begin: int, ends: Sequence[int]) -> int:
@@ -204,6 +208,57 @@ def _block_of(begin: int, ends: Sequence[int]) -> int:
     return max(number for number, first in enumerate(ends[:-1]) if first <= begin)
 
 
-def _contiguous(block: Any, columns: slice) -> Any:
-    part = block[:, columns]
-    return part if part.flags.c_contiguous else part.copy(order="C")
+class _Lane:
+    """How messages are ordered beside products; here one after the other, as on hosts.
+
+    Slots are the two buffers that take turns.
+    """
+
+    def begin(self) -> None:
+        """Let messages start, after all work so far of the current stream."""
+
+    def send(self, slot: int, message: Callable[[], Any], after_product: int | None = None) -> Any:
+        """Return ``message()``, sent beside the products; after the last product of a slot if one is given."""
+        return message()
+
+    def arrived(self, slot: int) -> None:
+        """Let the current stream wait for the last message of `slot`."""
+
+    def multiplied(self, slot: int) -> None:
+        """Note that the product in `slot` has been launched."""
+
+    def end(self) -> None:
+        """Let the current stream wait for all messages."""
+
+
+class _StreamLane(_Lane):
+    """A stream for the messages, beside the one that multiplies. It can be captured together with that one."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._current = cupy.cuda.get_current_stream
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._edge = cupy.cuda.Event(disable_timing=True)
+        self._arrived = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+        self._multiplied = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+
+    def begin(self) -> None:
+        self._edge.record(self._current())
+        self._stream.wait_event(self._edge)
+
+    def send(self, slot: int, message: Callable[[], Any], after_product: int | None = None) -> Any:
+        if after_product is not None:
+            self._stream.wait_event(self._multiplied[after_product])
+        with self._stream:
+            result = message()
+        self._arrived[slot].record(self._stream)
+        return result
+
+    def arrived(self, slot: int) -> None:
+        self._current().wait_event(self._arrived[slot])
+
+    def multiplied(self, slot: int) -> None:
+        self._multiplied[slot].record(self._current())
+
+    def end(self) -> None:
+        self._edge.record(self._stream)
+        self._current().wait_event(self._edge)

@@ -1,6 +1,64 @@
-"""CUDA sources of the solvers, and how they are launched. The only code of this room that knows an engine's kernels."""
+"""Kernels of the solvers: the steps of sparse and proximal methods, and CUDA sources with the function that loads them.
 
-from collops.solvers.kernels.dispatch import step_kernels_for
-from collops.solvers.kernels.load import kernel
+``steps`` has the generic form of each step in the array API. The others are faster forms of the same functions:
+``numpy_steps`` in pieces that stay in cache, ``cupy_steps`` with one launch for each. All of them return their
+results; memory passed for a result is filled where the engine's arrays can be written to, and ignored elsewhere.
+"""
 
-__all__ = ["kernel", "step_kernels_for"]
+from __future__ import annotations
+
+import importlib
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from collops.backend import Engine
+
+__all__ = ["HALF_CUT", "Rule", "kernel", "step_kernels_for"]
+
+HALF_CUT = 54 ** (1 / 3) / 4
+"""Up to this size values become 0 under the rule HALF with the threshold 1."""
+
+
+class Rule(IntEnum):
+    r"""How a value :math:`u` is shrunk by a threshold :math:`t`; CUDA kernels know the numbers."""
+
+    KEEP = 0
+    """Not at all."""
+    SOFT = 1
+    r""":math:`u \max(1 - t / |u|, 0)`, the proximal operator of :math:`t |u|`."""
+    HARD = 2
+    r""":math:`u` where :math:`|u| > \sqrt{2 t}`, else 0: the proximal operator of :math:`t` where u is not 0."""
+    HALF = 3
+    r"""The proximal operator of :math:`t |u|^{1/2} / 2`, which is 0 where :math:`|u| \le 54^{1/3} t^{2/3} / 4`."""
+    PROJECT = 4
+    r""":math:`u \min(t / |u|, 1)`, the projection on the ball of radius t: the difference of :math:`u` and SOFT."""
+    CLIP = 5
+    """The nearest value between two bounds; for real values only."""
+    HARD_AT = 6
+    r"""HARD with the size :math:`t` itself up to which values become 0, so that rounding does not matter."""
+    HALF_AT = 7
+    r"""HALF likewise."""
+
+
+_SPECIAL = {"numpy": "numpy_steps", "cupy": "cupy_steps"}
+
+
+@cache
+def step_kernels_for(engine: Engine) -> Any:
+    """Return the module of an engine's ``advance``, ``shrink``, ``group_norms``, ``group_shrink`` and others."""
+    return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'steps')}")
+
+
+@cache
+def kernel(source: str, name: str) -> Any:
+    """Return the CUDA kernel `name` of a file in this folder, to be called with grid, block and arguments."""
+    return _module(source).get_function(name)
+
+
+@cache
+def _module(source: str) -> Any:
+    import cupy
+
+    return cupy.RawModule(code=Path(__file__).with_name(source).read_text(), options=("-std=c++17",))

@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.array.dtypes import real_of
 from collops.errors import UnsupportedTypeError
-from collops.solvers.thresholds import Rule
+from collops.solvers.kernels import Rule
 
 __all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
 
@@ -32,7 +32,7 @@ _THREADS, _ONE = (_BLOCK,), (1,)
 
 
 class _Functions:
-    """What ``steps.cu`` makes of one element type, by name."""
+    """The kernels of ``steps.cu`` for one element type, by name."""
 
     def __init__(self, element: int) -> None:
         source = Path(__file__).with_name("steps.cu").read_text()
@@ -78,12 +78,12 @@ def advance(
     places: tuple[int, int, int],
     scratch: tuple[Any, Any, int],
     keep: bool,
-) -> None:
-    """Take a step, remember where it led, look ahead, and add up how far it went; see :func:`shrinkage.advance`."""
+) -> tuple[Any, Any, Any]:
+    """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     size, dtype = current.size, current.dtype
-    functions = _functions_for(dtype)  # refuses a type on ranks without elements, too
+    functions = _functions_for(dtype)  # raises for other types also on ranks without elements
     if not size:
-        return
+        return current, extrapolated, sums
     partial, ticket, most = scratch
     now, ahead = _contiguous(current), _contiguous(extrapolated)
     functions.advance(
@@ -108,14 +108,15 @@ def advance(
     )
     _put_back(now, current)
     _put_back(ahead, extrapolated)
+    return current, extrapolated, sums
 
 
-def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> None:
-    """Set `out`, which may be `x` or `y`, to the shrunk ``a * x + b * y``; see :func:`shrinkage.shrink`."""
+def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> Any:
+    """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     size, dtype = out.size, out.dtype
-    functions = _functions_for(dtype)  # refuses a type on ranks without elements, too
+    functions = _functions_for(dtype)  # raises for other types also on ranks without elements
     if not size:
-        return
+        return out
     target = _contiguous(out)
     functions.shrink(
         (min(-(-size // _BLOCK), _MOST_BLOCKS),),
@@ -134,6 +135,7 @@ def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: An
         ),
     )
     _put_back(target, out)
+    return out
 
 
 def group_norms(parts: Sequence[Any]) -> Any:
@@ -144,12 +146,12 @@ def group_norms(parts: Sequence[Any]) -> Any:
     return cupy.sqrt(total, out=total)
 
 
-def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Sequence[Any]) -> None:
-    """Shrink the length of the vectors that have one element in each part."""
+def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Sequence[Any]) -> Sequence[Any]:
+    """Return `outs`: the parts of the vectors that have one element in each part, with their lengths shrunk."""
     size, dtype = outs[0].size, outs[0].dtype
-    functions = _functions_for(dtype)  # refuses a type on ranks without elements, too
+    functions = _functions_for(dtype)  # raises for other types also on ranks without elements
     if not size:
-        return
+        return outs
     if len(parts) > _COMPONENTS:
         norms = group_norms(parts)
         shrunk = cupy.empty_like(norms)
@@ -157,7 +159,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
         scale = shrunk / cupy.where(norms == 0, 1, norms)
         for part, out in zip(parts, outs, strict=True):
             cupy.multiply(part, scale, out=out)
-        return
+        return outs
     targets = [_contiguous(out) for out in outs]
     values = [_operand(part, dtype, out, target) for part, out, target in zip(parts, outs, targets, strict=True)]
     rest = [_NULL] * (_COMPONENTS - len(parts))
@@ -177,6 +179,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
     )
     for target, out in zip(targets, outs, strict=True):
         _put_back(target, out)
+    return outs
 
 
 class Selection:

@@ -1,4 +1,4 @@
-"""Steps of sparse and proximal methods on the host: NumPy and BLAS, in pieces that stay in cache.
+"""Steps of sparse and proximal methods on the host: in place with NumPy and BLAS, in pieces that stay in cache.
 
 Temporaries have the size of a piece.
 """
@@ -15,7 +15,8 @@ from scipy.linalg import blas as _scipy_blas
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
 from collops.backend import engine
-from collops.solvers.thresholds import HALF_CUT, Rule
+from collops.solvers.kernels import Rule
+from collops.solvers.kernels.steps import factor, group_norms, scratch
 
 __all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
 
@@ -23,10 +24,6 @@ _PIECE = 1 << 15
 _vectors: Any = kernels_for(engine("numpy"))
 _blas: Any = _scipy_blas
 _ABSOLUTE_SUM: dict[str, Any] = {"f": _blas.sasum, "d": _blas.dasum}
-
-
-def scratch() -> None:
-    """Return what :func:`advance` needs besides: nothing."""
 
 
 def advance(
@@ -42,10 +39,10 @@ def advance(
     places: tuple[int, int, int],
     scratch: None,
     keep: bool,
-) -> None:
-    """Take a step, remember where it led, look ahead, and add up how far it went; see :func:`shrinkage.advance`."""
+) -> tuple[np.ndarray, Any, np.ndarray]:
+    """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     threshold = _number(threshold)
-    factor = 0.0 if momentum is None else _number(momentum)
+    ahead = 0.0 if momentum is None else _number(momentum)
     update, absolute, square = places
     for v_now, v_base, v_gradient, v_ahead in _pieces(current, base, gradient, extrapolated):
         if v_gradient is None:
@@ -65,13 +62,14 @@ def advance(
             if update >= 0:
                 sums[update] += _square(v_now)
             if v_ahead is not None:
-                np.multiply(v_now, factor, out=v_ahead)
+                np.multiply(v_now, ahead, out=v_ahead)
                 v_ahead += value
         if absolute >= 0:
             sums[absolute] += size
         if square >= 0:
             sums[square] += _square(value)
         v_now[...] = kept
+    return current, extrapolated, sums
 
 
 def shrink(
@@ -84,8 +82,8 @@ def shrink(
     b: float,
     y: Any,
     out: np.ndarray,
-) -> None:
-    """Set `out`, which may be `x` or `y`, to the shrunk ``a * x + b * y``; see :func:`shrinkage.shrink`."""
+) -> np.ndarray:
+    """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     threshold, upper = _number(threshold), _number(upper)
     for v_out, v_x, v_y, v_weights in _pieces(out, x, y, weights):
         if v_y is not None:
@@ -95,6 +93,7 @@ def shrink(
         elif v_x is not v_out:
             v_out[...] = v_x
         _shrink(rule, v_out, threshold if v_weights is None else threshold * v_weights, upper)
+    return out
 
 
 def _shrink(rule: Rule, u: np.ndarray, t: Any, upper: Any) -> None:
@@ -106,46 +105,20 @@ def _shrink(rule: Rule, u: np.ndarray, t: Any, upper: Any) -> None:
     elif rule is Rule.PROJECT and u.dtype.kind != "c":
         np.clip(u, -t, t, out=u)
     else:
-        u *= _factor(rule, np.abs(u), t)
+        u *= factor(np, rule, np.abs(u), t).astype(real_of(u.dtype), copy=False)
 
 
-def _factor(rule: Rule, size: np.ndarray, t: Any) -> np.ndarray:
-    """Return what values of an absolute size are multiplied by; 0 for those that are cut off."""
-    if rule is Rule.HARD_AT:
-        return (~(size <= t)).astype(size.dtype)
-    cut = t
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if rule is Rule.SOFT:
-            factor = 1 - t / size
-        elif rule is Rule.PROJECT:
-            return np.where(size <= t, 1, t / size).astype(size.dtype, copy=False)
-        elif rule is Rule.HARD:
-            return (~(size <= np.sqrt(2 * t))).astype(size.dtype)
-        else:
-            if rule is Rule.HALF_AT:
-                t = (cut / HALF_CUT) ** 1.5
-            else:
-                cut = HALF_CUT * t ** (2 / 3)
-            angle = np.arccos(np.minimum((t / 8) * (size / 3) ** -1.5, 1))
-            factor = (2 / 3) * (1 + np.cos(2 * math.pi / 3 - (2 / 3) * angle))
-    kept = size > cut
-    kept |= np.isnan(size)
-    return np.where(kept, factor, 0).astype(size.dtype, copy=False)
-
-
-def group_norms(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the Euclidean norms of the vectors that have one element in each part."""
-    total = sum(np.abs(part) ** 2 for part in parts)
-    return np.sqrt(total)
-
-
-def group_shrink(rule: Rule, threshold: float, parts: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
-    """Shrink the length of the vectors that have one element in each part."""
+def group_shrink(
+    rule: Rule, threshold: float, parts: Sequence[np.ndarray], outs: Sequence[np.ndarray]
+) -> Sequence[np.ndarray]:
+    """Return `outs`: the parts of the vectors that have one element in each part, with their lengths shrunk."""
     for pieces in _pieces(*parts, *outs):
         values, targets = pieces[: len(parts)], pieces[len(parts) :]
-        factor = _factor(rule, group_norms(values), threshold)
+        norms = group_norms(values)
+        scale = factor(np, rule, norms, threshold).astype(norms.dtype, copy=False)
         for value, target in zip(values, targets, strict=True):
-            np.multiply(value, factor, out=target)
+            np.multiply(value, scale, out=target)
+    return outs
 
 
 class Selection:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
-
-import numpy as np
 
 from collops.array import axpby, zeros_like
 from collops.errors import LayoutError
 from collops.operators.base import new_array
-from collops.solvers.driver import solve
+from collops.solvers.driver import Run, solve
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.splitting import FIRST, SECOND, Splitting, check_arguments, check_tolerance
+from collops.solvers.proximal.splitting import FIRST, SECOND, Splitting, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
-from collops.solvers.run import Run
-from collops.solvers.shrinkage import advance
-from collops.solvers.step_sums import StepSums
+from collops.solvers.shrinkage import StepSums, advance
+from collops.solvers.state import SCRATCH
 
 __all__ = ["ADMM", "admm"]
 
@@ -28,10 +25,9 @@ class ADMMState:
     x: Any
     z: Any
     u: Any  # the scaled multiplier
-    point: Any  # the next x
-    difference: Any  # x - z
+    point: Any = field(metadata=SCRATCH)  # the next x
+    difference: Any = field(metadata=SCRATCH)  # x - z
     sums: StepSums
-    rebuilt = frozenset({"point", "difference"})
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class ADMM(Splitting):
     measured = (("x", SECOND), ("difference", FIRST))
     name = "ADMM"
 
-    def init(self, operator: Any, data: Any, x0: Any, prompt: bool) -> ADMMState:
+    def init(self, operator: Any, data: Any, x0: Any, report_now: bool) -> ADMMState:
         """Return the state before the first iteration."""
         x, z = data, x0
         sums = self.start(x)
@@ -73,17 +69,13 @@ class ADMM(Splitting):
         if self.gfirst:
             state.z = self.g._prox_of_sum(1.0, state.x, 1.0, state.u, self.tau, state.z)
         state.point = self.f._prox_of_sum(1.0, state.z, -1.0, state.u, self.tau, state.point)
-        advance(state.sums, 0, state.x, base=state.point, update=SECOND, keep=True)
+        state.x, _ = advance(state.sums, 0, state.x, base=state.point, update=SECOND, keep=True)
         if not self.gfirst:
             state.z = self.g._prox_of_sum(1.0, state.x, 1.0, state.u, self.tau, state.z)
-        advance(state.sums, 0, state.difference, base=state.x, alpha=-1.0, gradient=state.z, square=FIRST)
+        state.difference = self.difference(state.sums, 0, state.x, state.z, state.difference)
         state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
         self.finish(state.sums, self._objective(state.x) if self.objective else None)
         return state
-
-    def details(self, state: ADMMState, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the second variable."""
-        return {**super().details(state, rows), "z": state.z}
 
     def _objective(self, x: Any) -> Any:
         return self.f._value(x) + self.g._value(x)
@@ -110,7 +102,7 @@ def admm(
     f, g : ProxOperator
         The functions.
     x0 : DistributedArray or StackedArray
-        Where to start.
+        The starting point.
     tau : float
         Step size.
     z0 : DistributedArray or StackedArray, optional
@@ -122,7 +114,7 @@ def admm(
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is :math:`f(x) + g(x)`.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -136,7 +128,7 @@ def admm(
     LayoutError
         If `z0` has not the layout of `x0`.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -145,7 +137,7 @@ def admm(
         z_{k+1} &= \mathrm{prox}_{\tau g}(x_{k+1} + u_k) \\
         u_{k+1} &= u_k + x_{k+1} - z_{k+1}
 
-    Besides what `f` and `g` send, an iteration sends one scalar allreduce.
+    Besides the messages of `f` and `g`, an iteration sends one scalar allreduce.
 
     References
     ----------
@@ -167,9 +159,7 @@ def admm(
     method = ADMM(
         f,
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
-        bool(objective) or tol is not None or rtol is not None,
+        *check_bounds(tol, rtol, objective),
         check_step(tau),
         bool(gfirst),
     )

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
-
-import numpy as np
 
 from collops.array import StackedArray, axpby, zeros_like
 from collops.errors import LayoutError
 from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
-from collops.solvers.driver import solve
+from collops.solvers.driver import Run, solve
 from collops.solvers.problem import check_count
-from collops.solvers.proximal.inner import least_squares
+from collops.solvers.proximal.l2 import L2, least_squares
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.operators.l2 import L2
 from collops.solvers.proximal.splitting import (
     FIRST,
     SECOND,
     Splitting,
     check_arguments,
+    check_bounds,
     check_operator,
-    check_tolerance,
 )
 from collops.solvers.result import SolverResult
-from collops.solvers.run import Run
-from collops.solvers.shrinkage import advance
-from collops.solvers.step_sums import StepSums
+from collops.solvers.shrinkage import StepSums, advance
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
 __all__ = ["ADMML2", "admm_l2"]
 
@@ -37,16 +33,15 @@ __all__ = ["ADMML2", "admm_l2"]
 class ADMML2State:
     """Vectors of ADMM with a least-squares misfit between two iterations."""
 
-    operator: LinearOperator
+    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     z: Any
     u: Any  # the scaled multiplier
     image: Any  # A x
-    difference: Any  # A x - z
-    right: Any  # (z - u) / sqrt(tau), the second part of the data
-    data: Any
+    difference: Any = field(metadata=SCRATCH)  # A x - z
+    data: Any = field(metadata=CONSTANT)
+    right: Any = field(metadata=SCRATCH)  # (z - u) / sqrt(tau), the data of the penalty
     sums: StepSums
-    rebuilt = frozenset({"difference", "right", "data"})
 
 
 @dataclass(frozen=True)
@@ -84,42 +79,37 @@ class ADMML2(Splitting):
     measured = (("x", SECOND), ("difference", FIRST))
     name = "ADMM"
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> ADMML2State:
+    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> ADMML2State:
         """Return the state before the first iteration."""
         x = data
         image = operator._forward(x, new_array(operator.range, x, x.dtype))
         z = image.copy() if x0 is None else x0.astype(x.dtype)
         sums = self.start(z, x)
         self.before(sums, self._objective(x, image) if self.objective else None)
-        right = new_array(operator.range, x, x.dtype)
-        stacked = StackedArray([self.b.astype(x.dtype), right])
         difference = new_array(operator.range, x, x.dtype)
-        return ADMML2State(operator, x, z, zeros_like(z), image, difference, right, stacked, sums)
+        data, right = self.b.astype(x.dtype), scratch_array(operator.range, x, x.dtype)
+        return ADMML2State(operator, x, z, zeros_like(z), image, difference, data, right, sums)
 
     def step(self, state: ADMML2State) -> ADMML2State:
         """Solve for x, find the proximal point z, and move the multiplier by their difference."""
         self.begin(state.sums)
         if self.gfirst:
             state.z = self.g._prox_of_sum(1.0, state.image, 1.0, state.u, self.tau, state.z)
-        self._fit(state)
+        state.x = self._fitted(state)
         state.image = state.operator._forward(state.x, state.image)
         if not self.gfirst:
             state.z = self.g._prox_of_sum(1.0, state.image, 1.0, state.u, self.tau, state.z)
-        advance(state.sums, 0, state.difference, base=state.image, alpha=-1.0, gradient=state.z, square=FIRST)
+        state.difference = self.difference(state.sums, 0, state.image, state.z, state.difference)
         state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
         self.finish(state.sums, self._objective(state.x, state.image) if self.objective else None)
         return state
 
-    def details(self, state: ADMML2State, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the second variable."""
-        return {**super().details(state, rows), "z": state.z}
-
-    def _fit(self, state: ADMML2State) -> None:
-        """Minimise the misfit plus the distance of ``A x`` from ``z - u``, from where x is."""
+    def _fitted(self, state: ADMML2State) -> Any:
+        """Return the minimiser of the misfit plus the distance of ``A x`` from ``z - u``, searched from x."""
         per_root = 1 / math.sqrt(self.tau)
         state.right = axpby(per_root, state.z, -per_root, state.u, out=state.right)
-        solution = least_squares(self.both, state.data, state.x, self.inner)
-        advance(state.sums, 1, state.x, base=solution, update=SECOND, keep=True)
+        solution = least_squares(self.both, StackedArray([state.data, state.right]), state.x, self.inner)
+        return advance(state.sums, 1, state.x, base=solution, update=SECOND, keep=True)[0]
 
     def _objective(self, x: Any, image: Any) -> Any:
         return self.f._value(x) + self.g._value(image)
@@ -155,11 +145,11 @@ def admm_l2(
     A : LinearOperator
         Of the penalty, with the domain of `Op`.
     x0 : DistributedArray or StackedArray
-        Where to start, in that domain.
+        The starting point, in that domain.
     tau : float
         Step size.
     z0 : DistributedArray or StackedArray, optional
-        Where z starts, in the range of `A`; at ``A @ x0`` by default.
+        The starting point of z, in the range of `A`; ``A @ x0`` by default.
     niter : int
         Largest number of iterations.
     gfirst : bool
@@ -169,7 +159,7 @@ def admm_l2(
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is what is minimised.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -183,7 +173,7 @@ def admm_l2(
     LayoutError
         If a layout does not fit.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -192,7 +182,7 @@ def admm_l2(
         z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
         u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
 
-    Besides what `g` and `A` send, an iteration sends three scalar allreduces, and those of `inner` iterations of
+    Besides the messages of `g` and `A`, an iteration sends three scalar allreduces, and those of `inner` iterations of
     CGLS.
 
     References
@@ -220,9 +210,7 @@ def admm_l2(
     method = ADMML2(
         L2(Op, b),
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
-        bool(objective) or tol is not None or rtol is not None,
+        *check_bounds(tol, rtol, objective),
         b,
         StackedVStack([Op, (1 / math.sqrt(step)) * A]),
         step,

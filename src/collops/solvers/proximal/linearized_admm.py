@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
-
-import numpy as np
 
 from collops.array import axpby, zeros_like
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import solve
+from collops.solvers.driver import Run, solve
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import (
     FIRST,
     SECOND,
     Splitting,
     check_arguments,
+    check_bounds,
     check_operator,
-    check_tolerance,
 )
 from collops.solvers.result import SolverResult
-from collops.solvers.run import Run
-from collops.solvers.shrinkage import advance
-from collops.solvers.step_sums import StepSums
+from collops.solvers.shrinkage import StepSums, advance
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
 __all__ = ["LinearizedADMM", "linearized_admm"]
 
@@ -32,16 +29,15 @@ __all__ = ["LinearizedADMM", "linearized_admm"]
 class LinearizedADMMState:
     """Vectors of linearised ADMM between two iterations."""
 
-    operator: LinearOperator
+    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     z: Any
     u: Any  # the scaled multiplier
-    image: Any  # A x
+    image: Any = field(metadata=SCRATCH)  # A x
     difference: Any  # A x - z
-    gradient: Any  # A^H (A x - z + u)
-    point: Any  # the next x
+    gradient: Any = field(metadata=SCRATCH)  # A^H (A x - z + u)
+    point: Any = field(metadata=SCRATCH)  # the next x
     sums: StepSums
-    rebuilt = frozenset({"image", "gradient", "point"})
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class LinearizedADMM(Splitting):
     measured = (("x", SECOND), ("difference", FIRST))
     name = "Linearised ADMM"
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> LinearizedADMMState:
+    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> LinearizedADMMState:
         """Return the state before the first iteration."""
         x = data
         image = operator._forward(x, new_array(operator.range, x, x.dtype))
@@ -76,7 +72,7 @@ class LinearizedADMM(Splitting):
         difference = axpby(1.0, image, -1.0, z, out=new_array(operator.range, x, x.dtype))
         sums = self.start(difference, x)
         self.before(sums, self._objective(x, image) if self.objective else None)
-        gradient, point = (new_array(operator.domain, x, x.dtype) for _ in range(2))
+        gradient, point = (scratch_array(operator.domain, x, x.dtype) for _ in range(2))
         return LinearizedADMMState(operator, x, z, zeros_like(z), image, difference, gradient, point, sums)
 
     def step(self, state: LinearizedADMMState) -> LinearizedADMMState:
@@ -86,17 +82,13 @@ class LinearizedADMM(Splitting):
         state.difference = axpby(1.0, state.u, 1.0, state.difference, out=state.difference)
         state.gradient = operator._adjoint(state.difference, state.gradient)
         state.point = self.f._prox_of_sum(1.0, state.x, -self.mu / self.tau, state.gradient, self.mu, state.point)
-        advance(state.sums, 1, state.x, base=state.point, update=SECOND, keep=True)
+        state.x, _ = advance(state.sums, 1, state.x, base=state.point, update=SECOND, keep=True)
         state.image = operator._forward(state.x, state.image)
         state.z = self.g._prox_of_sum(1.0, state.image, 1.0, state.u, self.tau, state.z)
-        advance(state.sums, 0, state.difference, base=state.image, alpha=-1.0, gradient=state.z, square=FIRST)
+        state.difference = self.difference(state.sums, 0, state.image, state.z, state.difference)
         state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
         self.finish(state.sums, self._objective(state.x, state.image) if self.objective else None)
         return state
-
-    def details(self, state: LinearizedADMMState, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the second variable."""
-        return {**super().details(state, rows), "z": state.z}
 
     def _objective(self, x: Any, image: Any) -> Any:
         return self.f._value(x) + self.g._value(image)
@@ -126,17 +118,17 @@ def linearized_admm(
     A : LinearOperator
         Any shape.
     x0 : DistributedArray or StackedArray
-        Where to start, in the domain of `A`.
+        The starting point, in the domain of `A`.
     tau, mu : float
         Step sizes, with :math:`\mu \le \tau / \lambda_{max}(A^H A)`.
     z0 : DistributedArray or StackedArray, optional
-        Where z starts, in the range of `A`; at ``A @ x0`` by default.
+        The starting point of z, in the range of `A`; ``A @ x0`` by default.
     niter : int
         Largest number of iterations.
     tol, rtol, objective
         As for :func:`collops.solvers.proximal.proximal_gradient`; the objective is :math:`f(x) + g(A x)`.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
 
     Returns
     -------
@@ -150,7 +142,7 @@ def linearized_admm(
     LayoutError
         If a layout does not fit.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -159,7 +151,7 @@ def linearized_admm(
         z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
         u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
 
-    Besides what `f`, `g` and `A` send, an iteration sends one scalar allreduce.
+    Besides the messages of `f`, `g` and `A`, an iteration sends one scalar allreduce.
 
     References
     ----------
@@ -180,9 +172,7 @@ def linearized_admm(
     method = LinearizedADMM(
         f,
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
-        bool(objective) or tol is not None or rtol is not None,
+        *check_bounds(tol, rtol, objective),
         check_step(tau),
         check_step(mu, "mu"),
     )

@@ -1,4 +1,4 @@
-"""What a proximal operator is: a function of distributed arrays whose proximal points can be found."""
+"""Proximal operators: functions of distributed arrays whose proximal points can be computed."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby
-from collops.array.elementwise import check_alike
+from collops.array import axpby, dots
+from collops.array.operands import check_alike
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import new_array
 
-__all__ = ["ProxOperator", "check_step"]
+__all__ = ["ProxOperator", "check_step", "combined", "inner", "like"]
 
 
 class ProxOperator:
     r"""A function :math:`f` of distributed arrays.
 
     Subclasses implement ``_prox(x, tau, out)`` or ``_proxdual(x, tau, out)``, or both: each follows from the other.
-    `out` is an array like `x`, which may be `x` itself. Those that have them implement ``_value(x)`` and
-    ``_grad(x, out)``.
+    They may use the memory of `out`, an array like `x` or `x` itself, and return the result. Subclasses with values and
+    gradients implement ``_value(x)`` and ``_grad(x, out)``.
 
     Attributes
     ----------
     has_gradient : bool
-        Whether :math:`f` is differentiable and :meth:`grad` finds its gradient.
+        Whether :math:`f` is differentiable and :meth:`grad` computes its gradient.
     capturable : bool
         Whether a solver may record the work once and replay it (a CUDA graph).
 
@@ -47,7 +47,7 @@ class ProxOperator:
     # What subclasses provide
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        # Moreau's identity; x may be out, so that x / tau needs memory of its own.
+        # Moreau's identity; out may be x, so that x / tau needs memory of its own.
         dual = self._proxdual(axpby(1 / tau, x, 0.0, x), 1 / tau, None)
         return axpby(-tau, dual, 1.0, x, out=out)
 
@@ -64,7 +64,7 @@ class ProxOperator:
         raise UnsupportedTypeError(f"{type(self).__name__} has no value")
 
     def _remembered(self) -> dict[str, Any]:
-        """Return which attributes a call leaves to later ones, with the layouts of those that are arrays, else None."""
+        """Return the attributes that calls leave to later ones, with the layouts of arrays, ``None`` for others."""
         return {}
 
     def _grad(self, x: Any, out: Any) -> Any:
@@ -73,7 +73,7 @@ class ProxOperator:
     # Application
 
     def __call__(self, x: Any) -> Any:
-        """Return the function's value. Collective: at most one scalar allreduce beside what operators in it send.
+        """Return the function's value. Collective: at most one scalar allreduce, and the messages of operators in it.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class ProxOperator:
         Returns
         -------
         0-d array or scalar
-            Of the engine; infinite outside the domain of the function. Nobody waits for it.
+            Of the engine; infinite outside the domain of the function. Does not synchronise with the device.
         """
         _check_array(self, x)
         return self._value(x)
@@ -98,16 +98,16 @@ class ProxOperator:
         tau : float
             Positive.
         out : DistributedArray or StackedArray, optional
-            Gets the result; may be `x`.
+            Memory for the result; may be `x`.
 
         Raises
         ------
         InputError
             If `tau` is not positive.
         UnsupportedTypeError
-            If `x` is no distributed array, or of elements that the function is not defined for.
+            If `x` is no distributed array, or the function is not defined for its elements.
         LayoutError
-            If `x` has not the layout of the operator's own arrays, or `out` not that of `x`.
+            If `x` does not have the layout of the operator's own arrays, or `out` not that of `x`.
         """
         _check_array(self, x, out)
         return self._prox(x, check_step(tau), out)
@@ -125,7 +125,7 @@ class ProxOperator:
         x : DistributedArray or StackedArray
             Where.
         out : DistributedArray or StackedArray, optional
-            Gets the result; another array than `x`.
+            Memory for the result; another array than `x`.
 
         Raises
         ------
@@ -139,34 +139,34 @@ class ProxOperator:
 
     def postcomposition(self, sigma: float) -> ProxOperator:
         r"""Return :math:`\sigma f(x)`."""
-        from collops.solvers.proximal.operators.compositions import PostComposition
+        from collops.solvers.proximal.compositions import PostComposition
 
         return PostComposition(self, sigma)
 
     def precomposition(self, a: float, b: Any = 0.0) -> ProxOperator:
         """Return :math:`f(a x + b)`; `b` is a number or an array."""
-        from collops.solvers.proximal.operators.compositions import PreComposition
+        from collops.solvers.proximal.compositions import PreComposition
 
         return PreComposition(self, a, b)
 
     def affine_addition(self, v: Any) -> ProxOperator:
         """Return :math:`f(x) + v^H x`; of complex arrays the real part of the product."""
-        from collops.solvers.proximal.operators.compositions import AffineAddition
+        from collops.solvers.proximal.compositions import AffineAddition
 
         return AffineAddition(self, v)
 
     def chain(self, g: ProxOperator) -> ProxOperator:
-        r"""Return what has the proximal point :math:`\mathrm{prox}_g(\mathrm{prox}_f(x))`: the sum, of some pairs.
+        r"""Return the function with the proximal point :math:`\mathrm{prox}_g(\mathrm{prox}_f(x))`.
 
-        Only for functions of which that is known to be right, such as `L1` and `L21`.
+        For some pairs, such as `L1` and `L21`, it is the sum.
         """
-        from collops.solvers.proximal.operators.compositions import Chain
+        from collops.solvers.proximal.compositions import Chain
 
         return Chain(self, g)
 
     def conjugate(self) -> ProxOperator:
         """Return the convex conjugate, whose proximal points are those of :meth:`proxdual`. It has no value."""
-        from collops.solvers.proximal.operators.compositions import Conjugate
+        from collops.solvers.proximal.compositions import Conjugate
 
         return Conjugate(self)
 
@@ -198,6 +198,33 @@ def check_step(tau: Any, name: str = "tau") -> float:
 def like(x: Any, out: Any) -> Any:
     """Return `out`, or a new array like `x` if there is none."""
     return new_array(x.layout, x, x.dtype) if out is None else out
+
+
+def inner(v: Any, x: Any) -> Any:
+    """Return the real part of the inner product. Collective."""
+    return dots((v, x))[0].real
+
+
+def combined(x: Any, parts: Any, op: str = "sum") -> Any:
+    """Return the sum, or another combination, of one number for each leaf and rank. Collective: one allreduce.
+
+    Parameters
+    ----------
+    x : DistributedArray or StackedArray
+        Whose leaves the numbers are of.
+    parts : sequence of 0-d array
+        This rank's, one for each leaf.
+    op : str
+        ``"sum"``, ``"min"`` or ``"max"``.
+    """
+    xp, plan = x.engine.xp, x._plan
+    counted = [part for part, counts in zip(parts, plan.counted, strict=True) if counts or op != "sum"]
+    total = xp.zeros((), "float64")
+    if counted:
+        total = getattr(xp, op)(xp.stack([xp.asarray(part, dtype="float64") for part in counted]))
+    if plan.communicator is not None:
+        total = plan.communicator.allreduce(xp.asarray(total), op)
+    return total[()]
 
 
 def _check_array(operator: ProxOperator, x: Any, out: Any = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,24 +11,22 @@ from collops.array import axpby, zeros_like
 from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import solve
+from collops.solvers.driver import Run, solve
 from collops.solvers.method import Row
 from collops.solvers.problem import check_number
-from collops.solvers.proximal.operator import ProxOperator
+from collops.solvers.proximal.operator import ProxOperator, inner
 from collops.solvers.proximal.splitting import (
     FIRST,
     SECOND,
     Splitting,
     StepSizes,
     check_arguments,
+    check_bounds,
     check_operator,
-    check_tolerance,
 )
-from collops.solvers.proximal.values import inner
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.run import Run
-from collops.solvers.shrinkage import advance
-from collops.solvers.step_sums import StepSums
+from collops.solvers.shrinkage import StepSums, advance
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
 __all__ = ["PrimalDual", "primal_dual"]
 
@@ -37,16 +35,15 @@ __all__ = ["PrimalDual", "primal_dual"]
 class PrimalDualState:
     """Vectors of the primal-dual method between two iterations."""
 
-    operator: LinearOperator
+    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     y: Any
     ahead: Any  # x, extrapolated
-    image: Any  # A ahead, then the next y
-    gradient: Any  # A^H y + z
-    point: Any
+    image: Any = field(metadata=SCRATCH)  # A ahead, then the next y
+    gradient: Any = field(metadata=SCRATCH)  # A^H y + z
+    point: Any = field(metadata=SCRATCH)
     sums: StepSums
     iteration: int
-    rebuilt = frozenset({"image", "gradient", "point"})
 
 
 @dataclass(frozen=True)
@@ -82,14 +79,14 @@ class PrimalDual(Splitting):
     measured = (("y", SECOND), ("x", FIRST))
     name = "Primal-dual"
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, prompt: bool) -> PrimalDualState:
+    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> PrimalDualState:
         """Return the state before the first iteration."""
         x = data
         image = new_array(operator.range, x, x.dtype)
         y = zeros_like(image) if x0 is None else x0.astype(x.dtype)
         sums = self.start(x, y)
         self.before(sums, self._objective(operator, x, image) if self.objective else None)
-        gradient, point = (new_array(operator.domain, x, x.dtype) for _ in range(2))
+        gradient, point = (scratch_array(operator.domain, x, x.dtype) for _ in range(2))
         return PrimalDualState(operator, x, y, x.copy(), image, gradient, point, sums, 0)
 
     def step(self, state: PrimalDualState) -> PrimalDualState:
@@ -121,14 +118,14 @@ class PrimalDual(Splitting):
         state.image = state.operator._forward(state.ahead, state.image)
         moved = axpby(mu, state.image, 1.0, state.y, out=state.image)
         state.image = self.g._proxdual(moved, mu, moved)
-        advance(state.sums, 1, state.y, base=state.image, update=SECOND)
+        state.y, _ = advance(state.sums, 1, state.y, base=state.image, update=SECOND)
 
     def _move_x(self, state: PrimalDualState, tau: float) -> None:
         state.gradient = state.operator._adjoint(state.y, state.gradient)
         if self.z is not None:
             state.gradient = axpby(1.0, self.z, 1.0, state.gradient, out=state.gradient)
         state.point = self.f._prox_of_sum(1.0, state.x, -tau, state.gradient, tau, state.point)
-        advance(
+        state.x, state.ahead = advance(
             state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=self.theta, update=FIRST, keep=True
         )
 
@@ -164,14 +161,14 @@ def primal_dual(
     A : LinearOperator
         Any shape.
     x0 : DistributedArray or StackedArray
-        Where to start, in the domain of `A`.
+        The starting point, in the domain of `A`.
     tau, mu : float or sequence of float
         Step sizes of x and of the dual variable y, or one for each iteration; :math:`\tau \mu \lambda_{max}(A^H A) < 1`
         to converge.
     y0 : DistributedArray or StackedArray, optional
-        Where y starts, in the range of `A`; at 0 by default.
+        The starting point of y, in the range of `A`; 0 by default.
     z : DistributedArray or StackedArray, optional
-        The vector of a linear term; of complex arrays the real part of the product counts.
+        The vector of a linear term; for complex arrays, the real part of the product counts.
     theta : float
         Extrapolation, 0 to 1; 0 is the method of Arrow and Hurwicz.
     niter : int
@@ -185,8 +182,8 @@ def primal_dual(
     objective : bool
         Whether to record the objective, which applies `A` once more in each iteration.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. With a sequence of
-        step sizes the host looks them up, so that no iteration can be recorded.
+        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. The host reads a
+        sequence of step sizes, so that no iteration can be recorded with one.
 
     Returns
     -------
@@ -201,7 +198,7 @@ def primal_dual(
     LayoutError
         If a layout does not fit.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -212,7 +209,7 @@ def primal_dual(
         x_{k+1} &= \mathrm{prox}_{\tau f}\big(x_k - \tau (A^H y_{k+1} + z)\big) \\
         \bar{x}_{k+1} &= x_{k+1} + \theta (x_{k+1} - x_k)
 
-    Besides what `f`, `g` and `A` send, an iteration sends one allreduce of three numbers.
+    Besides the messages of `f`, `g` and `A`, an iteration sends one allreduce of three numbers.
 
     References
     ----------
@@ -239,8 +236,7 @@ def primal_dual(
     method = PrimalDual(
         f,
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
+        *check_bounds(tol, rtol, objective)[:2],
         bool(objective) or rtol is not None,
         *sizes,
         float(theta),

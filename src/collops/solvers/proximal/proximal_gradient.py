@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
 
 from collops.array import axpby, dots
 from collops.errors import InputError, UnsupportedTypeError
-from collops.operators.base import new_array
-from collops.solvers.driver import solve
+from collops.solvers.driver import Run, solve
+from collops.solvers.iterative_thresholding import Schedule, momenta
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.splitting import FIRST, Splitting, StepSizes, check_arguments, check_tolerance
+from collops.solvers.proximal.splitting import FIRST, Splitting, StepSizes, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
-from collops.solvers.run import Run
-from collops.solvers.schedule import Schedule, momenta
-from collops.solvers.shrinkage import advance
-from collops.solvers.step_sums import StepSums
+from collops.solvers.shrinkage import StepSums, advance
+from collops.solvers.state import SCRATCH, scratch_array
 
 __all__ = ["Backtracking", "ProximalGradient", "proximal_gradient"]
 
@@ -29,16 +27,15 @@ class ProximalGradientState:
     """Vectors of the proximal gradient method between two iterations."""
 
     x: Any
-    ahead: Any  # where the gradient is taken
-    gradient: Any
-    point: Any
-    difference: Any  # of a trial step; None without backtracking
+    ahead: Any  # x, extrapolated, where the gradient is taken; None without acceleration
+    gradient: Any = field(metadata=SCRATCH)
+    point: Any = field(metadata=SCRATCH)
+    difference: Any = field(metadata=SCRATCH)  # of a trial step
     sums: StepSums
-    decision: StepSums | None
+    decision: StepSums | None = field(metadata=SCRATCH)
     momenta: Schedule | None
     tau: float
     iteration: int
-    rebuilt = frozenset({"gradient", "point", "difference", "decision"})
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class ProximalGradient(Splitting):
     backtracking: Backtracking | None
     name = "Proximal gradient"
 
-    def init(self, operator: Any, data: Any, x0: Any, prompt: bool) -> ProximalGradientState:
+    def init(self, operator: Any, data: Any, x0: Any, report_now: bool) -> ProximalGradientState:
         """Return the state before the first iteration."""
         x = data
         sums = self.start(x)
@@ -99,13 +96,13 @@ class ProximalGradient(Splitting):
         accelerated, searching = self.momenta is not None, self.backtracking is not None
         return ProximalGradientState(
             x,
-            x.copy() if accelerated else x,
-            new_array(x.layout, x, x.dtype),
-            new_array(x.layout, x, x.dtype),
-            new_array(x.layout, x, x.dtype) if searching else None,
+            x.copy() if accelerated else None,
+            scratch_array(x.layout, x, x.dtype),
+            scratch_array(x.layout, x, x.dtype),
+            scratch_array(x.layout, x, x.dtype) if searching else None,
             sums,
-            StepSums(x, width=1) if searching else None,
-            Schedule(x.engine, self.momenta, np.dtype(np.float64)) if accelerated else None,
+            StepSums.over(x, width=1) if searching else None,
+            Schedule.of(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
             self.tau,
             0,
         )
@@ -115,25 +112,17 @@ class ProximalGradient(Splitting):
         self.begin(state.sums)
         iteration = state.iteration
         epsg = self.epsg[iteration]
-        ahead = state.ahead
+        ahead = state.x if state.ahead is None else state.ahead
         state.gradient = self.f._grad(ahead, state.gradient)
         if self.backtracking is not None:
-            self._search(state, self.backtracking, epsg)
+            self._search(state, ahead, self.backtracking, epsg)
         else:
-            self._trial(state, epsg)
+            state.point = self._trial(state, ahead, epsg)
         if self.eta != 1:
             state.point = axpby(1 - self.eta, ahead, self.eta, state.point, out=state.point)
-        accelerated = state.momenta is not None
-        momentum = state.momenta.take() if accelerated else None  # pyright: ignore[reportOptionalMemberAccess]
-        advance(
-            state.sums,
-            0,
-            state.x,
-            base=state.point,
-            ahead=ahead if accelerated else None,
-            momentum=momentum,
-            update=FIRST,
-            keep=True,
+        momentum = None if state.momenta is None else state.momenta.take()
+        state.x, state.ahead = advance(
+            state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=momentum, update=FIRST, keep=True
         )
         self.finish(state.sums, self._objective(state.x, iteration) if self.objective else None)
         if self.epsg.varies:
@@ -147,17 +136,17 @@ class ProximalGradient(Splitting):
     def _objective(self, x: Any, iteration: int) -> Any:
         return self.f._value(x) + self.epsg[iteration] * self.g._value(x)
 
-    def _trial(self, state: ProximalGradientState, epsg: float) -> None:
-        state.point = self.g._prox_of_sum(1.0, state.ahead, -state.tau, state.gradient, epsg * state.tau, state.point)
+    def _trial(self, state: ProximalGradientState, ahead: Any, epsg: float) -> Any:
+        return self.g._prox_of_sum(1.0, ahead, -state.tau, state.gradient, epsg * state.tau, state.point)
 
-    def _search(self, state: ProximalGradientState, search: Backtracking, epsg: float) -> None:
+    def _search(self, state: ProximalGradientState, ahead: Any, search: Backtracking, epsg: float) -> None:
         """Shorten the step until the smooth function lies below its quadratic model."""
-        here = self.f._value(state.ahead)
+        here = self.f._value(ahead)
         decision = state.decision
         assert decision is not None
         for _ in range(search.niterback):
-            self._trial(state, epsg)
-            state.difference = axpby(1.0, state.point, -1.0, state.ahead, out=state.difference)
+            state.point = self._trial(state, ahead, epsg)
+            state.difference = axpby(1.0, state.point, -1.0, ahead, out=state.difference)
             slope, square = dots((state.gradient, state.difference), (state.difference, state.difference))
             excess = self.f._value(state.point) - (here + slope.real + square / (2 * state.tau))
             decision.clear()
@@ -195,13 +184,13 @@ def proximal_gradient(
     g : ProxOperator
         The other function.
     x0 : DistributedArray or StackedArray
-        Where to start.
+        The starting point.
     epsg : float or sequence of float
         The weight :math:`\epsilon`, or one for each iteration.
     tau : float, optional
         Step size, at most the inverse of the gradient's Lipschitz constant. By default found by backtracking from 1.
     backtracking : bool
-        Whether to search for the step size although `tau` is given, beginning with it.
+        Whether to search for the step size although `tau` is given, which is then the first one.
     beta : float
         What a step that is too long is multiplied by; between 0 and 1.
     eta : float
@@ -219,7 +208,7 @@ def proximal_gradient(
     objective : bool
         Whether to record the objective although there is no tolerance for it.
     **run
-        How it is run, as for :func:`collops.solvers.cgls`. With backtracking, or a sequence as `epsg`, the host
+        Options of the run, as for :func:`collops.solvers.cgls`. With backtracking, or a sequence as `epsg`, the host
         decides, so that no iteration can be recorded.
 
     Returns
@@ -233,7 +222,7 @@ def proximal_gradient(
     UnsupportedTypeError
         If an argument is no proximal operator or distributed array, or `f` has no gradient.
     InputError
-        If an option makes no sense.
+        If an option is invalid.
 
     Notes
     -----
@@ -243,8 +232,8 @@ def proximal_gradient(
 
     with :math:`\omega_k = 0`, :math:`k / (k + 3)` ("vandenberghe"), or :math:`(t_k - 1) / t_{k+1}` ("fista").
 
-    Besides what `f` and `g` send, an iteration sends one scalar allreduce; a trial of a search two, and the host waits
-    for it.
+    Besides the messages of `f` and `g`, an iteration sends one scalar allreduce; a trial of a search sends two, and the
+    host waits for it.
 
     References
     ----------
@@ -276,9 +265,7 @@ def proximal_gradient(
     method = ProximalGradient(
         f,
         g,
-        check_tolerance("tol", tol),
-        check_tolerance("rtol", rtol),
-        bool(objective) or tol is not None or rtol is not None,
+        *check_bounds(tol, rtol, objective),
         check_step(1.0 if tau is None else tau),
         weights,
         float(eta),

@@ -1,4 +1,4 @@
-"""What proximal methods share: arguments, the numbers of an iteration, and when to stop."""
+"""The common part of proximal methods: arguments, the numbers of an iteration, and the tests that stop it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
-from collops.solvers.method import Row
+from collops.solvers.method import Method, Row
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.result import Status
-from collops.solvers.step_sums import StepSums
+from collops.solvers.shrinkage import StepSums, advance
 
-__all__ = ["FIRST", "SECOND", "Splitting", "StepSizes", "check_arguments", "check_operator", "check_tolerance"]
+__all__ = ["FIRST", "SECOND", "Splitting", "StepSizes", "check_arguments", "check_bounds", "check_operator"]
 
 FIRST, SECOND, _OBJECTIVE, _BEFORE = range(4)
 """Numbers of an iteration: the square that the residual's norm is made of, another one, the objective, and the one
@@ -24,7 +24,7 @@ before."""
 
 
 @dataclass(frozen=True)
-class Splitting:
+class Splitting(Method):
     """The part of a proximal method that is the same for all of them.
 
     Attributes
@@ -50,18 +50,22 @@ class Splitting:
 
     def start(self, *arrays: Any) -> StepSums:
         """Return the sums of an iteration over arrays."""
-        return StepSums(*arrays, width=3, kept=1)
+        return StepSums.over(*arrays, width=3, kept=1)
 
     def before(self, sums: StepSums, objective: Any = None) -> None:
         """Set the numbers before the first iteration: the objective, and that there was no step. Collective."""
         self.finish(sums, objective)
-        sums.values[: SECOND + 1] = -1
+        sums.put(slice(SECOND + 1), -1)
 
     def begin(self, sums: StepSums) -> None:
         """Prepare the sums for an iteration."""
         if self.objective:
-            sums.values[_BEFORE:] = sums.values[_OBJECTIVE : _OBJECTIVE + 1]
+            sums.put(_BEFORE, sums.values[_OBJECTIVE : _OBJECTIVE + 1])
         sums.clear()
+
+    def difference(self, sums: StepSums, number: int, a: Any, b: Any, out: Any) -> Any:
+        """Return ``a - b`` in the memory of `out`, array `number` of the sums, to which its square is added."""
+        return advance(sums, number, out, base=a, alpha=-1.0, gradient=b, square=FIRST)[0]
 
     def finish(self, sums: StepSums, objective: Any = None) -> None:
         """Combine the sums of an iteration, and set the objective. Collective."""
@@ -69,20 +73,12 @@ class Splitting:
             sums.contribute(_OBJECTIVE, objective)
         sums.combine()
 
-    def finalize(self, state: Any) -> Any:
-        """Return the state."""
-        return state
-
-    def late(self, state: Any) -> bool:
-        """Return False: the numbers of an iteration are there with it."""
-        return False
-
     def monitor(self, state: Any) -> Any:
         """Return the numbers of the iteration."""
         return state.sums.values
 
     def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the objective has stopped to change, or is small enough."""
+        """Stop where the objective no longer changes, or is below a bound."""
         square, second, objective, before = row
         if square < 0:
             return None  # before the first iteration
@@ -104,12 +100,13 @@ class Splitting:
         return np.sqrt(np.where(squares < 0, np.nan, squares))
 
     def details(self, state: Any, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated."""
-        return {"objective": rows[:, _OBJECTIVE].copy()} if self.objective else {}
+        """Return the objectives, if they were evaluated, and the second variable, if there is one."""
+        found = {"objective": rows[:, _OBJECTIVE].copy()} if self.objective else {}
+        return {**found, "z": state.z} if hasattr(state, "z") else found
 
 
 class StepSizes:
-    """One step size for each iteration, which the host looks up.
+    """One step size for each iteration, which the host reads.
 
     Parameters
     ----------
@@ -148,9 +145,9 @@ class StepSizes:
 
 
 def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any) -> Any:
-    """Refuse arguments that do not fit, and return where to start: a copy in the dtype of the computation.
+    """Check arguments, and return the starting point: a copy in the dtype of the computation.
 
-    That is complex where `x0` is, or one of the `others`: operators, and arrays or ``None``.
+    The dtype is complex where `x0` is, or one of the `others`: operators, and arrays or ``None``.
 
     Raises
     ------
@@ -175,7 +172,7 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
 
 
 def check_operator(name: str, operator: Any, x0: Any, z0: Any = None) -> None:
-    """Refuse an operator that does not act on arrays like `x0`, or not lead to those like `z0`.
+    """Check that an operator maps arrays such as `x0` to arrays such as `z0`.
 
     Raises
     ------
@@ -192,12 +189,14 @@ def check_operator(name: str, operator: Any, x0: Any, z0: Any = None) -> None:
         raise LayoutError(f"the second array must have the layout {operator.range}, to which {name} leads")
 
 
-def check_tolerance(name: str, value: Any) -> float | None:
-    """Return a tolerance as a float, or None for none.
+def check_bounds(tol: Any, rtol: Any, objective: Any) -> tuple[float | None, float | None, bool]:
+    """Return both tolerances, and whether the objective is evaluated: where it is asked for or a tolerance needs it.
 
     Raises
     ------
     InputError
-        If it is negative or no number.
+        If a tolerance is negative or no number.
     """
-    return None if value is None else check_number(name, value)
+    tol = None if tol is None else check_number("tol", tol)
+    rtol = None if rtol is None else check_number("rtol", rtol)
+    return tol, rtol, bool(objective) or tol is not None or rtol is not None

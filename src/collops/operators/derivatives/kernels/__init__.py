@@ -1,10 +1,7 @@
 """Products with bands on each engine. The only code of the derivatives that differs between engines.
 
-Each module has ``make_kernel(shape, terms, several, dtype, engine, add)``, which returns an object with the methods
-``inner``, ``rest`` and ``whole``, all of ``(sources, targets, landing)``: what needs no faces, the remainder, and both.
-Its attribute ``splits`` says whether the exchange had better go beside ``inner`` than before ``whole``.
+A kernel is made of ``(shape, terms, several, dtype, engine, add)``, see :class:`array_kernels.ArrayKernel`. Its method
+``whole(sources, targets, landing)`` returns the products, in `targets` where they can be written to. Where its
+attribute ``splits`` is true, the exchange of the faces overlaps with ``inner``, which needs no faces, and ``rest``
+computes the remainder.
 """
-
-from collops.operators.derivatives.kernels.dispatch import Several, Term, kernel_for
-
-__all__ = ["Several", "Term", "kernel_for"]

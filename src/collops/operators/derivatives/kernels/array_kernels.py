@@ -1,6 +1,6 @@
-"""Products with bands by ufuncs into given memory: block after block, so that what one writes the next finds in cache.
+"""Products with bands by ufuncs into given memory, in blocks that stay in the cache from one ufunc to the next.
 
-All slices are made beforehand; a call does nothing but walk through a list of them.
+All slices are made beforehand; a call only walks through a list of them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.operators.derivatives.bands import REACH
-from collops.operators.derivatives.kernels.dispatch import Several, Term
+from collops.operators.derivatives.stencil import Several, Term
 
-__all__ = ["make_kernel"]
+__all__ = ["ArrayKernel"]
 
 _BLOCK_BYTES = 256 << 10
 
@@ -50,18 +50,6 @@ class _Step(NamedTuple):
     fresh: bool
 
 
-def make_kernel(
-    shape: tuple[int, ...],
-    terms: Sequence[Term],
-    several: Several,
-    dtype: np.dtype,
-    engine: Engine,
-    add: bool = False,
-) -> ArrayKernel:
-    """Return the kernel of any engine with ufuncs that write into given memory; parameters as for its class."""
-    return ArrayKernel(shape, terms, several, dtype, engine, add)
-
-
 class ArrayKernel:
     """Bands on arrays of any engine with ufuncs that write into given memory.
 
@@ -78,7 +66,7 @@ class ArrayKernel:
     engine : Engine
         Of the arrays.
     add : bool
-        Whether the products are added to what the only target holds.
+        Whether the products are added to the values of the only target.
     """
 
     splits = True
@@ -115,14 +103,15 @@ class ArrayKernel:
         """Compute the rows that need no face."""
         self._run(self._inner, sources, targets, landing)
 
-    def rest(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
-        """Compute what :meth:`inner` left out."""
+    def rest(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
+        """Compute the rows that :meth:`inner` left out."""
         self._run(self._rest, sources, targets, landing)
+        return targets
 
-    def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
+    def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
         """Compute everything."""
         self._run(self._inner, sources, targets, landing)
-        self._run(self._rest, sources, targets, landing)
+        return self.rest(sources, targets, landing)
 
     def _run(self, steps: Sequence[_Step], sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
         add, subtract, multiply = self._xp.add, self._xp.subtract, self._xp.multiply

@@ -12,9 +12,9 @@ import cupy
 import numpy as np
 
 from collops.backend import Engine
-from collops.operators.derivatives.kernels import array_kernels
-from collops.operators.derivatives.kernels.dispatch import Several, Term
+from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.launches import Launch, Launches, fits
+from collops.operators.derivatives.stencil import Several, Term
 
 __all__ = ["make_kernel"]
 
@@ -33,7 +33,7 @@ def make_kernel(
     """Return the kernel; where ``banded.cu`` does not fit, one by CuPy's own ufuncs."""
     if math.prod(shape) and fits(shape, terms, dtype):
         return CudaKernel(shape, terms, several, dtype, add)
-    return array_kernels.make_kernel(shape, terms, several, dtype, engine, add)
+    return ArrayKernel(shape, terms, several, dtype, engine, add)
 
 
 @cache
@@ -72,15 +72,17 @@ class CudaKernel:
         launches = self._pointed(sources, targets, landing)
         self._run(launches, launches.inner)
 
-    def rest(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
-        """Compute what :meth:`inner` left out."""
+    def rest(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
+        """Compute the rows that :meth:`inner` left out."""
         launches = self._pointed(sources, targets, landing)
         self._run(launches, launches.rest)
+        return targets
 
-    def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
+    def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
         """Compute everything."""
         launches = self._pointed(sources, targets, landing)
         self._run(launches, launches.whole)
+        return targets
 
     def _pointed(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Launches:
         """Return the launches with the addresses of the arrays, reading 16 bytes at once if they allow it."""

@@ -1,4 +1,4 @@
-"""What ``banded.cu`` is given: compile options, its one argument, and the shape of its launches."""
+"""The launches of ``banded.cu``: compile options, its one argument, grids and blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH
-from collops.operators.derivatives.kernels.dispatch import Several, Term
+from collops.operators.derivatives.stencil import Several, Term
 
 __all__ = ["Launch", "Launches", "fits"]
 
@@ -70,7 +70,7 @@ class Launches:
     wide : bool
         Whether threads read 16 bytes at once, where rows are multiples of them. Otherwise, number by number.
     add : bool
-        Whether the products are added to what the target, which is one, holds.
+        Whether the products are added to the values of the only target.
 
     Attributes
     ----------

@@ -21,39 +21,36 @@ class Transforms:
     """Transforms of CuPy arrays, and their plans.
 
     Plans are never dropped: a recorded CUDA graph may still use their memory.
-
-    Parameters
-    ----------
-    threads : int
-        Of hosts; not used.
     """
 
     __slots__ = ("_plans",)
 
-    multiplies = False  # whether a product with a matrix may take the place of a short transform
+    multiplies = False  # whether a product with a matrix may replace a short transform
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self) -> None:
         self._plans: dict[tuple[int, ...], Any] = {}
 
-    def fft(self, work: Any, axis: int, norm: str, inverse: bool) -> None:
+    def fft(self, work: Any, axis: int, norm: str, inverse: bool) -> Any:
         """Transform a complex array in place."""
         direction = cufft.CUFFT_INVERSE if inverse else cufft.CUFFT_FORWARD
         self._transform(work, work, axis, _COMPLEX[work.dtype.char], direction)
         _scale(work, work.shape[axis], norm)
+        return work
 
-    def rfft(self, source: Any, target: Any, axis: int, norm: str) -> None:
-        """Transform a real array; `target` gets the frequencies that are not negative."""
+    def rfft(self, source: Any, target: Any, axis: int, norm: str) -> Any:
+        """Transform a real array; `target` gets the non-negative frequencies."""
         self._transform(cupy.ascontiguousarray(source), target, axis, _REAL[source.dtype.char], cufft.CUFFT_FORWARD)
         _scale(target, source.shape[axis], norm)
+        return target
 
-    def irfft(self, source: Any, target: Any, axis: int, norm: str) -> None:
-        """Transform frequencies that are not negative back to a real array; `source` is overwritten."""
-        samples = target.shape[axis]
+    def irfft(self, source: Any, target: Any, axis: int, norm: str, samples: int) -> Any:
+        """Transform non-negative frequencies back to a real array; `source` is overwritten."""
         # Of zero and Nyquist only the real parts count, but cuFFT does not promise to look at no others.
         alone = slice(0, None, samples // 2) if samples % 2 == 0 else slice(0, 1)
         source[(slice(None),) * axis + (alone,)].imag = 0
         self._transform(source, target, axis, _BACK[target.dtype.char], cufft.CUFFT_INVERSE)
         _scale(target, samples, norm)
+        return target
 
     def _transform(self, source: Any, target: Any, axis: int, kind: int, direction: int) -> None:
         """Run the plan that fits; arrays are in C order."""

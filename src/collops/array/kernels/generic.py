@@ -1,0 +1,93 @@
+"""The vector kernels in NumPy's names, for any engine: expressions that a compiler fuses, and that have derivatives.
+
+A coefficient that is exactly 0 excludes its array where it is a number. One that is an array does not: its derivative
+would vanish.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from collops.array.coefficients import Finite, as_number
+from collops.array.dtypes import accumulator, combined, real_of
+from collops.backend import engine_of
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["axpby", "divide", "dot", "norm_part"]
+
+
+def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+    """Return ``a * x + b * y`` in the dtype of `out`, if it is given. See :func:`collops.array.axpby`."""
+    factors = [_coefficient(factor) for factor in (a, b)]
+    complex_one = any(isinstance(f, complex) or (hasattr(f, "dtype") and f.dtype.kind == "c") for f in factors)
+    dtype = combined(x.dtype, y.dtype, complex if complex_one else float)
+    if out is not None and not np.can_cast(dtype, out.dtype, "same_kind"):
+        raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into out of dtype {out.dtype}")
+    wide = accumulator(dtype)
+    terms: list[Any] = [
+        _scaled(factor, array.astype(wide), wide)
+        for factor, array in zip(factors, (x, y), strict=True)
+        if hasattr(factor, "dtype") or factor != 0
+    ]
+    total: Any = sum(terms[1:], terms[0]) if terms else engine_of(x).xp.zeros(x.shape, dtype)
+    return total.astype(dtype if out is None else out.dtype)
+
+
+def dot(x: Any, y: Any, conjugate: bool) -> Any:
+    """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
+    engine = engine_of(x)
+    dtype = accumulator(np.result_type(x.dtype, y.dtype))
+    a, b = (array.astype(dtype).reshape(-1) for array in (x, y))
+    # Accelerators otherwise multiply in lower precision.
+    product = partial(engine.xp.dot, precision="highest") if engine.traced else engine.xp.dot
+    if not conjugate or dtype.kind != "c":
+        return product(a, b)
+    if x is y:
+        return product(a.real, a.real) + product(a.imag, a.imag)
+    return product(a.conj(), b)
+
+
+def divide(a: Any, b: Any, out: Any) -> Any:
+    """Return ``a / b``, 0 where `b` is 0, and NaN where it is infinite."""
+    xp = engine_of(b if hasattr(b, "dtype") else a).xp
+    zero = b == 0
+    # A division by 0 that is thrown away would still make NaN of derivatives.
+    quotient = xp.where(zero, 0, a / xp.where(zero, 1, b))
+    return xp.where(xp.isinf(b), xp.nan, quotient)
+
+
+def norm_part(x: Any, order: float) -> Any:
+    """Return what this rank adds to the norm of an array: a count, a sum of powers, or an extreme of absolute values.
+
+    The dtype is the real one of the norm: float64 for integers, float32 for half types.
+    """
+    engine = engine_of(x)
+    xp = engine.xp
+    dtype = engine.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
+    size = xp.abs(x.astype(dtype) if x.dtype.kind != "c" else x)
+    if np.isinf(order):
+        return xp.max(size, initial=0) if order > 0 else xp.min(size, initial=xp.inf)
+    if order == 0:
+        return xp.count_nonzero(size).astype(dtype)
+    return xp.sum(size if order == 1 else size**order)
+
+
+def _coefficient(a: Any) -> Any:
+    """Return a coefficient as a number or a 0-d array; a pair stands for its product, a triple for that divided."""
+    if isinstance(a, tuple):
+        factor, scalar, *divisors = a
+        number = factor * (divide(scalar, divisors[0], None) if divisors else scalar)
+        if not isinstance(a, Finite):
+            return number
+        xp = engine_of(number).xp
+        return xp.where(xp.isfinite(number), number, 0)
+    return a if hasattr(a, "dtype") and not isinstance(a, np.generic | np.ndarray) and a.ndim == 0 else as_number(a)
+
+
+def _scaled(factor: Any, array: Any, dtype: np.dtype) -> Any:
+    if hasattr(factor, "dtype"):
+        return factor.astype(dtype) * array
+    return array if factor == 1 else factor * array

@@ -1,0 +1,34 @@
+"""Whether an array can fit into memory at all, by arithmetic, before any rank allocates its part."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from collops.array.layout import Layout
+from collops.backend import Engine, memory_of
+from collops.errors import InputError
+
+__all__ = ["check_memory"]
+
+
+def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
+    """Raise if some rank's part of an array is larger than all the memory of this rank.
+
+    On equal machines all ranks raise, without a message. Whether the memory is free only the allocation can tell.
+
+    Raises
+    ------
+    InputError
+        If a part has more bytes than the memory of this machine, or of this rank's device.
+    """
+    memory = memory_of(engine)
+    if layout.size * dtype.itemsize <= memory:
+        return
+    largest = math.prod(map(max, layout.sizes)) * dtype.itemsize
+    if largest > memory:
+        raise InputError(
+            f"an array of {dtype} with the layout {layout} needs {largest / 2**30:.4g} GiB on one rank, "
+            f"where there are {memory / 2**30:.4g} GiB of memory: give a smaller shape, or split it over more ranks"
+        )

@@ -1,0 +1,98 @@
+"""The engine of JAX arrays, as :mod:`collops.backend` describes engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from collops.backend import Engine
+from collops.errors import UnsupportedTypeError
+from collops.jax import methods
+from collops.jax.allreduce import replicated_operand
+from collops.jax.linear_map import linear_map
+
+__all__ = ["JaxEngine"]
+
+
+class JaxEngine(Engine):
+    """Plain JAX arrays, which never change, and tracers.
+
+    Attributes
+    ----------
+    methods : module
+        What the methods of a communicator do with these arrays, under the same names.
+    """
+
+    __slots__ = ("methods",)
+
+    def __init__(self) -> None:
+        memory = "host" if jax.default_backend() == "cpu" else "device"
+        super().__init__("jax", jnp, memory, mutable=False, traced=True)
+        self.methods = methods
+
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+        jax.effects_barrier()
+
+    def from_host(self, array: Any) -> Any:
+        """Return a NumPy array as a JAX array: a constant also where a program is being traced."""
+        with jax.ensure_compile_time_eval():
+            return jnp.asarray(array, self.dtype(array.dtype))
+
+    def dtype(self, dtype: Any) -> np.dtype:
+        """Return the dtype that JAX has for `dtype`: without ``jax_enable_x64``, single instead of double precision."""
+        return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+
+    def put(self, array: Any, index: Any, values: Any) -> Any:
+        """Return `array` with `values` at `index`, converted to its dtype."""
+        values = jnp.asarray(values)
+        if values.dtype.kind == "c" and array.dtype.kind != "c":
+            raise UnsupportedTypeError(f"complex values do not fit into an array of {array.dtype}")
+        values = values.astype(array.dtype)
+        starts = _start_of_box(index, array.shape)
+        if starts is None:
+            return array.at[index].set(values)
+        shape = np.broadcast_to(_NOTHING, array.shape)[index].shape
+        if shape == array.shape:
+            return jnp.broadcast_to(values, shape)
+        # XLA copies boxes faster than it scatters elements.
+        return lax.dynamic_update_slice(array, jnp.broadcast_to(values, shape), [np.int32(start) for start in starts])
+
+    def add(self, array: Any, index: Any, values: Any) -> Any:
+        """Return `array` with `values` added at `index`, a slice or slices."""
+        return self.put(array, index, array[index] + values)
+
+    def replicated_operand(self, value: Any, comm: Any) -> Any:
+        """Return `value`, which all ranks of `comm` hold, with the sum of their cotangents for its cotangent."""
+        if comm is None or comm.size == 1 or not isinstance(value, Tracer):
+            return value
+        return replicated_operand(value, comm) if jnp.issubdtype(value.dtype, jnp.inexact) else value
+
+    def linear_map(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shape: Any) -> Any:
+        """Return ``forward(x)``; while a program is traced, as a map whose transpose is `adjoint`."""
+        if not isinstance(x, Tracer):
+            return forward(x)
+        return linear_map(forward, adjoint, x, (x.shape, tuple(shape)))
+
+
+_NOTHING = np.empty((), bool)
+
+
+def _start_of_box(index: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return where the box of an index begins; ``None`` if it has steps, indices or new axes."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(part is not Ellipsis and not isinstance(part, slice) for part in parts):
+        return None
+    if Ellipsis in parts:
+        place = parts.index(Ellipsis)
+        parts = (*parts[:place], *[slice(None)] * (len(shape) - len(parts) + 1), *parts[place + 1 :])
+    bounds = [part.indices(extent) for part, extent in zip(parts, shape, strict=False)]
+    if any(step != 1 for *_, step in bounds):
+        return None
+    return (*(start for start, *_ in bounds), *[0] * (len(shape) - len(parts)))

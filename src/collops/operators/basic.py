@@ -1,0 +1,391 @@
+"""The operators that need no messages, or one reduction: Diagonal, Identity, Sum, Transpose and Zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from collops.array import DistributedArray, Layout
+from collops.array.layout_arguments import normal_axis
+from collops.backend import engine_of
+from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.base import LinearOperator, is_complex
+from collops.operators.dims import Dims, as_layout, communicator_of
+from collops.operators.memory import Coefficients, applied, check_holds, filled, writable
+
+__all__ = ["Diagonal", "Identity", "Sum", "Transpose", "Zero"]
+
+
+class Diagonal(LinearOperator):
+    r"""The product with a diagonal: :math:`y_i = d_i x_i`. No messages.
+
+    Parameters
+    ----------
+    diag : array or DistributedArray
+        Of the shape of the model, or a vector as long as one of its axes. A plain array is the whole diagonal, the same
+        on every rank, of which each keeps its part; a distributed one is replicated, or has the layout of the model
+        (a vector: that of the axis).
+    dims : Layout, int or sequence of int, optional
+        The model; by default that of a distributed diagonal, or the shape of a plain one, split along axis 0.
+    axis : int, optional
+        The axis along which a vector is multiplied.
+    comm : Communicator, optional
+        The ranks; by default those of a distributed diagonal, else the world.
+    dtype : dtype, optional
+        Of the operator; by default that of `diag`.
+
+    Raises
+    ------
+    LayoutError
+        If the diagonal does not fit the model, or has its elements on other ranks.
+    UnsupportedTypeError
+        If `diag` is complex and `dtype` is not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import Diagonal
+    >>> Diagonal(np.arange(3.0)).forward(collops.ones(3)).gather()
+    array([0., 1., 2.])
+    """
+
+    def __init__(
+        self,
+        diag: Any,
+        dims: Dims | None = None,
+        axis: int = -1,
+        *,
+        comm: Communicator | None = None,
+        dtype: Any = None,
+    ) -> None:
+        distributed = isinstance(diag, DistributedArray)
+        comm = communicator_of(diag, comm)
+        if not distributed:
+            diag = np.asarray(diag) if isinstance(diag, list | tuple) else diag
+            engine_of(diag)  # raises for anything but an array
+        model = as_layout((diag.layout if distributed else diag.shape) if dims is None else dims, comm)
+        kind = np.dtype(diag.dtype if dtype is None else dtype)
+        if is_complex(diag.dtype) and not is_complex(kind):
+            raise UnsupportedTypeError(f"a diagonal of dtype {diag.dtype} does not fit into {kind}")
+        super().__init__(model, model, kind, comm)
+        local = _local_part(diag, model, axis, comm.rank)
+        if local.dtype != kind:
+            local = local.astype(kind)
+        self._diagonal = Coefficients(local)
+        self._conjugate = Coefficients(local.conj()) if is_complex(kind) else self._diagonal
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._product(self._diagonal, x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._product(self._conjugate, y, out)
+
+    def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
+        factors = diagonal.on(x.engine)
+        if out is None:
+            return x._like(x.engine.xp.multiply(factors, x.local_array))
+        check_holds(out.dtype, self.dtype)
+        check_holds(out.dtype, x.dtype)
+        return filled(out, applied(x.engine.xp.multiply, factors, x.local_array, out=writable(out)))
+
+
+class Identity(LinearOperator):
+    """The identity, from a model to data of the same or of other extents. No messages.
+
+    Where the data are larger than the model, forward pads them with zeros at the end of every axis; where they are
+    smaller, it takes the first elements. Adjoint does the reverse. Every element stays on its rank: the layout of one
+    side follows from that of the other.
+
+    Parameters
+    ----------
+    N : Layout, int or sequence of int
+        The data. A shape is distributed like the model: cut where the data are smaller, with larger last blocks where
+        they are larger. Split along axis 0 where neither is a layout.
+    M : Layout, int or sequence of int, optional
+        The model; equal to the data by default. A shape is distributed like the data.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Of the operator.
+
+    Raises
+    ------
+    LayoutError
+        If the numbers of axes differ, one side is larger along one axis and smaller along another, or two layouts
+        are given that hold an element on different ranks.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.operators import Identity
+    >>> Identity(3, 5).forward(collops.ones(5)).gather()
+    array([1., 1., 1.])
+    """
+
+    def __init__(
+        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: Any = "float64"
+    ) -> None:
+        comm = communicator_or_world(comm)
+        data, model = _both(N, N if M is None else M, comm)
+        super().__init__(model, data, dtype, comm)
+        blocks = model.local_shape(comm.rank), data.local_shape(comm.rank)
+        self._common = tuple(slice(0, min(extents)) for extents in zip(*blocks, strict=True))
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._copied(x, self._new(self.range, x) if out is None else out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._copied(y, self._new(self.domain, y) if out is None else out)
+
+    def _copied(self, source: Any, target: Any) -> Any:
+        given, wanted = source.local_array, target.local_array
+        if given.shape == wanted.shape:
+            return filled(target, given)
+        check_holds(wanted.dtype, given.dtype)
+        engine = source.engine
+        wanted = engine.put(wanted, ..., 0)
+        return filled(target, engine.put(wanted, self._common, given[self._common]))
+
+
+class Sum(LinearOperator):
+    r"""The sum along one axis: :math:`y_j = \sum_i x_{i, j}`.
+
+    Forward sends one allreduce of the sum among the ranks that the axis is split over, none if it is whole. Adjoint
+    spreads the data along the axis and sends nothing. Where the axis was split, the data are replicated along that axis
+    of the process grid.
+
+    Collective.
+
+    Parameters
+    ----------
+    dims : Layout or sequence of int
+        The model, with at least two axes; a shape is split along axis 0.
+    axis : int, optional
+        The axis that is summed.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Of the operator.
+
+    Raises
+    ------
+    LayoutError
+        If there is no such axis, or it is the only one.
+
+    Examples
+    --------
+    >>> import collops
+    >>> S = collops.Sum((2, 3), axis=1)
+    >>> (S @ collops.ones((2, 3))).gather()
+    array([3., 3.])
+    """
+
+    def __init__(self, dims: Dims, axis: int = -1, *, comm: Communicator | None = None, dtype: Any = "float64") -> None:
+        comm = communicator_or_world(comm)
+        model = as_layout(dims, comm)
+        if model.ndim < 2:
+            raise LayoutError("a sum along an axis needs a model with at least two axes; the dot product sums a vector")
+        self.axis = normal_axis(axis, model.ndim)
+        super().__init__(model, model.drop(self.axis), dtype, comm)
+        groups = model.reduction_groups((self.axis,))
+        others = None if groups is None else comm.subgroup(groups)
+        self._others = None if others is None or others.size == 1 else others
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        check_holds(out.dtype, x.dtype)
+        memory = writable(out)
+        total = x.local_array.sum(axis=self.axis, dtype=out.dtype, out=memory)
+        if self._others is not None:
+            total = self._others.allreduce(total, out=memory)
+        return filled(out, total)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        xp = y.engine.xp
+        return filled(out, xp.broadcast_to(xp.expand_dims(y.local_array, self.axis), out.local_array.shape))
+
+
+class Transpose(LinearOperator):
+    """The axes of an array in another order. No messages: split axes stay split over the same ranks.
+
+    Parameters
+    ----------
+    dims : Layout or sequence of int
+        The model; a shape is split along axis 0.
+    axes : sequence of int
+        For each axis of the data, the axis of the model that it is.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Of the operator.
+
+    Raises
+    ------
+    InputError
+        If `axes` does not name every axis once.
+
+    Notes
+    -----
+    The range is split along the axis that the split axis of the model becomes. To give the data another layout,
+    redistribute them, which takes one all-to-all-v.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> T = collops.Transpose((2, 3), axes=(1, 0))
+    >>> (T @ collops.from_global(np.arange(6.0).reshape(2, 3))).gather()
+    array([[0., 3.],
+           [1., 4.],
+           [2., 5.]])
+    """
+
+    def __init__(
+        self, dims: Dims, axes: Sequence[int], *, comm: Communicator | None = None, dtype: Any = "float64"
+    ) -> None:
+        comm = communicator_or_world(comm)
+        model = as_layout(dims, comm)
+        if sorted(axis + model.ndim if axis < 0 else axis for axis in axes) != list(range(model.ndim)):
+            raise InputError(f"axes must name each of {model.ndim} axes once, not {tuple(axes)}")
+        self._axes = tuple(int(axis) % model.ndim for axis in axes)
+        self._back = tuple(int(axis) for axis in np.argsort(self._axes))
+        data = Layout(
+            [model.shape[axis] for axis in self._axes],
+            model.ranks,
+            model.process_grid,
+            [model.axes[axis] for axis in self._axes],
+            [model.sizes[axis] for axis in self._axes],
+            model.mask,
+        )
+        super().__init__(model, data, dtype, comm)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        return filled(out, x.local_array.transpose(self._axes))
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        return filled(out, y.local_array.transpose(self._back))
+
+
+class Zero(LinearOperator):
+    """Zero data for every model, and a zero model for all data. No messages.
+
+    Parameters
+    ----------
+    N : Layout, int or sequence of int
+        The data; a shape is split along axis 0.
+    M : Layout, int or sequence of int, optional
+        The model; equal to the data by default.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Of the operator.
+
+    Examples
+    --------
+    >>> import collops
+    >>> Z = collops.Zero(3, 2)
+    >>> Z.shape, float((Z @ collops.ones(Z.domain)).norm())
+    ((3, 2), 0.0)
+    """
+
+    def __init__(
+        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: Any = "float64"
+    ) -> None:
+        comm = communicator_or_world(comm)
+        super().__init__(as_layout(N if M is None else M, comm), as_layout(N, comm), dtype, comm)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._zeros(self.range, x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._zeros(self.domain, y, out)
+
+    def _zeros(self, layout: Any, like: Any, out: Any) -> Any:
+        out = self._new(layout, like) if out is None else out
+        return filled(out, out.engine.put(out.local_array, ..., 0))
+
+
+def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
+    """Return this rank's part of the diagonal, shaped to multiply its part of the model."""
+    axis = normal_axis(axis, model.ndim)
+    whole = tuple(diag.shape) == model.shape
+    if not whole and tuple(diag.shape) != (model.shape[axis],):
+        raise LayoutError(
+            f"a diagonal of shape {tuple(diag.shape)} fits neither the model {model.shape} nor its axis {axis}"
+        )
+    kept = list(range(model.ndim)) if whole else [axis]
+    block = [model.slices(rank)[a] for a in kept]
+    if not isinstance(diag, DistributedArray):
+        local = diag[tuple(block)]
+    elif diag.layout.is_replicated:
+        local = diag.local_array[tuple(block)]
+    elif all(diag.layout.slices(r) == tuple(model.slices(r)[a] for a in kept) for r in range(model.ranks)):
+        local = diag.local_array
+    else:
+        raise LayoutError(
+            f"a diagonal in the layout {diag.layout} does not lie where the model {model} does; redistribute it"
+        )
+    if not isinstance(diag, DistributedArray):
+        local = local.copy()  # so that a large global array is not kept alive
+    return local if whole else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
+
+
+def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
+    """Return the layouts of data and model."""
+    if isinstance(M, Layout):
+        model = as_layout(M, comm)
+        if not isinstance(N, Layout):
+            return _spread_like(model, as_layout(N, comm).shape), model
+        data = as_layout(N, comm)
+    elif isinstance(N, Layout):
+        data = as_layout(N, comm)
+        return data, _spread_like(data, as_layout(M, comm).shape)
+    else:
+        data, model = as_layout(N, comm), as_layout(M, comm)
+        # The larger one is split evenly.
+        if _fits(data.shape, model.shape):
+            return _spread_like(model, data.shape), model
+        return data, _spread_like(data, model.shape)
+    smaller, larger = (data, model) if _fits(data.shape, model.shape) else (model, data)
+    if not _fits(smaller.shape, larger.shape):
+        raise _misfit(data.shape, model.shape)
+    for rank in range(comm.size):
+        small, large = smaller.block(rank), larger.block(rank)
+        kept = tuple(slice(min(s.start, n), min(s.stop, n)) for s, n in zip(large.slices, smaller.shape, strict=True))
+        if 0 not in small.shape and small.slices != kept:
+            raise LayoutError(
+                f"between {model} and {data}, elements would move to other ranks: "
+                "give a shape instead of one of the layouts, and redistribute"
+            )
+    return data, model
+
+
+def _spread_like(layout: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout of an array of another shape whose elements are where those of `layout` are."""
+    if not (_fits(shape, layout.shape) or _fits(layout.shape, shape)):
+        raise _misfit(shape, layout.shape)
+    sizes = []
+    for extent, blocks in zip(shape, layout.sizes, strict=True):
+        ends = [min(end, extent) for end in accumulate(blocks)]
+        ends[-1] = extent
+        sizes.append([end - begin for begin, end in zip([0, *ends], ends, strict=False)])
+    return Layout(shape, layout.ranks, layout.process_grid, layout.axes, sizes, layout.mask)
+
+
+def _fits(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
+    return len(inner) == len(outer) and all(i <= o for i, o in zip(inner, outer, strict=True))
+
+
+def _misfit(data: tuple[int, ...], model: tuple[int, ...]) -> LayoutError:
+    return LayoutError(
+        f"an identity between the shapes {model} and {data} needs one of them to be at least as large along every axis"
+    )

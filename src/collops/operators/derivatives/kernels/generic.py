@@ -1,0 +1,83 @@
+"""Products with bands in the array API: sums of shifted slices of a block with its sides, which a compiler fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from collops.backend import Engine
+from collops.operators.derivatives.bands import REACH, WIDTH
+from collops.operators.derivatives.stencil import Face, Several, Term
+
+__all__ = ["GenericKernel"]
+
+
+class GenericKernel:
+    """Bands on arrays of any engine; parameters as for :class:`array_kernels.ArrayKernel`."""
+
+    splits = False
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        terms: Sequence[Term],
+        several: Several,
+        dtype: np.dtype,
+        engine: Engine,
+        add: bool = False,
+    ) -> None:
+        self._xp = engine.xp
+        self._shape = shape
+        self._terms = terms
+        self._several = several
+        self._add = add
+        real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+        self._factors = [_factors(term, len(shape), real) for term in terms]
+
+    def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> list[Any]:
+        """Compute everything."""
+        parts = [
+            self._product(term, factors, sources[number if self._several is Several.SOURCES else 0], landing)
+            for number, (term, factors) in enumerate(zip(self._terms, self._factors, strict=True))
+        ]
+        if self._several is Several.TARGETS:
+            return parts
+        return [sum(parts, targets[0]) if self._add else sum(parts[1:], parts[0])]
+
+    def _product(self, term: Term, factors: Sequence[Any], source: Any, landing: Any) -> Any:
+        axis, extent = term.axis, self._shape[term.axis]
+        before, after = (self._side(face, axis, landing, source.dtype) for face in (term.before, term.after))
+        block = self._xp.concatenate([*before[::-1], source, *after], axis)
+        leading = (slice(None),) * axis
+        parts = [
+            factor * block[(*leading, slice(offset, offset + extent))]
+            for offset, factor in enumerate(factors)
+            if factor is not None
+        ]
+        return sum(parts[1:], parts[0]) if parts else self._xp.zeros_like(source)
+
+    def _side(self, face: Face | None, axis: int, landing: Any, dtype: Any) -> list[Any]:
+        """Return ``REACH`` planes, from the block outwards: those of a face, if any, and zeros."""
+        planes = [] if face is None else [landing[face.begin : face.end].reshape(face.shape)]
+        missing = REACH - (0 if face is None else face.shape[axis])
+        shape = [missing if a == axis else n for a, n in enumerate(self._shape)]
+        return [*planes, self._xp.zeros(shape, dtype)]
+
+
+def _factors(term: Term, ndim: int, dtype: np.dtype) -> list[Any]:
+    """Return for each diagonal its coefficients along the axis, or one number if they are equal; ``None`` for zeros."""
+    band = term.band
+    rows = np.tile(np.asarray(band.stencil, dtype), (band.extent, 1))
+    for number in (*range(min(band.head_end, band.extent)), *range(max(band.tail_begin, 0), band.extent)):
+        rows[number] = band.row(number)
+    factors: list[Any] = []
+    for column in rows.reshape(-1, WIDTH).T:
+        if not column.any():
+            factors.append(None)
+        elif (column == column[0]).all():
+            factors.append(column[0])
+        else:
+            factors.append(column.reshape([-1 if a == term.axis else 1 for a in range(ndim)]))
+    return factors

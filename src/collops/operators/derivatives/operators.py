@@ -1,0 +1,323 @@
+"""The derivatives: first and second ones along an axis, the gradient and the Laplacian."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from collops.array import Layout, StackedLayout
+from collops.array.layout_arguments import normal_axis
+from collops.comm import Communicator
+from collops.comm.given import communicator_or_world
+from collops.errors import InputError
+from collops.operators.base import LinearOperator
+from collops.operators.derivatives.bands import Band, first_derivative, second_derivative
+from collops.operators.derivatives.stencil import Several, Stencil
+from collops.operators.dims import Dims, as_layout
+from collops.operators.memory import filled, operand
+
+__all__ = ["FirstDerivative", "Gradient", "Laplacian", "SecondDerivative"]
+
+
+class _Banded(LinearOperator):
+    """A sum of products with bands along axes, from a layout to itself. Collective.
+
+    Parameters
+    ----------
+    layout : Layout
+        Domain and range.
+    bands : sequence of (int, Band)
+        Axis and matrix of each product.
+    comm : Communicator
+        The ranks.
+    dtype : dtype
+        Of the operator.
+    """
+
+    def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: Any) -> None:
+        super().__init__(layout, layout, dtype, comm)
+        self._forward_stencil = Stencil(layout, bands, comm)
+        self._adjoint_stencil = Stencil(layout, [(axis, band.transposed) for axis, band in bands], comm)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._product(self._forward_stencil, x, self._new(self.range, x) if out is None else out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._product(self._adjoint_stencil, y, self._new(self.domain, y) if out is None else out)
+
+    def _add_forward(self, x: Any, out: Any) -> None:
+        self._product(self._forward_stencil, x, out, add=True)
+
+    def _add_adjoint(self, y: Any, out: Any) -> None:
+        self._product(self._adjoint_stencil, y, out, add=True)
+
+    @staticmethod
+    def _product(stencil: Stencil, x: Any, out: Any, add: bool = False) -> Any:
+        return filled(out, stencil((operand(x, out.dtype),), (out.local_array,), out.engine, add)[0])
+
+
+class FirstDerivative(_Banded):
+    r"""First derivative along one axis by finite differences.
+
+    One exchange with all neighbours at once where the axis is split, and no message where it is whole.
+
+    Parameters
+    ----------
+    dims : Layout, int or sequence of int
+        Layout of the array, any process grid; or its shape, which is then split along axis 0.
+    axis : int
+        The axis of the derivative.
+    sampling : float
+        Distance of two points; the derivative is by its unit.
+    kind : {"centered", "forward", "backward"}
+        With points on both sides, or on one.
+    edge : bool
+        Whether a centered derivative has shorter formulas at the ends; otherwise it is zero there.
+    order : {3, 5}
+        Number of points of the centered formula.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Of the operator. Arrays of other real types are converted, complex ones give complex results.
+
+    Raises
+    ------
+    InputError
+        If `kind`, `order` or `sampling` is none of these.
+    LayoutError
+        If there is no such axis, or it has one point and `edge` is asked for.
+
+    Notes
+    -----
+    With the sampling :math:`\Delta`, the formulas are :math:`(x_{i+1} - x_i) / \Delta` (forward),
+    :math:`(x_i - x_{i-1}) / \Delta` (backward), :math:`(x_{i+1} - x_{i-1}) / 2\Delta` (centered, order 3), and
+    :math:`(x_{i-2} - 8 x_{i-1} + 8 x_{i+1} - x_{i+2}) / 12\Delta` (order 5). Where a formula would need points beyond
+    the array, the result is zero, as in PyLops.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import FirstDerivative
+    >>> x = collops.from_global(np.arange(5.0) ** 2)
+    >>> FirstDerivative(5).forward(x).gather()
+    array([0., 2., 4., 6., 0.])
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        axis: int = 0,
+        sampling: float = 1.0,
+        kind: str = "centered",
+        edge: bool = False,
+        order: int = 3,
+        *,
+        comm: Communicator | None = None,
+        dtype: Any = "float64",
+    ) -> None:
+        comm = communicator_or_world(comm)
+        layout = as_layout(dims, comm)
+        axis = normal_axis(axis, layout.ndim)
+        band = first_derivative(layout.shape[axis], sampling, kind, edge, order)
+        super().__init__(layout, [(axis, band)], comm, dtype)
+        self.axis = axis
+
+
+class SecondDerivative(_Banded):
+    r"""Second derivative along one axis by finite differences with three points.
+
+    One exchange with all neighbours at once where the axis is split, and no message where it is whole.
+
+    Parameters
+    ----------
+    dims, axis, sampling, kind, comm, dtype
+        As for :class:`FirstDerivative`.
+    edge : bool
+        Whether a centered derivative uses the neighbouring point's formula at the ends; otherwise it is zero there.
+
+    Raises
+    ------
+    InputError
+        If `kind` or `sampling` is none of these.
+    LayoutError
+        If there is no such axis, or it has fewer than three points and `edge` is asked for.
+
+    Notes
+    -----
+    With the sampling :math:`\Delta`, the centered formula is :math:`(x_{i+1} - 2 x_i + x_{i-1}) / \Delta^2`; forward
+    and backward take the same three-point difference around :math:`i + 1` and :math:`i - 1`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import SecondDerivative
+    >>> x = collops.from_global(np.arange(5.0) ** 2)
+    >>> SecondDerivative(5, edge=True).forward(x).gather()
+    array([2., 2., 2., 2., 2.])
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        axis: int = 0,
+        sampling: float = 1.0,
+        kind: str = "centered",
+        edge: bool = False,
+        *,
+        comm: Communicator | None = None,
+        dtype: Any = "float64",
+    ) -> None:
+        comm = communicator_or_world(comm)
+        layout = as_layout(dims, comm)
+        axis = normal_axis(axis, layout.ndim)
+        band = second_derivative(layout.shape[axis], sampling, kind, edge)
+        super().__init__(layout, [(axis, band)], comm, dtype)
+        self.axis = axis
+
+
+class Gradient(LinearOperator):
+    r"""First derivatives along all axes, as a stack of so many arrays.
+
+    One exchange for all axes together in either direction, with all neighbours at once.
+
+    Parameters
+    ----------
+    sampling : float or sequence of float
+        Distance of two points along every axis, or along each.
+    dims, edge, kind, comm, dtype
+        As for :class:`FirstDerivative`.
+
+    Raises
+    ------
+    InputError
+        If `sampling` has neither one number nor one for each axis, or it or `kind` is none of those.
+    LayoutError
+        If an axis has one point and `edge` is asked for.
+
+    Notes
+    -----
+    Forward gives :math:`[D_0 x; D_1 x; …]` with the first derivatives :math:`D_a` of :class:`FirstDerivative`, adjoint
+    the sum :math:`\sum_a D_a^T y_a`. The range is a :class:`~collops.array.StackedLayout` of one array for each axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import Gradient
+    >>> i, j = np.ogrid[:3, :3]
+    >>> for part in Gradient((3, 3), kind="forward").forward(collops.from_global(i + 10.0 * j)):
+    ...     print(part.gather()[0])
+    [1. 1. 1.]
+    [10. 10.  0.]
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        sampling: float | Sequence[float] = 1.0,
+        edge: bool = False,
+        kind: str = "centered",
+        *,
+        comm: Communicator | None = None,
+        dtype: Any = "float64",
+    ) -> None:
+        comm = communicator_or_world(comm)
+        layout = as_layout(dims, comm)
+        steps = np.atleast_1d(sampling).tolist()
+        steps = steps * layout.ndim if len(steps) == 1 else steps
+        if len(steps) != layout.ndim:
+            raise InputError(f"a gradient along {layout.ndim} axes needs as many samplings, not {sampling!r}")
+        super().__init__(layout, StackedLayout([layout] * layout.ndim), dtype, comm)
+        bands = [
+            (axis, first_derivative(extent, step, kind, edge))
+            for axis, (extent, step) in enumerate(zip(layout.shape, steps, strict=True))
+        ]
+        transposed = [(axis, band.transposed) for axis, band in bands]
+        self._forward_stencil = Stencil(layout, bands, comm, Several.TARGETS)
+        self._adjoint_stencil = Stencil(layout, transposed, comm, Several.SOURCES)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        targets = [part.local_array for part in out.arrays]
+        results = self._forward_stencil((operand(x, out.dtype),), targets, out.engine)
+        for part, result in zip(out.arrays, results, strict=True):
+            filled(part, result)
+        return out
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        sources = [operand(part, out.dtype) for part in y.arrays]
+        return filled(out, self._adjoint_stencil(sources, (out.local_array,), out.engine)[0])
+
+
+class Laplacian(_Banded):
+    r"""Weighted sum of the second derivatives along several axes.
+
+    One exchange for all axes together, with all neighbours at once; no message where all these axes are whole.
+
+    Parameters
+    ----------
+    axes : sequence of int
+        The axes of the derivatives, each at most once.
+    weights : sequence of float
+        Of the derivatives: the Laplacian proper has ones.
+    sampling : sequence of float
+        Distance of two points along each of the axes.
+    dims, edge, kind, comm, dtype
+        As for :class:`SecondDerivative`.
+
+    Raises
+    ------
+    InputError
+        If `axes`, `weights` and `sampling` have different lengths or none, an axis is named twice, or `kind` or a
+        sampling is none of those.
+    LayoutError
+        If there is no such axis, or it has fewer than three points and `edge` is asked for.
+
+    Notes
+    -----
+    :math:`y = \sum_a w_a D_a x` with the second derivative :math:`D_a` along axis :math:`a`, see
+    :class:`SecondDerivative`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import Laplacian
+    >>> i, j = np.ogrid[:3, :3]
+    >>> Laplacian((3, 3)).forward(collops.from_global(i**2.0 + j**2.0)).gather()
+    array([[0., 2., 0.],
+           [2., 4., 2.],
+           [0., 2., 0.]])
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        axes: Sequence[int] = (-2, -1),
+        weights: Sequence[float] = (1, 1),
+        sampling: Sequence[float] = (1, 1),
+        edge: bool = False,
+        kind: str = "centered",
+        *,
+        comm: Communicator | None = None,
+        dtype: Any = "float64",
+    ) -> None:
+        comm = communicator_or_world(comm)
+        layout = as_layout(dims, comm)
+        numbers = [normal_axis(axis, layout.ndim) for axis in axes]
+        if not 0 < len(numbers) == len(weights) == len(sampling) or len(set(numbers)) != len(numbers):
+            raise InputError(
+                f"a Laplacian along axes={tuple(axes)} needs as many weights and samplings, not {tuple(weights)} and "
+                f"{tuple(sampling)}, and every axis once"
+            )
+        bands = [
+            (axis, second_derivative(layout.shape[axis], step, kind, edge).scaled(weight))
+            for axis, weight, step in zip(numbers, weights, sampling, strict=True)
+        ]
+        super().__init__(layout, bands, comm, dtype)
+        self.axes = tuple(numbers)
