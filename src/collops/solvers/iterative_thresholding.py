@@ -82,9 +82,7 @@ class ThresholdingState:
     data: Any = field(metadata=CONSTANT)
     gradient: Any = field(metadata=SCRATCH)  # A^H residual_ahead
     image: Any = field(metadata=SCRATCH)  # A x
-    coefficients: Any = field(
-        metadata=SCRATCH
-    )  # of the transform, or values before the threshold; None where neither is needed
+    coefficients: Any = field(metadata=SCRATCH)  # of the transform, or values before the threshold, or None
     sums: StepSums
     thresholds: Schedule | None
     momenta: Schedule | None
