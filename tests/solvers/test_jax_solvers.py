@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import pytest
 
 import collops
+from collops.errors import CollopsError
 from collops.operators import FirstDerivative, Identity, Laplacian, StackedVStack, VStack
-from collops.solvers import cg, cgls, fista, ista, lsqr
+from collops.solvers import Method, Status, cg, cgls, fista, ista, lsqr, solve
+from collops.solvers.state import CONSTANT, SCRATCH
 
 pytestmark = pytest.mark.usefixtures("jax_double")
 jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -142,3 +147,57 @@ def test_what_cannot_be_compiled_is_refused(comm, matrices):
         cgls(compiled, y, differentiate="somehow")
     with pytest.raises(collops.errors.UnsupportedTypeError, match="percentile"):
         ista(compiled, y, alpha=0.01, threshkind="soft-percentile", perc=50)
+
+
+@dataclass
+class DescentState:
+    x: Any
+    square: Any
+    count: int
+    last: Any
+    operator: Any = field(metadata=CONSTANT)
+    data: Any = field(metadata=CONSTANT)
+    residual: Any = field(metadata=SCRATCH)
+
+
+@dataclass(frozen=True)
+class Descent(Method):
+    """Steepest descent with a fixed step, and a state that has numbers of Python."""
+
+    alpha: float
+    remembers: bool = False
+    name = "Descent"
+    width = 2
+
+    def init(self, operator, data, x0, report_now):
+        x = collops.zeros(operator.domain, comm=data.comm, dtype=data.dtype, engine=data.engine)
+        return DescentState(x, data.vdot(data), 0, None, operator, data, None)
+
+    def step(self, state):
+        state.residual = state.data - state.operator @ state.x
+        state.x = collops.axpby(self.alpha, state.operator.H @ state.residual, 1.0, state.x, out=state.x)
+        state.square = state.residual.vdot(state.residual)
+        state.count += 2
+        state.last = state.square if self.remembers else None
+        return state
+
+    def monitor(self, state):
+        return state.square, np.float64(state.count) if isinstance(state.count, int) else state.count
+
+    def tests(self, row, first):
+        return ((row[1] >= 6, Status.CONVERGED),)
+
+    def residual_norms(self, rows):
+        return rows[:, 0] ** 0.5
+
+
+def test_a_method_of_ones_own(comm):
+    operator = 2 * Identity(7, comm=comm)
+    for engine in ("numpy", "jax"):
+        y = collops.random(7, seed=2, comm=comm, engine=engine)
+        result = solve(Descent(0.1), operator, y, niter=9)
+        assert (result.status, result.iterations) == (Status.CONVERGED, 3)
+        assert result.execution == ("compiled loop" if engine == "jax" else "eager")
+        np.testing.assert_allclose(result.x.gather(), np.asarray(y.gather()) / 2 * (1 - 0.6**3), rtol=1e-12)
+    with pytest.raises(CollopsError, match="changes which fields"):
+        solve(Descent(0.1, remembers=True), operator, y, niter=9)

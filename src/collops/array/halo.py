@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import weakref
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from collops.array.layout import Layout
 from collops.array.layout_arguments import integers
+from collops.array.plans import RecentPlans
 from collops.array.regions import Region, Transfers, transfers
 from collops.backend import Engine, engine_of
 from collops.errors import InputError
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from collops.comm.plan import Box
 
 __all__ = ["HaloPlan", "extended_array", "halo_widths"]
-
-_PLANS_KEPT = 128
 
 
 def halo_widths(halo: SupportsIndex | Sequence[SupportsIndex], ndim: int) -> tuple[tuple[int, int], ...]:
@@ -186,7 +183,7 @@ class HaloPlan:
         return array
 
 
-_plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[Any, HaloPlan]] = weakref.WeakKeyDictionary()
+_plans = RecentPlans()
 
 
 def extended_array(
@@ -211,17 +208,11 @@ def extended_array(
     if boundary not in ("zero", "periodic"):
         raise InputError(f"boundary must be 'zero' or 'periodic', not {boundary!r}")
     widths = halo_widths(halo, x.layout.ndim)
-    plans = _plans.get(x.comm)
-    if plans is None:
-        plans = _plans[x.comm] = OrderedDict()
-    key = (x.layout, widths, boundary)
-    plan = plans.get(key)
-    if plan is None:
-        plan = plans[key] = HaloPlan(x.layout, widths, x.comm, periodic=boundary == "periodic")
-    # Ordered by use, so that all ranks forget the same plans: making one again is a collective act.
-    plans.move_to_end(key)
-    if len(plans) > _PLANS_KEPT:
-        plans.popitem(last=False)
+    plan = _plans.get(
+        x.comm,
+        (x.layout, widths, boundary),
+        lambda: HaloPlan(x.layout, widths, x.comm, periodic=boundary == "periodic"),
+    )
     target = x.engine.xp.empty(plan.extended.local_shape(x.comm.rank), x.dtype)
     return plan.extended, plan.fill(x.local_array, target)
 

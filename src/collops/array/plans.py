@@ -1,15 +1,16 @@
-"""Reduction plans: with which ranks the partial results of an array must be combined, decided when it is made.
+"""Plans of communication that are kept for the next use.
 
-No communicator is made in an operation: :func:`reduction_plan` asks for all that reductions of a layout can need, which
-sends messages only when a process grid or a mask is used for the first time.
+A reduction plan is made with the array: it has the communicators of all reductions that its layout can need. They are
+new, and messages are sent, only when a process grid or a mask is used for the first time; no operation makes one.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
 from collops.array.stacked_layout import StackedLayout
@@ -18,11 +19,39 @@ from collops.errors import LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["ReductionPlan", "reduction_plan"]
+__all__ = ["PLANS_KEPT", "RecentPlans", "ReductionPlan", "reduction_plan"]
+
+PLANS_KEPT = 128
+"""Number of plans of one kind that are kept for each communicator."""
 
 _plans: weakref.WeakKeyDictionary[Communicator, weakref.WeakKeyDictionary[Layout | StackedLayout, ReductionPlan]] = (
     weakref.WeakKeyDictionary()
 )
+
+
+class RecentPlans:
+    """The plans of one kind that were used last, for each communicator.
+
+    All ranks use them in the same order and so forget the same ones: making one again is collective.
+    """
+
+    __slots__ = ("_plans",)
+
+    def __init__(self) -> None:
+        self._plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[Hashable, Any]] = weakref.WeakKeyDictionary()
+
+    def get(self, comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the plan for `key`. Collective: it is made at the first use."""
+        plans = self._plans.get(comm)
+        if plans is None:
+            plans = self._plans[comm] = OrderedDict()
+        if key in plans:
+            plans.move_to_end(key)
+            return plans[key]
+        plan = plans[key] = make()
+        if len(plans) > PLANS_KEPT:
+            plans.popitem(last=False)
+        return plan
 
 
 class ReductionPlan:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import weakref
-from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
+from collops.array.plans import RecentPlans
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError
 from collops.profile import benchmark, messages
@@ -23,15 +22,9 @@ if TYPE_CHECKING:
     from collops.comm import Communicator, ExchangePlan
     from collops.comm.plan import Box
 
-__all__ = ["PLANS_KEPT", "Move", "check_copies", "gathered", "moved", "on_root", "redistributed"]
+__all__ = ["Move", "check_copies", "gathered", "moved", "on_root", "redistributed"]
 
-PLANS_KEPT = 128
-"""By each communicator."""
-
-# Ordered by use, so that all ranks forget the same plans: making one again is a collective act.
-_plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[tuple[Layout, Layout], ExchangePlan | None]] = (
-    weakref.WeakKeyDictionary()
-)
+_plans = RecentPlans()
 
 
 def redistributed(x: Operand, layout: Layout) -> Any:
@@ -186,23 +179,15 @@ def check_copies(x: Operand) -> None:
 
 def _plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan | None:
     """Return the plan that brings `source` to `target`; ``None`` where no rank needs anything from another."""
-    plans = _plans.get(comm)
-    if plans is None:
-        plans = _plans[comm] = OrderedDict()
-    key = (source, target)
-    if key in plans:
-        plans.move_to_end(key)
-        return plans[key]
-    plan = None
-    if not all(_holds(source, target, rank) for rank in range(comm.size)):
-        from collops.comm import ExchangePlan
+    return _plans.get(comm, (source, target), lambda: _new_plan(source, target, comm))
 
-        sends, receives = _messages(source, target, comm.rank)
-        plan = ExchangePlan(comm, sends, receives, kind="alltoallv")
-    plans[key] = plan
-    if len(plans) > PLANS_KEPT:
-        plans.popitem(last=False)
-    return plan
+
+def _new_plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan | None:
+    from collops.comm import ExchangePlan
+
+    if all(_holds(source, target, rank) for rank in range(comm.size)):
+        return None
+    return ExchangePlan(comm, *_messages(source, target, comm.rank), kind="alltoallv")
 
 
 def _holds(source: Layout, target: Layout, rank: int) -> bool:

@@ -28,9 +28,9 @@ class StarForest(Movers):
     *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
     ``nroots`` points, leaf arrays at least ``leaf_space``. Movers take plain local arrays of NumPy, CuPy or JAX, of one
     dtype and engine on all ranks, and send one message to each rank that needs any. All of them are collective. Source
-    and target may share memory, as points beside their ghosts do, unless a point is both read and written. Arrays of
-    JAX stay as they are, and the result is a new one (its variables are written to); every mover can be traced: in
-    ``jit``, in derivatives (the transpose of ``bcast`` is ``reduce`` with ``"sum"``), and under ``vmap``.
+    and target may share memory, as points beside their ghosts do, unless a point is both read and written. JAX arrays
+    cannot be written to: the result is a new array. Every mover can be traced: in ``jit``, in derivatives (the
+    transpose of ``bcast`` is ``reduce`` with ``"sum"``), and under ``vmap``.
 
     Parameters
     ----------

@@ -238,7 +238,7 @@ def _of_types(values: Any, after: Any) -> Any:
     """
     if jax.tree.structure(after) != jax.tree.structure(values):
         raise CollopsError("a step changes which fields of its state hold arrays, so that it cannot be compiled")
-    return jax.tree.map(lambda old, new: lax.convert_element_type(new, old.dtype), values, after)
+    return jax.tree.map(lambda old, new: lax.convert_element_type(new, jnp.result_type(old)), values, after)
 
 
 @jax.tree_util.register_dataclass

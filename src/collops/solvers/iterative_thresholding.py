@@ -82,9 +82,7 @@ class ThresholdingState:
     data: Any = field(metadata=CONSTANT)
     gradient: Any = field(metadata=SCRATCH)  # A^H residual_ahead
     image: Any = field(metadata=SCRATCH)  # A x
-    coefficients: Any = field(
-        metadata=SCRATCH
-    )  # of the transform, or values before the threshold; None where neither is needed
+    coefficients: Any = field(metadata=SCRATCH)  # of the transform, or values before the threshold, or None
     sums: StepSums
     thresholds: Schedule | None
     momenta: Schedule | None
@@ -274,8 +272,13 @@ class IterativeThresholding(Method):
         rule, values = self.threshold.rule, state.coefficients
         start = state.x if state.ahead is None else state.ahead
         if values is None:
-            step = {"base": start, "alpha": self.alpha, "gradient": state.gradient}
-            return {**step, "rule": rule, "threshold": threshold}
+            return {
+                "base": start,
+                "alpha": self.alpha,
+                "gradient": state.gradient,
+                "rule": rule,
+                "threshold": threshold,
+            }
         moved = {"a": 1.0, "y": state.gradient, "b": self.alpha}
         if self.transform is None:
             values = state.coefficients = shrink(Rule.KEEP, 0.0, start, **moved, out=values)

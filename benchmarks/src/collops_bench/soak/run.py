@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from collops.array import Layout, zeros
-from collops.array.redistribute import PLANS_KEPT
+from collops.array.plans import PLANS_KEPT
 from collops.backend import Engine
 from collops.comm import Communicator, alone, world
 from collops.errors import CollopsError, CommunicationError, TransportError
