@@ -40,7 +40,7 @@ def test_first_program_is_short():
 @pytest.mark.serial
 def test_every_environment_variable_is_described():
     used = set()
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in (*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks/src").rglob("*.py")):
         used |= set(re.findall(r"(?:environ|environment)(?:\.get\(|\[)\s*\"(COLLOPS_\w+)\"", path.read_text("utf-8")))
     described = set(re.findall(r"^\| `(COLLOPS_\w+)`", README, re.MULTILINE))
     assert {"COLLOPS_ENGINE", "COLLOPS_TIMEOUT", "COLLOPS_MPIEXEC"} <= used
