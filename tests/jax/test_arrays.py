@@ -10,7 +10,7 @@ import pytest
 import collops
 import collops.array as ca
 from collops import Layout, profile
-from collops.errors import UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 
 def both(comm, layout, seed=1, dtype=float):
@@ -153,3 +153,20 @@ def test_a_batch_of_arrays(comm):
     batch = jax.tree.map(lambda *parts: jnp.stack(parts), *xs)
     found = jax.vmap(lambda x: (x + x.vdot(x)).norm())(batch)
     np.testing.assert_allclose(found, [float((x + x.vdot(x)).norm()) for x in xs], rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda comm, x: comm.allreduce(1j * x, "prod"), UnsupportedTypeError),
+        (lambda comm, x: comm.reduce(x, "sum", comm.size), InputError),
+        (lambda comm, x: comm.reduce_scatter(x), LayoutError),
+        (lambda comm, x: comm.alltoall(x), LayoutError),
+        (lambda comm, x: comm.alltoallv(x, [1] * comm.size, [1] * comm.size), LayoutError),
+        (lambda comm, x: comm.gather(x, comm.size), InputError),
+    ],
+)
+def test_methods_of_a_communicator_check_their_arguments(comm, call, kind):
+    """Also with a single rank, where nothing is sent."""
+    with pytest.raises(kind):
+        call(comm, jnp.ones((comm.size + 2, 2)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from collops.comm import Communicator
 from collops.comm.reductions import check_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.jax.native import TYPES
@@ -74,7 +75,7 @@ def reducible(x: Any, op: str, wire: Wire) -> tuple[Any, str, Callable[[Any], An
     return wide, plain, lambda y: (y & 1 if op == "lxor" else y).astype(dtype)
 
 
-def checked_rank(rank: int, wire: Wire, name: str) -> int:
+def checked_rank(rank: int, wire: Wire | Communicator, name: str) -> int:
     """Return `rank`, which has to be one."""
     number = _integer(rank, name)
     if not 0 <= number < wire.size:

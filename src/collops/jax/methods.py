@@ -14,12 +14,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from collops.comm import Communicator
-from collops.errors import UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError
 from collops.jax import distribution, gathering, rooted
 from collops.jax import exchange as messages
 from collops.jax.allreduce import allreduce as _allreduce
 from collops.jax.alltoall import alltoall as _alltoall
 from collops.jax.alltoall import alltoallv as _alltoallv
+from collops.jax.arguments import checked_rank, operation
 from collops.jax.linear_map import linear_map
 
 __all__ = [
@@ -44,41 +45,41 @@ __all__ = [
 
 def allreduce(comm: Communicator, x: Any, op: str = "sum", *, out: Any = None) -> Any:
     """See :meth:`Communicator.allreduce`."""
-    return x if comm.size == 1 else _allreduce(x, op, comm=comm, cotangents="replicated")
+    return x if _alone(comm, x, op=op) else _allreduce(x, op, comm=comm, cotangents="replicated")
 
 
 def reduce(comm: Communicator, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.reduce`."""
-    result = x if comm.size == 1 else rooted.reduce(x, op, root, comm=comm)
+    result = x if _alone(comm, x, op=op, root=root) else rooted.reduce(x, op, root, comm=comm)
     return result if comm.rank == root else None
 
 
 def bcast(comm: Communicator, x: Any, root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.bcast`."""
-    return x if comm.size == 1 else rooted.bcast(x, root, comm=comm, cotangents="replicated")
+    return x if _alone(comm, x, root=root) else rooted.bcast(x, root, comm=comm, cotangents="replicated")
 
 
 def allgather(comm: Communicator, x: Any, *, out: Any = None) -> Any:
     """See :meth:`Communicator.allgather`."""
-    return x[None] if comm.size == 1 else gathering.allgather(x, comm=comm, cotangents="replicated")
+    return x[None] if _alone(comm, x) else gathering.allgather(x, comm=comm, cotangents="replicated")
 
 
 def allgatherv(comm: Communicator, x: Any, counts: Sequence[int] | None = None, *, out: Any = None) -> Any:
     """See :meth:`Communicator.allgatherv`; without `counts` the metadata message is sent when the program is traced."""
-    if comm.size == 1:
+    if _alone(comm, x, counts=counts):
         return x
     return gathering.allgatherv(x, _rows(comm, x, counts), comm=comm, cotangents="replicated")
 
 
 def gather(comm: Communicator, x: Any, root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.gather`."""
-    result = x[None] if comm.size == 1 else distribution.gather(x, root, comm=comm)
+    result = x[None] if _alone(comm, x, root=root) else distribution.gather(x, root, comm=comm)
     return result if comm.rank == root else None
 
 
 def gatherv(comm: Communicator, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.gatherv`."""
-    if comm.size == 1:
+    if _alone(comm, x, root=root, counts=counts):
         return x
     rows = _rows(comm, x, counts)
     leaving = [x.shape[0] if rank == root else 0 for rank in range(comm.size)]
@@ -88,7 +89,7 @@ def gatherv(comm: Communicator, x: Any, counts: Sequence[int] | None = None, roo
 
 def scatter(comm: Communicator, x: Any, root: int = 0, *, out: Any = None) -> Any:
     """See :meth:`Communicator.scatter`."""
-    return x[0] if comm.size == 1 else distribution.scatter(x, root, comm=comm)
+    return x[0] if _alone(comm, x, root=root, counts=(1,)) else distribution.scatter(x, root, comm=comm)
 
 
 def scatterv(comm: Communicator, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,19 +99,21 @@ def scatterv(comm: Communicator, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 def reduce_scatter(comm: Communicator, x: Any, op: str = "sum", *, out: Any = None) -> Any:
     """See :meth:`Communicator.reduce_scatter`."""
-    return x[0] if comm.size == 1 else gathering.reduce_scatter(x, op, comm=comm)
+    return x[0] if _alone(comm, x, op=op, counts=(1,)) else gathering.reduce_scatter(x, op, comm=comm)
 
 
 def alltoall(comm: Communicator, x: Any, *, out: Any = None) -> Any:
     """See :meth:`Communicator.alltoall`."""
-    return x if comm.size == 1 else _alltoall(x, comm=comm)
+    return x if _alone(comm, x, counts=(1,)) else _alltoall(x, comm=comm)
 
 
 def alltoallv(
     comm: Communicator, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None
 ) -> Any:
     """See :meth:`Communicator.alltoallv`."""
-    return x if comm.size == 1 else _alltoallv(x, send_counts, receive_counts, comm=comm)
+    if _alone(comm, x, counts=send_counts) and _alone(comm, x, counts=receive_counts):
+        return x
+    return _alltoallv(x, send_counts, receive_counts, comm=comm)
 
 
 def send(comm: Communicator, x: Any, dest: int, tag: int = 0) -> None:
@@ -149,6 +152,26 @@ def exchange(
         first = linear_map(forward, adjoint, source, (source.shape, shapes[0]))
         templates = [first, *(jnp.zeros(shape, dtype) for shape in shapes[1:])]
     return messages.neighbor_exchange(sends, templates, destinations, sources, comm=comm)
+
+
+def _alone(
+    comm: Communicator, x: Any, *, op: str | None = None, root: int = 0, counts: Sequence[int] | None = None
+) -> bool:
+    """Return whether there is one rank only, after the checks that the primitives make of several.
+
+    Raises
+    ------
+    InputError, LayoutError, UnsupportedTypeError
+        If `x` has not the dtype of a reduction, `root` is no rank, or `counts` are not the rows of `x`.
+    """
+    if comm.size > 1:
+        return False
+    if op is not None:
+        operation(op, x.dtype)
+    checked_rank(root, comm, "root")
+    if counts is not None and list(counts) != list(x.shape[:1]):
+        raise LayoutError(f"one rank exchanges all rows of an array of shape {x.shape}, not {list(counts)}")
+    return True
 
 
 def _zeros(shape: tuple[int, ...], like: Any) -> Any:
