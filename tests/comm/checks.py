@@ -204,9 +204,9 @@ def check_plan_of_several_arrays(comm: Any, xp: Any) -> None:
         comm, [(right, row), (right, column)], [(left, target_row), (left, target_column)], parts=[1, 0]
     )
     sources = [xp.asarray(np.arange(12.0).reshape(3, 4) + 100 * number + 1000 * comm.rank) for number in range(2)]
-    for aside in (False, True, True):
+    for on_side_stream in (False, True, True):
         target = xp.zeros(10)
-        exchange = plan.start(sources, target, aside=aside)
+        exchange = plan.start(sources, target, on_side_stream=on_side_stream)
         other = sources[0] * 2  # beside it
         result = to_host(exchange.finish())
         np.testing.assert_array_equal(result[2:6], np.arange(4.0, 8) + 100 + 1000 * left)
