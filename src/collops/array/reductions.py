@@ -201,9 +201,9 @@ def _combined(x: Operand, axis: Axis, partial: _Partial, op: str) -> Any:
             communicator = leaf._plan.communicator  # a copy that did not count would have no cotangent
         elif op == "sum" and not counted:
             part = xp.zeros_like(part)
-        known = by_ranks.get(communicator)
-        by_ranks[communicator] = part if known is None else function(known, part)
-    return functools.reduce(function, (_over(xp, part, ranks, op) for ranks, part in by_ranks.items()))
+        by_ranks[communicator] = function(by_ranks[communicator], part) if communicator in by_ranks else part
+    results = [_over(xp, part, communicator, op) for communicator, part in by_ranks.items()]
+    return results[0] if len(results) == 1 else functools.reduce(function, results)
 
 
 def _over(xp: Any, part: Any, communicator: Communicator | None, op: str) -> Any:

@@ -17,7 +17,7 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "update_solution_and_direction"]
 
 _PIECE = 1 << 15  # elements; a piece and its temporary fit into a second-level cache
 
@@ -68,6 +68,12 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     return out
 
 
+def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: Any) -> None:
+    """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
+    axpby(length, direction, 1.0, x, x)
+    axpby(1.0, gradient, ratio, direction, direction)
+
+
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
     """Add ``a * x`` to ``b * y`` in `y`; both are contiguous and of the dtype `char`."""
     flat = y
@@ -98,11 +104,11 @@ def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     char = x.dtype.char
     if char == y.dtype.char and char in _AXPY and x.flags.c_contiguous and y.flags.c_contiguous:
-        if conjugate and x is y and char in "FD":
+        if conjugate and char in "FD":
+            if x is not y:
+                return np.vdot(x, y)
             x = y = x.view(real_of(x.dtype))
-        if conjugate:
-            return np.vdot(x, y)
-        return np.dot(x.reshape(-1), y.reshape(-1))
+        return x.dot(y) if x.ndim == 1 else x.reshape(-1).dot(y.reshape(-1))
     return _dot_by_pieces(x, y, conjugate)
 
 
