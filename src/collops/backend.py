@@ -92,7 +92,8 @@ class Engine:
 
     def add(self, array: Any, index: Any, values: Any) -> Any:
         """Return `array` with `values` added at `index`, a slice or slices; the array itself where it is mutable."""
-        array[index] += values
+        view = array[index]
+        view += values  # not array[index] += values, which copies the view to itself
         return array
 
     def replicated_operand(self, value: Any, comm: Any) -> Any:
