@@ -254,3 +254,12 @@ def test_refusals(comm):
             ca.zeros(4, comm=twin) + x
         with pytest.raises(LayoutError, match="communicator"):
             ca.axpby(1, ca.zeros(4, comm=twin), 1, x)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_inner_products_that_overflow(comm, dtype):
+    """They are not finite, without a warning: solvers find out by their numbers."""
+    x = ca.full(70_000 * comm.size, np.finfo(dtype).max / 2, comm=comm, dtype=dtype)
+    y = x.copy()
+    for value in (*ca.dots((x, x), (x, y)), x.dot(x), x.vdot(x), x.dot(y)):
+        assert not np.isfinite(value)

@@ -104,11 +104,12 @@ def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     char = x.dtype.char
     if char == y.dtype.char and char in _AXPY and x.flags.c_contiguous and y.flags.c_contiguous:
-        if conjugate and char in "FD":
-            if x is not y:
-                return np.vdot(x, y)
+        if char in "FD" and not conjugate:
+            with np.errstate(over="ignore", invalid="ignore"):  # as vdot: an infinite sum is a result, not a warning
+                return np.dot(x.reshape(-1), y.reshape(-1))
+        if char in "FD" and x is y:
             x = y = x.view(real_of(x.dtype))
-        return x.dot(y) if x.ndim == 1 else x.reshape(-1).dot(y.reshape(-1))
+        return np.vdot(x, y)
     return _dot_by_pieces(x, y, conjugate)
 
 
