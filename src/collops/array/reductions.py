@@ -155,13 +155,18 @@ def _total(x: Operand, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
     """Return the sum in the dtype in which it is kept, and the dtype that the caller shall get."""
     xp = x.engine.xp
     if dtype is None:
-        # The dtype that NumPy's sum of no elements has is the one it would add up in.
-        chosen = np.sum(np.empty(0, _common_dtype(x))).dtype
+        chosen = _dtype_of_sum(_common_dtype(x))
     else:
         chosen = as_dtype(dtype)
     chosen = x.engine.dtype(chosen)
     wide = accumulator(chosen)
     return _combined(x, axis, lambda a, axes: xp.sum(a, axis=axes, dtype=wide), "sum"), chosen
+
+
+@functools.lru_cache(maxsize=64)
+def _dtype_of_sum(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of NumPy's sum of elements of `dtype`."""
+    return np.sum(np.empty(0, dtype)).dtype
 
 
 def _extreme(x: Operand, axis: Axis, op: str) -> Any:
@@ -202,14 +207,15 @@ def _combined(x: Operand, axis: Axis, partial: _Partial, op: str) -> Any:
         elif op == "sum" and not counted:
             part = xp.zeros_like(part)
         by_ranks[communicator] = function(by_ranks[communicator], part) if communicator in by_ranks else part
-    results = [_over(xp, part, communicator, op) for communicator, part in by_ranks.items()]
-    return results[0] if len(results) == 1 else functools.reduce(function, results)
+    result = None
+    for communicator, part in by_ranks.items():
+        total = part if communicator is None else _over(xp, part, communicator, op)
+        result = total if result is None else function(result, total)
+    return result
 
 
-def _over(xp: Any, part: Any, communicator: Communicator | None, op: str) -> Any:
+def _over(xp: Any, part: Any, communicator: Communicator, op: str) -> Any:
     """Combine the parts of the ranks."""
-    if communicator is None:
-        return part
     if op in ("min", "max") and part.dtype.kind not in "biu":
         return _extreme_with_nan(xp, part, communicator, op)
     return communicator.allreduce(part, op)
