@@ -14,7 +14,6 @@ from collops.array.dtypes import combined
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import AnyLayout, Buffers, LinearOperator, is_complex, is_scalar
-from collops.operators.memory import computed
 
 __all__ = [
     "Adjoint",
@@ -411,8 +410,11 @@ def _conjugate(x: Any, out: Any) -> Any:
     if isinstance(x, StackedArray):
         for part, target in zip(x.arrays, out.arrays, strict=True):
             _conjugate(part, target)
-        return out
-    return computed(out, x.engine.xp.conjugate, x.local_array)
+    elif x.engine.mutable:
+        x.engine.xp.conjugate(x.local_array, out.local_array)
+    else:
+        out.local_array = x.engine.xp.conjugate(x.local_array)
+    return out
 
 
 def _times(dtype: np.dtype, coefficient: Any) -> np.dtype:

@@ -16,7 +16,7 @@ from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, as_layout, communicator_of
-from collops.operators.memory import Coefficients, check_holds, computed, filled, writable
+from collops.operators.memory import Coefficients, check_holds, filled, writable
 
 __all__ = ["Diagonal", "Identity", "Sum", "Transpose", "Zero"]
 
@@ -91,7 +91,10 @@ class Diagonal(LinearOperator):
         if out is None:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
         check_holds(out.dtype, self.dtype, x.dtype)
-        return computed(out, x.engine.xp.multiply, factors, x.local_array)
+        if not out.engine.mutable:
+            return filled(out, x.engine.xp.multiply(factors, x.local_array))
+        x.engine.xp.multiply(factors, x.local_array, out.local_array)
+        return out
 
 
 class Identity(LinearOperator):

@@ -18,7 +18,6 @@ __all__ = [
     "applied",
     "as_columns",
     "check_holds",
-    "computed",
     "contiguous",
     "filled",
     "operand",
@@ -36,18 +35,6 @@ def filled(out: Any, value: Any) -> Any:
     """Return the distributed array `out` with `value` as its local array, converted as :func:`store` does."""
     if value is not out.local_array:
         out.local_array = store(value, out.local_array)
-    return out
-
-
-def computed(out: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the distributed array `out` with ``function(*arguments)`` as its local array, in its memory if it can be.
-
-    The function is one of the array namespace that has ``out=`` on engines of mutable arrays.
-    """
-    if out.engine.mutable:
-        function(*arguments, out=out.local_array)
-    else:
-        out.local_array = function(*arguments).astype(out.local_array.dtype)
     return out
 
 
