@@ -7,7 +7,7 @@ import pytest
 
 import collops
 from collops.array import Layout
-from collops.graph import IndexScatter
+from collops import IndexScatter
 from collops.operators.csr import CSRMatrix
 from tests.operators.test_csr import matrix
 

@@ -16,6 +16,7 @@ from collops.array.creation import (
 )
 from collops.array.distributed import DistributedArray
 from collops.array.fused import Scalars, axpby, divide, dots, shared, update_solution_and_direction
+from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout
 from collops.array.stacked import StackedArray
@@ -26,6 +27,7 @@ from collops.backend import Engine, register_engine
 __all__ = [
     "DistributedArray",
     "Finite",
+    "IndexScatter",
     "Layout",
     "Scalars",
     "StackedArray",

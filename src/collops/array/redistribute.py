@@ -15,12 +15,12 @@ from collops.array.layout import Layout
 from collops.array.plans import RecentPlans
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError
+from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
 
 if TYPE_CHECKING:
     from collops.array.operands import Operand
-    from collops.comm import Communicator, ExchangePlan
-    from collops.comm.plan import Box
+    from collops.comm import Communicator
 
 __all__ = ["Move", "check_copies", "gathered", "moved", "on_root", "redistributed"]
 
@@ -183,8 +183,6 @@ def _plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan | 
 
 
 def _new_plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan | None:
-    from collops.comm import ExchangePlan
-
     if all(_holds(source, target, rank) for rank in range(comm.size)):
         return None
     return ExchangePlan(comm, *_messages(source, target, comm.rank), kind="alltoallv")

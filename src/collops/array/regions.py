@@ -9,12 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, product
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from collops.array.layout import Layout
-
-if TYPE_CHECKING:
-    from collops.comm.plan import Box
+from collops.exchange import Box
 
 __all__ = ["Region", "Transfers", "transfers"]
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from collops.array import Layout
 from collops.array.regions import transfers
-from collops.comm import Box, Communicator, ExchangePlan
+from collops.comm import Communicator
+from collops.exchange import Box, ExchangePlan
 from collops.errors import InputError
 
 __all__ = ["Grid", "Part", "Problem", "halo_plan"]

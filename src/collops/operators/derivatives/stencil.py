@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops.array import Layout
 from collops.array.regions import Region, transfers
-from collops.comm import ExchangePlan
+from collops.exchange import ExchangePlan
 from collops.operators.derivatives.bands import Band, LocalBand
 from collops.operators.memory import Scratch
 
