@@ -87,8 +87,9 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "collops.array": (
-        *("DistributedArray", "IndexScatter", "Layout", "StackedArray", "StackedLayout", "axpby", "dots", "empty", "empty_like"),
-        *("from_global", "from_local", "full", "load", "ones", "random", "save", "where", "zeros", "zeros_like"),
+        *("DistributedArray", "IndexScatter", "Layout", "StackedArray", "StackedLayout", "axpby", "dots", "empty"),
+        *("empty_like", "from_global", "from_local", "full", "load", "ones", "random", "save", "where", "zeros"),
+        "zeros_like",
     ),
     "collops.comm": ("Communicator", "from_mpi4py", "world"),
     "collops.exchange": ("ExchangePlan", "StarForest"),

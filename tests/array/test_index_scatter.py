@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import collops
-from collops import profile
+from collops import IndexScatter, profile
 from collops.array import Layout
 from collops.errors import LayoutError, UnsupportedTypeError
-from collops import IndexScatter
 
 
 def part_of(comm, pairs):

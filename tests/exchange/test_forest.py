@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collops import profile
+from collops import IndexScatter, StarForest, profile
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops import IndexScatter, StarForest
 from collops.operators.csr import CSRMatrix
 from tests.exchange.model import Graph, operations, values
 

@@ -13,6 +13,7 @@ from collops.exchange import StarForest, possible_transports
 from tests.exchange.model import Graph, values
 from tests.exchange.test_forest import EXAMPLES
 
+
 @pytest.fixture(params=("auto", "mpi", "shared"), scope="module")
 def transport(request, comm):
     if request.param != "auto" and request.param not in possible_transports(comm, engine()):

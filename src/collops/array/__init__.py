@@ -19,6 +19,7 @@ from collops.array.fused import Scalars, axpby, divide, dots, shared, update_sol
 from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout
+from collops.array.regions import Transfers, transfers
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
 from collops.array.store import save
@@ -32,6 +33,7 @@ __all__ = [
     "Scalars",
     "StackedArray",
     "StackedLayout",
+    "Transfers",
     "axpby",
     "divide",
     "dots",
@@ -47,6 +49,7 @@ __all__ = [
     "random",
     "save",
     "shared",
+    "transfers",
     "update_solution_and_direction",
     "where",
     "zeros",

@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from collops.backend import Engine, engine_of
+from collops.backend import engine_of
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import InFlight
 from collops.profile import benchmark, mark, messages

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np

@@ -10,7 +10,6 @@ import numpy as np
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from collops.array import Layout
     from collops.comm import Communicator
 
 __all__ = ["as_count", "as_indices", "edges_of", "owners"]
@@ -89,15 +88,14 @@ def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[i
     return count, None, ranks, indices
 
 
-def owners(layout: Layout, rank: int, indices: Any) -> tuple[np.ndarray, np.ndarray]:
+def owners(layout: Any, rank: int, indices: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return which rank holds each element of a layout, and its place in that rank's ravelled part.
 
     Parameters
     ----------
     layout : Layout
-        Any.
     rank : int
-        Who asks: of several copies it gets the one on its own coordinates.
+        Of several copies of an element, the one on this rank's coordinates is returned.
     indices : sequence of int
         Global, in C order.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collops.errors import CommunicationError, InputError
 from collops.exchange.exchange import Exchange
@@ -117,6 +117,6 @@ def exchange_of(
     return _class(last)(comm, pattern, dtype, width, engine, tag)
 
 
-def _class(name: str) -> type[Exchange]:
+def _class(name: str) -> Any:
     module, _, kind = _CLASSES[name].partition(".")
     return getattr(importlib.import_module(f"collops.exchange.transports.{module}"), kind)

@@ -24,7 +24,8 @@ class NcclExchange(Exchange):
     ) -> None:
         super().__init__(comm, pattern, dtype, width, engine)
         self.allocate()
-        self._transport = comm.transport_of(engine.xp.empty(0, dtype))
+        transport: Any = comm.transport_of(engine.xp.empty(0, dtype))
+        self._start = transport.start_addresses
         self._messages = []
         self._pending: list[Any] = [None] * PLACES
         for place in range(PLACES):
@@ -34,7 +35,7 @@ class NcclExchange(Exchange):
             self._messages.append((sends, receives))
 
     def send(self, place: int, use: int) -> None:
-        self._pending[place] = self._transport.start_addresses(*self._messages[place], False)
+        self._pending[place] = self._start(*self._messages[place], False)
 
     def receive(self, place: int, use: int) -> None:
         self._pending[place].wait()

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from collops.exchange.exchange import LocalWork
 from collops.exchange.packing import Index, cupy_moves
 from collops.exchange.packing.launch import Launch
-from collops.exchange.exchange import LocalWork
 
 __all__ = ["Ends", "arrival", "exchange", "fill", "put", "takes_itself"]
 

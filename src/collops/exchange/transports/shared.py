@@ -56,7 +56,9 @@ class SharedExchange(Exchange):
         # Views of one counter each, which cost least to read and write.
         self._read_here, self._filled_there, self._filled_here, self._read_there = [], [], [], []
         for place in range(PLACES):
-            self.outgoing[place] = [values_of(rank, place, int(starts[rank]), stop - start) for rank, start, stop in sends]
+            self.outgoing[place] = [
+                values_of(rank, place, int(starts[rank]), stop - start) for rank, start, stop in sends
+            ]
             self.incoming[place] = values_of(me, place, 0, pattern.receives.points.size)
             self._read_here.append([_counter(mine[1, place], rank) for rank in receivers])
             self._filled_there.append([_counter(there[rank][0, place], me) for rank in receivers])

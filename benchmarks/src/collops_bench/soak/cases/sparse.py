@@ -30,7 +30,9 @@ def matrix(draw: Draw) -> None:
     owner = draw.random.integers(0, comm.size, count)
     mine = owner == comm.rank
     whole = sparse.coo_array((values, (i, j)), shape=(rows, columns)).tocsr()
-    op = collops.CSRMatrix.from_coo(i[mine], j[mine], values[mine], (rows, columns), comm=comm, transport=_transport(draw))
+    op = collops.CSRMatrix.from_coo(
+        i[mine], j[mine], values[mine], (rows, columns), comm=comm, transport=_transport(draw)
+    )
     x, y = draw.values(columns, dtype), draw.values(rows, dtype)
     draw.close("forward", draw.whole(op.forward(draw.array(x, op.domain))), whole @ x)
     draw.close("adjoint", draw.whole(op.adjoint(draw.array(y, op.range))), whole.conj().T @ y)
@@ -73,7 +75,9 @@ def scatter(draw: Draw) -> None:
     order = draw.random.permutation(size)
     (mine,) = source.slices(comm.rank)
     values = draw.values(size, "float64")
-    move = collops.IndexScatter(source, np.arange(size)[mine], target, order[mine], comm=comm, transport=_transport(draw))
+    move = collops.IndexScatter(
+        source, np.arange(size)[mine], target, order[mine], comm=comm, transport=_transport(draw)
+    )
     wanted = np.empty_like(values)
     wanted[order] = values
     out = draw.array(np.zeros(size), target)
