@@ -16,7 +16,7 @@ import numpy as np
 
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.packing import Index, check_operation, packing_for
-from collops.profile import mark, messages
+from collops.profile import benchmark, messages
 from collops.profile.marks import Span, active
 
 if TYPE_CHECKING:
@@ -265,14 +265,13 @@ class Exchange:
             Takes source, target and transfer: packs and sends values, moves those that stay on this rank, and returns
             the target.
         """
-        packers = [work.packer(*piece) for piece in self.pieces]
-        stay = work.stay()
+        packing, stay, send = self._packing(work), work.stay(), self.send
 
         def start(source: Any, target: Any, transfer: Transfer) -> Any:
             place = transfer.place
-            for pack, piece in zip(packers, self.outgoing[place], strict=True):
+            for pack, piece in packing[place]:
                 pack(source, piece)
-            self.send(place, transfer.use)
+            send(place, transfer.use)
             return target if stay is None else stay(source, target)
 
         return start
@@ -305,15 +304,13 @@ class Exchange:
         callable
             Takes source and target, and returns the target.
         """
-        packers, stay, unpack = [work.packer(*piece) for piece in self.pieces], work.stay(), work.unpacker()
-        places = [list(zip(packers, outgoing, strict=True)) for outgoing in self.outgoing]
-        incoming = self.incoming
+        packing, stay, unpack, incoming = self._packing(work), work.stay(), work.unpacker(), self.incoming
         turn, prepare, send, receive, consume = self.turn, self.prepare, self.send, self.receive, self.consume
 
         def move(source: Any, target: Any) -> Any:
             place, use = turn()
             prepare(place, use)
-            for pack, piece in places[place]:
+            for pack, piece in packing[place]:
                 pack(source, piece)
             send(place, use)
             if stay is not None:
@@ -325,6 +322,11 @@ class Exchange:
             return target
 
         return move
+
+    def _packing(self, work: LocalWork) -> list[list[tuple[Callable[[Any, Any], Any], Any]]]:
+        """Return for each place what packs the pieces of the outgoing buffer, and these."""
+        packers = [work.packer(*piece) for piece in self.pieces]
+        return [list(zip(packers, outgoing, strict=True)) for outgoing in self.outgoing]
 
     def mover_in_steps(self, work: LocalWork) -> Callable[[Any, Any], Any]:
         """Prepare a move of a start and a finish."""
@@ -409,17 +411,22 @@ class Mover:
         """Start a move between arrays that have been checked; `source` may be changed at once. Collective."""
         if not self._sends:
             return InFlight(None, self.move(source, target))
-        given, points = _points(source, self._shape), _points(target, self._shape)
-        self._record()
-        with mark("communication"):
-            transfer = self._begin()
-            result = self._start(given, points, transfer)
+        if messages.active or self._facts is not None:
+            self._record()
+        return self._started(source, target)
+
+    @benchmark(label="communication")
+    def _started(self, source: Any, target: Any) -> InFlight:
+        shape = self._shape
+        points = _points(target, shape)
+        transfer = self._begin()
+        result = self._start(_points(source, shape), points, transfer)
         return InFlight(partial(self._complete, transfer), _shaped(result, points, target))
 
+    @benchmark(label="communication: finish")
     def _complete(self, transfer: Transfer, target: Any) -> Any:
         points = _points(target, self._shape)
-        with mark("communication: finish"):
-            return _shaped(self._finish(transfer, points), points, target)
+        return _shaped(self._finish(transfer, points), points, target)
 
     def _record(self) -> None:
         if messages.active:
@@ -497,7 +504,8 @@ class Fetcher:
     def _begin(self, way: int) -> Transfer:
         assert self._ways is not None
         exchange, facts = self._ways[way]
-        exchange.comm.announce("star forest", **facts)
+        if exchange.comm.calls is not None:
+            exchange.comm.announce("star forest", **facts)
         if messages.active:
             elements = exchange.pattern.sends.points.size * exchange.width
             messages.record("exchange", elements, elements * exchange.dtype.itemsize)
