@@ -92,8 +92,7 @@ class HaloPlan:
             slice(before, before + n) for n, (before, _) in zip(block.shape, self.widths, strict=True)
         )
         moves = transfers(layout, comm.rank, self._wanted, periodic=periodic)
-        sends = [(peer, box) for peer, _, box in moves.sends]
-        receives = [(peer, box) for peer, _, box in moves.receives]
+        sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
         self._fill = ExchangePlan(comm, sends, receives, travels=moves.travels)
         self._return = ExchangePlan(comm, receives, sends, travels=moves.travels)
         self._outside = [] if periodic else self._beyond_the_ends(block)

@@ -1,16 +1,18 @@
-"""Forests made of forests. What one rank must know of another's edges travels along the edges that are there."""
+"""Forests made of forests, the methods of StarForest: what a rank must know of others' edges travels along its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
-from collops.exchange.forest import StarForest
 from collops.exchange.indices import as_count, as_indices
 from collops.exchange.pattern import edges_by_rank
+
+if TYPE_CHECKING:
+    from collops.exchange.forest import StarForest
 
 __all__ = [
     "compose",
@@ -44,7 +46,13 @@ def multi_forest(forest: StarForest) -> StarForest:
 
 
 def inverse(forest: StarForest) -> StarForest:
-    """Return the forest with roots and leaves exchanged. Collective."""
+    """Return the forest with roots and leaves exchanged; its leaf arrays are this one's root arrays. Collective.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if a root has more than one leaf.
+    """
     _check_single(forest, "the inverse of a forest")
     places = _places(forest.comm.rank, np.arange(forest.leaf_space))
     found = np.full((forest.nroots, 2), _NOBODY, np.int64)
@@ -52,30 +60,44 @@ def inverse(forest: StarForest) -> StarForest:
     return _from_places(forest, forest.leaf_space, found)
 
 
-def compose(first: StarForest, second: StarForest) -> StarForest:
-    """Return the forest from the roots of one to the leaves of another, whose roots are the leaf array of the first."""
-    _check_together(first, second)
-    first.comm.check(
-        LayoutError(f"the second forest has {second.nroots} roots for a leaf array of {first.leaf_space} points")
-        if second.nroots < first.leaf_space
+def compose(forest: StarForest, other: StarForest) -> StarForest:
+    """Return the forest from this one's roots to `other`'s leaves; `other`'s roots are our leaf array. Collective.
+
+    ``f.compose(g).bcast(x)`` is ``g.bcast(f.bcast(x))`` at those leaves of `other` whose root is a leaf of this.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if `other` has fewer roots than this forest's ``leaf_space``, or other ranks.
+    """
+    _check_together(forest, other)
+    forest.comm.check(
+        LayoutError(f"the second forest has {other.nroots} roots for a leaf array of {forest.leaf_space} points")
+        if other.nroots < forest.leaf_space
         else None
     )
-    found = np.full((second.leaf_space, 2), _NOBODY, np.int64)
-    second.move_once(True, _roots_of_leaves(first, second.nroots), found)
-    return _from_places(first, first.nroots, found)
+    found = np.full((other.leaf_space, 2), _NOBODY, np.int64)
+    other.move_once(True, _roots_of_leaves(forest, other.nroots), found)
+    return _from_places(forest, forest.nroots, found)
 
 
-def compose_inverse(first: StarForest, second: StarForest) -> StarForest:
-    """Return the forest from the roots of one to the roots of another, along the leaves that both have."""
-    _check_together(first, second)
-    _check_single(second, "the second forest of compose_inverse")
-    found = np.full((second.nroots, 2), _NOBODY, np.int64)
-    second.move_once(False, _roots_of_leaves(first, max(first.leaf_space, second.leaf_space)), found)
-    return _from_places(first, first.nroots, found)
+def compose_inverse(forest: StarForest, other: StarForest) -> StarForest:
+    """Return the forest from this one's roots to `other`'s roots, along leaves that both have. Collective.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if a root of `other` has more than one leaf.
+    """
+    _check_together(forest, other)
+    _check_single(other, "the second forest of compose_inverse")
+    found = np.full((other.nroots, 2), _NOBODY, np.int64)
+    other.move_once(False, _roots_of_leaves(forest, max(forest.leaf_space, other.leaf_space)), found)
+    return _from_places(forest, forest.nroots, found)
 
 
 def embed_roots(forest: StarForest, selected: Any) -> StarForest:
-    """Return the forest with the leaves of some roots only."""
+    """Return the forest with the leaves of the selected roots of this rank only; numbers stay. Collective."""
     chosen = _chosen(forest, selected, forest.nroots, "root")
     reached = np.zeros(forest.leaf_space, np.int8)
     forest.move_once(True, chosen, reached)
@@ -83,13 +105,29 @@ def embed_roots(forest: StarForest, selected: Any) -> StarForest:
 
 
 def embed_leaves(forest: StarForest, selected: Any) -> StarForest:
-    """Return the forest with some leaves only."""
+    """Return the forest with the selected leaves of this rank only (points of the leaf array). Collective."""
     chosen = _chosen(forest, selected, forest.leaf_space, "leaf")
     return _part(forest, chosen[forest.leaves] != 0)
 
 
-def strided(forest: StarForest, block: int, root_stride: int | None, leaf_stride: int | None) -> StarForest:
-    """Return the forest of several values for each point."""
+def strided(
+    forest: StarForest, block: int, *, root_stride: int | None = None, leaf_stride: int | None = None
+) -> StarForest:
+    """Return the forest of `block` values for each point. Collective.
+
+    Parameters
+    ----------
+    block : int
+        Values of a point.
+    root_stride, leaf_stride : int, optional
+        Distance between the values of a point: value *j* of point *i* is ``i + j * stride``. By default they are
+        adjacent: ``i * block + j``.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if a stride is shorter than the array of points.
+    """
     comm, error = forest.comm, None
     try:
         _check_strides(forest, block, root_stride, leaf_stride)
@@ -116,8 +154,25 @@ def strided(forest: StarForest, block: int, root_stride: int | None, leaf_stride
     )
 
 
-def concatenate(forests: Sequence[StarForest], shared_roots: bool, leaf_offsets: Sequence[int] | None) -> StarForest:
-    """Return several forests as one."""
+def concatenate(
+    forests: Sequence[StarForest], *, shared_roots: bool = False, leaf_offsets: Sequence[int] | None = None
+) -> StarForest:
+    """Return several forests as one. Collective.
+
+    Parameters
+    ----------
+    forests : sequence of StarForest
+        On the same ranks.
+    shared_roots : bool
+        Whether they have the same roots; else each rank's roots follow each other.
+    leaf_offsets : sequence of int, optional
+        Where the leaf array of each begins; by default they follow each other.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if they do not fit together, or leaves coincide.
+    """
     if not forests:
         raise LayoutError("there is no forest to concatenate")
     for forest in forests:
@@ -151,7 +206,25 @@ def concatenate(forests: Sequence[StarForest], shared_roots: bool, leaf_offsets:
 
 
 def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]:
-    """Return the forest of values where every root has a number of its own, and the numbers of the leaves."""
+    """Return the forest of values where every root has a number of them of its own. Collective.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Number of values of each of this rank's roots, which follow each other.
+
+    Returns
+    -------
+    forest : StarForest
+        Of the values.
+    counts : numpy.ndarray
+        Number of values of each point of this rank's leaf array, 0 where there is no leaf; they follow each other, too.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if there is not one non-negative count for each root.
+    """
     sizes, error = np.zeros(forest.nroots, np.int64), None
     try:
         sizes = as_indices(counts, "counts")
@@ -180,7 +253,7 @@ def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]
 
 def _like(forest: StarForest, nroots: int, leaves: Any, ranks: Any, indices: Any) -> StarForest:
     options = {"transport": forest.transport, "deterministic": forest.deterministic}
-    return StarForest(forest.comm, nroots, leaves, ranks, indices, **options)
+    return type(forest)(forest.comm, nroots, leaves, ranks, indices, **options)
 
 
 def _part(forest: StarForest, kept: np.ndarray) -> StarForest:

@@ -78,7 +78,7 @@ class ExchangePlan:
         self.comm = comm
         self.kind = kind
         self._several = parts is not None
-        self._travels = travels and comm.size > 1
+        self.travels = travels and comm.size > 1
         self._sends = _remote(sends, [0] * len(sends) if parts is None else parts, comm.rank)
         self._receives = _remote(receives, [0] * len(receives), comm.rank)
         sources = [box for peer, box in sends if peer == comm.rank]
@@ -127,14 +127,14 @@ class ExchangePlan:
         except REFUSALS as error:
             self.comm.refuse("exchange", error)
             raise
-        if messages.active and self._travels:
+        if messages.active and self.travels:
             messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
         if engine.traced:
             values = [(taken, source[given]) for given, taken in self._local]
-            if self._travels:
+            if self.travels:
                 values += self._exchanged(engine, sources)
             return InFlight(partial(_combined, combine, values), target)
-        if not self._travels:
+        if not self.travels:
             return InFlight(None, target)
         transport = self.comm.begin(target)
         in_place = op == "replace"

@@ -11,8 +11,9 @@ import numpy as np
 from collops.backend import Engine, engine_of, repeatable
 from collops.comm.given import checked_communicator
 from collops.errors import REFUSALS, LayoutError
+from collops.exchange import algebra
 from collops.exchange.exchange import Exchange, Fetcher, InFlight, Mover, check_alike, flat_points
-from collops.exchange.indices import as_count, as_indices
+from collops.exchange.indices import as_count, as_indices, edges_of, owners
 from collops.exchange.pattern import pattern_of_edges
 from collops.exchange.transports import exchange_of, transport_name
 
@@ -164,8 +165,6 @@ class StarForest:
         InputError
             If there is no such pattern, or no rank `root`.
         """
-        from collops.exchange.indices import edges_of
-
         checked_communicator(comm)
         return cls(comm, *edges_of(comm, pattern, count, root), **options)
 
@@ -199,8 +198,6 @@ class StarForest:
         LayoutError
             On every rank, if there is no such element, or the layout is for another number of ranks.
         """
-        from collops.exchange.indices import owners
-
         checked_communicator(comm)
         places, error = None, None
         try:
@@ -417,9 +414,7 @@ class StarForest:
     def multi(self) -> StarForest:
         """The forest in which every leaf has a root of its own, see :meth:`gather`. Collective at its first use."""
         if self._multi is None:
-            from collops.exchange.algebra import multi_forest
-
-            self._multi = multi_forest(self)
+            self._multi = algebra.multi_forest(self)
         return self._multi
 
     def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Mover, Any, Any]:
@@ -489,127 +484,14 @@ class StarForest:
 
     # Forests made of forests
 
-    def inverse(self) -> StarForest:
-        """Return the forest with roots and leaves exchanged; its leaf arrays are this one's root arrays. Collective.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if a root has more than one leaf.
-        """
-        from collops.exchange.algebra import inverse
-
-        return inverse(self)
-
-    def compose(self, other: StarForest) -> StarForest:
-        """Return the forest from this one's roots to `other`'s leaves; `other`'s roots are our leaf array. Collective.
-
-        ``f.compose(g).bcast(x)`` is ``g.bcast(f.bcast(x))`` at those leaves of `other` whose root is a leaf of this.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if `other` has fewer roots than this forest's ``leaf_space``, or other ranks.
-        """
-        from collops.exchange.algebra import compose
-
-        return compose(self, other)
-
-    def compose_inverse(self, other: StarForest) -> StarForest:
-        """Return the forest from this one's roots to `other`'s roots, along leaves that both have. Collective.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if a root of `other` has more than one leaf.
-        """
-        from collops.exchange.algebra import compose_inverse
-
-        return compose_inverse(self, other)
-
-    def embed_roots(self, selected: Sequence[int] | np.ndarray) -> StarForest:
-        """Return the forest with the leaves of these of this rank's roots only; numbers stay. Collective."""
-        from collops.exchange.algebra import embed_roots
-
-        return embed_roots(self, selected)
-
-    def embed_leaves(self, selected: Sequence[int] | np.ndarray) -> StarForest:
-        """Return the forest with these of this rank's leaves only (points of the leaf array). Collective."""
-        from collops.exchange.algebra import embed_leaves
-
-        return embed_leaves(self, selected)
-
-    def strided(self, block: int, *, root_stride: int | None = None, leaf_stride: int | None = None) -> StarForest:
-        """Return the forest of `block` values for each point. Collective.
-
-        Parameters
-        ----------
-        block : int
-            Values of a point.
-        root_stride, leaf_stride : int, optional
-            Distance between the values of a point: value *j* of point *i* is ``i + j * stride``. By default they lie
-            side by side: ``i * block + j``.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if a stride is shorter than the array of points.
-        """
-        from collops.exchange.algebra import strided
-
-        return strided(self, block, root_stride, leaf_stride)
-
-    @classmethod
-    def concatenate(
-        cls,
-        forests: Sequence[StarForest],
-        *,
-        shared_roots: bool = False,
-        leaf_offsets: Sequence[int] | None = None,
-    ) -> StarForest:
-        """Return several forests as one. Collective.
-
-        Parameters
-        ----------
-        forests : sequence of StarForest
-            On the same ranks.
-        shared_roots : bool
-            Whether they have the same roots; else each rank's roots follow each other.
-        leaf_offsets : sequence of int, optional
-            Where the leaf array of each begins; by default they follow each other.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if they do not fit together, or leaves fall on each other.
-        """
-        from collops.exchange.algebra import concatenate
-
-        return concatenate(forests, shared_roots, leaf_offsets)
-
-    def distribute(self, counts: Sequence[int] | np.ndarray) -> tuple[StarForest, np.ndarray]:
-        """Return the forest of values where every root has a number of them of its own. Collective.
-
-        Parameters
-        ----------
-        counts : sequence of int
-            Values of each of this rank's roots; they lie one after the other.
-
-        Returns
-        -------
-        forest : StarForest
-            Of the values.
-        counts : numpy.ndarray
-            Values of each point of this rank's leaf array, 0 where there is no leaf; they lie one after the other, too.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if there is not one non-negative count for each root.
-        """
-        from collops.exchange.algebra import distribute
-
-        return distribute(self, counts)
+    inverse = algebra.inverse
+    compose = algebra.compose
+    compose_inverse = algebra.compose_inverse
+    embed_roots = algebra.embed_roots
+    embed_leaves = algebra.embed_leaves
+    strided = algebra.strided
+    concatenate = staticmethod(algebra.concatenate)
+    distribute = algebra.distribute
 
 
 class _Edges:
