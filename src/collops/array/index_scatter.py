@@ -1,4 +1,4 @@
-"""Scatters by index: chosen elements of an array to chosen places of another, distributed, replicated or private."""
+"""Scatters by index between distributed, replicated and private arrays."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ End: TypeAlias = Layout | int
 class IndexScatter:
     """Scatter ``target[target_indices[k]] = source[source_indices[k]]``, planned once. Collective.
 
-    Every rank names any pairs it likes; together they are one list, in the order of ranks. Elements of layouts are
-    named by their global index in C order, those of private arrays (*sequential* ones) by their index on the rank that
-    names them.
+    Each rank may give any pairs; together they form one list, in the order of ranks. Elements of layouts are
+    identified by their global index in C order, those of private (*sequential*) arrays by their index on the rank that
+    gives them.
 
     Parameters
     ----------
     source, target : Layout or int
-        What the arrays are: a layout, split in any way or replicated; or the number of elements of each rank's own
-        array. A target that is a layout is split or replicated as a whole; all its copies get the values.
+        A layout, split in any way or replicated; or the number of elements of each rank's private array. A target that
+        is a layout is split or replicated as a whole; all its copies receive the values.
     source_indices, target_indices : sequence of int or None
-        Equally many; ``None`` for all elements of a private array, or for all that this rank holds of a split layout
-        (of a replicated one: all elements, named by rank 0).
+        Of equal length; ``None`` for all elements of a private array, or for all that this rank holds of a split layout
+        (of a replicated one: all elements, given by rank 0).
     comm : Communicator, optional
         The ranks; the world by default.
     **options
@@ -120,7 +120,7 @@ class IndexScatter:
         x : DistributedArray or array
             In the layout of the source; a private source is a plain array.
         out : DistributedArray or array
-            Like the target; gets the values, which are combined with its own. Plain JAX arrays cannot be written to.
+            Like the target; receives the values, which are combined with its own. Plain JAX arrays are immutable.
         op : str
             ``"replace"`` inserts (of several values for one place the last stays), ``"sum"`` adds; see
             :meth:`StarForest.bcast`.
@@ -156,7 +156,7 @@ class IndexScatter:
             As for :meth:`forward`; or if the source is replicated, whose copies would no longer be equal.
         """
         if isinstance(self.source, Layout) and self.source.is_replicated and self.comm.size > 1:
-            raise LayoutError("nothing can be scattered back into a replicated source: its copies would differ")
+            raise LayoutError("cannot scatter back into a replicated source: its copies would differ")
         given, taken = _flat(y, self.target, "the target"), _flat(out, self.source, "the source")
         if not self._direct:
             slots = engine_of(given).xp.empty(self._places.size, given.dtype)
@@ -179,7 +179,7 @@ class IndexScatter:
         self.forest.free()
 
     def _move(self, forward: bool, op: str, like: Any) -> Any:
-        """Return what moves values between the leaves of the forest and their places."""
+        """Return the move of values between the leaves of the forest and their places."""
         engine = engine_of(like)
         key = (forward, op, like.dtype, engine)
         if key not in self._moves:
@@ -193,7 +193,7 @@ class IndexScatter:
 
 
 class _Pairs:
-    """The pairs that this rank has named, and how they come to the ranks that hold their targets."""
+    """The pairs that this rank gives, and their way to the ranks that hold the targets."""
 
     def __init__(self, comm: Communicator, source: End, from_indices: Any, target: End, to_indices: Any) -> None:
         self._comm, self._source, self._target = comm, source, target
@@ -243,7 +243,7 @@ def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
     size = end.size if isinstance(end, Layout) else int(end)
     wrong = found[(found < 0) | (found >= size)]
     if len(wrong):
-        raise LayoutError(f"{name} name element {wrong[0]} of {size}")
+        raise LayoutError(f"{name} contain {wrong[0]}, but there are {size} elements")
     return found
 
 

@@ -21,7 +21,7 @@ Region: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Transfers(NamedTuple):
-    """The pieces that one rank sends and receives so that all ranks get their regions.
+    """The pieces that one rank sends and receives so that all ranks receive their regions.
 
     Attributes
     ----------
@@ -42,14 +42,14 @@ class Transfers(NamedTuple):
 def transfers(
     layout: Layout, rank: int, wanted: Callable[[int], Sequence[Region]], *, periodic: bool = False
 ) -> Transfers:
-    """Return what `rank` sends and receives so that every rank gets its regions. No message.
+    """Return what `rank` sends and receives so that every rank receives its regions. Sends nothing.
 
     Parameters
     ----------
     layout : Layout
-        Who holds what. Of several copies, a rank is given to by the one in its own copy.
+        Of the array. Of several copies of a block, a rank receives the one at its own process coordinates.
     rank : int
-        Whose transfers.
+        The rank whose transfers are returned.
     wanted : callable
         ``wanted(rank)`` is the sequence of that rank's regions. No region may want an element of another rank twice
         unless `periodic`.

@@ -1,4 +1,4 @@
-"""Counts and indices as users give them, checked and made 64-bit, and the edges of patterns and layouts."""
+"""Checks of counts and indices that users give, converted to 64 bits, and the edges of patterns and layouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGEST = 2**63 - 1
 
 
 def as_count(value: Any, what: str) -> int:
-    """Return how many of something there are.
+    """Return a checked count.
 
     Raises
     ------

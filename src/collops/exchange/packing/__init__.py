@@ -1,9 +1,9 @@
-"""Moving values between points of two arrays, by kernels of each engine.
+"""Kernels that move values between points of two arrays, one module for each engine.
 
-The only code of this room that differs between engines. Each module has ``mover(source, target, op, dtype, width,
+Only this code of the room differs between engines. Each module has ``mover(source, target, op, dtype, width,
 deterministic)`` and ``fetcher(source, target, op, dtype, width)``, which prepare a move between two indices once, on
-arrays of shape ``(points, width)``. A move returns its target: the array itself where it can be written to, else a new
-one.
+arrays of shape ``(points, width)``. A move returns its target: the array itself where its engine is mutable, else a
+new one.
 """
 
 from collops.exchange.packing.index import Affine, Index, Segments

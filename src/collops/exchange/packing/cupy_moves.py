@@ -1,8 +1,8 @@
-"""Moves on the GPU: the launches of what ``moves.cu`` has, each move one kernel on the current stream.
+"""Moves on the GPU: each is one kernel of ``moves.cu`` on the current stream.
 
-Devices read in any order faster than they write: where no point repeats, targets are written from first to last.
-Where points repeat, one thread combines the values of a point in the order of the index, so that sums have the bits
-that they have on the host; only sums that need not be deterministic are added by atomic operations.
+Devices read in any order faster than they write: where no point repeats, targets are written in ascending order. Where
+points repeat, one thread combines the values of a point in the order of the index, so that sums have the same bits as
+on the host; only sums that need not be deterministic use atomic operations.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def processors(device: int) -> int:
 
 
 def kernel(name: str, op: str, dtype: np.dtype, following: Path | None = None) -> Any:
-    """Return a kernel for an operation and a type: one of ``moves.cu``, or of a source that is written to follow it."""
+    """Return a kernel for an operation and a type: one of ``moves.cu``, or of a source that follows it."""
     element, operation = _ELEMENTS.index(dtype.name), OPERATIONS.index(op)
     return _module(cupy.cuda.Device().id, element, operation, following).get_function(name)
 

@@ -1,7 +1,7 @@
-"""Which points of an array are meant: a nested arithmetic progression where it is one, else an index array.
+"""Points of an array: a nested arithmetic progression where possible, else an index array.
 
-Runs, strided runs and boxes need no index array and are copied as views. What an index has twice is found once, when
-a plan is made, so that only those points need care when values are combined.
+Runs, strided runs and boxes need no index array and are copied as views. Repeated points are found once, when an
+exchange is prepared, since only they need care when values are combined.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Index:
     points : numpy.ndarray
         64-bit, as the host addresses memory.
     size : int
-        How many.
+        Number of points.
     affine : Affine or None
-        The pattern, if there is one.
+        The progression, if it is one.
     """
 
     def __init__(self, points: Any) -> None:
@@ -86,7 +86,7 @@ class Index:
 
     @cached_property
     def unique(self) -> bool:
-        """Whether no point is there twice."""
+        """Whether no point is repeated."""
         if self.affine is not None and len(self.affine.extents) == 1:
             return self.affine.strides[0] != 0 or self.size < 2
         return len(self.segments.points) == self.size
@@ -100,7 +100,7 @@ class Index:
 
     @cached_property
     def rounds(self) -> list[np.ndarray]:
-        """Positions by how often their point has come before, so that no round has a point twice."""
+        """Positions grouped by how often their point occurs before, so that no group repeats a point."""
         _, starts, order = self.segments
         turn = np.empty(self.size, np.int64)
         turn[order] = np.arange(self.size) - np.repeat(starts[:-1], np.diff(starts))
@@ -108,12 +108,12 @@ class Index:
         return np.split(sorted_by_turn, np.cumsum(np.bincount(turn))[:-1]) if self.size else []
 
     def last(self) -> tuple[Index, Index]:
-        """Return the last position of each point, and the points: what remains of one write after the other."""
+        """Return the last position of each point, and the points: the result of one write after the other."""
         points, starts, order = self.segments
         return Index(order[starts[1:] - 1]), Index(points)
 
     def ascending(self, source: Index) -> tuple[Index, Index]:
-        """Return source and this target of a move as pairs ordered by target; where it is a pattern, as they are."""
+        """Return source and this target of a move, ordered by target unless it is a progression."""
         if self.affine is not None or (self.points[1:] > self.points[:-1]).all():
             return source, self
 
@@ -129,7 +129,7 @@ class Index:
         return self if (start, stop) == (0, self.size) else Index(self.points[start:stop])
 
     def kept(self, key: Any, make: Any) -> Any:
-        """Return what `make` makes of this index for `key` (an engine, the other end of a move), made once."""
+        """Return ``make()``, called once for each `key` (an engine, or the other end of a move)."""
         try:
             return self._on_engine[key]
         except KeyError:

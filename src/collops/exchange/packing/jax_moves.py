@@ -1,6 +1,6 @@
 """Moves between points of JAX arrays: a gather and a scatter, whose results are new arrays.
 
-All of them can be traced, and those of ``replace`` and ``sum`` have transposes.
+All of them can be traced; ``replace`` and ``sum`` have transposes.
 """
 
 from __future__ import annotations

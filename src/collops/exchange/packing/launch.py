@@ -1,6 +1,6 @@
-"""Kernels whose arguments are laid out once, so that launching one costs the host two microseconds instead of seven.
+"""Kernels with prepared arguments: launching one costs the host two microseconds instead of seven.
 
-Star forests launch the same few kernels again and again, on other arrays at most. CuPy wraps every argument anew.
+Star forests launch the same few kernels many times; only the arrays change. CuPy wraps every argument anew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Moves of many irregular points on the host, by loops that Numba compiles: one pass, 32-bit indices, no temporaries.
 
-Values that only move and are none of the types that are added travel as unsigned integers of their width. Compiled in
-each process when first needed, which takes part of a second.
+Values of other types than those that can be added move as unsigned integers of their width. Each process compiles the
+loops at their first use, which takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _prepared(source: Index, target: Index, dtype: np.dtype, kind: np.dtype, loo
     to_run, from_run, between = loops
     sources, targets = source.points.astype(np.int32), target.points.astype(np.int32)
     first, begin = _run(source), _run(target)
-    # What is there need not be viewed or cut: that costs more than a loop over few points.
+    # Views and slices are avoided where possible: they cost more than a loop over few points.
     same = dtype == kind
     if begin is not None and to_run is not None:
         if same and begin == 0:

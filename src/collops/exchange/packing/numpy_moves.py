@@ -1,8 +1,8 @@
-"""Moves on the host: views where an index is a pattern, NumPy's take and assignment where it is not.
+"""Moves on the host: views where an index is a progression, NumPy's take and assignment where it is not.
 
-Many irregular points are moved by compiled loops where Numba is installed, which are several times as fast; a few are
-when they have been moved a thousand times. Where points repeat, values are combined one after the other in the order of
-the index, so that sums have one result.
+Where Numba is installed, compiled loops move many irregular points, which is several times as fast, and few points
+after a thousand moves. Where points repeat, values are combined one after the other in the order of the index, so that
+sums are deterministic.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
     width : int
         Values of a point; the arrays have the shape ``(points, width)``, or ``(points,)`` where it is 1.
     deterministic : bool
-        Sums have one order here in any case.
+        Ignored: sums always have one order here.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""How an arriving value is combined with the one that is there: names, what each dtype allows, and who does it.
+"""Operations that combine received values with those of the target: their names, and the dtypes that each allows.
 
 ``replace`` takes the new value. The others are those of :mod:`collops.comm.reductions` without the average; on booleans
 ``sum`` and ``max`` are *or*, ``prod`` and ``min`` are *and*. Values are combined after they have arrived, so products
@@ -20,7 +20,7 @@ OPERATIONS = ("replace", "sum", "prod", "min", "max", "land", "lor", "lxor")
 
 
 def check_operation(op: str, dtype: Any) -> None:
-    """Raise unless an operation has a meaning for a dtype.
+    """Raise unless an operation is defined for a dtype.
 
     Raises
     ------
@@ -34,5 +34,5 @@ def check_operation(op: str, dtype: Any) -> None:
 
 
 def packing_for(engine: Engine) -> Any:
-    """Return the module of moves for `engine`, importing it when it is first needed."""
+    """Return the module of moves for `engine`, imported at its first use."""
     return importlib.import_module(f"collops.exchange.packing.{engine.name}_moves")

@@ -1,7 +1,7 @@
-"""The kernels of one-sided stores, prepared for what a mover does: its start, its end, and all of it in one launch.
+"""The kernels of one-sided stores: for the start of a move, for its end, and for all of it in one launch.
 
-Kernels that wait for other ranks have few blocks, so that several of them have room on a device. What takes long is
-better moved by kernels that fill it, between two small ones that wait and tell.
+Kernels that wait for other ranks have few blocks, so that a device can hold several of them. Large moves use kernels
+that fill the device, between two small ones that wait and signal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NOTHING = Index.run(0)
 
 
 class Ends(NamedTuple):
-    """The two ends of one place of a channel, as the kernels need them.
+    """The two ends of one place of an exchange, as the kernels need them.
 
     Attributes
     ----------
     receivers, senders : int
-        Ranks that this one sends to, and gets from.
+        Numbers of ranks that this one sends to, and receives from.
     stops : array
         Where the receivers' parts of the leaving values end, in points.
     places : array
@@ -44,7 +44,7 @@ class Ends(NamedTuple):
     incoming : array
         What arrives.
     state : array
-        How often this rank has sent and read, and how many blocks have done so this time.
+        How often this rank has sent and read, and how many blocks have done so in this turn.
     """
 
     receivers: int
@@ -60,17 +60,17 @@ class Ends(NamedTuple):
 
     @property
     def sending(self) -> tuple[Any, ...]:
-        """What kernels that send are given, in their order."""
+        """The arguments of kernels that send, in order."""
         return self.receivers, self.stops, self.places, self.read_here, self.filled_there
 
     @property
     def receiving(self) -> tuple[Any, ...]:
-        """What kernels that take are given, in their order."""
+        """The arguments of kernels that receive, in order."""
         return self.incoming, self.senders, self.filled_here, self.read_there, self.state
 
 
 def takes_itself(work: LocalWork) -> bool:
-    """Return whether a kernel that waits also takes: few values, and none to be added by atomic operations."""
+    """Return whether the kernel that waits also unpacks: few values, and no sums by atomic operations."""
     if work.op == "sum" and not work.deterministic and not (work.there.unique and work.arriving.unique):
         return False
     points = max(work.leaving.size, work.here.size, work.arriving.size)
@@ -78,7 +78,7 @@ def takes_itself(work: LocalWork) -> bool:
 
 
 def put(work: LocalWork, ends: Ends, staying: bool) -> Launch | None:
-    """Prepare to pack and put, and to move what stays if that is wanted; ``None`` if there is neither."""
+    """Prepare to pack and store, and with `staying` to move local values; ``None`` if there is nothing to do."""
     here, there = work.there.ascending(work.here) if staying else (_NOTHING, _NOTHING)
     if not (ends.receivers or here.size):
         return None
@@ -97,7 +97,7 @@ def put(work: LocalWork, ends: Ends, staying: bool) -> Launch | None:
 
 
 def fill(work: LocalWork, ends: Ends) -> Launch | None:
-    """Prepare to wait for what arrives and to take it; ``None`` if nothing does."""
+    """Prepare to wait for values and to unpack them; ``None`` if none arrive."""
     if not ends.senders:
         return None
     if work.arriving.unique:
@@ -109,7 +109,7 @@ def fill(work: LocalWork, ends: Ends) -> Launch | None:
 
 
 def exchange(work: LocalWork, ends: Ends) -> Launch | None:
-    """Prepare all of a mover; ``None`` if this rank has nothing to do."""
+    """Prepare a whole move; ``None`` if this rank has nothing to do."""
     here, there, arriving = work.here, work.there, work.arriving
     most = max(work.leaving.size, here.size, arriving.size)
     if not (ends.receivers or ends.senders or here.size):
@@ -127,7 +127,7 @@ def exchange(work: LocalWork, ends: Ends) -> Launch | None:
 
 
 def arrival(ends: Ends, dtype: np.dtype) -> tuple[Launch, Launch] | None:
-    """Prepare to wait for what arrives, and to say that it has been read; ``None`` if nothing arrives."""
+    """Prepare to wait for values, and to signal that they have been read; ``None`` if none arrive."""
     if not ends.senders:
         return None
     wait, tell = (cupy_moves.kernel(name, "replace", dtype, _SOURCE) for name in ("arrive", "release"))
