@@ -90,6 +90,30 @@ def test_many_at_once_finish_in_any_order(comm, seed):
         np.testing.assert_array_equal(started.finish(), want)
 
 
+def test_forests_do_not_take_each_others_messages(comm):
+    """Ranks may finish fetches of different forests in different orders: tags tell their answers apart."""
+    last = comm.size - 1
+    named = [0] * (comm.rank == last)  # the last rank has a leaf of each forest, rank 0 their roots
+    forests = [StarForest(comm, 1 - min(comm.rank, 1), None, named, named, transport="mpi") for _ in range(2)]
+    roots = [np.full(forest.nroots, 10.0 * number) for number, forest in enumerate(forests, 1)]
+    started = [
+        forest.start_fetch_and_op(root, np.ones(len(named))) for forest, root in zip(forests, roots, strict=True)
+    ]
+    order = (1, 0) if comm.rank == last else (0, 1)
+    fetched = {number: started[number].finish().tolist() for number in order}
+    assert fetched == ({0: [10], 1: [20]} if named else {0: [], 1: []})
+    assert [root.tolist() for root in roots] == ([[11], [21]] if comm.rank == 0 else [[], []])
+
+
+def test_strided_arrays_are_checked_at_every_call(comm):
+    following = (comm.rank + 1) % comm.size
+    forest = StarForest(comm, 3, None, [following, comm.rank], [2, 0])
+    for roots in (np.arange(3.0), np.repeat(np.arange(3.0), 2)[::2], np.arange(3.0)[::-1][::-1]):
+        assert forest.bcast(roots, np.zeros(2)).tolist() == [2, 0]
+    with pytest.raises(LayoutError, match="leaves must be contiguous"):
+        forest.bcast(np.arange(3.0), np.zeros(4)[::2])
+
+
 def test_one_exchange_for_each_mover(comm):
     following = (comm.rank + 1) % comm.size
     forest = StarForest(comm, 2, None, [following, following], [1, 0], transport="mpi")
