@@ -61,7 +61,7 @@ fuzz: $(TEST)
 examples: $(TEST)
 	@set -e; for ranks in $(RANKS); do \
 	  COLLOPS_EXAMPLES=$${COLLOPS_EXAMPLES:-1000} COLLOPS_RANDOM_PROGRAMS=$${COLLOPS_RANDOM_PROGRAMS:-1000} COLLOPS_JAX_RANKS=4 \
-	    $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest tests/graph tests/jax/test_order.py --timeout 3600; \
+	    $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest tests/exchange tests/jax/test_order.py --timeout 3600; \
 	done
 
 lint: $(TEST)

@@ -24,7 +24,7 @@ PACKAGES = (
     "collops.solvers",
     "collops.solvers.proximal",
     "collops.comm",
-    "collops.graph",
+    "collops.exchange",
     "collops.jax",
     "collops.profile",
     "collops.errors",

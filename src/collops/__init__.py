@@ -14,6 +14,7 @@ from collops.errors import CollopsError
 if TYPE_CHECKING:
     from collops.array import (
         DistributedArray,
+        IndexScatter,
         Layout,
         StackedArray,
         StackedLayout,
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
         zeros,
         zeros_like,
     )
-    from collops.comm import Communicator, ExchangePlan, from_mpi4py, world
-    from collops.graph import IndexScatter, StarForest
+    from collops.comm import Communicator, from_mpi4py, world
+    from collops.exchange import ExchangePlan, StarForest
     from collops.operators import (
         FFT,
         FFT2D,
@@ -86,11 +87,12 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "collops.array": (
-        *("DistributedArray", "Layout", "StackedArray", "StackedLayout", "axpby", "dots", "empty", "empty_like"),
-        *("from_global", "from_local", "full", "load", "ones", "random", "save", "where", "zeros", "zeros_like"),
+        *("DistributedArray", "IndexScatter", "Layout", "StackedArray", "StackedLayout", "axpby", "dots", "empty"),
+        *("empty_like", "from_global", "from_local", "full", "load", "ones", "random", "save", "where", "zeros"),
+        "zeros_like",
     ),
-    "collops.comm": ("Communicator", "ExchangePlan", "from_mpi4py", "world"),
-    "collops.graph": ("IndexScatter", "StarForest"),
+    "collops.comm": ("Communicator", "from_mpi4py", "world"),
+    "collops.exchange": ("ExchangePlan", "StarForest"),
     "collops.operators": (
         *("FirstDerivative", "Gradient", "Halo", "Laplacian", "SecondDerivative"),
         *("FFT", "FFT2D", "FFTND", "Fredholm1", "MDC"),

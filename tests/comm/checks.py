@@ -174,7 +174,7 @@ def check_strided(comm: Any, xp: Any) -> None:
 
 def check_plan(comm: Any, xp: Any) -> None:
     """A periodic halo of an uneven block partition, several exchanges in flight at once."""
-    from collops.comm import ExchangePlan
+    from collops.exchange import ExchangePlan
 
     rank, size = comm.rank, comm.size
     right, left = (rank + 1) % size, (rank - 1) % size
@@ -210,7 +210,7 @@ def check_plan(comm: Any, xp: Any) -> None:
 
 def check_plan_of_several_arrays(comm: Any, xp: Any) -> None:
     """Boxes of two arrays, one contiguous and one not, to the next rank, in one exchange beside other work."""
-    from collops.comm import ExchangePlan
+    from collops.exchange import ExchangePlan
 
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     if comm.size == 1:

@@ -13,7 +13,7 @@ from scipy import sparse
 
 import collops
 from collops import array as array_room
-from collops import backend, graph, operators, profile, solvers
+from collops import backend, exchange, operators, profile, solvers
 from collops import comm as comm_room
 from collops.apps import jacobi
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
@@ -29,7 +29,7 @@ _FIXED: dict[str, Any] = {
     "collops": collops,
     "arrays": array_room,
     "comms": comm_room,
-    "graph": graph,
+    "exchange": exchange,
     "operators": operators,
     "solvers": solvers,
     "proximal": proximal,
@@ -58,17 +58,17 @@ def _makers(comm: Any, folder: Path) -> dict[str, Callable[[], Any]]:
     def wide() -> Any:
         return collops.from_global(np.arange(24.0).reshape(6, 4), comm=comm)
 
-    def forest(wire: str = "auto") -> Any:
+    def forest(transport: str = "auto") -> Any:
         # Every rank has two roots; its leaves are the first root of each rank.
-        return collops.StarForest(comm, 2, None, range(size), [0] * size, wire="p2p" if size > 1 else wire)
+        return collops.StarForest(comm, 2, None, range(size), [0] * size, transport="mpi" if size > 1 else transport)
 
     def scatter() -> Any:
         layout = Layout.split(7, size)
-        return collops.IndexScatter(layout, None, layout, None, comm=comm, wire="p2p" if size > 1 else "auto")
+        return collops.IndexScatter(layout, None, layout, None, comm=comm, transport="mpi" if size > 1 else "auto")
 
     def matrix() -> Any:
         entries = sparse.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(7, 7)).tocsr()
-        return collops.CSRMatrix.from_global(entries, comm=comm, wire="p2p" if size > 1 else "auto")
+        return collops.CSRMatrix.from_global(entries, comm=comm, transport="mpi" if size > 1 else "auto")
 
     def mpi_arrays() -> Any:
         return pylops_mpi.DistributedArray.to_dist(np.arange(3.0 * size))

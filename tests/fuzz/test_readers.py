@@ -77,7 +77,7 @@ READERS = {
         "collops.cgls(collops.FirstDerivative(40, comm=comm), collops.random(40, comm=comm), niter=5, tol=0, "
         "checkpoint=path, every=1, resume=True)",
     ),
-    "matrix": (market, "a.mtx", "collops.CSRMatrix.from_matrix_market(path, comm=comm, wire='auto')"),
+    "matrix": (market, "a.mtx", "collops.CSRMatrix.from_matrix_market(path, comm=comm, transport='auto')"),
     "right-hand side": (dense, "b.npy", "read_rhs(path, 30)"),
     "velocity": (dense, "v.npy", "velocity.read_npy(Path(path))"),
     "survey": (survey, "s.segy", "segy.read_traces(path, headers := segy.read_headers(path), range(1))"),

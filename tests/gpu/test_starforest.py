@@ -1,4 +1,4 @@
-"""Star forests on device arrays: every wire and mover against the same on the host, and in a CUDA graph."""
+"""Star forests on device arrays: every transport and mover against the same on the host, and in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import collops
+from collops import IndexScatter, StarForest
 from collops.array import Layout
 from collops.backend import engine
-from collops.graph import IndexScatter, StarForest
-from collops.graph.packing import Index
-from collops.graph.wires.choice import WIRES, candidates, possible_wires
-from tests.graph.model import Graph, operations, values
+from collops.exchange import TRANSPORTS, possible_transports
+from collops.exchange.packing import Index
+from tests.exchange.model import Graph, operations, values
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -23,15 +23,15 @@ DTYPES = (
 
 @pytest.fixture(autouse=True)
 def device(comm):
-    """A device, and a wire for it."""
+    """A device, and a transport for it."""
     if comm.device_transport is None and comm.size > 1:
         pytest.skip("no device on every rank")
 
 
-@pytest.fixture(params=WIRES[1:], scope="module")
-def wire(request, comm):
-    if request.param != "own" and request.param not in possible_wires(comm, engine("cupy")):
-        pytest.skip(f"no wire {request.param} between these ranks' devices")
+@pytest.fixture(params=TRANSPORTS, scope="module")
+def transport(request, comm):
+    if request.param != "auto" and request.param not in possible_transports(comm, engine("cupy")):
+        pytest.skip(f"no transport {request.param} between these ranks' devices")
     return request.param
 
 
@@ -46,7 +46,7 @@ def test_movers_have_the_bits_of_the_host(comm, dtype):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         graph = Graph.drawn(rng, comm.size, most_roots=40, most_leaves=90)
-        forest = forest_of(comm, graph, wire="own")
+        forest = forest_of(comm, graph)
         block = ((), (3,), (2, 2))[seed]
         roots = values(rng, graph.nroots, block, dtype)[comm.rank]
         leaves = values(rng, [graph.space(r) + 1 for r in range(comm.size)], block, dtype)[comm.rank]
@@ -65,13 +65,13 @@ def test_movers_have_the_bits_of_the_host(comm, dtype):
         np.testing.assert_array_equal(forest.gather(cupy.asarray(leaves)).get(), forest.gather(leaves))
 
 
-def test_wires_carry_the_same_bits(comm, wire):
+def test_transports_carry_the_same_bits(comm, transport):
     for seed in range(4):
         rng = np.random.default_rng(seed)
         graph = Graph.drawn(rng, comm.size, most_roots=300, most_leaves=700)
-        with forest_of(comm, graph, wire=wire) as forest:
+        with forest_of(comm, graph, transport=transport) as forest:
             under_way = []
-            for op in ("replace", "sum", "max", "sum"):  # more than a ring has places, each with values of its own
+            for op in ("replace", "sum", "max", "sum"):  # more than there are places, each with values of its own
                 roots = values(rng, graph.nroots, (), "float32")
                 leaves = values(rng, [graph.space(r) for r in range(comm.size)], (), "float32")
                 mine = cupy.asarray(roots[comm.rank]), cupy.asarray(leaves[comm.rank])
@@ -83,11 +83,11 @@ def test_wires_carry_the_same_bits(comm, wire):
                 assert started.finish().get().tobytes() == want.tobytes()
 
 
-def test_long_messages(comm, wire):
+def test_long_messages(comm, transport):
     size = 1 << 21
     rng = np.random.default_rng(comm.rank)
     ranks, indices = rng.integers(0, comm.size, size), rng.integers(0, size, size)
-    with StarForest(comm, size, None, ranks, indices, wire=wire) as forest:
+    with StarForest(comm, size, None, ranks, indices, transport=transport) as forest:
         for turn in range(4):
             roots = cupy.arange(size) + 10000000 * comm.rank + turn
             got = forest.bcast(roots)
@@ -99,25 +99,25 @@ def test_long_messages(comm, wire):
 )
 def test_patterns_and_index_arrays(comm, points):
     index = Index(np.asarray(points).reshape(-1))
-    forest = StarForest(comm, 64, None, np.full(index.size, (comm.rank + 1) % comm.size), index.points, wire="own")
+    forest = StarForest(comm, 64, None, np.full(index.size, (comm.rank + 1) % comm.size), index.points)
     roots = cupy.arange(64, dtype="f8") + 100 * comm.rank
     want = index.points + 100 * ((comm.rank + 1) % comm.size)
     np.testing.assert_array_equal(forest.bcast(roots).get(), want)
 
 
 def test_sums_in_any_order(comm):
-    forest = StarForest(comm, 2, None, [0] * 5000, [0, 1] * 2500, wire="own", deterministic=False)
+    forest = StarForest(comm, 2, None, [0] * 5000, [0, 1] * 2500, deterministic=False)
     for dtype in ("float32", "float64", "complex64", "int32", "int64"):
         sums = forest.reduce(cupy.ones(5000, dtype), cupy.zeros(2, dtype))
         np.testing.assert_array_equal(sums.get(), 2500 * comm.size if comm.rank == 0 else 0)
 
 
 def test_replayed(comm):
-    """Wires that never hold the host can be recorded; what is replayed carries the values of the moment."""
-    names = [name for name in candidates(comm, engine("cupy")) if name in ("nccl", "symmetric")] or ["own"]
-    for name in names:
+    """Transports that never block the host can be recorded; a replay moves the values of its own time."""
+    names = [name for name in possible_transports(comm, engine("cupy")) if name in ("nccl", "symmetric")]
+    for name in [*names, *(["auto"] if names or comm.size == 1 else [])]:
         ranks = [(comm.rank + 1) % comm.size] * 64
-        forest = StarForest(comm, 64, None, ranks, np.arange(64)[::-1], wire=name)
+        forest = StarForest(comm, 64, None, ranks, np.arange(64)[::-1], transport=name)
         roots, leaves, sums = cupy.zeros(64), cupy.zeros(64), cupy.zeros(64)
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:

@@ -9,8 +9,8 @@ import pytest
 
 import collops.jax as cj
 from collops.errors import UnsupportedTypeError
-from collops.graph import StarForest
-from tests.graph.model import Graph, values
+from collops.exchange import StarForest
+from tests.exchange.model import Graph, values
 
 
 def drawn(comm, seed, block=(), dtype="float64"):

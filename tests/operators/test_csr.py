@@ -28,7 +28,7 @@ def matrix(rows, columns, dtype, seed=1, density=0.2):
 @pytest.mark.parametrize("shape", [(17, 17), (13, 20), (20, 7), (2, 2)])
 def test_products(comm, dtype, shape):
     A = matrix(*shape, dtype)
-    op = CSRMatrix.from_global(A, comm=comm, wire="own")
+    op = CSRMatrix.from_global(A, comm=comm, transport="mpi")
     assert op.shape == shape and op.dtype == dtype
     x = collops.from_global(np.arange(1, shape[1] + 1).astype(dtype), op.domain, comm=comm)
     y = collops.from_global(np.arange(2, shape[0] + 2).astype(dtype), op.range, comm=comm)
@@ -41,7 +41,7 @@ def test_products(comm, dtype, shape):
 
 def test_mixed_types(comm):
     A = matrix(9, 9, "float32")
-    op = CSRMatrix.from_global(A, comm=comm, wire="own")
+    op = CSRMatrix.from_global(A, comm=comm, transport="mpi")
     x = np.arange(9) * 1j
     dx = collops.from_global(x, op.domain, comm=comm)
     got = op.forward(dx)
@@ -53,7 +53,7 @@ def test_mixed_types(comm):
 
 def test_only_one_exchange(comm):
     ring = sp.csr_array(sp.eye_array(3 * comm.size, k=1) + sp.eye_array(3 * comm.size, k=-1))
-    op = CSRMatrix.from_global(ring, comm=comm, wire="own")
+    op = CSRMatrix.from_global(ring, comm=comm, transport="mpi")
     x = collops.ones(op.domain, comm=comm)
     op.forward(x), op.adjoint(x)
     for apply in (op.forward, op.adjoint):
@@ -68,7 +68,7 @@ def test_uneven_rows_and_empty_ranks(comm):
     A = matrix(5, 5, "float64", density=0.6)
     rows = Layout.split(5, comm.size, sizes=[5, *[0] * (comm.size - 1)])
     columns = Layout.split(5, comm.size, sizes=[*[0] * (comm.size - 1), 5])
-    op = CSRMatrix.from_global(A, rows=rows, columns=columns, comm=comm, wire="own")
+    op = CSRMatrix.from_global(A, rows=rows, columns=columns, comm=comm, transport="mpi")
     x = collops.from_global(np.arange(5.0), columns, comm=comm)
     np.testing.assert_array_equal(op.forward(x).gather(), A @ np.arange(5.0))
     op.dottest()
@@ -78,7 +78,7 @@ def test_triples_of_any_rank_are_added(comm):
     rng = np.random.default_rng(5)
     i, j, v = rng.integers(0, 11, 60), rng.integers(0, 8, 60), rng.integers(1, 5, 60).astype(float)
     mine = np.array_split(rng.permutation(60), comm.size)[comm.rank]
-    op = CSRMatrix.from_coo(i[mine], j[mine], v[mine], (11, 8), comm=comm, wire="own")
+    op = CSRMatrix.from_coo(i[mine], j[mine], v[mine], (11, 8), comm=comm, transport="mpi")
     A = sp.coo_array((v, (i, j)), shape=(11, 8)).tocsr()
     x = collops.from_global(np.arange(8.0), op.domain, comm=comm)
     np.testing.assert_array_equal(op.forward(x).gather(), A @ np.arange(8.0))
@@ -88,7 +88,7 @@ def test_triples_of_different_types(comm):
     """Rank 0 has whole numbers, the last complex ones, those between none; all for one place, of the last row."""
     values = np.full(1, 2, "i4") if comm.rank == 0 else np.full(int(comm.rank == comm.size - 1), 3j, "c8")
     places = [comm.size - 1] * len(values), [0] * len(values)
-    op = CSRMatrix.from_coo(*places, values, (comm.size, 1), comm=comm, wire="own")
+    op = CSRMatrix.from_coo(*places, values, (comm.size, 1), comm=comm, transport="mpi")
     assert op.dtype == ("c16" if comm.size > 1 else "i4")
     x = collops.ones(op.domain, comm=comm, dtype=op.dtype)
     want = np.zeros(comm.size, op.dtype)
@@ -105,14 +105,14 @@ def test_matrix_market(comm, tmp_path):
     if comm.rank == 0:
         mmwrite(path, A, symmetry="symmetric")
     comm.barrier()
-    op = CSRMatrix.from_matrix_market(path, comm=comm, wire="own")
+    op = CSRMatrix.from_matrix_market(path, comm=comm, transport="mpi")
     x = collops.from_global(np.arange(10.0), op.domain, comm=comm)
     np.testing.assert_array_equal(op.forward(x).gather(), A @ np.arange(10.0))
     np.testing.assert_array_equal(op.diagonal().gather(), A.tocsr().diagonal())
     if comm.rank == 0:
         mmwrite(path, A.toarray(), symmetry="symmetric")  # an array, of which the file has one triangle
     comm.barrier()
-    whole = CSRMatrix.from_matrix_market(path, comm=comm, wire="own")
+    whole = CSRMatrix.from_matrix_market(path, comm=comm, transport="mpi")
     np.testing.assert_array_equal(whole.forward(x).gather(), A @ np.arange(10.0))
     with pytest.raises(InputError, match="cannot read"):
         CSRMatrix.from_matrix_market(path + "nothing", comm=comm)

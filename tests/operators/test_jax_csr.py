@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import collops
+from collops import IndexScatter
 from collops.array import Layout
-from collops.graph import IndexScatter
 from collops.operators.csr import CSRMatrix
 from tests.operators.test_csr import matrix
 

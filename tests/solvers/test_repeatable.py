@@ -7,7 +7,7 @@ import pytest
 
 from collops.backend import repeatable
 from collops.errors import InputError
-from collops.graph import StarForest
+from collops.exchange import StarForest
 from collops.solvers import cgls, fista, lsqr
 
 from .problems import problem

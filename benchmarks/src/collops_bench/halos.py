@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.comm import ExchangePlan
-from collops.graph import StarForest
-from collops.graph.wires.choice import possible_wires
+from collops.exchange import ExchangePlan, StarForest, possible_transports
 from collops_bench.record import Measurement, check
 from collops_bench.shared import messages_of_a_call
 from collops_bench.timing import Captured, Plan, Timing, interleave
@@ -87,10 +85,10 @@ def _programs(
     exchange = ExchangePlan(comm, sends, receives)
     leaves, ranks, rows = (np.array(column, dtype=np.int64) for column in zip(*wanted, strict=True))
     forest = StarForest(comm, _ROWS, leaves, ranks, rows)
-    forests = {wire: forest.with_wire(wire) for wire in possible_wires(comm, context.engine)}
+    forests = {name: forest.with_transport(name) for name in possible_transports(comm, context.engine)}
     programs: dict[str, Callable[[], Any]] = {MESSAGES: lambda: exchange.start(block, halo).finish()}
-    for wire, each in forests.items():
-        programs[wire] = lambda each=each: each.bcast(block, halo)
+    for name, each in forests.items():
+        programs[name] = lambda each=each: each.bcast(block, halo)
     return programs, [forest, *forests.values()]
 
 

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, ones
-from collops.graph import IndexScatter, StarForest
-from collops.graph.wires.choice import possible_wires
+from collops.array import DistributedArray, IndexScatter, Layout, ones
+from collops.exchange import StarForest, possible_transports
 from collops.operators.csr import CSRMatrix
 from collops_bench.record import Check, Measurement, check
 from collops_bench.registry import Context
@@ -56,12 +55,12 @@ def measure(context: Context) -> Iterator[Measurement]:
     yield _product(context, plan, (8 if quick else 252) if device else (8 if quick else 40))
 
 
-def _wires(context: Context) -> list[str]:
-    return ["auto", *possible_wires(context.comm, context.engine)] if context.comm.size > 1 else ["auto"]
+def _transports(context: Context) -> list[str]:
+    return ["auto", *possible_transports(context.comm, context.engine)] if context.comm.size > 1 else ["auto"]
 
 
-def _program(wire: str) -> str:
-    return "collops" if wire == "auto" else f"collops {wire}"
+def _program(transport: str) -> str:
+    return "collops" if transport == "auto" else f"collops {transport}"
 
 
 def _edges(comm: Communicator, graph: str, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -78,7 +77,7 @@ def _movers(context: Context, plan: Plan, graph: str, size: int) -> Iterator[Mea
     count = size // _ITEM
     ranks, indices = _edges(comm, graph, count)
     forest = StarForest(comm, count, None, ranks, indices)
-    forests = {_program(wire): forest.with_wire(wire) for wire in _wires(context)}
+    forests = {_program(name): forest.with_transport(name) for name in _transports(context)}
     roots = xp.arange(count, dtype="float64") % 1000 + comm.rank
     leaves = xp.zeros(count)
     expected = xp.asarray(indices % 1000 + ranks, dtype="float64")
@@ -185,7 +184,7 @@ def _scatter(context: Context, plan: Plan, routine: str, size: int) -> Measureme
         ends = (share, np.arange(share), layout, np.arange(share) * comm.size + comm.rank)
     forward = routine != "parallel to sequential"
     scatter = IndexScatter(*ends, comm=comm)
-    scatters = {_program(wire): scatter.with_wire(wire) for wire in _wires(context)}
+    scatters = {_program(name): scatter.with_transport(name) for name in _transports(context)}
     x = _array(context, ends[0], mine)
     y = _array(context, layout, mine)
     checks: list[Check] = []
@@ -206,7 +205,7 @@ def _scatter(context: Context, plan: Plan, routine: str, size: int) -> Measureme
     for each in scatters.values():
         each.free()
     parameters = {"bytes_per_rank": size, "dtype": "float64"}
-    return Measurement(f"scatter {routine}", parameters, timings, peer="collops p2p", checks=checks)
+    return Measurement(f"scatter {routine}", parameters, timings, peer="collops mpi", checks=checks)
 
 
 def _array(context: Context, end: Layout | int, mine: np.ndarray) -> Any:
@@ -259,7 +258,9 @@ def _product(context: Context, plan: Plan, side: int) -> Measurement:
     comm, engine = context.comm, context.engine
     slab = stencil_rows(side, 0, side)
     matrix = CSRMatrix(_ring_rows(slab, side * side, comm.rank, comm.size), comm=comm)
-    matrices = {_program(wire): matrix.with_wire(wire) for wire in _wires(context) if wire in _PRODUCT_WIRES}
+    matrices = {
+        _program(name): matrix.with_transport(name) for name in _transports(context) if name in _PRODUCT_TRANSPORTS
+    }
     alone = comm.subgroup(tuple(range(comm.size)))
     single = CSRMatrix(_ring_rows(slab, side * side, 0, 1), comm=alone)
     x = ones(matrix.domain, comm=comm, dtype="float32", engine=engine)
@@ -288,4 +289,4 @@ def _product(context: Context, plan: Plan, side: int) -> Measurement:
     return replace(measurement, figures=figures)
 
 
-_PRODUCT_WIRES = ("auto", "nccl", "symmetric", "p2p", "shared")
+_PRODUCT_TRANSPORTS = ("auto", "nccl", "symmetric", "mpi", "shared")

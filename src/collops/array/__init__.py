@@ -16,8 +16,10 @@ from collops.array.creation import (
 )
 from collops.array.distributed import DistributedArray
 from collops.array.fused import Scalars, axpby, divide, dots, shared, update_solution_and_direction
+from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout
+from collops.array.regions import Transfers, transfers
 from collops.array.stacked import StackedArray
 from collops.array.stacked_layout import StackedLayout
 from collops.array.store import save
@@ -26,10 +28,12 @@ from collops.backend import Engine, register_engine
 __all__ = [
     "DistributedArray",
     "Finite",
+    "IndexScatter",
     "Layout",
     "Scalars",
     "StackedArray",
     "StackedLayout",
+    "Transfers",
     "axpby",
     "divide",
     "dots",
@@ -45,6 +49,7 @@ __all__ = [
     "random",
     "save",
     "shared",
+    "transfers",
     "update_solution_and_direction",
     "where",
     "zeros",

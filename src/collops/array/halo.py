@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from collops.array.layout import Layout
 from collops.array.layout_arguments import integers
 from collops.array.plans import RecentPlans
-from collops.array.regions import Region, Transfers, transfers
-from collops.backend import Engine, engine_of
+from collops.array.regions import Region, transfers
+from collops.backend import engine_of
 from collops.errors import InputError
+from collops.exchange import Box, ExchangePlan
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from collops.array.operands import Operand
     from collops.comm import Communicator
-    from collops.comm.plan import Box
 
 __all__ = ["HaloPlan", "extended_array", "halo_widths"]
 
@@ -96,15 +92,10 @@ class HaloPlan:
             slice(before, before + n) for n, (before, _) in zip(block.shape, self.widths, strict=True)
         )
         moves = transfers(layout, comm.rank, self._wanted, periodic=periodic)
-        sources = [box for peer, _, box in moves.sends if peer == comm.rank]
-        targets = [box for peer, _, box in moves.receives if peer == comm.rank]
-        self._kept = list(zip(sources, targets, strict=True))
+        sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
+        self._fill = ExchangePlan(comm, sends, receives, travels=moves.travels)
+        self._return = ExchangePlan(comm, receives, sends, travels=moves.travels)
         self._outside = [] if periodic else self._beyond_the_ends(block)
-        self._landed: list[tuple[Box, slice]] = []
-        self._fill = self._return = None
-        self._landings: dict[Any, Any] = {}
-        if moves.travels:
-            self._plan_messages(moves)
 
     def fill(self, source: Any, target: Any) -> Any:
         """Return the local array `target`, which has a halo, filled from `source`, which has none.
@@ -112,28 +103,17 @@ class HaloPlan:
         Collective: one exchange.
         """
         engine = engine_of(target)
-        exchange = None if self._fill is None else self._fill.start(source, target)
-        for given, taken in self._kept:
-            target = engine.put(target, taken, source[given])
+        exchange = self._fill.start(source, target)
         for box in self._outside:
             target = engine.put(target, box, 0)
-        return target if exchange is None else exchange.finish(target)
+        return exchange.finish(target)
 
     def add_back(self, source: Any, target: Any) -> Any:
         """Return the local array `target`, each element the sum of its copies in halos: the adjoint of :meth:`fill`.
 
         Collective: one exchange.
         """
-        engine = engine_of(target)
-        exchange = None if self._return is None else self._return.start(source, self._landing(engine, target.dtype))
-        target = engine.put(target, ..., 0)
-        for given, taken in self._kept:
-            target = engine.add(target, given, source[taken])
-        if exchange is not None:
-            landing = exchange.finish()
-            for box, piece in self._landed:
-                target = engine.add(target, box, landing[piece].reshape(_extent(box)))
-        return target
+        return self._return(source, engine_of(target).put(target, ..., 0), op="sum")
 
     def _per_axis(self) -> Iterator[tuple[int, tuple[int, ...], tuple[int, int]]]:
         return zip(self.layout.shape, self.layout.sizes, self.widths, strict=True)
@@ -160,27 +140,6 @@ class HaloPlan:
                 if begin < end:
                     boxes.append(tuple(slice(begin, end) if a == axis else slice(0, n) for a, n in enumerate(whole)))
         return boxes
-
-    def _plan_messages(self, moves: Transfers) -> None:
-        from collops.comm import ExchangePlan
-
-        rank = self.comm.rank
-        sends = [(peer, box) for peer, _, box in moves.sends if peer != rank]
-        receives = [(peer, box) for peer, _, box in moves.receives if peer != rank]
-        ends = list(accumulate((_count(box) for _, box in sends), initial=0))
-        self._landed = [(box, slice(begin, begin + _count(box))) for (_, box), begin in zip(sends, ends, strict=False)]
-        self._fill = ExchangePlan(self.comm, sends, receives)
-        back = [(peer, (piece,)) for (peer, _), (_, piece) in zip(sends, self._landed, strict=True)]
-        self._return = ExchangePlan(self.comm, receives, back)
-
-    def _landing(self, engine: Engine, dtype: np.dtype) -> Any:
-        """Return the memory for what other ranks send back; kept, since a recorded CUDA graph may write to it."""
-        array = self._landings.get((engine, dtype))
-        if array is None:
-            array = engine.xp.empty(self._landed[-1][1].stop if self._landed else 0, dtype)
-            if engine.mutable:
-                self._landings[engine, dtype] = array
-        return array
 
 
 _plans = RecentPlans()
@@ -215,11 +174,3 @@ def extended_array(
     )
     target = x.engine.xp.empty(plan.extended.local_shape(x.comm.rank), x.dtype)
     return plan.extended, plan.fill(x.local_array, target)
-
-
-def _count(box: Box) -> int:
-    return math.prod(_extent(box))
-
-
-def _extent(box: Box) -> tuple[int, ...]:
-    return tuple(axis.stop - axis.start for axis in box)

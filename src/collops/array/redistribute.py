@@ -6,21 +6,20 @@ Only the overlaps of blocks are sent, which every rank works out by arithmetic.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
 from collops.array.plans import RecentPlans
+from collops.array.regions import Region, transfers
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError
+from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
 
 if TYPE_CHECKING:
     from collops.array.operands import Operand
-    from collops.comm import Communicator, ExchangePlan
-    from collops.comm.plan import Box
+    from collops.comm import Communicator
 
 __all__ = ["Move", "check_copies", "gathered", "moved", "on_root", "redistributed"]
 
@@ -51,12 +50,7 @@ def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: An
 
 
 def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
-    plan = _plan(source, target, comm)
-    need = target.block(comm.rank)
-    if plan is not None:
-        return plan(local, xp.empty(need.shape, local.dtype))
-    box = _inside(source.block(comm.rank), need)
-    return xp.empty(need.shape, local.dtype) if box is None else local[box].copy()
+    return _plan(source, target, comm)(local, xp.empty(target.local_shape(comm.rank), local.dtype))
 
 
 class Move:
@@ -80,7 +74,7 @@ class Move:
     def __init__(self, source: Layout, target: Layout, comm: Communicator) -> None:
         self._comm = comm
         self._plan = _plan(source, target, comm)
-        self.sends = self._plan is not None
+        self.sends = self._plan.travels
         self._box = None if self.sends else _inside(source.block(comm.rank), target.block(comm.rank))
         # Parts that follow each other in memory are gathered by one collective, without packing.
         in_rows = source.split_axes == (0,) and len(source.sizes[0]) == comm.size and target.is_replicated
@@ -93,11 +87,7 @@ class Move:
             return self._moved(local) if self._counts is None else self._comm.allgatherv(local, self._counts)
         if self._counts is not None:
             return self._gathered(local, out, self._counts)
-        if self._plan is not None:
-            return self._plan(local, out)
-        if self._box is not None:
-            out[...] = local[self._box]
-        return out
+        return self._plan(local, out)
 
     @benchmark(label="communication")
     def _gathered(self, local: Any, out: Any, counts: tuple[int, ...]) -> Any:
@@ -177,23 +167,18 @@ def check_copies(x: Operand) -> None:
         raise LayoutError(f"copies that should be equal in {x.layout} differ: {', '.join(wrong)}")
 
 
-def _plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan | None:
-    """Return the plan that brings `source` to `target`; ``None`` where no rank needs anything from another."""
+def _plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan:
+    """Return the plan that moves an array from `source` to `target`."""
     return _plans.get(comm, (source, target), lambda: _new_plan(source, target, comm))
 
 
-def _new_plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan | None:
-    from collops.comm import ExchangePlan
+def _new_plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan:
+    def wanted(rank: int) -> list[Region]:
+        return [tuple((axis.start, axis.stop) for axis in target.block(rank).slices)]
 
-    if all(_holds(source, target, rank) for rank in range(comm.size)):
-        return None
-    return ExchangePlan(comm, *_messages(source, target, comm.rank), kind="alltoallv")
-
-
-def _holds(source: Layout, target: Layout, rank: int) -> bool:
-    """Return whether `rank` has all that it needs; nothing, perhaps."""
-    have, need = source.block(rank), target.block(rank)
-    return math.prod(need.shape) == 0 or _inside(have, need) is not None
+    moves = transfers(source, comm.rank, wanted)
+    sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
+    return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
 
 
 def _inside(have: Any, need: Any) -> Box | None:
@@ -202,61 +187,3 @@ def _inside(have: Any, need: Any) -> Box | None:
     if any(n.start < h.start or n.stop > h.stop for h, n in pairs):
         return None
     return tuple(slice(n.start - h.start, n.stop - h.start) for h, n in pairs)
-
-
-def _messages(source: Layout, target: Layout, rank: int) -> tuple[list[tuple[int, Box]], list[tuple[int, Box]]]:
-    """Return what `rank` sends and receives: ranks, and boxes of its own arrays.
-
-    Pairs of ranks share at most one box, so that nothing depends on the order of messages.
-    """
-    copies = _copies(source)
-    have, need = source.block(rank), target.block(rank)
-    receives = [
-        (_chosen(holders, rank, source), _shifted(box, need.offset))
-        for holders, box in _overlaps(source, copies, need.slices)
-    ]
-    sends = []
-    mine = copies[tuple(s.start for s in have.slices), have.shape] if math.prod(have.shape) else []
-    for other in range(source.ranks) if mine else ():
-        box = _overlap(have.slices, target.block(other).slices)
-        if box is not None and _chosen(mine, other, source) == rank:
-            sends.append((other, _shifted(box, have.offset)))
-    return sends, receives
-
-
-def _copies(layout: Layout) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
-    """Return for each block that is not empty the ranks that hold it."""
-    copies: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
-    for rank in range(layout.ranks):
-        block = layout.block(rank)
-        if math.prod(block.shape):
-            copies.setdefault((block.offset, block.shape), []).append(rank)
-    return copies
-
-
-def _overlaps(
-    layout: Layout, copies: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]], need: Box
-) -> Iterator[tuple[list[int], Box]]:
-    """Yield the blocks that overlap a box, as the ranks that hold them and the part that is needed."""
-    for (offset, shape), holders in copies.items():
-        box = _overlap(tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True)), need)
-        if box is not None:
-            yield holders, box
-
-
-def _chosen(holders: list[int], rank: int, source: Layout) -> int:
-    """Return which of a block's holders gives it to `rank`: itself, else one of its group, the work being spread."""
-    if rank in holders:
-        return rank
-    if source.mask is not None:
-        holders = [h for h in holders if source.mask[h] == source.mask[rank]] or holders
-    return holders[rank % len(holders)]
-
-
-def _overlap(a: Box, b: Box) -> Box | None:
-    box = tuple(slice(max(p.start, q.start), min(p.stop, q.stop)) for p, q in zip(a, b, strict=True))
-    return None if any(s.start >= s.stop for s in box) else box
-
-
-def _shifted(box: Box, offset: tuple[int, ...]) -> Box:
-    return tuple(slice(s.start - o, s.stop - o) for s, o in zip(box, offset, strict=True))

@@ -9,12 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, product
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from collops.array.layout import Layout
-
-if TYPE_CHECKING:
-    from collops.comm.plan import Box
+from collops.exchange import Box
 
 __all__ = ["Region", "Transfers", "transfers"]
 
@@ -23,7 +21,7 @@ Region: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Transfers(NamedTuple):
-    """The pieces that one rank sends and receives so that all ranks get their regions.
+    """The pieces that one rank sends and receives so that all ranks receive their regions.
 
     Attributes
     ----------
@@ -44,14 +42,14 @@ class Transfers(NamedTuple):
 def transfers(
     layout: Layout, rank: int, wanted: Callable[[int], Sequence[Region]], *, periodic: bool = False
 ) -> Transfers:
-    """Return what `rank` sends and receives so that every rank gets its regions. No message.
+    """Return what `rank` sends and receives so that every rank receives its regions. Sends nothing.
 
     Parameters
     ----------
     layout : Layout
-        Who holds what. Of several copies, a rank is given to by the one in its own copy.
+        Of the array. Of several copies of a block, a rank receives the one at its own process coordinates.
     rank : int
-        Whose transfers.
+        The rank whose transfers are returned.
     wanted : callable
         ``wanted(rank)`` is the sequence of that rank's regions. No region may want an element of another rank twice
         unless `periodic`.
@@ -62,14 +60,24 @@ def transfers(
     receives: list[tuple[int, int, Box]] = []
     travels = False
     axes = [_Axis(layout, axis) for axis in range(layout.ndim)]
+    here = layout.coordinates(rank)
+    split = {axis for axis in layout.axes if axis is not None}
     for other in range(layout.ranks):
+        place = layout.coordinates(other)
+        same_copy = all(a == b for axis, (a, b) in enumerate(zip(place, here, strict=True)) if axis not in split)
         for number, region in enumerate(wanted(other)):
-            for owner, given, taken in _pieces(layout, axes, other, region, periodic):
-                travels = travels or owner != other
-                if owner == rank:
-                    sends.append((other, number, given))
-                if other == rank:
+            if other == rank:
+                for owner, given, taken in _pieces(layout, axes, place, region, periodic):
                     receives.append((owner, number, taken))
+                    if owner == rank:
+                        sends.append((rank, number, given))
+                    else:
+                        travels = True
+                continue
+            if same_copy:
+                sends += [(other, number, given) for _, given, _ in _pieces(layout, axes, here, region, periodic, True)]
+            # Only until some rank is found that needs anything: to look at all pieces of all ranks would take long.
+            travels = travels or any(owner != other for owner, *_ in _pieces(layout, axes, place, region, periodic))
     return Transfers(sends, receives, travels)
 
 
@@ -83,8 +91,11 @@ class _Axis:
         self.starts = list(accumulate(self.sizes[:-1], initial=0))
         self.extent = layout.shape[axis]
 
-    def pieces(self, start: int, stop: int, periodic: bool) -> Iterator[tuple[int, int, int, int]]:
-        """Yield for each block that overlaps the interval its number, the first index in either, and the length."""
+    def pieces(self, start: int, stop: int, periodic: bool, only: int | None) -> Iterator[tuple[int, int, int, int]]:
+        """Yield for each block that overlaps the interval its number, the first index in either, and the length.
+
+        With `only`, for no block but that one.
+        """
         if not self.extent:
             return
         first, last = (start // self.extent, (stop - 1) // self.extent) if periodic else (0, 0)
@@ -93,24 +104,36 @@ class _Axis:
             low, high = max(start - shift, 0), min(stop - shift, self.extent)
             if low >= high:
                 continue
-            for number in range(bisect_right(self.starts, low) - 1, bisect_left(self.starts, high)):
+            overlapping = range(bisect_right(self.starts, low) - 1, bisect_left(self.starts, high))
+            for number in overlapping if only is None else (only,):
                 begin, end = max(low, self.starts[number]), min(high, self.starts[number] + self.sizes[number])
                 if begin < end:
                     yield number, begin - self.starts[number], begin + shift - start, end - begin
 
 
 def _pieces(
-    layout: Layout, axes: Sequence[_Axis], rank: int, region: Region, periodic: bool
+    layout: Layout,
+    axes: Sequence[_Axis],
+    place: Sequence[int],
+    region: Region,
+    periodic: bool,
+    only_here: bool = False,
 ) -> Iterator[tuple[int, Box, Box]]:
-    """Yield who holds each piece of a region, as boxes of its block and of the region."""
-    place = list(layout.coordinates(rank))
-    along = [list(axis.pieces(*bounds, periodic)) for axis, bounds in zip(axes, region, strict=True)]
+    """Yield who holds each piece of a region, as boxes of its block and of the region.
+
+    Of several copies, the one at the process coordinates `place` is meant; with `only_here`, no piece but those there.
+    """
+    owning = list(place)
+    along = [
+        list(axis.pieces(*bounds, periodic, place[grid_axis] if only_here and grid_axis is not None else None))
+        for axis, bounds, grid_axis in zip(axes, region, layout.axes, strict=True)
+    ]
     for parts in product(*along):
         for grid_axis, part in zip(layout.axes, parts, strict=True):
             if grid_axis is not None:
-                place[grid_axis] = part[0]
+                owning[grid_axis] = part[0]
         owner = 0
-        for coordinate, extent in zip(place, layout.process_grid, strict=True):
+        for coordinate, extent in zip(owning, layout.process_grid, strict=True):
             owner = owner * extent + coordinate
         given = tuple(slice(begin, begin + count) for _, begin, _, count in parts)
         yield owner, given, tuple(slice(begin, begin + count) for _, _, begin, count in parts)

@@ -1,8 +1,7 @@
 """Communicators: ranks, the wires between them, and exchange plans."""
 
 from collops.comm.communicator import Communicator
-from collops.comm.plan import Box, Exchange, ExchangePlan
 from collops.comm.transport import Pending, Transport
 from collops.comm.world import alone, from_mpi4py, world
 
-__all__ = ["Box", "Communicator", "Exchange", "ExchangePlan", "Pending", "Transport", "alone", "from_mpi4py", "world"]
+__all__ = ["Communicator", "Pending", "Transport", "alone", "from_mpi4py", "world"]

@@ -12,10 +12,10 @@ import numpy as np
 from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
-from collops.comm import Communicator, ExchangePlan
+from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
-from collops.comm.plan import Box
 from collops.errors import InputError
+from collops.exchange import Box, ExchangePlan
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, along_axis, as_layout
 from collops.operators.memory import Coefficients, Scratch, check_holds, filled, store

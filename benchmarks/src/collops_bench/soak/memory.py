@@ -15,9 +15,9 @@ from collops.backend import Engine
 __all__ = ["Sample", "Watch", "take_sample"]
 
 _COUNTED = (
-    *("Communicator", "DistributedArray", "Exchange", "ExchangePlan", "IndexScatter", "MpiTransport", "NcclTransport"),
-    *("Pending", "Plan", "StarForest", "UnderWay", "Symmetric", "SharedWindow", "DeviceHeap"),
-    *("Comm", "Intracomm", "Distgraphcomm", "Request", "Prequest", "Win", "CapturedStep", "Graph", "GraphExec"),
+    *("Communicator", "DistributedArray", "Exchange", "ExchangePlan", "InFlight", "IndexScatter", "MpiTransport"),
+    *("NcclTransport", "Pattern", "Pending", "PersistentMessages", "StarForest", "Symmetric", "SharedWindow"),
+    *("DeviceHeap", "Comm", "Intracomm", "Request", "Prequest", "Win", "CapturedStep", "Graph", "GraphExec"),
 )
 _MOST_GROWTH = 0.01
 

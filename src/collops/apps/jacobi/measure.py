@@ -21,7 +21,8 @@ from collops.apps.jacobi.messages import Single
 from collops.apps.jacobi.problem import Grid, Problem
 from collops.apps.jacobi.variant import Variant
 from collops.backend import Engine
-from collops.comm import Communicator, ExchangePlan
+from collops.comm import Communicator
+from collops.exchange import ExchangePlan
 
 __all__ = ["STRETCH", "Difference", "Reference", "Run", "Span", "Timeline", "first_rank", "memory_limit", "run"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from collops.apps.jacobi.problem import Part
 from collops.apps.jacobi.variant import Variant
-from collops.comm import Box
+from collops.exchange import Box
 
 __all__ = ["OneSided"]
 

@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from collops.array import Layout
-from collops.array.regions import transfers
-from collops.comm import Box, Communicator, ExchangePlan
+from collops.array import Layout, transfers
+from collops.comm import Communicator
 from collops.errors import InputError
+from collops.exchange import Box, ExchangePlan
 
 __all__ = ["Grid", "Part", "Problem", "halo_plan"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
-from collops.graph import StarForest
-from collops.graph.indices import as_indices, owners
+from collops.exchange import StarForest
+from collops.exchange.indices import as_indices, owners
 
 if TYPE_CHECKING:
     from collops.array import Layout
@@ -62,7 +62,7 @@ class Assembly:
         self._places = places
         named = np.empty(len(i), np.int64)
         named[order] = comm.alltoallv(slots.reshape(-1).astype(np.int64), arriving.tolist(), leaving.tolist())
-        self._forest = StarForest(comm, len(places), None, ranks, named, wire="own")
+        self._forest = StarForest(comm, len(places), None, ranks, named, transport="mpi")
         self.triples = len(i)
 
     def local_rows(self, values: Any) -> Any:

@@ -15,7 +15,7 @@ import cupy
 import numpy as np
 
 from collops.errors import UnsupportedTypeError
-from collops.graph.packing.launch import Launch
+from collops.exchange.packing.launch import Launch
 
 __all__ = ["DeviceBlock"]
 

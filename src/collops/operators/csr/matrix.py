@@ -14,7 +14,8 @@ from collops.array.memory import check_memory
 from collops.backend import Engine, engine
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
-from collops.graph import StarForest
+from collops.exchange import StarForest
+from collops.exchange.transports import transport_name
 from collops.operators.base import LinearOperator
 from collops.operators.csr.blocks import Block, block_for
 from collops.operators.memory import check_holds, filled, operand
@@ -37,8 +38,10 @@ class CSRMatrix(LinearOperator):
         else as even as can be.
     comm : Communicator, optional
         The ranks; the world by default.
-    wire : str
+    transport : str
         How neighbours' values travel; see :class:`collops.StarForest`.
+    wire : str, optional
+        Deprecated name of `transport`.
 
     Attributes
     ----------
@@ -80,10 +83,12 @@ class CSRMatrix(LinearOperator):
         columns: Layout | None = None,
         *,
         comm: Communicator | None = None,
-        wire: str = "auto",
+        transport: str = "auto",
+        wire: str | None = None,
     ) -> None:
         from scipy import sparse
 
+        transport = transport_name(transport, wire)
         comm = communicator_or_world(comm)
         matrix, error = None, None
         try:
@@ -112,7 +117,7 @@ class CSRMatrix(LinearOperator):
         self.nnz = int(matrix.nnz)
         first = columns.offset(comm.rank)[0]
         self._own, self._other, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
-        self.forest = StarForest.from_layout(comm, columns, self.ghosts, wire=wire)
+        self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
         self._blocks: dict[tuple[Engine, np.dtype], tuple[Block, Block]] = {}
         self._buffers: dict[tuple[Engine, np.dtype], Any] = {}
 
@@ -203,7 +208,7 @@ class CSRMatrix(LinearOperator):
         return cls.from_coo(i, j, values, shape, comm=comm, **options)
 
     @property
-    def capturable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the wire
+    def capturable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the transport
         """Whether a CUDA graph can record the products."""
         return self.forest.on_stream
 
@@ -250,16 +255,20 @@ class CSRMatrix(LinearOperator):
             raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
-    def with_wire(self, wire: str) -> CSRMatrix:
-        """Return the same matrix, its entries shared, with another wire. Sends nothing; collective."""
+    def with_transport(self, transport: str) -> CSRMatrix:
+        """Return the same matrix, its entries shared, with another transport. Sends nothing; collective."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.forest = self.forest.with_wire(wire)
+        other.forest = self.forest.with_transport(transport)
         other._buffers = {}
         return other
 
+    def with_wire(self, wire: str) -> CSRMatrix:
+        """Return :meth:`with_transport`, under its deprecated name."""
+        return self.with_transport(transport_name("auto", wire))
+
     def free(self) -> None:
-        """Free the resources that the forest's wire holds in MPI. Collective."""
+        """Free the memory and the requests of the forest. Collective."""
         self.forest.free()
 
     def _parts(self, engine: Engine, dtype: np.dtype) -> tuple[Block, Block]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops.array import Layout
 from collops.array.regions import Region, transfers
-from collops.comm import ExchangePlan
+from collops.exchange import ExchangePlan
 from collops.operators.derivatives.bands import Band, Face, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.generic import GenericKernel

@@ -11,11 +11,11 @@ from collops_bench.soak.draw import Draw
 __all__ = ["matrix", "scatter", "star_forest"]
 
 
-def _wire(draw: Draw) -> str:
+def _transport(draw: Draw) -> str:
     """Return the name of a transport that these ranks have."""
-    from collops.graph.wires.choice import possible_wires
+    from collops.exchange import possible_transports
 
-    return draw.choice("auto", *possible_wires(draw.comm, draw.engine))
+    return draw.choice("auto", *possible_transports(draw.comm, draw.engine))
 
 
 def matrix(draw: Draw) -> None:
@@ -30,7 +30,9 @@ def matrix(draw: Draw) -> None:
     owner = draw.random.integers(0, comm.size, count)
     mine = owner == comm.rank
     whole = sparse.coo_array((values, (i, j)), shape=(rows, columns)).tocsr()
-    op = collops.CSRMatrix.from_coo(i[mine], j[mine], values[mine], (rows, columns), comm=comm, wire=_wire(draw))
+    op = collops.CSRMatrix.from_coo(
+        i[mine], j[mine], values[mine], (rows, columns), comm=comm, transport=_transport(draw)
+    )
     x, y = draw.values(columns, dtype), draw.values(rows, dtype)
     draw.close("forward", draw.whole(op.forward(draw.array(x, op.domain))), whole @ x)
     draw.close("adjoint", draw.whole(op.adjoint(draw.array(y, op.range))), whole.conj().T @ y)
@@ -55,7 +57,7 @@ def star_forest(draw: Draw) -> None:
     roots = draw.random.integers(-9, 10, (total, *block)).astype(dtype)
     leaves = [draw.random.integers(-9, 10, (len(each), *block)).astype(dtype) for each in named]
     own = slice(int(begin[rank]), int(begin[rank] + nroots[rank]))
-    with collops.StarForest(comm, int(nroots[rank]), None, ranks[rank], indices, wire=_wire(draw)) as forest:
+    with collops.StarForest(comm, int(nroots[rank]), None, ranks[rank], indices, transport=_transport(draw)) as forest:
         found = forest.bcast(draw.local(roots[own]))
         draw.same("bcast", draw.engine.to_host(found), roots[named[rank]])
         wanted = roots.copy()
@@ -73,7 +75,9 @@ def scatter(draw: Draw) -> None:
     order = draw.random.permutation(size)
     (mine,) = source.slices(comm.rank)
     values = draw.values(size, "float64")
-    move = collops.IndexScatter(source, np.arange(size)[mine], target, order[mine], comm=comm, wire=_wire(draw))
+    move = collops.IndexScatter(
+        source, np.arange(size)[mine], target, order[mine], comm=comm, transport=_transport(draw)
+    )
     wanted = np.empty_like(values)
     wanted[order] = values
     out = draw.array(np.zeros(size), target)

@@ -1,0 +1,290 @@
+"""Scatters by index between distributed, replicated and private arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from collops.array.distributed import DistributedArray
+from collops.array.layout import Layout
+from collops.array.memory import check_memory
+from collops.backend import engine, engine_of
+from collops.comm.given import communicator_or_world
+from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
+from collops.exchange.forest import StarForest
+from collops.exchange.indices import as_count, as_indices, owners
+from collops.exchange.packing import Index, check_operation, packing_for
+from collops.exchange.transports import transport_name
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["End", "IndexScatter"]
+
+End: TypeAlias = Layout | int
+"""A distributed or replicated array, by its layout, or an array of so many elements that each rank has for itself."""
+
+
+class IndexScatter:
+    """Scatter ``target[target_indices[k]] = source[source_indices[k]]``, planned once. Collective.
+
+    Each rank may give any pairs; together they form one list, in the order of ranks. Elements of layouts are
+    identified by their global index in C order, those of private (*sequential*) arrays by their index on the rank that
+    gives them.
+
+    Parameters
+    ----------
+    source, target : Layout or int
+        A layout, split in any way or replicated; or the number of elements of each rank's private array. A target that
+        is a layout is split or replicated as a whole; all its copies receive the values.
+    source_indices, target_indices : sequence of int or None
+        Of equal length; ``None`` for all elements of a private array, or for all that this rank holds of a split layout
+        (of a replicated one: all elements, given by rank 0).
+    comm : Communicator, optional
+        The ranks; the world by default.
+    **options
+        ``transport`` and ``deterministic``, as for :class:`StarForest`.
+
+    Attributes
+    ----------
+    forest : StarForest
+        Its roots are the elements of the source.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if there is no such element, or the lists differ in length.
+
+    Examples
+    --------
+    >>> import collops, numpy as np
+    >>> x = collops.from_global(np.arange(6.0))
+    >>> backwards = collops.IndexScatter(x.layout, None, x.layout, 5 - np.arange(6)[x.layout.slices(x.comm.rank)])
+    >>> backwards.forward(x, collops.zeros_like(x)).gather()
+    array([5., 4., 3., 2., 1., 0.])
+    """
+
+    def __init__(
+        self,
+        source: End,
+        source_indices: Sequence[int] | np.ndarray | None,
+        target: End,
+        target_indices: Sequence[int] | np.ndarray | None,
+        *,
+        comm: Communicator | None = None,
+        **options: Any,
+    ) -> None:
+        comm = communicator_or_world(comm)
+        self.comm = comm
+        self.source, self.target = source, target
+        pairs, error = None, None
+        try:
+            pairs = _Pairs(comm, source, source_indices, target, target_indices)
+        except REFUSALS as problem:
+            error = problem
+        comm.check(error)
+        assert pairs is not None
+        ranks, indices, places = pairs.at_targets()
+        self._places = Index(places)
+        # One leaf for each place where that is possible, so that values go there at once.
+        self._direct = not comm.allreduce(np.array(not self._places.unique, np.int8), "max")
+        self.forest = StarForest(
+            comm, _size(source, comm.rank), places if self._direct else None, ranks, indices, **options
+        )
+        self._points = _size(target, comm.rank)
+        self._moves: dict[Any, Any] = {}
+
+    @classmethod
+    def to_all(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
+        """Return the scatter of a whole distributed array to a replicated one. Collective."""
+        comm = communicator_or_world(comm)
+        _check_layout(layout, comm)
+        mine = _indices(layout, None, comm.rank, "source_indices")
+        return cls(layout, mine, Layout.replicated(layout.size, layout.ranks), mine, comm=comm, **options)
+
+    @classmethod
+    def to_zero(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
+        """Return the scatter of a whole distributed array to a private one of rank 0. Collective."""
+        comm = communicator_or_world(comm)
+        _check_layout(layout, comm)
+        everything = np.arange(layout.size if comm.rank == 0 else 0)
+        return cls(layout, everything, len(everything), everything, comm=comm, **options)
+
+    def forward(self, x: Any, out: Any, op: str = "replace") -> Any:
+        """Move values of the source to the target. Collective: one neighbour exchange.
+
+        Parameters
+        ----------
+        x : DistributedArray or array
+            In the layout of the source; a private source is a plain array.
+        out : DistributedArray or array
+            Like the target; receives the values, which are combined with its own. Plain JAX arrays are immutable.
+        op : str
+            ``"replace"`` inserts (of several values for one place the last stays), ``"sum"`` adds; see
+            :meth:`StarForest.bcast`.
+
+        Returns
+        -------
+        DistributedArray or array
+            `out`; a new array in place of a plain one of JAX.
+
+        Raises
+        ------
+        LayoutError
+            If an array has another layout or size.
+        """
+        given, taken = _flat(x, self.source, "the source"), _flat(out, self.target, "the target")
+        if self._direct:
+            return _result(out, taken, self.forest.bcast(given, taken, op))
+        check_operation(op, given.dtype)
+        slots = self.forest.bcast(given, engine_of(given).xp.empty(self._places.size, given.dtype))
+        return _result(out, taken, self._move(True, op, taken)(slots, taken))
+
+    def reverse(self, y: Any, out: Any, op: str = "replace") -> Any:
+        """Move values of the target back to the source, ``out[source_indices[k]] = y[target_indices[k]]``. Collective.
+
+        Parameters
+        ----------
+        y, out, op
+            As for :meth:`forward`, with source and target exchanged.
+
+        Raises
+        ------
+        LayoutError
+            As for :meth:`forward`; or if the source is replicated, whose copies would no longer be equal.
+        """
+        if isinstance(self.source, Layout) and self.source.is_replicated and self.comm.size > 1:
+            raise LayoutError("cannot scatter back into a replicated source: its copies would differ")
+        given, taken = _flat(y, self.target, "the target"), _flat(out, self.source, "the source")
+        if not self._direct:
+            slots = engine_of(given).xp.empty(self._places.size, given.dtype)
+            given = self._move(False, "replace", given)(given, slots)
+        return _result(out, taken, self.forest.reduce(given, taken, op))
+
+    def with_transport(self, transport: str) -> IndexScatter:
+        """Return the same scatter on another transport. Sends nothing; collective."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.forest = self.forest.with_transport(transport)
+        return other
+
+    def with_wire(self, wire: str) -> IndexScatter:
+        """Return :meth:`with_transport`, under its deprecated name."""
+        return self.with_transport(transport_name("auto", wire))
+
+    def free(self) -> None:
+        """Free the memory and the requests of the forest. Collective."""
+        self.forest.free()
+
+    def _move(self, forward: bool, op: str, like: Any) -> Any:
+        """Return the move of values between the leaves of the forest and their places."""
+        engine = engine_of(like)
+        key = (forward, op, like.dtype, engine)
+        if key not in self._moves:
+            slots = Index.run(self._places.size)
+            ends = (slots, self._places) if forward else (self._places, slots)
+            self._moves[key] = packing_for(engine).mover(*ends, op, like.dtype, 1, True)
+        return self._moves[key]
+
+    def __repr__(self) -> str:
+        return f"<IndexScatter from {self.source} to {self.target}>"
+
+
+class _Pairs:
+    """The pairs that this rank gives, and their way to the ranks that hold the targets."""
+
+    def __init__(self, comm: Communicator, source: End, from_indices: Any, target: End, to_indices: Any) -> None:
+        self._comm, self._source, self._target = comm, source, target
+        for end, what in ((source, "source"), (target, "target")):
+            if isinstance(end, Layout):
+                if end.ranks != comm.size:
+                    raise LayoutError(f"a {what} on {end.ranks} ranks does not fit a communicator of {comm.size}")
+            elif isinstance(end, bool) or not isinstance(end, int | np.integer):
+                raise LayoutError(f"a {what} is a layout or a number of elements, not {end!r}")
+            else:
+                as_count(end, f"elements of the {what}")
+        if isinstance(target, Layout) and not target.is_replicated and _has_copies(target):
+            raise LayoutError(f"the target must be split or replicated as a whole, unlike {target}")
+        self._from = _indices(source, from_indices, comm.rank, "source_indices")
+        self._to = _indices(target, to_indices, comm.rank, "target_indices")
+        if len(self._from) != len(self._to):
+            raise LayoutError(f"{len(self._from)} source_indices need as many target_indices, not {len(self._to)}")
+
+    def at_targets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return rank and local index of the source, and local index of the target, of pairs whose target is here."""
+        comm, source, target = self._comm, self._source, self._target
+        named_by = np.full(len(self._from), comm.rank)
+        pairs = np.stack([named_by, self._from, self._to], axis=1)
+        if isinstance(target, Layout) and comm.size > 1:
+            if target.is_replicated:
+                pairs = comm.allgatherv(pairs)
+            else:
+                pairs[:, 0], there = owners(target, comm.rank, self._to)
+                order = np.argsort(pairs[:, 0], kind="stable")
+                leaving = np.bincount(pairs[:, 0], minlength=comm.size).astype(np.int64)
+                pairs[:, 0], pairs[:, 2] = comm.rank, there
+                arriving = comm.alltoall(leaving)
+                pairs = comm.alltoallv(pairs[order], leaving.tolist(), arriving.tolist())
+        if isinstance(source, Layout):
+            return *owners(source, comm.rank, pairs[:, 1]), pairs[:, 2]
+        return pairs[:, 0], pairs[:, 1], pairs[:, 2]
+
+
+def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
+    if indices is None:
+        if not isinstance(end, Layout):
+            return np.arange(end)
+        if end.is_replicated:
+            return np.arange(end.size if rank == 0 else 0)
+        return np.arange(end.size).reshape(end.shape)[end.slices(rank)].reshape(-1)
+    found = as_indices(indices, name)
+    size = end.size if isinstance(end, Layout) else int(end)
+    wrong = found[(found < 0) | (found >= size)]
+    if len(wrong):
+        raise LayoutError(f"{name} contain {wrong[0]}, but there are {size} elements")
+    return found
+
+
+def _check_layout(layout: Any, comm: Communicator) -> None:
+    if not isinstance(layout, Layout) or layout.ranks != comm.size:
+        raise LayoutError(f"expected the layout of the whole array on {comm.size} ranks, not {layout!r}")
+    # Its elements are listed, by rank 0 all of them.
+    check_memory(Layout.replicated(layout.size, comm.size), np.dtype(np.int64), engine("numpy"))
+
+
+def _has_copies(layout: Layout) -> bool:
+    return len(layout.split_axes) < sum(extent > 1 for extent in layout.process_grid)
+
+
+def _size(end: End, rank: int) -> int:
+    return end.local_size(rank) if isinstance(end, Layout) else int(end)
+
+
+def _flat(array: Any, end: End, what: str) -> Any:
+    """Return the local values of one end as a flat array, by a view where there are views."""
+    if isinstance(end, Layout):
+        if not isinstance(array, DistributedArray):
+            raise UnsupportedTypeError(f"{what} is a distributed array, not {type(array).__qualname__}")
+        if array.layout is not end:
+            raise LayoutError(f"{what} has the layout {end}, but this array has {array.layout}")
+        array = array.local_array
+    else:
+        array = engine_of(array).adopt(array)
+        if array.shape != (end,):
+            raise LayoutError(f"{what} has the shape ({end},), but this array has {tuple(array.shape)}")
+    if array.ndim == 1:
+        return array  # the forest checks that it is contiguous
+    if engine_of(array).mutable and not array.flags.c_contiguous:
+        raise LayoutError(f"{what} must be contiguous")
+    return array.reshape(-1)
+
+
+def _result(out: Any, taken: Any, result: Any) -> Any:
+    """Return the array that was given for the result; in place of a plain one that cannot be written to, a new one."""
+    if not isinstance(out, DistributedArray):
+        return result
+    if result is not taken:
+        out.local_array = result.reshape(out.local_array.shape)
+    return out

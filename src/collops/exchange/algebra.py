@@ -1,0 +1,320 @@
+"""Forests made of forests, the methods of StarForest: what a rank must know of others' edges travels along its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
+from collops.exchange.indices import as_count, as_indices
+from collops.exchange.pattern import edges_by_rank
+
+if TYPE_CHECKING:
+    from collops.exchange.forest import StarForest
+
+__all__ = [
+    "compose",
+    "compose_inverse",
+    "concatenate",
+    "distribute",
+    "embed_leaves",
+    "embed_roots",
+    "inverse",
+    "multi_forest",
+    "strided",
+]
+
+_NOBODY = -1
+
+
+def multi_forest(forest: StarForest) -> StarForest:
+    """Return the forest in which every leaf has a root of its own. Collective."""
+    pattern, comm = forest.pattern, forest.comm
+    away = np.repeat(np.arange(comm.size), pattern.sends.counts(comm.size))
+    points = np.concatenate([pattern.here.points, pattern.sends.points.points])
+    ranks = np.concatenate([np.full(pattern.here.size, comm.rank), away])
+    places = np.empty(len(points), np.int64)
+    places[np.lexsort((np.arange(len(points)), ranks, points))] = np.arange(len(points))
+    indices = np.empty(forest.nleaves, np.int64)
+    local, others = edges_by_rank(forest.remote_ranks, comm.rank)
+    indices[local] = places[: len(local)]
+    given, wanted = (side.counts(comm.size) for side in (pattern.sends, pattern.receives))
+    indices[others] = comm.alltoallv(places[len(local) :], given, wanted)
+    return _like(forest, len(points), forest.leaves, forest.remote_ranks, indices)
+
+
+def inverse(forest: StarForest) -> StarForest:
+    """Return the forest with roots and leaves exchanged; its leaf arrays are this one's root arrays. Collective.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if a root has more than one leaf.
+    """
+    _check_single(forest, "the inverse of a forest")
+    places = _places(forest.comm.rank, np.arange(forest.leaf_space))
+    found = np.full((forest.nroots, 2), _NOBODY, np.int64)
+    forest.move_once(False, places, found)
+    return _from_places(forest, forest.leaf_space, found)
+
+
+def compose(forest: StarForest, other: StarForest) -> StarForest:
+    """Return the forest from this one's roots to `other`'s leaves; `other`'s roots are our leaf array. Collective.
+
+    ``f.compose(g).bcast(x)`` is ``g.bcast(f.bcast(x))`` at those leaves of `other` whose root is a leaf of this.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if `other` has fewer roots than this forest's ``leaf_space``, or other ranks.
+    """
+    _check_together(forest, other)
+    forest.comm.check(
+        LayoutError(f"the second forest has {other.nroots} roots for a leaf array of {forest.leaf_space} points")
+        if other.nroots < forest.leaf_space
+        else None
+    )
+    found = np.full((other.leaf_space, 2), _NOBODY, np.int64)
+    other.move_once(True, _roots_of_leaves(forest, other.nroots), found)
+    return _from_places(forest, forest.nroots, found)
+
+
+def compose_inverse(forest: StarForest, other: StarForest) -> StarForest:
+    """Return the forest from this one's roots to `other`'s roots, along leaves that both have. Collective.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if a root of `other` has more than one leaf.
+    """
+    _check_together(forest, other)
+    _check_single(other, "the second forest of compose_inverse")
+    found = np.full((other.nroots, 2), _NOBODY, np.int64)
+    other.move_once(False, _roots_of_leaves(forest, max(forest.leaf_space, other.leaf_space)), found)
+    return _from_places(forest, forest.nroots, found)
+
+
+def embed_roots(forest: StarForest, selected: Any) -> StarForest:
+    """Return the forest with the leaves of the selected roots of this rank only; numbers stay. Collective."""
+    chosen = _chosen(forest, selected, forest.nroots, "root")
+    reached = np.zeros(forest.leaf_space, np.int8)
+    forest.move_once(True, chosen, reached)
+    return _part(forest, reached[forest.leaves] != 0)
+
+
+def embed_leaves(forest: StarForest, selected: Any) -> StarForest:
+    """Return the forest with the selected leaves of this rank only (points of the leaf array). Collective."""
+    chosen = _chosen(forest, selected, forest.leaf_space, "leaf")
+    return _part(forest, chosen[forest.leaves] != 0)
+
+
+def strided(
+    forest: StarForest, block: int, *, root_stride: int | None = None, leaf_stride: int | None = None
+) -> StarForest:
+    """Return the forest of `block` values for each point. Collective.
+
+    Parameters
+    ----------
+    block : int
+        Values of a point.
+    root_stride, leaf_stride : int, optional
+        Distance between the values of a point: value *j* of point *i* is ``i + j * stride``. By default they are
+        adjacent: ``i * block + j``.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if a stride is shorter than the array of points.
+    """
+    comm, error = forest.comm, None
+    try:
+        _check_strides(forest, block, root_stride, leaf_stride)
+    except LayoutError as problem:
+        error = problem
+    comm.check(error)
+    strides = comm.allgather(np.array(_NOBODY if root_stride is None else root_stride, np.int64))
+    values = np.arange(block)
+
+    def spread(points: np.ndarray, stride: Any) -> np.ndarray:
+        strides = np.broadcast_to(stride, points.shape)[:, None]
+        side_by_side, apart = points[:, None] * block + values, points[:, None] + values * strides
+        return np.where(strides == _NOBODY, side_by_side, apart).reshape(-1)
+
+    nroots = forest.nroots * block
+    if root_stride is not None and block:
+        nroots = root_stride * (block - 1) + forest.nroots
+    return _like(
+        forest,
+        nroots,
+        spread(forest.leaves, _NOBODY if leaf_stride is None else leaf_stride),
+        np.repeat(forest.remote_ranks, block),
+        spread(forest.remote_indices, strides[forest.remote_ranks]),
+    )
+
+
+def concatenate(
+    forests: Sequence[StarForest], *, shared_roots: bool = False, leaf_offsets: Sequence[int] | None = None
+) -> StarForest:
+    """Return several forests as one. Collective.
+
+    Parameters
+    ----------
+    forests : sequence of StarForest
+        On the same ranks.
+    shared_roots : bool
+        Whether they have the same roots; else each rank's roots follow each other.
+    leaf_offsets : sequence of int, optional
+        Where the leaf array of each begins; by default they follow each other.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if they do not fit together, or leaves coincide.
+    """
+    if not forests:
+        raise LayoutError("there is no forest to concatenate")
+    for forest in forests:
+        _check_together(forests[0], forest)
+    comm = forests[0].comm
+    counts = np.array([forest.nroots for forest in forests], np.int64)
+    error = None
+    if shared_roots and (counts != counts[0]).any():
+        error = LayoutError(f"forests with shared roots must have equally many, not {counts.tolist()}")
+    offsets = np.cumsum([0, *(forest.leaf_space for forest in forests[:-1])])
+    if leaf_offsets is not None:
+        try:
+            offsets = as_indices(leaf_offsets, "leaf_offsets")
+        except REFUSALS as problem:
+            error = problem
+    if error is None and len(offsets) != len(forests):
+        error = LayoutError(f"{len(forests)} forests need as many leaf_offsets, not {len(offsets)}")
+    comm.check(error)
+    # Where the roots of each forest begin on each rank.
+    starts = np.zeros_like(counts) if shared_roots else np.cumsum(counts) - counts
+    begin = comm.allgather(starts)
+    return _like(
+        forests[0],
+        int(counts[0] if shared_roots else counts.sum()),
+        np.concatenate([forest.leaves + offset for forest, offset in zip(forests, offsets, strict=True)]),
+        np.concatenate([forest.remote_ranks for forest in forests]),
+        np.concatenate(
+            [forest.remote_indices + begin[forest.remote_ranks, number] for number, forest in enumerate(forests)]
+        ),
+    )
+
+
+def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]:
+    """Return the forest of values where every root has a number of them of its own. Collective.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Number of values of each of this rank's roots, which follow each other.
+
+    Returns
+    -------
+    forest : StarForest
+        Of the values.
+    counts : numpy.ndarray
+        Number of values of each point of this rank's leaf array, 0 where there is no leaf; they follow each other, too.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if there is not one non-negative count for each root.
+    """
+    sizes, error = np.zeros(forest.nroots, np.int64), None
+    try:
+        sizes = as_indices(counts, "counts")
+        if len(sizes) != forest.nroots or sizes.min(initial=0) < 0:
+            raise LayoutError(f"{forest.nroots} roots need as many non-negative counts, not {counts!r}")
+    except REFUSALS as problem:
+        error = problem
+    forest.comm.check(error)
+    begin = np.cumsum(sizes) - sizes
+    found = np.zeros((forest.leaf_space, 2), np.int64)
+    forest.move_once(True, np.stack([sizes, begin], axis=1), found)
+    here = found[:, 0].copy()
+    place = np.cumsum(here) - here
+    lengths = here[forest.leaves]
+    # Value j of leaf i is value j of its root.
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    values = _like(
+        forest,
+        int(sizes.sum()),
+        np.repeat(place[forest.leaves], lengths) + within,
+        np.repeat(forest.remote_ranks, lengths),
+        np.repeat(found[forest.leaves, 1], lengths) + within,
+    )
+    return values, here
+
+
+def _like(forest: StarForest, nroots: int, leaves: Any, ranks: Any, indices: Any) -> StarForest:
+    options = {"transport": forest.transport, "deterministic": forest.deterministic}
+    return type(forest)(forest.comm, nroots, leaves, ranks, indices, **options)
+
+
+def _part(forest: StarForest, kept: np.ndarray) -> StarForest:
+    edges = (forest.leaves[kept], forest.remote_ranks[kept], forest.remote_indices[kept])
+    return _like(forest, forest.nroots, *edges)
+
+
+def _from_places(forest: StarForest, nroots: int, found: np.ndarray) -> StarForest:
+    """Make a forest whose leaves are the points that know the place of a root."""
+    leaves = np.flatnonzero(found[:, 0] != _NOBODY)
+    return _like(forest, nroots, leaves, found[leaves, 0], found[leaves, 1])
+
+
+def _places(rank: int, points: np.ndarray) -> np.ndarray:
+    return np.stack([np.full_like(points, rank), points], axis=1)
+
+
+def _roots_of_leaves(forest: StarForest, points: int) -> np.ndarray:
+    """Return for each point of a leaf array the place of its root, if it is a leaf."""
+    known = np.full((points, 2), _NOBODY, np.int64)
+    known[forest.leaves, 0] = forest.remote_ranks
+    known[forest.leaves, 1] = forest.remote_indices
+    return known
+
+
+def _chosen(forest: StarForest, selected: Any, points: int, what: str) -> np.ndarray:
+    """Return ones at the selected points. Collective."""
+    chosen, error = np.zeros(points, np.int8), None
+    try:
+        given = as_indices(selected, f"the selected {what} numbers")
+        wrong = given[(given < 0) | (given >= points)]
+        if len(wrong):
+            raise LayoutError(f"there is no {what} {wrong[0]} of {points}")
+        chosen[given] = 1
+    except REFUSALS as problem:
+        error = problem
+    forest.comm.check(error)
+    return chosen
+
+
+def _check_single(forest: StarForest, what: str) -> None:
+    degrees = forest.degrees()
+    most = int(degrees.max(initial=0))
+    forest.comm.check(
+        LayoutError(f"{what} needs roots with one leaf at most, but root {int(np.argmax(degrees))} has {most}")
+        if most > 1
+        else None
+    )
+
+
+def _check_together(first: StarForest, second: StarForest) -> None:
+    for forest in (first, second):
+        if not hasattr(forest, "remote_ranks"):
+            raise UnsupportedTypeError(f"expected a star forest, not {type(forest).__qualname__}")
+    if first.comm is not second.comm:
+        raise LayoutError("forests on different communicators do not go together")
+
+
+def _check_strides(forest: StarForest, block: int, root_stride: int | None, leaf_stride: int | None) -> None:
+    values = as_count(block, "values of a point")
+    for stride, points, what in ((root_stride, forest.nroots, "root"), (leaf_stride, forest.leaf_space, "leaf")):
+        if stride is not None and as_count(stride, f"points in a {what} stride") < points:
+            raise LayoutError(f"a {what} stride of {stride} is shorter than the array of {points} points")
+        as_count(values * (points if stride is None else stride), f"{what} values")

@@ -1,0 +1,584 @@
+"""Exchanges of points: a pattern made ready for a dtype, a number of values per point, an engine and a transport.
+
+An :class:`Exchange` owns its buffers and requests, so that using it allocates nothing. Each transport is a subclass,
+which says how packed buffers travel. A :class:`Mover` is what a caller uses: an exchange with an operation and a block
+shape, whose ``start(source, target)`` returns an :class:`InFlight`; several may be in flight at once. Everything that
+combines values with a target returns the target: the same array where its engine is mutable, else a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from collops.errors import LayoutError, UnsupportedTypeError
+from collops.exchange.packing import Index, check_operation, packing_for
+from collops.profile import benchmark, messages
+from collops.profile.marks import Span, active
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+    from collops.exchange.pattern import Pattern
+
+__all__ = ["PLACES", "Exchange", "Fetcher", "InFlight", "LocalWork", "Mover", "Transfer", "check_alike", "flat_points"]
+
+PLACES = 2
+"""Number of buffers of an exchange, which all ranks use in turn."""
+
+_LOOKS = 20  # before a wait with a deadline begins, which costs more than most small messages take
+
+
+class InFlight:
+    """An exchange between its start and its finish.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.comm import alone
+    >>> first, last = (slice(0, 2),), (slice(2, 4),)
+    >>> plan = collops.ExchangePlan(alone(), sends=[(0, first)], receives=[(0, last)])
+    >>> exchange = plan.start(np.array([1.0, 2.0, 0.0, 0.0]), np.zeros(4))
+    >>> exchange.finish()  # overlap computation before this call
+    array([0., 0., 1., 2.])
+    """
+
+    __slots__ = ("_complete", "_target")
+
+    def __init__(self, complete: Callable[[Any], Any] | None, target: Any) -> None:
+        self._complete = complete
+        self._target = target
+
+    def finish(self, target: Any = None) -> Any:
+        """Wait for the values (on devices: order the current stream after them), and return the target. Collective.
+
+        Exchanges may be finished in any order, which need not be the same on all ranks.
+
+        Parameters
+        ----------
+        target : array, optional
+            The target as it is now, if an engine of immutable arrays has replaced it since the start.
+        """
+        if target is not None:
+            self._target = target
+        complete, self._complete = self._complete, None
+        if complete is not None:
+            self._target = complete(self._target)
+        return self._target
+
+
+class LocalWork(NamedTuple):
+    """What one rank does to its own arrays when values move.
+
+    Attributes
+    ----------
+    leaving, arriving : Index
+        Points of the source that are packed, and of the target that received values are combined with.
+    here, there : Index
+        Points of the source and of the target between which values stay on this rank.
+    op : str
+        How values are combined with those of the target.
+    dtype : dtype
+    width : int
+        Values of a point.
+    deterministic : bool
+        Whether sums have one order.
+    packing : module
+        Of the engine, see :mod:`collops.exchange.packing`.
+    """
+
+    leaving: Index
+    arriving: Index
+    here: Index
+    there: Index
+    op: str
+    dtype: np.dtype
+    width: int
+    deterministic: bool
+    packing: Any
+
+    def packer(self, start: int, stop: int) -> Callable[[Any, Any], Any]:
+        """Prepare to copy some of the leaving points into a buffer."""
+        piece = self.leaving.piece(start, stop)
+        return self.packing.mover(piece, Index.run(stop - start), "replace", self.dtype, self.width, True)
+
+    def stay(self) -> Callable[[Any, Any], Any] | None:
+        """Prepare to combine the values that stay on this rank; ``None`` where there are none."""
+        return self._combine(self.here, self.there)
+
+    def unpacker(self) -> Callable[[Any, Any], Any] | None:
+        """Prepare to combine received values, in a buffer, with the target; ``None`` where there are none."""
+        return self._combine(Index.run(self.arriving.size), self.arriving)
+
+    def _combine(self, source: Index, target: Index) -> Callable[[Any, Any], Any] | None:
+        if not target.size:
+            return None
+        return self.packing.mover(source, target, self.op, self.dtype, self.width, self.deterministic)
+
+
+class Transfer:
+    """One use of an exchange, in one of its places.
+
+    Attributes
+    ----------
+    place : int
+    use : int
+        How often the place has been used, this time included.
+    displaced : bool
+        Whether the received values have been copied out of the place.
+    incoming : array
+        The received values, one row for each point.
+    """
+
+    __slots__ = ("_arrived", "_exchange", "displaced", "incoming", "place", "use")
+
+    def __init__(self, exchange: Exchange, place: int, use: int) -> None:
+        self._exchange = exchange
+        self.place = place
+        self.use = use
+        self.displaced = self._arrived = False
+        self.incoming = exchange.incoming[place]
+
+    def wait(self) -> None:
+        """Return when everything has arrived (on devices: order the current stream after it)."""
+        if not self._arrived:
+            self._exchange.receive(self.place, self.use)
+            self._arrived = True
+
+    def release(self) -> None:
+        """Give the place back after the received values have been read."""
+        if not self.displaced:
+            self._exchange.busy[self.place] = None
+            self._exchange.consume(self.place, self.use)
+
+    def displace(self) -> None:
+        """Copy the received values out of the place, which another transfer needs."""
+        self.wait()
+        self.incoming = self.incoming.copy()
+        self.release()
+        self.displaced = True
+
+
+class Exchange:
+    """A pattern made ready for one kind of values. As it is, for patterns by which no rank sends anything.
+
+    Transports override :meth:`prepare`, :meth:`send`, :meth:`receive` and :meth:`consume`; those that pack, send and
+    receive in one kernel, or within a program that is traced, also :meth:`starter`, :meth:`finisher` and :meth:`mover`.
+
+    All ranks use the places of an exchange in turn. A rank that begins more transfers than there are places first
+    copies the oldest one's values to other memory, so that no rank waits for another one to finish.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    pattern : Pattern
+        Of this rank.
+    dtype : dtype
+        Of the values.
+    width : int
+        Values of a point.
+    engine : Engine
+        Of the arrays.
+
+    Attributes
+    ----------
+    pieces : sequence of (int, int)
+        How the outgoing buffer is cut, in points; each piece is packed by itself.
+    outgoing : list of list of array
+        For each place, the pieces of the outgoing buffer.
+    incoming : list of array
+        For each place, the received values.
+    busy : list of (Transfer or None)
+        The transfer in each place.
+    """
+
+    def __init__(self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine) -> None:
+        self.comm = comm
+        self.pattern = pattern
+        self.dtype = dtype
+        self.width = width
+        self.engine = engine
+        self.pieces: tuple[tuple[int, int], ...] = ()
+        self.outgoing: list[list[Any]] = [[] for _ in range(PLACES)]
+        self.incoming: list[Any] = [None] * PLACES
+        self.busy: list[Transfer | None] = [None] * PLACES
+        self._begun = 0
+
+    def allocate(self) -> None:
+        """Make one outgoing and one incoming buffer for each place."""
+        sides = self.pattern.sends.points.size, self.pattern.receives.points.size
+        self.pieces = ((0, sides[0]),)
+        for place in range(PLACES):
+            leaving, self.incoming[place] = (
+                self.engine.xp.empty((points, *_flat(self.width)), self.dtype) for points in sides
+            )
+            self.outgoing[place] = [leaving]
+
+    def prepare(self, place: int, use: int) -> None:
+        """Return when the outgoing buffer of a place may be written."""
+
+    def send(self, place: int, use: int) -> None:
+        """Send the packed values of a place."""
+
+    def receive(self, place: int, use: int) -> None:
+        """Return when all values of a place have arrived (on devices: order the current stream after them)."""
+
+    def consume(self, place: int, use: int) -> None:
+        """Allow other ranks to fill a place again, whose values have been read."""
+
+    def free(self) -> None:
+        """Free the memory and the requests. Collective."""
+
+    def work(self, op: str, deterministic: bool) -> LocalWork:
+        """Return this rank's work for an operation."""
+        pattern = self.pattern
+        ends = pattern.sends.points, pattern.receives.points, pattern.here, pattern.there
+        return LocalWork(*ends, op, self.dtype, self.width, deterministic, packing_for(self.engine))
+
+    def begin(self) -> Transfer:
+        """Return a transfer in the next place. All ranks begin those of one exchange in the same order."""
+        place, use = self.turn()
+        transfer = self.busy[place] = Transfer(self, place, use)
+        self.prepare(place, use)
+        return transfer
+
+    def turn(self) -> tuple[int, int]:
+        """Return the next place, made free, and how often it has been used with this time."""
+        use, place = divmod(self._begun, PLACES)
+        self._begun += 1
+        earlier = self.busy[place]
+        if earlier is not None:
+            earlier.displace()
+        return place, use + 1
+
+    def starter(self, work: LocalWork) -> Callable[[Any, Any, Transfer], Any]:
+        """Prepare the start of a move.
+
+        Returns
+        -------
+        callable
+            Takes source, target and transfer: packs and sends values, moves those that stay on this rank, and returns
+            the target.
+        """
+        packing, stay, send = self._packing(work), work.stay(), self.send
+
+        def start(source: Any, target: Any, transfer: Transfer) -> Any:
+            place = transfer.place
+            for pack, piece in packing[place]:
+                pack(source, piece)
+            send(place, transfer.use)
+            return target if stay is None else stay(source, target)
+
+        return start
+
+    def finisher(self, work: LocalWork) -> Callable[[Transfer, Any], Any]:
+        """Prepare the end of a move.
+
+        Returns
+        -------
+        callable
+            Takes transfer and target: waits for the values, combines them with the target, ends the transfer, and
+            returns the target.
+        """
+        unpack = work.unpacker()
+
+        def finish(transfer: Transfer, target: Any) -> Any:
+            transfer.wait()
+            if unpack is not None:
+                target = unpack(transfer.incoming, target)
+            transfer.release()
+            return target
+
+        return finish
+
+    def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+        """Prepare a move whose end follows its start at once, without a transfer object.
+
+        Returns
+        -------
+        callable
+            Takes source and target, and returns the target.
+        """
+        packing, stay, unpack, incoming = self._packing(work), work.stay(), work.unpacker(), self.incoming
+        turn, prepare, send, receive, consume = self.turn, self.prepare, self.send, self.receive, self.consume
+
+        def move(source: Any, target: Any) -> Any:
+            place, use = turn()
+            prepare(place, use)
+            for pack, piece in packing[place]:
+                pack(source, piece)
+            send(place, use)
+            if stay is not None:
+                target = stay(source, target)
+            receive(place, use)
+            if unpack is not None:
+                target = unpack(incoming[place], target)
+            consume(place, use)
+            return target
+
+        return move
+
+    def _packing(self, work: LocalWork) -> list[list[tuple[Callable[[Any, Any], Any], Any]]]:
+        """Return for each place what packs the pieces of the outgoing buffer, and these."""
+        packers = [work.packer(*piece) for piece in self.pieces]
+        return [list(zip(packers, outgoing, strict=True)) for outgoing in self.outgoing]
+
+    def mover_in_steps(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+        """Prepare a move of a start and a finish."""
+        start, finish, begin = self.starter(work), self.finisher(work), self.begin
+
+        def move(source: Any, target: Any) -> Any:
+            transfer = begin()
+            return finish(transfer, start(source, target, transfer))
+
+        return move
+
+    def wait_for(self, test: Callable[[], bool]) -> None:
+        """Return when `test` is true.
+
+        Raises
+        ------
+        CommunicationTimeout
+            When the deadline of the communicator passes.
+        """
+        for _ in range(_LOOKS):
+            if test():
+                return
+        self.comm.wait(_Condition(test), "star forest")
+
+
+class _Condition:
+    """What :meth:`Communicator.wait` waits for."""
+
+    __slots__ = ("_test",)
+
+    def __init__(self, test: Callable[[], bool]) -> None:
+        self._test = test
+
+    @property
+    def done(self) -> bool:
+        return self._test()
+
+
+class Mover:
+    """An exchange with an operation, for points of one block shape.
+
+    Parameters
+    ----------
+    exchange : Exchange
+        Carries the values.
+    op : str
+        How they are combined with those of the target.
+    block : tuple of int
+        Shape of the values of a point.
+    deterministic : bool
+        Whether sums have one order.
+    facts : dict, optional
+        Tell this exchange from others where ``COLLOPS_CHECK`` compares the calls of all ranks.
+
+    Attributes
+    ----------
+    move : callable
+        Takes source and target, both checked, and returns the target.
+    """
+
+    __slots__ = ("_begin", "_elements", "_facts", "_finish", "_nbytes", "_sends", "_shape", "_start", "move")
+
+    def __init__(
+        self, exchange: Exchange, op: str, block: tuple[int, ...], deterministic: bool, facts: dict[str, Any]
+    ) -> None:
+        check_operation(op, exchange.dtype)
+        width, pattern = exchange.width, exchange.pattern
+        self._shape = _flat(width)
+        self._facts = (exchange.comm, facts) if exchange.comm.calls is not None else None
+        self._sends = pattern.most_points > 0 and width > 0
+        self._elements = pattern.sends.points.size * width
+        self._nbytes = self._elements * exchange.dtype.itemsize
+        self._begin = exchange.begin
+        if not width:
+            self.move = lambda source, target: target
+            return
+        work = exchange.work(op, deterministic)
+        self._start, self._finish = exchange.starter(work), exchange.finisher(work)
+        self.move = self._whole(exchange.mover(work), len(block) == len(self._shape))
+
+    def start(self, source: Any, target: Any) -> InFlight:
+        """Start a move between arrays that have been checked; `source` may be changed at once. Collective."""
+        if not self._sends:
+            return InFlight(None, self.move(source, target))
+        if messages.active or self._facts is not None:
+            self._record()
+        return self._started(source, target)
+
+    @benchmark(label="communication")
+    def _started(self, source: Any, target: Any) -> InFlight:
+        shape = self._shape
+        points = _points(target, shape)
+        transfer = self._begin()
+        result = self._start(_points(source, shape), points, transfer)
+        return InFlight(partial(self._complete, transfer), _shaped(result, points, target))
+
+    @benchmark(label="communication: finish")
+    def _complete(self, transfer: Transfer, target: Any) -> Any:
+        points = _points(target, self._shape)
+        return _shaped(self._finish(transfer, points), points, target)
+
+    def _record(self) -> None:
+        if messages.active:
+            messages.record("exchange", self._elements, self._nbytes)
+        if self._facts is not None:
+            comm, facts = self._facts
+            comm.announce("star forest", **facts)
+
+    def _whole(self, carry: Callable[[Any, Any], Any], flat: bool) -> Callable[[Any, Any], Any]:
+        """Return the move from start to end; more calls than these would delay small messages."""
+        shape = self._shape
+
+        def move(source: Any, target: Any) -> Any:
+            if messages.active or self._facts is not None:
+                self._record()
+            if not active:  # without the cost of a mark
+                return carry(source, target)
+            with Span("communication"):
+                return carry(source, target)
+
+        def move_blocks(source: Any, target: Any) -> Any:
+            points = _points(target, shape)
+            return _shaped(whole(_points(source, shape), points), points, target)
+
+        whole = move if self._sends else carry
+        return whole if flat else move_blocks
+
+
+class Fetcher:
+    """Values of leaves combined with their roots, one after the other; each leaf gets what its root had before.
+
+    Parameters
+    ----------
+    up, down : Exchange
+        From leaves to roots, and back, of one dtype, width and engine.
+    op : str
+        How values are combined.
+    facts : sequence of dict
+        Those of `up` and of `down`, see :class:`Mover`.
+    """
+
+    def __init__(self, up: Exchange, down: Exchange, op: str, facts: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        check_operation(op, up.dtype)
+        pattern, engine, dtype, width = up.pattern, up.engine, up.dtype, up.width
+        self._shape = _flat(width)
+        self.returns_roots = not engine.mutable
+        self._ways = tuple(zip((up, down), facts, strict=True)) if width and pattern.most_points else None
+        self._local = pattern.here.size if width else 0
+        packing, leaves, roots = packing_for(engine), pattern.sends.points, pattern.receives.points
+        kind = "replace", dtype, width, True
+        local = Index.run(pattern.here.size)
+        self._new = partial(engine.xp.empty, (self._local, *self._shape), dtype)
+        self._gather = packing.mover(pattern.here, local, *kind)
+        self._fetch_local = packing.fetcher(local, pattern.there, op, dtype, width)
+        self._scatter = packing.mover(local, pattern.here, *kind)
+        if self._ways is None:
+            return
+        # What arrives is combined by this class: the exchanges leave it in their buffers.
+        nothing, arrived = Index.run(0), Index.run(roots.size)
+        self._send = up.starter(LocalWork(leaves, arrived, nothing, nothing, *kind, packing))
+        self._answer = down.starter(LocalWork(arrived, leaves, nothing, nothing, *kind, packing))
+        self._fetch = packing.fetcher(arrived, roots, op, dtype, width)
+        self._unpack = packing.mover(Index.run(leaves.size), leaves, *kind)
+
+    def start(self, roots: Any, leaves: Any, fetched: Any) -> InFlight:
+        """Send the leaves' values; all arrays have been checked. Collective."""
+        given = _points(leaves, self._shape)
+        transfer = None
+        if self._ways is not None:
+            transfer = self._begin(0)
+            self._send(given, given, transfer)
+        mine = self._gather(given, self._new()) if self._local else None
+        return InFlight(partial(self._complete, transfer, mine, roots), fetched)
+
+    def _begin(self, way: int) -> Transfer:
+        assert self._ways is not None
+        exchange, facts = self._ways[way]
+        if exchange.comm.calls is not None:
+            exchange.comm.announce("star forest", **facts)
+        if messages.active:
+            elements = exchange.pattern.sends.points.size * exchange.width
+            messages.record("exchange", elements, elements * exchange.dtype.itemsize)
+        return exchange.begin()
+
+    def _complete(self, transfer: Transfer | None, mine: Any, roots: Any, fetched: Any) -> Any:
+        """Combine, answer, and return the fetched values, with new roots where those given are immutable."""
+        shape = self._shape
+        given, points = _points(roots, shape), _points(fetched, shape)
+        sums, result = given, points
+        if mine is not None:
+            before, sums = self._fetch_local(mine, sums, mine)
+            result = self._scatter(before, result)
+        if transfer is not None:
+            transfer.wait()
+            before, sums = self._fetch(transfer.incoming, sums, transfer.incoming)
+            answer = self._begin(1)
+            self._answer(before, before, answer)
+            transfer.release()
+            answer.wait()
+            result = self._unpack(answer.incoming, result)
+            answer.release()
+        result = _shaped(result, points, fetched)
+        return (result, _shaped(sums, given, roots)) if self.returns_roots else result
+
+
+def flat_points(array: Any, engine: Engine, points: int, exact: bool, name: str, written: bool) -> Any:
+    """Check one array of a move and return it, contiguous.
+
+    Raises
+    ------
+    LayoutError
+        If it has not as many points as needed, or must be written to and is not contiguous.
+    """
+    if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
+        wanted = f"{points}" if exact else f"at least {points}"
+        raise LayoutError(f"{name} must have {wanted} points along the first axis, not shape {tuple(array.shape)}")
+    if not engine.mutable or array.flags.c_contiguous:
+        return array
+    if written:
+        raise LayoutError(f"{name} must be contiguous, since they are written to")
+    return engine.xp.ascontiguousarray(array)
+
+
+def check_alike(source: Any, target: Any, engine: Engine, engine_of_target: Engine) -> None:
+    """Check that two arrays of a move have one engine, dtype and block.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If engines or dtypes differ.
+    LayoutError
+        If the shapes of their points differ.
+    """
+    if engine_of_target is not engine or source.dtype != target.dtype:
+        raise UnsupportedTypeError("roots and leaves must share engine and dtype")
+    if source.shape[1:] != target.shape[1:]:
+        raise LayoutError(
+            f"a point has the shape {tuple(source.shape[1:])} among the source and {tuple(target.shape[1:])} "
+            "among the target"
+        )
+
+
+def _flat(width: int) -> tuple[int, ...]:
+    """Return the shape of a point's values in a buffer."""
+    return () if width == 1 else (width,)
+
+
+def _points(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array with one axis of points, and at most one for the values of a point."""
+    return array if array.ndim == len(shape) + 1 else array.reshape(array.shape[0], *shape)
+
+
+def _shaped(result: Any, points: Any, target: Any) -> Any:
+    """Return a result in the shape of the target: the target itself where its memory, `points`, was written to."""
+    return target if result is points else result.reshape(target.shape)

@@ -1,0 +1,530 @@
+"""The star forest: which leaf on which rank belongs to which root, and the moves of values between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from collops.backend import Engine, engine_of, repeatable
+from collops.comm.given import checked_communicator
+from collops.errors import REFUSALS, LayoutError
+from collops.exchange import algebra
+from collops.exchange.exchange import Exchange, Fetcher, InFlight, Mover, check_alike, flat_points
+from collops.exchange.indices import as_count, as_indices, edges_of, owners
+from collops.exchange.pattern import pattern_of_edges
+from collops.exchange.transports import exchange_of, transport_name
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["StarForest"]
+
+_MOST_CHECKED = 64  # kinds of arrays
+
+
+class StarForest:
+    """Stars between ranks: each has a root, which one rank owns, and any number of leaves, each on any rank.
+
+    *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
+    ``nroots`` points, leaf arrays at least ``leaf_space``. Movers (:meth:`bcast`, :meth:`reduce`, ...) take plain local
+    arrays of NumPy, CuPy or JAX, of one dtype and engine on all ranks, and send one message to each rank that needs
+    any. All of them are collective. Source and target may share memory, as points and their ghosts do, unless a point
+    is both read and written. JAX arrays are immutable: the result is a new array. Every mover can be traced: in
+    ``jit``, in derivatives (the transpose of ``bcast`` is ``reduce`` with ``"sum"``), and under ``vmap``.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    nroots : int
+        Number of roots of this rank.
+    leaves : sequence of int or None
+        Points of this rank's leaf arrays that are leaves, each once; ``None`` for ``0, 1, ...``.
+    remote_ranks, remote_indices : sequence of int
+        For each leaf the rank that owns its root, and the root's number there. Roots may have any number of leaves.
+    transport : str
+        How values travel: one of :data:`collops.exchange.TRANSPORTS`, which also describes ``"auto"``.
+    deterministic : bool
+        Whether a sum over leaves has the same bits in every run and on every transport: leaves are then added to their
+        root one after the other, this rank's own first, then those of the other ranks by rank, each rank's in the order
+        of its leaves. Without it devices may add with atomic operations, which is faster where a few roots have very
+        many leaves. All other operations give the same bits in any case.
+    wire : str, optional
+        Deprecated name of `transport`.
+
+    Attributes
+    ----------
+    comm : Communicator
+    nroots, nleaves : int
+        Number of roots and leaves of this rank.
+    leaf_space : int
+        Number of points that leaf arrays need at least: one more than the last leaf.
+    leaves, remote_ranks, remote_indices : numpy.ndarray
+        The edges that end here, 64-bit, read-only.
+    pattern : Pattern
+        From roots to leaves.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if lengths differ, a leaf is used twice, or a rank or a root does not exist.
+    InputError
+        If there is no such transport.
+
+    Notes
+    -----
+    With :math:`A` the matrix that has a one for each leaf (row) and its root (column), ``bcast`` is :math:`A` and
+    ``reduce`` with ``"sum"`` its transpose [1]_.
+
+    Collective: the indices of roots travel once, here. The transports ``shared`` and ``symmetric`` hold memory until
+    :meth:`free`.
+
+    References
+    ----------
+    .. [1] J. Zhang et al., "The PetscSF scalable communication layer", IEEE TPDS 33(4), 842-853, 2022.
+
+    Examples
+    --------
+    >>> import collops, numpy as np
+    >>> comm = collops.world()
+    >>> ring = collops.StarForest(comm, 1, None, [(comm.rank + 1) % comm.size], [0])
+    >>> int(ring.bcast(np.array([comm.rank]))[0]) == (comm.rank + 1) % comm.size
+    True
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        nroots: SupportsIndex,
+        leaves: Sequence[int] | np.ndarray | None,
+        remote_ranks: Sequence[int] | np.ndarray,
+        remote_indices: Sequence[int] | np.ndarray,
+        *,
+        transport: str = "auto",
+        deterministic: bool = True,
+        wire: str | None = None,
+    ) -> None:
+        transport = transport_name(transport, wire)
+        self.comm = checked_communicator(comm)
+        edges, error = None, None
+        try:
+            edges = _Edges(comm, nroots, leaves, remote_ranks, remote_indices)
+        except REFUSALS as problem:
+            error = problem
+        comm.check(error)
+        assert edges is not None
+        counts = comm.allgather(np.array(edges.nroots, np.int64))
+        comm.check(edges.wrong_root(counts))
+        self.nroots = edges.nroots
+        self.leaves, self.remote_ranks, self.remote_indices = edges.arrays
+        for array in edges.arrays:
+            array.flags.writeable = False
+        self.nleaves = len(self.leaves)
+        self.leaf_space = int(self.leaves.max()) + 1 if self.nleaves else 0
+        self.deterministic = deterministic or repeatable()
+        self.pattern = pattern_of_edges(comm, *edges.arrays)
+        self._reset(transport)
+
+    def _reset(self, transport: str) -> None:
+        """Begin without exchanges and prepared movers."""
+        self.transport = transport
+        self._tag = self.comm.next_plan_tag()
+        self._exchanges: dict[Any, Exchange] = {}
+        self._movers: dict[Any, Any] = {}
+        self._checked: dict[Any, Mover] = {}
+        self._multi: StarForest | None = None
+
+    # Constructors
+
+    @classmethod
+    def from_pattern(
+        cls, comm: Communicator, pattern: str, count: int = 1, *, root: int = 0, **options: Any
+    ) -> StarForest:
+        """Return the forest of a collective operation. Collective.
+
+        Parameters
+        ----------
+        comm : Communicator
+            The ranks.
+        pattern : str
+            ``"allgather"``: every rank's roots are leaves of all ranks, in the order of ranks; ``"gather"``: only of
+            rank `root`; ``"alltoall"``: root block *i* of rank *j* is leaf block *j* of rank *i*.
+        count : int
+            Number of roots of this rank, which may differ from rank to rank; for ``"alltoall"`` the points of a block,
+            the same on all ranks.
+        root : int
+            For ``"gather"``.
+        **options
+            As for the class.
+
+        Raises
+        ------
+        InputError
+            If there is no such pattern, or no rank `root`.
+        """
+        checked_communicator(comm)
+        return cls(comm, *edges_of(comm, pattern, count, root), **options)
+
+    @classmethod
+    def from_layout(
+        cls,
+        comm: Communicator,
+        layout: Any,
+        indices: Sequence[int] | np.ndarray,
+        leaves: Sequence[int] | np.ndarray | None = None,
+        **options: Any,
+    ) -> StarForest:
+        """Return the forest whose roots are a layout's elements, which leaves name by global index. Collective.
+
+        Parameters
+        ----------
+        comm : Communicator
+            The ranks.
+        layout : Layout
+            Of the roots, any process grid. Root arrays are this rank's parts, ravelled. Where copies exist, leaves take
+            the nearest: this rank's own, or that of its row or column of the process grid.
+        indices : sequence of int
+            For each leaf the index of its root in the global array, in C order.
+        leaves : sequence of int, optional
+            As for the class.
+        **options
+            As for the class.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if there is no such element, or the layout is for another number of ranks.
+        """
+        checked_communicator(comm)
+        places, error = None, None
+        try:
+            if getattr(layout, "ranks", None) != comm.size:
+                raise LayoutError(f"roots are in a layout of {comm.size} ranks, not in {layout!r}")
+            places = owners(layout, comm.rank, indices)
+        except REFUSALS as problem:
+            error = problem
+        comm.check(error)
+        assert places is not None
+        return cls(comm, layout.local_size(comm.rank), leaves, *places, **options)
+
+    def with_transport(self, transport: str) -> StarForest:
+        """Return the same forest on another transport. Sends nothing; collective."""
+        transport = transport_name(transport)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._reset(transport)
+        return other
+
+    def with_wire(self, wire: str) -> StarForest:
+        """Return :meth:`with_transport`, under its deprecated name."""
+        return self.with_transport(transport_name("auto", wire))
+
+    def __enter__(self) -> StarForest:
+        return self
+
+    def __exit__(self, kind: Any, *details: Any) -> None:
+        if kind is None:
+            self.free()
+
+    def __repr__(self) -> str:
+        return (
+            f"<StarForest rank {self.comm.rank} of {self.comm.size}: {self.nroots} roots, {self.nleaves} leaves, "
+            f"transport {self.transport}>"
+        )
+
+    def degrees(self) -> np.ndarray:
+        """Return the number of leaves of each of this rank's roots, 64-bit. Sends nothing."""
+        indices = self.pattern.sends.points, self.pattern.here
+        return sum(np.bincount(index.points, minlength=self.nroots) for index in indices)  # pyright: ignore
+
+    @property
+    def on_stream(self) -> bool:
+        """Whether movers of device arrays never block the host, so that a CUDA graph can record them."""
+        if not self.pattern.most_points or self.transport in ("nccl", "symmetric"):
+            return True
+        return self.transport == "auto" and self.comm.device_transport == "nccl"
+
+    def free(self) -> None:
+        """Free the memory and the requests of exchanges, which are made again at the next use. Collective."""
+        if self._multi is not None:
+            self._multi.free()
+        for exchange in self._exchanges.values():
+            exchange.free()
+        for cache in (self._exchanges, self._movers, self._checked):
+            cache.clear()
+
+    # Movers
+
+    def bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> Any:
+        """Give every leaf the value of its root. Collective: one neighbour exchange.
+
+        Parameters
+        ----------
+        roots : array
+            Shape ``(nroots, *block)``.
+        leaves : array, optional
+            Shape ``(at least leaf_space, *block)``, contiguous; receives the result. By default zeros.
+        op : str
+            How a value is combined with the leaf's own: ``replace, sum, prod, min, max, land, lor, lxor``.
+
+        Returns
+        -------
+        array
+            The leaves.
+
+        Raises
+        ------
+        LayoutError
+            If shapes do not fit.
+        UnsupportedTypeError
+            If dtypes or engines differ, or `op` has no meaning for the dtype.
+        """
+        mover = self._seen(True, op, roots, leaves)
+        if mover is None:
+            mover, roots, leaves = self._down(roots, leaves, op)
+        return mover.move(roots, leaves)
+
+    def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> InFlight:
+        """Start a :meth:`bcast`, whose result :meth:`InFlight.finish` returns. Collective."""
+        mover = self._seen(True, op, roots, leaves)
+        if mover is None:
+            mover, roots, leaves = self._down(roots, leaves, op)
+        return mover.start(roots, leaves)
+
+    def reduce(self, leaves: Any, roots: Any, op: str = "sum") -> Any:
+        """Combine every root with the values of its leaves. Collective: one neighbour exchange.
+
+        Parameters
+        ----------
+        leaves : array
+            Shape ``(at least leaf_space, *block)``.
+        roots : array
+            Shape ``(nroots, *block)``, contiguous; values are combined with what is there. With ``"replace"`` a root
+            gets the last of its leaves in the order that the class describes.
+        op : str
+            As for :meth:`bcast`.
+
+        Returns
+        -------
+        array
+            The roots.
+
+        Raises
+        ------
+        LayoutError, UnsupportedTypeError
+            As for :meth:`bcast`.
+        """
+        mover = self._seen(False, op, leaves, roots)
+        if mover is None:
+            mover, leaves = self._up(leaves, roots, op)
+        return mover.move(leaves, roots)
+
+    def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> InFlight:
+        """Start a :meth:`reduce`, whose result :meth:`InFlight.finish` returns. Collective."""
+        mover = self._seen(False, op, leaves, roots)
+        if mover is None:
+            mover, leaves = self._up(leaves, roots, op)
+        return mover.start(leaves, roots)
+
+    def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
+        """Combine roots with their leaves one after the other; each leaf gets what its root had just before.
+
+        Collective: two neighbour exchanges. The order is that of sums, see the class.
+
+        Parameters
+        ----------
+        roots : array
+            Shape ``(nroots, *block)``, contiguous; changed as by :meth:`reduce`.
+        leaves : array
+            Shape ``(at least leaf_space, *block)``.
+        fetched : array, optional
+            Like `leaves`, contiguous; receives the result. By default zeros.
+        op : str
+            As for :meth:`bcast`; ``"replace"`` hands values on from leaf to leaf.
+
+        Returns
+        -------
+        array
+            The fetched values; of JAX arrays, whose roots are immutable, a pair: these and new roots.
+
+        Raises
+        ------
+        LayoutError, UnsupportedTypeError
+            As for :meth:`bcast`.
+        """
+        return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
+
+    def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> InFlight:
+        """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
+        engine = engine_of(leaves)
+        check_alike(leaves, roots, engine, engine_of(roots))
+        leaves = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
+        flat_points(roots, engine, self.nroots, True, "roots", True)
+        if fetched is None:
+            fetched = engine.xp.zeros(leaves.shape, leaves.dtype)
+        else:
+            check_alike(leaves, fetched, engine, engine_of(fetched))
+            flat_points(fetched, engine, self.leaf_space, False, "fetched", True)
+        block, dtype = leaves.shape[1:], leaves.dtype
+        key = ("fetch", op, dtype, block, engine)
+        if key not in self._movers:
+            width = prod(block)
+            up, down = (self._exchange(way, width, dtype, engine) for way in (False, True))
+            facts = self._facts(False, up), self._facts(True, down)
+            self._movers[key] = Fetcher(up, down, op, facts)
+        return self._movers[key].start(roots, leaves, fetched)
+
+    def gather(self, leaves: Any, multi_roots: Any = None) -> Any:
+        """Collect the leaves of every root, side by side, in the order of ranks and then of leaves. Collective.
+
+        Parameters
+        ----------
+        leaves : array
+            Shape ``(at least leaf_space, *block)``.
+        multi_roots : array, optional
+            Shape ``(sum of degrees, *block)``, contiguous; receives the result: the leaves of root 0, those of root 1,
+            ...
+
+        Returns
+        -------
+        array
+            The collected values.
+        """
+        return self.start_gather(leaves, multi_roots).finish()
+
+    def start_gather(self, leaves: Any, multi_roots: Any = None) -> InFlight:
+        """Start a :meth:`gather`. Collective."""
+        multi = self.multi
+        if multi_roots is None:
+            multi_roots = engine_of(leaves).xp.empty((multi.nroots, *leaves.shape[1:]), leaves.dtype)
+        return multi.start_reduce(leaves, multi_roots, "replace")
+
+    def scatter(self, multi_roots: Any, leaves: Any = None) -> Any:
+        """Give every leaf its own one of the values that :meth:`gather` collects. Collective."""
+        return self.multi.bcast(multi_roots, leaves)
+
+    def start_scatter(self, multi_roots: Any, leaves: Any = None) -> InFlight:
+        """Start a :meth:`scatter`. Collective."""
+        return self.multi.start_bcast(multi_roots, leaves)
+
+    @property
+    def multi(self) -> StarForest:
+        """The forest in which every leaf has a root of its own, see :meth:`gather`. Collective at its first use."""
+        if self._multi is None:
+            self._multi = algebra.multi_forest(self)
+        return self._multi
+
+    def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Mover, Any, Any]:
+        """Return the mover of these roots to these leaves, and both."""
+        engine = engine_of(roots)
+        given = flat_points(roots, engine, self.nroots, True, "roots", False)
+        if leaves is None:
+            leaves = engine.xp.zeros((self.leaf_space, *given.shape[1:]), given.dtype)
+        else:
+            check_alike(given, leaves, engine, engine_of(leaves))
+            flat_points(leaves, engine, self.leaf_space, False, "leaves", True)
+        return self._mover(True, op, given, leaves, engine), given, leaves
+
+    def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Mover, Any]:
+        """Return the mover of these leaves to these roots, and the leaves."""
+        engine = engine_of(leaves)
+        check_alike(leaves, roots, engine, engine_of(roots))
+        given = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
+        flat_points(roots, engine, self.nroots, True, "roots", True)
+        return self._mover(False, op, given, roots, engine), given
+
+    def _seen(self, down: bool, op: str, source: Any, target: Any) -> Mover | None:
+        """Return the mover of arrays like ones that have passed all checks; more would delay small messages."""
+        if target is None:
+            return None
+        try:
+            kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
+            mover = self._checked.get(kind)
+        except AttributeError:
+            return None  # no arrays; the checks raise a better error
+        return mover if mover and source.flags.c_contiguous and target.flags.c_contiguous else None
+
+    def _mover(self, down: bool, op: str, source: Any, target: Any, engine: Engine) -> Mover:
+        block, dtype = source.shape[1:], source.dtype
+        key = (down, op, dtype, block, engine)
+        mover = self._movers.get(key)
+        if mover is None:
+            exchange = self._exchange(down, prod(block), dtype, engine)
+            facts = self._facts(down, exchange)
+            mover = self._movers[key] = Mover(exchange, op, block, self.deterministic, facts)
+        if engine.mutable:
+            if len(self._checked) >= _MOST_CHECKED:
+                self._checked.clear()
+            kind = down, op, type(source), dtype, source.shape, type(target), target.dtype, target.shape
+            self._checked[kind] = mover
+        return mover
+
+    def _exchange(self, down: bool, width: int, dtype: Any, engine: Engine) -> Exchange:
+        """Return the exchange for one direction and kind of values. Collective where it is new."""
+        key = (down, width, dtype, engine)
+        if key not in self._exchanges:
+            pattern = self.pattern if down else self.pattern.reversed()
+            self._exchanges[key] = exchange_of(self.comm, self.transport, pattern, dtype, width, engine, self._tag)
+        return self._exchanges[key]
+
+    def _facts(self, down: bool, exchange: Exchange) -> dict[str, Any]:
+        """Return what distinguishes an exchange from others where ``COLLOPS_CHECK`` is on."""
+        way = "roots to leaves" if down else "leaves to roots"
+        return {"way": way, "forest": self._tag, "values": exchange.width, "dtype": str(exchange.dtype)}
+
+    def move_once(self, down: bool, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Move host arrays once by messages, without keeping anything, to make forests of forests. Collective."""
+        engine, block = engine_of(source), source.shape[1:]
+        pattern = self.pattern if down else self.pattern.reversed()
+        exchange = exchange_of(self.comm, "mpi", pattern, source.dtype, prod(block), engine, self._tag)
+        return Mover(exchange, "replace", block, True, self._facts(down, exchange)).move(source, target)
+
+    # Forests made of forests
+
+    inverse = algebra.inverse
+    compose = algebra.compose
+    compose_inverse = algebra.compose_inverse
+    embed_roots = algebra.embed_roots
+    embed_leaves = algebra.embed_leaves
+    strided = algebra.strided
+    concatenate = staticmethod(algebra.concatenate)
+    distribute = algebra.distribute
+
+
+class _Edges:
+    """The edges that end on a rank, checked as far as one rank can."""
+
+    def __init__(self, comm: Communicator, nroots: Any, leaves: Any, ranks: Any, indices: Any) -> None:
+        self._comm = comm
+        self.nroots = as_count(nroots, "roots")
+        ranks, indices = as_indices(ranks, "remote_ranks"), as_indices(indices, "remote_indices")
+        leaves = np.arange(len(ranks), dtype=np.int64) if leaves is None else as_indices(leaves, "leaves")
+        if not len(leaves) == len(ranks) == len(indices):
+            raise LayoutError(
+                f"{len(leaves)} leaves need as many roots, but there are {len(ranks)} remote_ranks "
+                f"and {len(indices)} remote_indices"
+            )
+        if len(leaves):
+            if leaves.min() < 0:
+                raise LayoutError(f"leaf {leaves.min()} is negative")
+            different, counts = np.unique(leaves, return_counts=True)
+            if len(different) < len(leaves):
+                raise LayoutError(f"leaf {different[np.argmax(counts)]} is used {counts.max()} times")
+            wrong = ranks[(ranks < 0) | (ranks >= comm.size)]
+            if len(wrong):
+                raise LayoutError(f"a leaf has its root on rank {wrong[0]}, but there are {comm.size} ranks")
+        self.arrays = leaves, ranks, indices
+
+    def wrong_root(self, counts: np.ndarray) -> LayoutError | None:
+        """Return what is wrong with the numbers of roots, given how many each rank has."""
+        _, ranks, indices = self.arrays
+        wrong = np.flatnonzero((indices < 0) | (indices >= counts[ranks]))
+        if not len(wrong):
+            return None
+        first = wrong[0]
+        return LayoutError(
+            f"a leaf names root {indices[first]} of rank {ranks[first]}, which has {counts[ranks[first]]} roots"
+        )

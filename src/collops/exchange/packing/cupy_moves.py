@@ -1,0 +1,153 @@
+"""Moves on the GPU: each is one kernel of ``moves.cu`` on the current stream.
+
+Devices read in any order faster than they write: where no point repeats, targets are written in ascending order. Where
+points repeat, one thread combines the values of a point in the order of the index, so that sums have the same bits as
+on the host; only sums that need not be deterministic use atomic operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cupy
+import numpy as np
+
+from collops.comm.patience import patience
+from collops.errors import LayoutError
+from collops.exchange.packing.index import Index
+from collops.exchange.packing.launch import Launch
+from collops.exchange.packing.operations import OPERATIONS
+
+__all__ = ["described", "fetcher", "kernel", "mover", "processors", "segments"]
+
+Move: TypeAlias = Callable[[Any, Any], Any]
+
+_ELEMENTS = (
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8", "uint8", "int16", "uint16"),
+    *("int32", "uint32", "int64", "uint64", "bool"),
+)
+_ADDED_ATOMICALLY = ("float32", "float64", "complex64", "complex128", "int32", "uint32", "int64", "uint64")
+_THREADS = 256
+_BLOCKS_PER_PROCESSOR = 16
+
+
+def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Move:
+    """Prepare a move; see :func:`collops.exchange.packing.numpy_moves.mover`."""
+    if not target.size:
+        return _nothing
+    if op == "replace" and not target.unique:
+        positions, target = target.last()
+        source = Index(source.points[positions.points])
+    if target.unique:
+        source, target = target.ascending(source)
+        if op == "replace" and _is_run(source) and _is_run(target):
+            return _copying(source, target, dtype, width)
+        return _launching("move", source, op, dtype, width, target.size, described(target))
+    if not deterministic and op == "sum" and dtype.name in _ADDED_ATOMICALLY:
+        return _launching("add_atomically", source, op, dtype, width, target.size, described(target))
+    return _launching("fold", source, op, dtype, width, len(target.segments.points), segments(target))
+
+
+def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
+    """Prepare a fetch; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
+    count = len(target.segments.points)
+    if not count:
+        return lambda given, taken, before: (before, taken)
+    launch = Launch(
+        kernel("fetch", op, dtype), *_grid(count * width), 3, count, width, *described(source), *segments(target)
+    )
+    return lambda given, taken, before: (launch(given, taken, before), taken)
+
+
+def _nothing(given: Any, taken: Any) -> Any:
+    return taken
+
+
+def _launching(
+    name: str, source: Index, op: str, dtype: np.dtype, width: int, count: int, target: tuple[Any, ...]
+) -> Move:
+    return Launch(kernel(name, op, dtype), *_grid(count * width), 2, count, width, *described(source), *target)
+
+
+def _copying(source: Index, target: Index, dtype: np.dtype, width: int) -> Move:
+    unit = dtype.itemsize * width
+    start, begin, nbytes = _start(source) * unit, _start(target) * unit, target.size * unit
+    stream = cupy.cuda.get_current_stream
+
+    def copy(given: Any, taken: Any) -> Any:
+        (taken.data + begin).copy_from_device_async(given.data + start, nbytes, stream())
+        return taken
+
+    return copy
+
+
+def _is_run(index: Index) -> bool:
+    return index.affine is not None and index.affine.contiguous
+
+
+def _start(index: Index) -> int:
+    assert index.affine is not None
+    return index.affine.start
+
+
+def described(index: Index) -> tuple[Any, ...]:
+    """Return the arguments that describe an index to a kernel."""
+    pattern = index.affine
+    if pattern is None:
+        return _numbers(index), 0, 1, 1, 0, 0, 0
+    inner, middle, _ = (*pattern.extents[::-1], 1, 1)[:3]
+    by_inner, by_middle, by_outer = (*pattern.strides[::-1], 0, 0)[:3]
+    return np.uint64(0), pattern.start, max(inner, 1), max(middle, 1), by_inner, by_middle, by_outer
+
+
+def _numbers(index: Index) -> Any:
+    return index.kept((cupy.cuda.Device().id, "numbers"), lambda: _on_device(index.points))
+
+
+def segments(index: Index) -> tuple[Any, Any, Any]:
+    """Return the different points of an index and the positions of each, as kernels take them."""
+    return index.kept((cupy.cuda.Device().id, "segments"), lambda: tuple(_on_device(array) for array in index.segments))
+
+
+def _on_device(numbers: np.ndarray) -> Any:
+    """Return numbers on the device, in 32 bits.
+
+    Raises
+    ------
+    LayoutError
+        If one is too large; so many points do not fit a device.
+    """
+    if numbers.max(initial=0) > np.iinfo(np.int32).max:
+        raise LayoutError(f"a rank has at most {np.iinfo(np.int32).max} points on a device, not {numbers.max() + 1}")
+    return cupy.asarray(numbers.astype(np.int32))
+
+
+def _grid(values: int) -> tuple[int, int]:
+    """Return the numbers of blocks and of their threads."""
+    most = _BLOCKS_PER_PROCESSOR * processors(cupy.cuda.Device().id)
+    return max(1, min(-(-values // _THREADS), most)), _THREADS
+
+
+@cache
+def processors(device: int) -> int:
+    """Return how many multiprocessors a device has."""
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+
+
+def kernel(name: str, op: str, dtype: np.dtype, following: Path | None = None) -> Any:
+    """Return a kernel for an operation and a type: one of ``moves.cu``, or of a source that follows it."""
+    element, operation = _ELEMENTS.index(dtype.name), OPERATIONS.index(op)
+    return _module(cupy.cuda.Device().id, element, operation, following).get_function(name)
+
+
+@cache
+def _module(device: int, element: int, operation: int, following: Path | None) -> Any:
+    contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
+    options = ("-std=c++17", *contraction, f"-DELEMENT={element}", f"-DOPERATION={operation}")
+    source = patience() + Path(__file__).with_name("moves.cu").read_text()
+    if following is not None:
+        source += following.read_text()
+    return cupy.RawModule(code=source, options=options)

@@ -1,0 +1,130 @@
+"""Moves between points of JAX arrays: a gather and a scatter, whose results are new arrays.
+
+All of them can be traced; ``replace`` and ``sum`` have transposes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from collops.exchange.packing.index import Index
+
+__all__ = ["fetcher", "mover"]
+
+_UPDATES = {"replace": "set", "sum": "add", "prod": "multiply", "min": "min", "max": "max"}
+_TRUTHS = {"land": "min", "lor": "max", "lxor": "add"}
+_OF_BOOLEANS = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}
+_IN_BOUNDS = "promise_in_bounds"
+_ONE_BY_ONE: dict[str, Callable[[Any, Any], Any]] = {
+    "replace": lambda old, new: new,
+    "sum": jnp.add,
+    "prod": jnp.multiply,
+    "min": jnp.minimum,
+    "max": jnp.maximum,
+    "land": jnp.logical_and,
+    "lor": jnp.logical_or,
+    "lxor": jnp.logical_xor,
+}
+
+
+def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Any:
+    """Prepare a move; see :func:`collops.exchange.packing.numpy_moves.mover`. Without a target array it is a gather."""
+
+    def move(given: Any, taken: Any) -> Any:
+        values = _values(given, source)
+        return values if taken is None else _combined(taken, target, values, op)
+
+    return move
+
+
+def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
+    """Prepare a fetch from all points of the source; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
+    combine = _ONE_BY_ONE[op]
+    tables = _turns(target)
+
+    def fetch(values: Any, array: Any, _: Any) -> tuple[Any, Any]:
+        size = array.shape[0]
+        # Ranks without points here must depend on both arrays as well: where the derivative of a message is taken, all
+        # ranks take part in it.
+        before = jnp.concatenate([values, array[:0]])
+
+        def turn(array: Any, where: tuple[Any, Any]) -> tuple[Any, Any]:
+            points, positions = where
+            old = array.at[points].get(mode="fill", fill_value=0)
+            given = values.at[positions].get(mode="fill", fill_value=0)
+            new = combine(old, given).astype(array.dtype)
+            return array.at[points].set(new, mode="drop", unique_indices=True), old
+
+        for positions in tables:
+            # Places that a shorter turn does not need lie beyond the array, each a different one.
+            idle = positions >= target.size
+            points = np.append(target.points, 0)[np.where(idle, target.size, positions)]
+            points = np.where(idle, size + positions, points)
+            array, old = lax.scan(turn, array, (jnp.asarray(points), jnp.asarray(positions)))
+            flat = old.reshape(positions.size, *values.shape[1:])
+            before = before.at[positions.reshape(-1)].set(flat, mode="drop", unique_indices=True)
+        return before, array
+
+    return fetch
+
+
+def _values(array: Any, index: Index) -> Any:
+    run = _run(index)
+    return array[run] if run is not None else array.at[index.points].get(mode=_IN_BOUNDS)
+
+
+def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
+    """Return an array combined with values, those of one point one after the other."""
+    if not index.size:
+        return array
+    if array.dtype == bool:
+        op = _OF_BOOLEANS.get(op, op)
+    if op in _TRUTHS:
+        return _combined_truths(array, index, values, op)
+    if op == "replace" and not index.unique:
+        positions, index = index.last()
+        values = _values(values, positions)
+    run = _run(index)
+    place = array.at[index.points if run is None else run]
+    return getattr(place, _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
+
+
+def _combined_truths(array: Any, index: Index, values: Any, op: str) -> Any:
+    """Combine truth values as numbers: conjunction is the least of them, *exclusive or* the parity of their sum."""
+    points = index.segments.points
+    update: Callable[..., Any] = getattr((array != 0).astype(jnp.int32).at[index.points], _TRUTHS[op])
+    truth = update((values != 0).astype(jnp.int32), mode=_IN_BOUNDS)[points] & 1
+    return array.at[points].set(truth.astype(array.dtype), mode=_IN_BOUNDS, unique_indices=True)
+
+
+def _turns(index: Index) -> list[np.ndarray]:
+    """Return positions by turn, in tables of turns of at most twice the length of each other.
+
+    Each table is one loop of a compiled program, whose size thus grows with the logarithm of the number of points.
+    Short turns are filled up with positions beyond the index.
+    """
+    tables: list[list[np.ndarray]] = []
+    for turn in index.rounds:  # which get shorter
+        if not tables or 2 * len(turn) <= len(tables[-1][0]):
+            tables.append([])
+        tables[-1].append(turn)
+    found = []
+    for table in tables:
+        shape = len(table), len(table[0])
+        positions = index.size + np.arange(shape[0] * shape[1]).reshape(shape)
+        for row, turn in zip(positions, table, strict=True):
+            row[: len(turn)] = turn
+        found.append(positions)
+    return found
+
+
+def _run(index: Index) -> slice | None:
+    pattern = index.affine
+    if pattern is None or not pattern.contiguous:
+        return None
+    return slice(pattern.start, pattern.start + index.size)

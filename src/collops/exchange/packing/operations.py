@@ -1,0 +1,38 @@
+"""Operations that combine received values with those of the target: their names, and the dtypes that each allows.
+
+``replace`` takes the new value. The others are those of :mod:`collops.comm.reductions` without the average; on booleans
+``sum`` and ``max`` are *or*, ``prod`` and ``min`` are *and*. Values are combined after they have arrived, so products
+of complex numbers are allowed here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from collops.backend import Engine
+from collops.comm.reductions import check_reduction
+from collops.errors import UnsupportedTypeError
+
+__all__ = ["OPERATIONS", "check_operation", "packing_for"]
+
+OPERATIONS = ("replace", "sum", "prod", "min", "max", "land", "lor", "lxor")
+
+
+def check_operation(op: str, dtype: Any) -> None:
+    """Raise unless an operation is defined for a dtype.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        For an unknown `op`, orderings of complex numbers, and logical operations on inexact numbers.
+    """
+    if op not in OPERATIONS:
+        raise UnsupportedTypeError(f"there is no operation {op!r}; choose one of {', '.join(OPERATIONS)}")
+    if op != "replace" and not (op == "prod" and dtype.kind == "c"):
+        check_reduction(op, dtype)
+
+
+def packing_for(engine: Engine) -> Any:
+    """Return the module of moves for `engine`, imported at its first use."""
+    return importlib.import_module(f"collops.exchange.packing.{engine.name}_moves")

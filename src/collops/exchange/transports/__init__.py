@@ -1,0 +1,122 @@
+"""Transports of exchanges: how packed buffers travel. One module for each, and their fixed order of preference."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from collops.errors import CommunicationError, InputError
+from collops.exchange.exchange import Exchange
+from collops.exchange.transports.mpi_calls import messages_reach_devices, world_size
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from collops.backend import Engine
+    from collops.comm import Communicator
+    from collops.exchange.pattern import Pattern
+
+__all__ = ["TRANSPORTS", "exchange_of", "possible_transports", "transport_name"]
+
+_CLASSES = {
+    "shared": "shared.SharedExchange",
+    "symmetric": "symmetric.SymmetricExchange",
+    "nccl": "nccl.NcclExchange",
+    "mpi": "mpi.MpiExchange",
+    "staged": "mpi.StagedExchange",
+}
+TRANSPORTS = ("auto", *_CLASSES)
+"""Names of the transports. ``"auto"`` takes the first one, in this order, that the ranks and their arrays have:
+``shared`` memory of the ranks of one host; for devices ``symmetric`` memory (NVSHMEM), then ``nccl``; persistent
+messages of ``mpi``; for devices at last messages ``staged`` through pinned host memory."""
+
+_REMOVED = {"own": "auto", "neighbor": "mpi"}
+
+
+def transport_name(name: str, wire: str | None = None) -> str:
+    """Return the name of a transport in place of a deprecated one, or of the deprecated argument ``wire``.
+
+    Raises
+    ------
+    InputError
+        If there is no such transport.
+    """
+    if wire is not None:
+        warnings.warn("wire= is now called transport=", DeprecationWarning, stacklevel=3)
+        name = wire
+    if name == "p2p":
+        warnings.warn("the transport 'p2p' is now called 'mpi'", DeprecationWarning, stacklevel=3)
+        name = "mpi"
+    if name in _REMOVED:
+        raise InputError(f"the transport {name!r} was removed: choose {_REMOVED[name]!r}")
+    if name not in TRANSPORTS:
+        raise InputError(f"there is no transport {name!r}; choose {', '.join(TRANSPORTS)}")
+    return name
+
+
+def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
+    """Return the transports for arrays of `engine` between these ranks, the preferred one first; equal on all ranks."""
+    if comm.control is None:
+        return []
+    one_host = comm.local_size == comm.size
+    if engine.memory == "host":
+        return [*(["shared"] if one_host else []), "mpi"]
+    names = []
+    if comm.device_transport == "nccl":
+        # NVSHMEM is started once, for the first ranks that ask: only the whole world can rely on it.
+        if one_host and comm.size == world_size() and importlib.util.find_spec("nvshmem") is not None:
+            names.append("symmetric")
+        names.append("nccl")
+    return [*names, *(["mpi"] if messages_reach_devices() else []), "staged"]
+
+
+def exchange_of(
+    comm: Communicator, name: str, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
+) -> Exchange:
+    """Return a pattern made ready for one kind of values. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    name : str
+        One of `TRANSPORTS`.
+    pattern, dtype, width, engine
+        See :class:`Exchange`.
+    tag : int
+        Distinguishes the messages of one star forest from those of others.
+
+    Raises
+    ------
+    InputError
+        If the transport carries no arrays of this engine.
+    CommunicationError, MemoryError
+        If the transport cannot be set up. For ``"auto"`` the next one is taken where that is so on all ranks.
+    """
+    if not pattern.most_points or not width:
+        return Exchange(comm, pattern, dtype, width, engine)
+    if engine.traced:
+        from collops.exchange.transports.traced import TracedExchange
+
+        return TracedExchange(comm, pattern, dtype, width, engine)
+    possible = possible_transports(comm, engine)
+    if name != "auto" and name not in possible:
+        raise InputError(
+            f"the transport {name!r} carries no {engine.name} arrays between these ranks; "
+            f"choose {', '.join(['auto', *possible])}"
+        )
+    *preferred, last = possible if name == "auto" else [name]
+    for each in preferred:
+        try:
+            return _class(each)(comm, pattern, dtype, width, engine, tag)
+        except (CommunicationError, MemoryError) as error:
+            if not getattr(error, "on_all_ranks", isinstance(error, MemoryError)):
+                raise
+    return _class(last)(comm, pattern, dtype, width, engine, tag)
+
+
+def _class(name: str) -> Any:
+    module, _, kind = _CLASSES[name].partition(".")
+    return getattr(importlib.import_module(f"collops.exchange.transports.{module}"), kind)

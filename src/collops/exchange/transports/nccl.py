@@ -1,0 +1,46 @@
+"""Grouped sends of NCCL: all messages are one launch, and the host never waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from collops.exchange.exchange import PLACES, Exchange
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from collops.backend import Engine
+    from collops.comm import Communicator
+    from collops.exchange.pattern import Pattern
+
+__all__ = ["NcclExchange"]
+
+
+class NcclExchange(Exchange):
+    """Messages by the communicator's own transport. Not collective."""
+
+    def __init__(
+        self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
+    ) -> None:
+        super().__init__(comm, pattern, dtype, width, engine)
+        self.allocate()
+        transport: Any = comm.transport_of(engine.xp.empty(0, dtype))
+        self._start = transport.start_addresses
+        self._messages = []
+        self._pending: list[Any] = [None] * PLACES
+        for place in range(PLACES):
+            (leaving,), arriving = self.outgoing[place], self.incoming[place]
+            sends = [_message(rank, leaving[start:stop]) for rank, start, stop in pattern.sends.segments]
+            receives = [_message(rank, arriving[start:stop]) for rank, start, stop in pattern.receives.segments]
+            self._messages.append((sends, receives))
+
+    def send(self, place: int, use: int) -> None:
+        self._pending[place] = self._start(*self._messages[place], False)
+
+    def receive(self, place: int, use: int) -> None:
+        self._pending[place].wait()
+
+
+def _message(rank: int, values: Any) -> tuple[int, int, int]:
+    """Return rank, address and number of bytes."""
+    return rank, values.data.ptr, values.nbytes

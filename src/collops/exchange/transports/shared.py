@@ -1,0 +1,122 @@
+"""Memory that the ranks of one host share: values are packed straight into the receiver's buffer. No message is sent.
+
+Every rank has symmetric memory with its incoming buffers and with counters. A sender waits until its part of the buffer
+has been read, packs into it, and raises a counter there; a receiver waits for the counter, unpacks, and raises a
+counter at the sender.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collops.exchange.exchange import PLACES, Exchange
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+    from collops.exchange.pattern import Pattern
+
+__all__ = ["SharedExchange", "landing_starts", "most_arriving"]
+
+_LINE = 64  # bytes of a cache line: no two ranks write to the same one
+_LOOKS = 100  # some microseconds
+
+
+class SharedExchange(Exchange):
+    """Memory shared by all ranks, which are on one host; only :meth:`free` gives it back. Collective."""
+
+    def __init__(
+        self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
+    ) -> None:
+        super().__init__(comm, pattern, dtype, width, engine)
+        block = () if width == 1 else (width,)
+        unit = width * dtype.itemsize
+        # For each use (filled, read), place and rank a counter, then the incoming buffers.
+        header = 2 * PLACES * comm.size * _LINE
+        buffer = -(-most_arriving(comm, pattern) * unit // _LINE) * _LINE
+        self._memory = comm.symmetric((header + PLACES * buffer,), np.uint8, engine="numpy")
+
+        def counters_of(rank: int) -> np.ndarray:
+            lines = self._memory.peer(rank)[:header].view(np.int64)
+            return lines.reshape(2, PLACES, comm.size, _LINE // 8)[..., 0]
+
+        def values_of(rank: int, place: int, start: int, points: int) -> np.ndarray:
+            begin = header + place * buffer + start * unit
+            return self._memory.peer(rank)[begin : begin + points * unit].view(dtype).reshape(points, *block)
+
+        sends, me = pattern.sends.segments, comm.rank
+        starts = landing_starts(comm, pattern)
+        self.pieces = tuple((start, stop) for _, start, stop in sends)
+        mine = counters_of(me)
+        receivers, senders = ([rank for rank, *_ in side.segments] for side in (pattern.sends, pattern.receives))
+        there = {rank: counters_of(rank) for rank in {*receivers, *senders}}
+        # Views of one counter each, which cost least to read and write.
+        self._read_here, self._filled_there, self._filled_here, self._read_there = [], [], [], []
+        for place in range(PLACES):
+            self.outgoing[place] = [
+                values_of(rank, place, int(starts[rank]), stop - start) for rank, start, stop in sends
+            ]
+            self.incoming[place] = values_of(me, place, 0, pattern.receives.points.size)
+            self._read_here.append([_counter(mine[1, place], rank) for rank in receivers])
+            self._filled_there.append([_counter(there[rank][0, place], me) for rank in receivers])
+            self._filled_here.append([_counter(mine[0, place], rank) for rank in senders])
+            self._read_there.append([_counter(there[rank][1, place], me) for rank in senders])
+        # These processors keep the order of stores, and that of loads; others need a fence.
+        self._fence = _nothing if platform.machine().lower() in ("x86_64", "amd64") else self._memory.fence
+
+    def prepare(self, place: int, use: int) -> None:
+        for counter in self._read_here[place]:
+            if counter[0] < use - 1:
+                self._until(counter, use - 1)
+
+    def send(self, place: int, use: int) -> None:
+        self._fence()
+        for counter in self._filled_there[place]:
+            counter[0] = use
+
+    def receive(self, place: int, use: int) -> None:
+        for counter in self._filled_here[place]:
+            if counter[0] < use:
+                self._until(counter, use)
+        self._fence()
+
+    def consume(self, place: int, use: int) -> None:
+        self._fence()
+        for counter in self._read_there[place]:
+            counter[0] = use
+
+    def _until(self, counter: memoryview, least: int) -> None:
+        """Return when a counter has reached `least`, most often before a wait with a deadline begins."""
+        for _ in range(_LOOKS):
+            if counter[0] >= least:
+                return
+        self.wait_for(lambda: counter[0] >= least)
+
+    def free(self) -> None:
+        self.outgoing, self.incoming = [], []
+        self._read_here, self._filled_there, self._filled_here, self._read_there = [], [], [], []
+        self._memory.free()
+
+
+def most_arriving(comm: Communicator, pattern: Pattern) -> int:
+    """Return the number of points that the rank which receives most of them receives. Collective."""
+    return int(comm.allreduce(np.array(pattern.receives.points.size, np.int64), "max"))
+
+
+def landing_starts(comm: Communicator, pattern: Pattern) -> np.ndarray:
+    """Return for each other rank where this rank's part of its incoming buffer starts, in points. Collective."""
+    starts = np.zeros(comm.size, np.int64)
+    for rank, start, _ in pattern.receives.segments:
+        starts[rank] = start
+    return comm.alltoall(starts)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _counter(counters: np.ndarray, rank: int) -> memoryview:
+    return memoryview(counters[rank : rank + 1])  # pyright: ignore[reportArgumentType] - it is a buffer

@@ -1,0 +1,35 @@
+"""JAX arrays: an all-to-all-v of the program that is being traced, between a gather and a scatter.
+
+All three have transposes, so every transformation works; the transpose of a bcast is a reduce. Inside ``jit`` the
+messages are part of the compiled program, and the compiler orders them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from collops.exchange.exchange import Exchange, LocalWork, Transfer
+
+__all__ = ["TracedExchange"]
+
+
+class TracedExchange(Exchange):
+    """Messages between traced arrays; it owns no memory, and its places are never occupied."""
+
+    def begin(self) -> Transfer:
+        return Transfer(self, 0, 0)
+
+    def starter(self, work: LocalWork) -> Callable[[Any, Any, Transfer], Any]:
+        ranks = self.comm.size
+        pack, stay = work.packer(0, work.leaving.size), work.stay()
+        leaving, arriving = self.pattern.sends.counts(ranks), self.pattern.receives.counts(ranks)
+
+        def start(source: Any, target: Any, transfer: Transfer) -> Any:
+            transfer.incoming = self.comm.alltoallv(pack(source, None), leaving, arriving)
+            return target if stay is None else stay(source, target)
+
+        return start
+
+    def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+        return self.mover_in_steps(work)

@@ -1,0 +1,105 @@
+"""The kernels of moves and of sparse products, compiled for the host, against those of NumPy and SciPy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from collops.exchange.packing import numpy_moves
+from collops.exchange.packing.index import Index
+from tests.exchange.host_cuda import COMPILER, Array, fake_cupy
+from tests.exchange.model import values
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler"),
+]
+
+INDICES = {
+    "run": lambda rng, n: np.arange(n) + 2,
+    "stride": lambda rng, n: np.arange(n) * 2 + 1,
+    "box": lambda rng, n: np.arange(60).reshape(3, 4, 5)[:, 1:3, ::2].reshape(-1)[: n - n % 6],
+    "different": lambda rng, n: rng.permutation(60)[:n],
+    "repeated": lambda rng, n: rng.integers(0, 5, n),
+    "one": lambda rng, n: np.full(n, 3),
+    "none": lambda rng, n: np.empty(0, int),
+}
+
+
+@pytest.fixture
+def on_device(monkeypatch, tmp_path_factory):
+    """Import a module of the GPU's with a stand-in for CuPy."""
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(tmp_path_factory.mktemp("kernels")))
+    imported = []
+
+    def load(name):
+        for each in ("collops.exchange.packing.launch", name):
+            monkeypatch.delitem(sys.modules, each, raising=False)
+            imported.append(each)
+        return importlib.import_module(name)
+
+    yield load
+    for name in imported:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ops"),  # each operation of a type compiles
+    [
+        ("float32", ("replace", "sum", "max")),
+        ("complex128", ("replace", "prod")),
+        ("int16", ("min", "lxor")),
+        ("bool", ("sum", "land")),
+    ],
+)
+def test_moves(on_device, dtype, ops):
+    moves = on_device("collops.exchange.packing.cupy_moves")
+    moves.patience = str  # deadlines of devices
+    rng = np.random.default_rng(0)
+    kind = np.dtype(dtype)
+    for op in ops:
+        for width in (1, 3):
+            for name, make in INDICES.items():
+                target = Index(make(rng, 18))
+                for other in ("run", "different", "box"):
+                    source = Index(INDICES[other](rng, 18)[: target.size])
+                    target_of_size = Index(target.points[: source.size])
+                    given, taken = values(rng, (64, 64), (width,) if width > 1 else (), dtype)
+                    want = taken.copy()
+                    numpy_moves.mover(source, target_of_size, op, kind, width, True)(given, want)
+                    for deterministic in (True, False):
+                        got = taken.copy().view(Array)
+                        move = moves.mover(source, target_of_size, op, kind, width, deterministic)
+                        move(given.view(Array), got)
+                        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, err_msg=f"{op} {name} {other}")
+                        if deterministic:
+                            assert got.tobytes() == want.tobytes()
+                    want_before, before = given.copy(), given.copy().view(Array)
+                    want, got = taken.copy(), taken.copy().view(Array)
+                    numpy_moves.fetcher(source, target_of_size, op, kind, width)(want_before, want, want_before)
+                    moves.fetcher(source, target_of_size, op, kind, width)(before, got, before)
+                    assert got.tobytes() == want.tobytes() and before.tobytes() == want_before.tobytes()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_sparse_products(on_device, dtype, sparse):
+    device = on_device("collops.operators.csr.device")
+    device._MOST_LANES = 1  # threads that add up together cannot be run here
+    rng = np.random.default_rng(0)
+    filled = np.array([1, 0, 1, 1, 0, 0, 1, 1, 1])[:, None] if sparse else 1
+    A = sp.csr_array((filled * rng.integers(-2, 3, (9, 7)) * (1 if dtype == "float32" else 1 + 1j)).astype(dtype))
+    block = device.DeviceBlock(A, np.dtype(dtype))
+    x, y = (rng.integers(-3, 4, n).astype(dtype).view(Array) for n in (7, 9))
+    out = np.full(9, 5, dtype).view(Array)
+    block.multiply(x, out, False)
+    np.testing.assert_array_equal(out, A @ x)
+    block.multiply(x, out, True)
+    np.testing.assert_array_equal(out, 2 * (A @ x))
+    out = np.full(7, 5, dtype).view(Array)
+    block.multiply_adjoint(y, out, False)
+    np.testing.assert_array_equal(out, A.conj().T @ y)

@@ -1,0 +1,111 @@
+"""All transports carry the same bits, and names of removed or deprecated ones are explained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collops.backend import engine
+from collops.errors import InputError
+from collops.exchange import StarForest, possible_transports
+from tests.exchange.model import Graph, values
+from tests.exchange.test_forest import EXAMPLES
+
+
+@pytest.fixture(params=("auto", "mpi", "shared"), scope="module")
+def transport(request, comm):
+    if request.param != "auto" and request.param not in possible_transports(comm, engine()):
+        pytest.skip(f"the transport {request.param} needs MPI, and ranks of one host")
+    return request.param
+
+
+@settings(max_examples=EXAMPLES // 8)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_transports_carry_the_same_bits(comm, transport, seed):
+    rng = np.random.default_rng(seed)
+    graph = Graph.drawn(rng, comm.size, most_roots=4, most_leaves=12)
+    rank = comm.rank
+    edges = (graph.nroots[rank], graph.leaves[rank], graph.ranks[rank], graph.indices[rank])
+    block = ((), (2,))[rng.integers(2)]
+    with StarForest(comm, *edges, transport=transport) as forest:
+        under_way = []
+        for op in ("replace", "sum", "min", "max", "sum"):  # more than there are places, each with values of its own
+            roots = values(rng, graph.nroots, block, "float32")
+            leaves = values(rng, [graph.space(r) for r in range(comm.size)], block, "float32")
+            under_way.append((forest.start_bcast(roots[rank], leaves[rank].copy(), op), graph.bcast(roots, leaves, op)))
+            under_way.append(
+                (forest.start_reduce(leaves[rank], roots[rank].copy(), op), graph.reduce(leaves, roots, op))
+            )
+        at_once = forest.bcast(roots[rank], leaves[rank].copy())  # while the others are under way
+        assert at_once.tobytes() == graph.bcast(roots, leaves, "replace")[rank].tobytes()
+        for number in np.random.default_rng(seed + rank).permutation(len(under_way)):
+            started, want = under_way[number]
+            assert started.finish().tobytes() == want[rank].tobytes()
+        fetched = forest.fetch_and_op(roots[rank].copy(), leaves[rank])
+        want = graph.fetch_and_op(roots, leaves, [np.zeros_like(part) for part in leaves], "sum")[1]
+        assert fetched.tobytes() == want[rank].tobytes()
+
+
+def test_long_messages_and_use_after_free(comm, transport):
+    size, width = 3001, 23  # points too few for compiled loops
+    rng = np.random.default_rng(comm.rank)
+    ranks, indices = rng.integers(0, comm.size, size), rng.integers(0, size, size)
+    forest = StarForest(comm, size, None, ranks, indices, transport=transport)
+    for turn in range(3):
+        roots = (np.arange(size) + 1000000 * comm.rank + turn)[:, None] + np.arange(width) * 10000
+        want = (indices + 1000000 * ranks + turn)[:, None] + np.arange(width) * 10000
+        np.testing.assert_array_equal(forest.bcast(roots), want)
+    forest.free()
+    np.testing.assert_array_equal(forest.bcast(roots), want)
+    forest.free()
+
+
+def test_transports_in_the_documented_order(comm):
+    possible = possible_transports(comm, engine())
+    if comm.control is None:
+        assert possible == []
+    else:
+        assert possible == (["shared", "mpi"] if comm.local_size == comm.size else ["mpi"])
+
+
+def test_a_transport_that_is_not_possible(comm):
+    following = (comm.rank + 1) % comm.size
+    forest = StarForest(comm, 1, None, [following], [0], transport="nccl")
+    if comm.size == 1:
+        assert forest.bcast(np.ones(1)).tolist() == [1]  # nothing is sent
+        return
+    with pytest.raises(InputError, match="'nccl' carries no numpy arrays"):
+        forest.bcast(np.ones(1))
+    other = forest.with_transport("mpi")
+    assert other.bcast(np.array([comm.rank])).tolist() == [following]
+
+
+def test_auto_takes_the_next_one_where_no_rank_can_have_the_first(comm, monkeypatch):
+    if len(possible_transports(comm, engine())) < 2 or comm.size == 1:
+        pytest.skip("needs ranks of one host")
+
+    def no_memory(*_, **__):
+        raise MemoryError("no window")
+
+    monkeypatch.setattr(comm, "symmetric", no_memory)
+    following = (comm.rank + 1) % comm.size
+    forest = StarForest(comm, 1, None, [following], [0])
+    assert forest.bcast(np.array([comm.rank])).tolist() == [following]
+    with pytest.raises(MemoryError, match="no window"):
+        forest.with_transport("shared").bcast(np.ones(1))
+
+
+def test_deprecated_and_removed_names(comm):
+    with pytest.warns(DeprecationWarning, match="transport="):
+        forest = StarForest(comm, 1, None, [0], [0], wire="auto")
+    with pytest.warns(DeprecationWarning, match="'mpi'"):
+        assert forest.with_transport("p2p").transport == "mpi"
+    with pytest.warns(DeprecationWarning, match="transport="):
+        assert forest.with_wire("shared").transport == "shared"
+    for name, advice in (("own", "auto"), ("neighbor", "mpi")):
+        with pytest.raises(InputError, match=f"{name}' was removed: choose '{advice}'"):
+            StarForest(comm, 1, None, [0], [0], transport=name)
+    with pytest.raises(InputError, match="no transport 'pigeon'; choose auto"):
+        StarForest(comm, 1, None, [0], [0], transport="pigeon")
