@@ -189,24 +189,24 @@ class L2(ProxOperator):
 def _positive_definite(operator: LinearOperator, right: Any, start: Any, damp: float, niter: int) -> Any:
     """Return the solution of ``(operator + damp) x = right`` after `niter` iterations of CG. Collective."""
     method = CG(damp, 0.0, cautious=False)
-    state = method.init(operator, right, start, True)
+    state = method.init(operator, right, start)
     floor = _floor(right)
-    state.residual_square = _above(state.residual_square, floor)
+    state.gamma = _above(state.gamma, floor)
     for _ in range(niter):
-        state = method.step(state)
-        state.residual_square = _above(state.residual_square, floor)
+        state = method.step(operator, state)
+        state.gamma = _above(state.gamma, floor)
     return state.x
 
 
 def least_squares(operator: LinearOperator, data: Any, start: Any, niter: int) -> Any:
     """Return the least-squares solution of ``operator x = data`` after `niter` iterations of CGLS. Collective."""
     method = CGLS(0.0, 0.0, cautious=False)
-    state = method.init(operator, data, start, True)
+    state = method.init(operator, data, start)
     floor = _floor(operator.adjoint(data))
-    state.gradient_square = _above(state.gradient_square, floor)
+    state.gamma = _above(state.gamma, floor)
     for _ in range(niter):
-        state = method.step(state)
-        state.gradient_square = _above(state.gradient_square, floor)
+        state = method.step(operator, state)
+        state.gamma = _above(state.gamma, floor)
     return state.x
 
 
