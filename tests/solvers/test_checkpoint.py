@@ -28,6 +28,8 @@ from .problems import ROWS, assert_close, joined, problem, random_matrix, start
 METHODS = {
     "cg": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, **run),
     "cgls": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, **run),
+    "cg, one reduction": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, reductions=1, **run),
+    "cgls, one reduction": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, reductions=1, **run),
     "lsqr": lambda op, y, **run: lsqr(op, y, calc_var=True, **run),
     "ista": lambda op, y, **run: ista(op, y, eps=0.3, decay=_falling(**run), **run),
     "fista": lambda op, y, **run: fista(op, y, eps=0.3, threshkind="half", rtol=1e-9, **run),
@@ -83,7 +85,7 @@ def assert_same(actual, expected) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_goes_on_ends_where_it_would_have(comm, folder, name):
-    split = name in ("cg", "lsqr", "fista", "ADMM", "primal-dual")
+    split = name in ("cg", "cgls, one reduction", "lsqr", "fista", "ADMM", "primal-dual")
     op, _, _, y = problem("block_diag" if split else "vstack", comm, "c8" if split else "f8")
     run = METHODS[name]
     expected = run(op, y, niter=5)
@@ -116,7 +118,7 @@ def test_what_goes_on_stops_where_it_would_have(comm, folder, method):
     assert_same(resumed, expected)
 
 
-@pytest.mark.parametrize("name", ["cgls", "lsqr", "fista", "proximal gradient"])
+@pytest.mark.parametrize("name", ["cgls", "cgls, one reduction", "lsqr", "fista", "proximal gradient"])
 def test_on_another_number_of_ranks(comm, folder, name):
     """What all ranks have begun one of them ends alone, and the other way round."""
     blocks = [[random_matrix(n + 3, 6, "f8", n) for n in rows] for rows in ROWS[: comm.size]]

@@ -36,6 +36,7 @@ def sparse(solver, A, y, threshkind):
 
 SOLVERS = {
     "cgls": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20),
+    "cgls, one reduction": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20, reductions=1),
     "lsqr": lambda A, y: lsqr(A, y, niter=20, damp=0.3, calc_var=True),
     "ista": lambda A, y: sparse(ista, A, y, "soft"),
     "ista, hard": lambda A, y: sparse(ista, A, y, "hard"),

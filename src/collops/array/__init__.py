@@ -15,7 +15,7 @@ from collops.array.creation import (
     zeros_like,
 )
 from collops.array.distributed import DistributedArray
-from collops.array.fused import Scalars, axpby, divide, dots, shared, update_solution_and_direction
+from collops.array.fused import Scalars, axpby, divide, dots, shared, square_of_sum, update_solution_and_direction
 from collops.array.io import load
 from collops.array.layout import Layout
 from collops.array.stacked import StackedArray
@@ -46,6 +46,7 @@ __all__ = [
     "random",
     "save",
     "shared",
+    "square_of_sum",
     "update_solution_and_direction",
     "where",
     "zeros",

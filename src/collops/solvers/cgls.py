@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from collops.array import axpby, dots, quotient, update_solution_and_direction
+from collops.array import axpby, dots, quotient, square_of_sum, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG
@@ -14,6 +14,7 @@ from collops.solvers.driver import solve
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite, over
 from collops.solvers.problem import (
     check_problem,
+    check_reductions,
     checked_limits,
     rank_consistently,
     starting_point,
@@ -23,7 +24,7 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["CGLS", "cgls"]
+__all__ = ["CGLS", "SingleReductionCGLS", "cgls"]
 
 _OF_GRADIENTS = 10.0**2
 """Square of the rounding of gradients in units of that of their products: the smallest gradients seen were below 1 with
@@ -36,12 +37,29 @@ class CGLSState:
 
     x: Any
     r: Any  # residual, y - A x
-    s: Any  # A^H r - damp^2 x, half the negative gradient of the objective
+    s: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x, half the negative gradient of the objective
     p: Any  # direction
     q: Any = field(metadata=SCRATCH)  # A p
     gamma: Any  # |s|^2
     numbers: Any = field(metadata=SCRATCH)
     consistent_s: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
+
+
+@dataclass(slots=True)
+class SingleReductionCGLSState:
+    """Vectors and scalars of CGLS with a single reduction between two iterations."""
+
+    x: Any
+    r: Any  # residual, y - A x
+    s: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x
+    p: Any  # direction
+    q: Any  # A p, by recurrence
+    w: Any = field(metadata=SCRATCH)  # A s
+    gamma: Any  # |s|^2
+    curvature: Any  # |q|^2 + damp^2 |p|^2
+    numbers: Any = field(metadata=SCRATCH)
+    consistent_s: Callable[[Any], Any] = field(metadata=CONSTANT)
     consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
 
 
@@ -53,12 +71,12 @@ class CGLSNumbers(NamedTuple):
 
     gradient: Any
     residual: Any
-    curvature: Any  # of the objective along the direction
-    before: Any  # the gradient before the step
+    curvature: Any  # of the objective along a direction
+    before: Any  # the gradient that led to this direction
 
 
 def _rounding_of_gradients(self: CGLS, now: CGLSNumbers) -> Any:
-    """Return the squared norm below which a gradient is rounding error.
+    """Return the squared norm up to which a gradient is rounding error [Stewart 1977].
 
     The exact solution for an operator that differs by rounding has a gradient of this size. Further iterations would
     only amplify rounding errors, in the end to infinity.
@@ -104,7 +122,7 @@ class CGLS(Method):
     name = "CGLS"
     numbers = CGLSNumbers
     stops = (
-        (lambda self, now, first: not_finite(now.gradient, now.residual), Status.NOT_FINITE),
+        (lambda self, now, first: not_finite(now.gradient, now.residual, now.curvature), Status.NOT_FINITE),
         (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
         (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED),
         (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED),
@@ -154,7 +172,7 @@ class CGLS(Method):
 
     def suspect(self, now: CGLSNumbers, iteration: int) -> str:
         """Return the array that was first not finite: the residual, or the image from which a step computes it."""
-        if now.residual - now.residual == 0:
+        if now.residual - now.residual == 0 and now.gradient - now.gradient != 0:
             return "gradient"
         return "image" if iteration else "residual"
 
@@ -176,6 +194,64 @@ class CGLS(Method):
         return CG(self.damp**2, tol), A.H @ A
 
 
+class SingleReductionCGLS(CGLS):
+    """CGLS with one reduction for each iteration: its inner products share a message.
+
+    The rearrangement is that of :class:`collops.solvers.cg.SingleReductionCG`.
+    """
+
+    name = "CGLS with a single reduction"
+
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> SingleReductionCGLSState:
+        """Return the state before the first iteration."""
+        begin = super().init(A, y, x0)
+        q = A._forward(begin.s, begin.q)
+        together = begin.consistent_r(q)
+        (curvature,) = dots((together, together))
+        if takes_part(self.damp):
+            curvature = curvature + self.damp**2 * begin.gamma
+        return SingleReductionCGLSState(
+            begin.x,
+            begin.r,
+            begin.s,
+            begin.p,
+            q.copy(),
+            q,
+            begin.gamma,
+            curvature,
+            begin.numbers,
+            begin.consistent_s,
+            begin.consistent_r,
+        )
+
+    def step(self, A: LinearOperator, state: SingleReductionCGLSState) -> SingleReductionCGLSState:
+        """Minimise along the direction, and find the next one."""
+        x, damp = state.x, self.damp
+        alpha = quotient(state.gamma, state.curvature)
+        length = alpha.finite if self.cautious else alpha
+        state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
+        state.s = A._adjoint(state.r, state.s)
+        if takes_part(damp):
+            x = axpby(length, state.p, 1.0, x, out=x)
+            state.s = axpby(-(damp**2), x, 1.0, state.s, out=state.s)
+            length = 0.0
+        state.w = A._forward(state.s, state.w)
+        r, w, q = map(state.consistent_r, (state.r, state.w, state.q))
+        s, p = map(state.consistent_s, (state.s, state.p))
+        pairs = (s, s), (r, r), (w, w), (q, w), (q, q)
+        if takes_part(damp):
+            gamma, rho, ww, wq, qq, sp, pp = dots(*pairs, (p, s), (p, p))
+            ww, wq, qq = ww + damp**2 * gamma, wq.real + damp**2 * sp.real, qq + damp**2 * pp
+        else:
+            gamma, rho, ww, wq, qq = dots(*pairs)
+        beta = quotient(gamma, state.gamma)
+        state.x, state.p = update_solution_and_direction(x, length, state.p, beta, state.s)
+        state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
+        state.gamma, state.curvature = gamma, square_of_sum(ww, wq.real, qq, beta)
+        state.numbers = gamma, rho, state.curvature, gamma
+        return state
+
+
 def cgls(
     A: LinearOperator,
     y: Any,
@@ -186,6 +262,7 @@ def cgls(
     tol: float = 1e-4,
     rtol: float = 0.0,
     rtol1: float = 0.0,
+    reductions: int = 2,
     **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS. Collective.
@@ -210,6 +287,10 @@ def cgls(
         Stop when the norm of the residual is below this multiple of the first; 0 for never.
     rtol1 : float
         Stop when it is below this multiple of the norm of `y`; 0 for never.
+    reductions : {1, 2}
+        Scalar reductions in an iteration. With 1 all inner products share one message. This costs more passes over the
+        vectors, memory for two more of them in the layout of `y`, and at the start one more application of `A`. It pays
+        off where the latency of a message outweighs that: with many ranks, or short vectors on several devices.
     callback : callable, optional
         Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
         done, and a view of the state with ``x`` (overwritten by the next iteration: copy it to keep it) and
@@ -257,8 +338,14 @@ def cgls(
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces; one on devices with a replicated model. With
+    Besides the messages of `A`, an iteration sends two scalar allreduces, or one with ``reductions=1``. With
     checkpoints, there is one more about twice a second.
+
+    With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [4]_, except that the curvature of the next
+    direction is expanded into three inner products. The solution is then as accurate: on Hilbert matrices and on random
+    ones with condition numbers from 1e2 to 1e10, in single and double precision, the smallest gradient was within a
+    factor of 10 of that with two reductions, after about as many iterations. With the original formula the error was up
+    to 1e9 times larger.
 
     The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
     gradient has the square of `damp`, as all others have.
@@ -270,6 +357,8 @@ def cgls(
     .. [2] Björck, Å., "Numerical methods for least squares problems", SIAM, 1996, section 7.4.
     .. [3] Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III",
        Academic Press, 1977: how small a gradient is that of a nearby problem's solution.
+    .. [4] Chronopoulos, A. T., Gear, C. W., "s-step iterative methods for symmetric linear systems", Journal of
+       Computational and Applied Mathematics 25, 153-168, 1989.
 
     Examples
     --------
@@ -281,5 +370,6 @@ def cgls(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter)
-    method = CGLS(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
+    kind = SingleReductionCGLS if check_reductions(reductions) == 1 else CGLS
+    method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
     return solve(method, A, y, x0, niter=niter, **run)

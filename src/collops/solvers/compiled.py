@@ -182,7 +182,7 @@ def _jit(comm: Any) -> Callable[..., Any]:
 
 
 def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str) -> Any:
-    """Return solution, number of iterations, rows, number of the status, and variances or ``None``, all to be traced."""
+    """Return solution, number of iterations, rows, number of the status, and variances or ``None``, to be traced."""
     if differentiate == "unroll" or not hasattr(method, "optimality"):
         return _loop(method, operator, data, x0, niter, unroll=differentiate == "unroll")
 

@@ -20,6 +20,7 @@ __all__ = [
     "check_count",
     "check_number",
     "check_problem",
+    "check_reductions",
     "checked_limits",
     "group_of",
     "is_traced",
@@ -74,6 +75,19 @@ def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
         raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")
+    return int(value)
+
+
+def check_reductions(value: Any) -> int:
+    """Return the number of scalar reductions in an iteration of CG or CGLS.
+
+    Raises
+    ------
+    InputError
+        If it is neither 1 nor 2.
+    """
+    if isinstance(value, bool) or value not in (1, 2):
+        raise InputError(f"reductions must be 1 or 2, not {value!r}")
     return int(value)
 
 
