@@ -1,6 +1,6 @@
 """Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
 
-from collops.array.coefficients import Finite, quotient
+from collops.array.coefficients import Finite, finite, quotient
 from collops.array.conversion import from_global, from_local
 from collops.array.creation import (
     empty,
@@ -35,6 +35,7 @@ __all__ = [
     "dots",
     "empty",
     "empty_like",
+    "finite",
     "from_global",
     "from_local",
     "full",

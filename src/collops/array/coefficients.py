@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["Finite", "Quotient", "as_number", "quotient"]
+__all__ = ["Finite", "Quotient", "as_number", "finite", "quotient"]
 
+_HOST = (float, np.floating, np.ndarray)
 _NUMBERS = (float, complex, int, np.number, np.bool_)
 
 
@@ -40,21 +42,17 @@ class Quotient(tuple):
         factor, a, b = self
         return Quotient((-factor, a, b))
 
-    @property
-    def finite(self) -> Finite:
-        """The same coefficient, which counts as 0 where it is not finite."""
-        return Finite(self)
 
+def quotient(a: Any, b: Any) -> Any:
+    """Return the coefficient ``a / b``: 0 where `b` is 0, and NaN where `b` is infinite.
 
-def quotient(a: Any, b: Any) -> Quotient:
-    """Return the coefficient ``a / b``, which the kernels of :func:`collops.array.axpby` divide themselves.
-
-    It is 0 where `b` is 0, and NaN where `b` is infinite.
+    Of scalars on the host it is a number. Others are divided by the kernels of :func:`collops.array.axpby`, so that the
+    division needs no operation of its own.
 
     Parameters
     ----------
     a, b : 0-d array
-        Of one engine.
+        Real, of one engine.
 
     Examples
     --------
@@ -65,7 +63,19 @@ def quotient(a: Any, b: Any) -> Quotient:
     >>> collops.axpby(-alpha, collops.ones(2), 0.0, collops.ones(2)).gather()
     array([-1.5, -1.5])
     """
-    return Quotient((1.0, a, b))
+    if not isinstance(a, _HOST):
+        return Quotient((1.0, a, b))
+    divisor = float(b)
+    if divisor == 0:
+        return 0.0
+    return math.nan if math.isinf(divisor) else float(a) / divisor
+
+
+def finite(coefficient: Any) -> Any:
+    """Return a coefficient of :func:`quotient` that counts as 0 where it is not finite, as a :class:`Finite` does."""
+    if coefficient.__class__ is float:
+        return coefficient if math.isfinite(coefficient) else 0.0
+    return Finite(coefficient)
 
 
 def as_number(coefficient: Any) -> Any:

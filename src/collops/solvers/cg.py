@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from collops.array import axpby, dots, quotient, square_of_sum, update_solution_and_direction
+from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve
@@ -121,7 +121,7 @@ class CG(Method):
         together = state.consistent(state.r)
         (gamma,) = dots((together, together))
         beta = quotient(gamma, state.gamma)
-        alpha = alpha.finite if self.cautious else alpha
+        alpha = finite(alpha) if self.cautious else alpha
         state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, state.r)
         state.gamma = gamma
         return state
@@ -179,7 +179,7 @@ class SingleReductionCG(CG):
         r, w, p, q = map(state.consistent, (state.r, state.w, state.p, state.q))
         gamma, rw, rq, pq = dots((r, r), (r, w), (r, q), (p, q))
         beta = quotient(gamma, state.gamma)
-        alpha = alpha.finite if self.cautious else alpha
+        alpha = finite(alpha) if self.cautious else alpha
         state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, state.r)
         state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
         state.gamma = gamma

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from collops.array import axpby, dots, quotient, square_of_sum, update_solution_and_direction
+from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG
@@ -75,15 +75,6 @@ class CGLSNumbers(NamedTuple):
     before: Any  # the gradient that led to this direction
 
 
-def _rounding_of_gradients(self: CGLS, now: CGLSNumbers) -> Any:
-    """Return the squared norm up to which a gradient is rounding error [Stewart 1977].
-
-    The exact solution for an operator that differs by rounding has a gradient of this size. Further iterations would
-    only amplify rounding errors, in the end to infinity.
-    """
-    return over(_OF_GRADIENTS * self.precision**2 * now.residual * now.curvature, now.before)
-
-
 @dataclass(frozen=True)
 class CGLS(Method):
     """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, section 7.4].
@@ -127,7 +118,14 @@ class CGLS(Method):
         (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED),
         (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED),
         (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
-        (lambda self, now, first: now.gradient <= _rounding_of_gradients(self, now), Status.LEAST_SQUARES_TO_ROUNDING),
+        # The exact solution for an operator that differs by rounding has a gradient of this size [Stewart 1977].
+        # Further iterations would amplify rounding errors, in the end to infinity.
+        (
+            lambda self, now, first: (
+                now.gradient <= over(_OF_GRADIENTS * self.precision**2 * now.residual * now.curvature, now.before)
+            ),
+            Status.LEAST_SQUARES_TO_ROUNDING,
+        ),
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
@@ -144,25 +142,27 @@ class CGLS(Method):
 
     def step(self, A: LinearOperator, state: CGLSState) -> CGLSState:
         """Minimise along the direction, and find the next one."""
-        x, p, damp = state.x, state.p, self.damp
+        p, damp, damped = state.p, self.damp, takes_part(self.damp)
         q = state.q = A._forward(p, state.q)
-        if takes_part(damp):
+        if damped:
             image_square, direction_square = dots((q, q), (p, p))
             delta = image_square + damp**2 * direction_square
         else:
             (delta,) = dots((q, q))
         alpha = quotient(state.gamma, delta)
-        length = alpha.finite if self.cautious else alpha
+        length = finite(alpha) if self.cautious else alpha
         r = state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
         s = state.s = A._adjoint(r, state.s)
-        if takes_part(damp):
-            x = axpby(length, p, 1.0, x, out=x)
-            s = state.s = axpby(-(damp**2), x, 1.0, s, out=s)
-            length = 0.0
+        if damped:
+            state.x = axpby(length, p, 1.0, state.x, out=state.x)
+            s = state.s = axpby(-(damp**2), state.x, 1.0, s, out=s)
         of_s, of_r = state.consistent_s(s), state.consistent_r(r)
         gamma, rho = dots((of_s, of_s), (of_r, of_r))
         beta = quotient(gamma, state.gamma)
-        state.x, state.p = update_solution_and_direction(x, length, p, beta, s)
+        if damped:
+            state.p = axpby(1.0, s, beta, p, out=p)
+        else:
+            state.x, state.p = update_solution_and_direction(state.x, length, p, beta, s)
         state.gamma, state.numbers = gamma, (gamma, rho, delta, state.gamma)
         return state
 
@@ -226,26 +226,28 @@ class SingleReductionCGLS(CGLS):
 
     def step(self, A: LinearOperator, state: SingleReductionCGLSState) -> SingleReductionCGLSState:
         """Minimise along the direction, and find the next one."""
-        x, damp = state.x, self.damp
+        damp, damped = self.damp, takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
-        length = alpha.finite if self.cautious else alpha
+        length = finite(alpha) if self.cautious else alpha
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
         state.s = A._adjoint(state.r, state.s)
-        if takes_part(damp):
-            x = axpby(length, state.p, 1.0, x, out=x)
-            state.s = axpby(-(damp**2), x, 1.0, state.s, out=state.s)
-            length = 0.0
+        if damped:
+            state.x = axpby(length, state.p, 1.0, state.x, out=state.x)
+            state.s = axpby(-(damp**2), state.x, 1.0, state.s, out=state.s)
         state.w = A._forward(state.s, state.w)
         r, w, q = map(state.consistent_r, (state.r, state.w, state.q))
         s, p = map(state.consistent_s, (state.s, state.p))
         pairs = (s, s), (r, r), (w, w), (q, w), (q, q)
-        if takes_part(damp):
+        if damped:
             gamma, rho, ww, wq, qq, sp, pp = dots(*pairs, (p, s), (p, p))
             ww, wq, qq = ww + damp**2 * gamma, wq.real + damp**2 * sp.real, qq + damp**2 * pp
         else:
             gamma, rho, ww, wq, qq = dots(*pairs)
         beta = quotient(gamma, state.gamma)
-        state.x, state.p = update_solution_and_direction(x, length, state.p, beta, state.s)
+        if damped:
+            state.p = axpby(1.0, state.s, beta, state.p, out=state.p)
+        else:
+            state.x, state.p = update_solution_and_direction(state.x, length, state.p, beta, state.s)
         state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
         state.gamma, state.curvature = gamma, square_of_sum(ww, wq.real, qq, beta)
         state.numbers = gamma, rho, state.curvature, gamma

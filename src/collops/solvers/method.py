@@ -41,10 +41,10 @@ DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 
 def not_finite(*numbers: Any) -> Any:
     """Return whether a number is infinite or NaN; for Python's numbers, and for 0-d arrays in a trace."""
-    wrong: Any = False
+    nothing: Any = 0.0
     for number in numbers:
-        wrong = wrong | (number - number != 0)
-    return wrong
+        nothing = nothing + (number - number)
+    return nothing != 0
 
 
 def over(a: Any, b: Any) -> Any:

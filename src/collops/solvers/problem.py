@@ -118,7 +118,7 @@ def is_traced(value: Any) -> bool:
 
 def takes_part(coefficient: Any) -> bool:
     """Return whether a coefficient can differ from 0: its value does, or JAX is tracing it."""
-    return is_traced(coefficient) or coefficient != 0
+    return coefficient != 0 if coefficient.__class__ is float else is_traced(coefficient) or coefficient != 0
 
 
 def working_dtype(operator: LinearOperator, data: Any, x0: Any) -> np.dtype:
