@@ -10,9 +10,10 @@ from collops.array import StackedArray, axpby, zeros_like
 from collops.errors import LayoutError
 from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
+from collops.solvers.cgls import CGLS
 from collops.solvers.driver import Run, solve
 from collops.solvers.problem import check_count
-from collops.solvers.proximal.l2 import L2, least_squares
+from collops.solvers.proximal.l2 import L2, solve_inner
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import (
     FIRST,
@@ -108,7 +109,9 @@ class ADMML2(Splitting):
         """Return the minimiser of the misfit plus the distance of ``A x`` from ``z - u``, searched from x."""
         per_root = 1 / math.sqrt(self.tau)
         state.right = axpby(per_root, state.z, -per_root, state.u, out=state.right)
-        solution = least_squares(self.both, StackedArray([state.data, state.right]), state.x, self.inner)
+        data = StackedArray([state.data, state.right])
+        method, gradient = CGLS(0.0, 0.0, cautious=False), self.both.adjoint(data)
+        solution = solve_inner(method, "gradient_square", self.both, data, state.x, self.inner, gradient)
         return advance(state.sums, 1, state.x, base=solution, update=SECOND, keep=True)[0]
 
     def _objective(self, x: Any, image: Any) -> Any:

@@ -12,7 +12,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.solvers.method import Method, Row
 from collops.solvers.problem import check_count, check_number
-from collops.solvers.proximal.operator import ProxOperator, check_step
+from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums, advance
 
@@ -157,11 +157,7 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
         If `niter` is negative or no integer.
     """
     for name, function in functions.items():
-        if not isinstance(function, ProxOperator):
-            raise UnsupportedTypeError(
-                f"{name} must be a proximal operator, not {type(function).__module__}.{type(function).__qualname__}; "
-                "collops.solvers.proximal.lift_proximal makes one of an operator of local arrays"
-            )
+        check_function(name, function)
     if not hasattr(x0, "leaves"):
         raise UnsupportedTypeError(f"x0 must be a distributed array, not {type(x0).__module__}.{type(x0).__qualname__}")
     check_count("niter", niter)
