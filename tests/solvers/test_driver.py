@@ -18,7 +18,8 @@ from collops.solvers.history import open_history
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.power import PowerIteration
 from collops.solvers.problem import rank_consistent, rank_consistently
-from collops.solvers.proximal import L1, L2, PrimalDual
+from collops.solvers.proximal import L1, L2
+from collops.solvers.proximal.primal_dual import PrimalDual
 from collops.solvers.proximal.splitting import StepSizes
 from collops.solvers.state import carried, fixed, with_carried
 

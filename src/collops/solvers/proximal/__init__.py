@@ -14,30 +14,23 @@ References
 
 from __future__ import annotations
 
-from collops.solvers.proximal.admm import ADMM, admm
-from collops.solvers.proximal.admm_l2 import ADMML2, admm_l2
+from collops.solvers.proximal.admm import admm, admm_l2, linearized_admm
 from collops.solvers.proximal.functions import L0, L1, L21, Box, Euclidean, Nuclear
 from collops.solvers.proximal.l2 import L2
 from collops.solvers.proximal.lift import lift_proximal
-from collops.solvers.proximal.linearized_admm import LinearizedADMM, linearized_admm
 from collops.solvers.proximal.operator import ProxOperator
-from collops.solvers.proximal.primal_dual import PrimalDual, primal_dual
-from collops.solvers.proximal.proximal_gradient import ProximalGradient, proximal_gradient
+from collops.solvers.proximal.primal_dual import primal_dual
+from collops.solvers.proximal.proximal_gradient import proximal_gradient
 
 __all__ = [
-    "ADMM",
-    "ADMML2",
     "L0",
     "L1",
     "L2",
     "L21",
     "Box",
     "Euclidean",
-    "LinearizedADMM",
     "Nuclear",
-    "PrimalDual",
     "ProxOperator",
-    "ProximalGradient",
     "admm",
     "admm_l2",
     "lift_proximal",
