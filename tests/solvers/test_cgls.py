@@ -174,29 +174,6 @@ def test_messages(comm, damp):
     assert all(message.elements <= 2 for message in sent)
 
 
-def test_one_scalar_message_where_numbers_may_come_late(comm):
-    """What device engines do, whose host looks at an iteration's numbers some iterations later."""
-    from collops.solvers import CGLS
-
-    op, serial, y, yd = problem("vstack", comm, "f8")
-    method = CGLS(damp=0.5, tol=0.0)
-    state = method.init(op, yd, None, report_now=False)
-    assert method.lagged(state) == (comm.size > 1)
-    norms = []
-    for _ in range(4):
-        with profile.count_messages() as sent:
-            state = method.step(state)
-        norms.append(method.residual_norms(np.array([[float(value) for value in method.monitor(state)]]))[0])
-        if comm.size > 1:
-            assert [message.elements for message in sent.records] == [3, op.domain.size]
-    state = method.finalize(state)
-    norms.append(method.residual_norms(np.array([[float(value) for value in method.monitor(state)]]))[0])
-    x, *_, cost = basic.cgls(serial, y, niter=4, damp=0.5, tol=0)
-    assert_close(state.x.gather(), x)
-    if comm.size > 1:
-        assert_close(norms, cost)
-
-
 def test_options_are_checked(comm):
     op, _, _, yd = problem("vstack", comm, "f8")
     for options in (

@@ -199,7 +199,7 @@ def test_damage_is_noticed_on_every_rank(comm, folder, harm):
     cgls(op, y, niter=3, tol=0, checkpoint=folder)
     if comm.rank == 0:
         place = folder / "iteration-000000003"
-        chunks = sorted(path for path in (place / "arrays.zarr" / "state" / "residual").glob("c*"))
+        chunks = sorted(path for path in (place / "arrays.zarr" / "state" / "r").glob("c*"))
         attributes = place / "arrays.zarr" / "zarr.json"
         if harm == "bit":
             values = bytearray(chunks[-1].read_bytes())

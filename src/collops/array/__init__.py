@@ -1,6 +1,6 @@
 """Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
 
-from collops.array.coefficients import Finite
+from collops.array.coefficients import Finite, quotient
 from collops.array.conversion import from_global, from_local
 from collops.array.creation import (
     empty,
@@ -42,6 +42,7 @@ __all__ = [
     "load",
     "ones",
     "ones_like",
+    "quotient",
     "random",
     "save",
     "shared",

@@ -1,4 +1,4 @@
-"""Coefficients of vectors: what may be one, and those that leave their vector out where they are not finite."""
+"""Coefficients of vectors: what may be one, quotients that kernels compute, and those that count only if finite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["Finite", "as_number"]
+__all__ = ["Finite", "Quotient", "as_number", "quotient"]
 
 _NUMBERS = (float, complex, int, np.number, np.bool_)
 
@@ -29,6 +29,43 @@ class Finite(tuple):
     """
 
     __slots__ = ()
+
+
+class Quotient(tuple):
+    """The triple ``(factor, a, b)``, which stands for ``factor * a / b``; made by :func:`quotient`."""
+
+    __slots__ = ()
+
+    def __neg__(self) -> Quotient:
+        factor, a, b = self
+        return Quotient((-factor, a, b))
+
+    @property
+    def finite(self) -> Finite:
+        """The same coefficient, which counts as 0 where it is not finite."""
+        return Finite(self)
+
+
+def quotient(a: Any, b: Any) -> Quotient:
+    """Return the coefficient ``a / b``, which the kernels of :func:`collops.array.axpby` divide themselves.
+
+    It is 0 where `b` is 0, and NaN where `b` is infinite.
+
+    Parameters
+    ----------
+    a, b : 0-d array
+        Of one engine.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.array import quotient
+    >>> alpha = quotient(np.array(6.0), np.array(4.0))
+    >>> collops.axpby(-alpha, collops.ones(2), 0.0, collops.ones(2)).gather()
+    array([-1.5, -1.5])
+    """
+    return Quotient((1.0, a, b))
 
 
 def as_number(coefficient: Any) -> Any:

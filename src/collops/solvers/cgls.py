@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from collops.array import Finite, Scalars, axpby, dots, update_solution_and_direction
+from collops.array import axpby, dots, quotient, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import Run, solve
-from collops.solvers.method import DOUBLE_PRECISION, Method, Row, Test, not_finite, over
+from collops.solvers.cg import CG
+from collops.solvers.driver import solve
+from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite, over
 from collops.solvers.problem import (
     check_problem,
     checked_limits,
@@ -34,26 +32,43 @@ ten unknowns, and 7 with two thousand."""
 
 @dataclass(slots=True)
 class CGLSState:
-    """Vectors and scalars of CGLS between two iterations."""
+    """Vectors and scalars of CGLS between two iterations, with the letters of the book."""
 
-    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
+    r: Any  # residual, y - A x
+    s: Any  # A^H r - damp^2 x, half the negative gradient of the objective
+    p: Any  # direction
+    q: Any = field(metadata=SCRATCH)  # A p
+    gamma: Any  # |s|^2
+    numbers: Any = field(metadata=SCRATCH)
+    consistent_s: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
+
+
+class CGLSNumbers(NamedTuple):
+    """The numbers of an iteration of CGLS, all of them squared norms.
+
+    ``curvature / before`` bounds the square of the operator's norm from below.
+    """
+
+    gradient: Any
     residual: Any
-    gradient: Any  # A^H residual - damp^2 x, half the negative gradient of the objective
-    direction: Any
-    image: Any = field(metadata=SCRATCH)  # A direction
-    gradient_square: Any
-    gradient_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    residual_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)
-    lagged: bool = field(metadata=CONSTANT)
-    damped: bool = field(metadata=CONSTANT)
-    monitored: tuple[Any, ...] = field(metadata=SCRATCH)  # see CGLS.monitor
-    together: Scalars = field(metadata=SCRATCH)  # memory of the inner products that share a message
+    curvature: Any  # of the objective along the direction
+    before: Any  # the gradient before the step
+
+
+def _rounding_of_gradients(self: CGLS, now: CGLSNumbers) -> Any:
+    """Return the squared norm below which a gradient is rounding error.
+
+    The exact solution for an operator that differs by rounding has a gradient of this size. Further iterations would
+    only amplify rounding errors, in the end to infinity.
+    """
+    return over(_OF_GRADIENTS * self.precision**2 * now.residual * now.curvature, now.before)
 
 
 @dataclass(frozen=True)
 class CGLS(Method):
-    """CGLS as a method of the driver.
+    """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, section 7.4].
 
     Attributes
     ----------
@@ -67,7 +82,7 @@ class CGLS(Method):
     rtol, atol : float
         Bounds on the norm of the residual, relative to the first and absolute.
     cautious : bool
-        Whether a step that is not finite leaves the solution as it is.
+        Whether a step that is not finite leaves the solution unchanged.
 
     Examples
     --------
@@ -85,160 +100,80 @@ class CGLS(Method):
     rtol: float = 0.0
     atol: float = 0.0
     cautious: bool = True
-    stops = frozenset({"tol", "precision", "rtol", "atol"})
+    tolerances = frozenset({"tol", "precision", "rtol", "atol"})
     name = "CGLS"
-    width = 4
+    numbers = CGLSNumbers
+    stops = (
+        (lambda self, now, first: not_finite(now.gradient, now.residual), Status.NOT_FINITE),
+        (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
+        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED),
+        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED),
+        (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
+        (lambda self, now, first: now.gradient <= _rounding_of_gradients(self, now), Status.LEAST_SQUARES_TO_ROUNDING),
+    )
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> CGLSState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
         """Return the state before the first iteration: the residual, and its gradient as first direction."""
-        dtype = working_dtype(operator, data, x0)
-        x, residual, image = starting_point(operator, data, x0, dtype, operator._forward)
-        gradient = operator._adjoint(residual, new_array(operator.domain, data, dtype))
-        damped = takes_part(self.damp)
-        if damped and x0 is not None:
-            gradient = axpby(-(self.damp * self.damp), x, 1.0, gradient, out=gradient)
-        of_gradient, of_residual = rank_consistently(gradient), rank_consistently(residual)
-        # With a replicated model each rank knows the gradient's square by itself, so that all scalars of an iteration
-        # fit into one message if those that are reported may wait for the next.
-        lagged = not report_now and of_gradient(gradient) is not gradient
-        state = CGLSState(
-            operator,
-            x,
-            residual,
-            gradient,
-            gradient.copy(),
-            image,
-            None,
-            of_gradient,
-            of_residual,
-            lagged,
-            damped,
-            (),
-            Scalars(),
-        )
-        state.gradient_square, residual_square = self._squares(state)
-        state.monitored = (state.gradient_square, residual_square) * 2
-        return state
+        dtype = working_dtype(A, y, x0)
+        x, r, q = starting_point(A, y, x0, dtype, A._forward)
+        s = A._adjoint(r, new_array(A.domain, y, dtype))
+        if takes_part(self.damp) and x0 is not None:
+            s = axpby(-(self.damp**2), x, 1.0, s, out=s)
+        consistent_s, consistent_r = rank_consistently(s), rank_consistently(r)
+        of_s, of_r = consistent_s(s), consistent_r(r)
+        gamma, rho = dots((of_s, of_s), (of_r, of_r))
+        return CGLSState(x, r, s, s.copy(), q, gamma, (gamma, rho, gamma, gamma), consistent_s, consistent_r)
 
-    def step(self, state: CGLSState) -> CGLSState:
+    def step(self, A: LinearOperator, state: CGLSState) -> CGLSState:
         """Minimise along the direction, and find the next one."""
-        operator = state.operator
-        image = state.image = operator._forward(state.direction, state.image)
-        pairs = [(image, image)]
-        if state.damped:
-            pairs.append((state.direction, state.direction))
-        monitored = None
-        if state.lagged:
-            image_square, *others, gradient_square, residual_square = dots(
-                *pairs, *self._pairs(state), out=state.together
-            )
-            monitored = gradient_square, residual_square
+        x, p, damp = state.x, state.p, self.damp
+        q = state.q = A._forward(p, state.q)
+        if takes_part(damp):
+            image_square, direction_square = dots((q, q), (p, p))
+            delta = image_square + damp**2 * direction_square
         else:
-            image_square, *others = dots(*pairs)
-        curvature = image_square + self.damp * self.damp * others[0] if others else image_square
-        length: Any = (1.0, state.gradient_square, curvature)
-        length = Finite(length) if self.cautious else length
-        minus_length = (-1.0, state.gradient_square, curvature)
-        state.residual = axpby(minus_length, image, 1.0, state.residual, out=state.residual)
-        state.gradient = operator._adjoint(state.residual, state.gradient)
-        if state.damped:
-            state.x = axpby(length, state.direction, 1.0, state.x, out=state.x)
-            state.gradient = axpby(-(self.damp * self.damp), state.x, 1.0, state.gradient, out=state.gradient)
-        if monitored is None:
-            gradient_square, _ = monitored = self._squares(state)
-        else:
-            (gradient_square,) = dots((state.gradient, state.gradient))
-        state.monitored = (*monitored, curvature, state.gradient_square)
-        ratio = (1.0, gradient_square, state.gradient_square)
-        if state.damped:
-            state.direction = axpby(1.0, state.gradient, ratio, state.direction, out=state.direction)
-        else:
-            state.x, state.direction = update_solution_and_direction(
-                state.x, length, state.direction, ratio, state.gradient
-            )
-        state.gradient_square = gradient_square
+            (delta,) = dots((q, q))
+        alpha = quotient(state.gamma, delta)
+        length = alpha.finite if self.cautious else alpha
+        r = state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
+        s = state.s = A._adjoint(r, state.s)
+        if takes_part(damp):
+            x = axpby(length, p, 1.0, x, out=x)
+            s = state.s = axpby(-(damp**2), x, 1.0, s, out=s)
+            length = 0.0
+        of_s, of_r = state.consistent_s(s), state.consistent_r(r)
+        gamma, rho = dots((of_s, of_s), (of_r, of_r))
+        beta = quotient(gamma, state.gamma)
+        state.x, state.p = update_solution_and_direction(x, length, p, beta, s)
+        state.gamma, state.numbers = gamma, (gamma, rho, delta, state.gamma)
         return state
 
-    def finalize(self, state: CGLSState) -> CGLSState:
-        """Return the state with the numbers of the last iteration."""
-        if state.lagged:
-            state.monitored = (*self._squares(state), *state.monitored[2:])
-        return state
+    def report(self, state: CGLSState) -> tuple[Any, ...]:
+        """Return the numbers of the last iteration."""
+        return state.numbers
 
-    def lagged(self, state: CGLSState) -> bool:
-        """Return whether the numbers of an iteration come with the next one."""
-        return state.lagged
-
-    def monitor(self, state: CGLSState) -> tuple[Any, ...]:
-        """Return the squared norms of gradient and residual, and two that bound the operator's norm from below.
-
-        Those are the curvature and the squared gradient of a step: their quotient is at most the square of the
-        operator's norm.
-        """
-        return state.monitored
-
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where gradient or residual are below a bound, or where only rounding is left."""
-        gradient, residual, curvature, before = row
-        rounding = self.precision**2
-        if (
-            self.tol < gradient < math.inf
-            and rounding * first[1] < residual < math.inf
-            and self.rtol**2 * first[1] <= residual >= self.atol**2
-            and _OF_GRADIENTS * rounding * residual * curvature / before < gradient
-        ):
-            return None
-        return super().verdict(row, first)
-
-    def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
-        """Return the tests of :meth:`verdict`.
-
-        Beyond convergence the gradient is rounding, which the ratios of its squares amplify to infinity in the end. The
-        exact solution for an operator that differs by rounding has a gradient of that size.
-        """
-        gradient, residual, curvature, before = row
-        rounding = self.precision**2
-        least = over(_OF_GRADIENTS * rounding * residual * curvature, before)
-        return (
-            (not_finite(gradient, residual), Status.NOT_FINITE),
-            (gradient <= self.tol, Status.CONVERGED),
-            ((residual < self.rtol**2 * first[1]) | (residual < self.atol**2), Status.CONVERGED),
-            (residual <= rounding * first[1], Status.COMPATIBLE_TO_ROUNDING),
-            (gradient <= least, Status.LEAST_SQUARES_TO_ROUNDING),
-        )
-
-    def suspect(self, row: Row, iteration: int) -> str:
-        """Return the array that was first not finite: after the start the image, from which the residual is made."""
-        residual_square = row[1]
-        if residual_square - residual_square == 0:
+    def suspect(self, now: CGLSNumbers, iteration: int) -> str:
+        """Return the array that was first not finite: the residual, or the image from which a step computes it."""
+        if now.residual - now.residual == 0:
             return "gradient"
         return "image" if iteration else "residual"
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norms of the residual, damping not included."""
-        return rows[:, 1] ** 0.5
+    def residual_norm(self, now: CGLSNumbers) -> Any:
+        """Return the norm of the residual, damping not included."""
+        return now.residual**0.5
 
-    def details(self, state: CGLSState, rows: np.ndarray) -> dict[str, Any]:
+    def details(self, state: CGLSState, history: CGLSNumbers) -> dict[str, Any]:
         """Return the norm of the gradient."""
-        return {"gradient_norm": float(np.sqrt(rows[-1, 0]))}
+        return {"gradient_norm": float(history.gradient[-1] ** 0.5)}
 
-    def optimality(self, operator: LinearOperator, data: Any, x: Any) -> Any:
+    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
         """Return half the negative gradient of the objective, which is zero at the solution."""
-        gradient = operator._adjoint(axpby(1.0, data, -1.0, operator._forward(x, None)), None)
-        return axpby(-(self.damp * self.damp), x, 1.0, gradient) if takes_part(self.damp) else gradient
+        s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
+        return axpby(-(self.damp**2), x, 1.0, s) if takes_part(self.damp) else s
 
-    def normal(self, operator: LinearOperator) -> tuple[LinearOperator, Any]:
-        """Return the operator of the normal equations, and the multiple of the identity that is added to it."""
-        return operator.H @ operator, self.damp * self.damp
-
-    @staticmethod
-    def _pairs(state: CGLSState) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        gradient = state.gradient_consistently(state.gradient)
-        residual = state.residual_consistently(state.residual)
-        return (gradient, gradient), (residual, residual)
-
-    def _squares(self, state: CGLSState) -> tuple[Any, ...]:
-        return dots(*self._pairs(state))
+    def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
+        """Return the method and the operator which solve the equations of the derivative."""
+        return CG(self.damp**2, tol), A.H @ A
 
 
 def cgls(
@@ -251,7 +186,7 @@ def cgls(
     tol: float = 1e-4,
     rtol: float = 0.0,
     rtol1: float = 0.0,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS. Collective.
 

@@ -27,7 +27,7 @@ __all__ = ["Checkpoints", "Path", "open_checkpoints"]
 
 Path = str | PathLike[str]
 
-_FORMAT = 1
+_FORMAT = 2
 _LABEL = "checkpoint"
 _STORED = "stored"
 
@@ -121,10 +121,8 @@ class Checkpoints:
             if known == _STORED:
                 known = self.folder.read(iteration, f"memories/{memory.key}", memory.layout, self.engine)
             memory.put(known)
-        layout = Layout.replicated((iteration + 1, self.method.width), self.comm.size)
-        rows = self.folder.read(iteration, "rows", layout, "numpy").local_array
-        # Where the numbers of an iteration come with the next one, those of the last are not reported yet.
-        self.history.restore(rows[:iteration] if self.method.lagged(state) else rows)
+        layout = Layout.replicated((iteration + 1, len(self.method.numbers._fields)), self.comm.size)
+        self.history.restore(self.folder.read(iteration, "rows", layout, "numpy").local_array)
         self._written = self._known_good = iteration
         return state, iteration
 
@@ -151,12 +149,9 @@ class Checkpoints:
         if iteration == self._written:
             return
         rows = self.history.rows()
-        if self.method.lagged(state):
-            last = self.method.monitor(self.method.finalize(state))
-            rows = np.concatenate([rows, [[float(self.engine.to_host(number)) for number in last]]])
-        first = rows[0].tolist()
+        first = self.method.numbers(*rows[0].tolist())
         for row in rows[self._known_good :].tolist():
-            if self.method.verdict(row, first) is Status.NOT_FINITE:
+            if self.method.status(self.method.numbers(*row), first) is Status.NOT_FINITE:
                 return
         self._known_good = iteration
         values = carried(state)

@@ -102,7 +102,7 @@ def _options(method: Any) -> dict[str, Any]:
     """Return the options that determine the iterates."""
     if not dataclasses.is_dataclass(method):
         return {}
-    names = [field.name for field in dataclasses.fields(method) if field.name not in getattr(method, "stops", ())]
+    names = [field.name for field in dataclasses.fields(method) if field.name not in getattr(method, "tolerances", ())]
     return {name: _plain(getattr(method, name)) for name in names}
 
 

@@ -65,8 +65,8 @@ class GraphExecution(Execution):
     All ranks record, or none does: then they raise an error if a graph is `required`.
     """
 
-    def __init__(self, method: Method, history: History, comm: Communicator, required: bool) -> None:
-        super().__init__(method, history, "eager: no iteration was left to record")
+    def __init__(self, method: Method, A: Any, history: History, comm: Communicator, required: bool) -> None:
+        super().__init__(method, A, history, "eager: no iteration was left to record")
         self._comm = comm
         self._required = required
         self._launch = super().advance
@@ -146,8 +146,8 @@ class GraphExecution(Execution):
                 return _in_one_line(error)
             try:
                 with cupy.cuda.using_allocator(self._lane.pool.malloc):
-                    trial = self._method.step(trial)
-                    self._history.store(self._method.monitor(trial))
+                    trial = self._method.step(self._operator, trial)
+                    self._history.store(self._method.report(trial))
                     _carry(trial, state)
             except Exception as error:  # an operator may do outside a capture what it cannot do inside
                 reason = _in_one_line(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from collops.backend import Engine
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import Run, solve
+from collops.solvers.driver import solve
 from collops.solvers.kernels import Rule
-from collops.solvers.method import Method, Row, Test, not_finite
+from collops.solvers.method import Method, not_finite
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_number, check_problem, real_dtype, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
@@ -24,9 +24,22 @@ from collops.solvers.thresholds import Percentile, Threshold, find_threshold
 
 __all__ = ["IterativeThresholding", "Schedule", "fista", "ista", "momenta", "prepare"]
 
+
+class ThresholdingNumbers(NamedTuple):
+    """The numbers of an iteration: the first three are sums over all ranks."""
+
+    residual: Any  # squared norm
+    update: Any  # squared norm; infinite before the first iteration
+    absolute: Any  # sum of absolute values
+    before: Any  # the squared norm of the residual before the step
+    first_cost: Any  # infinite before it is known
+
+
+def _begun(now: ThresholdingNumbers) -> Any:
+    return now.update != math.inf
+
+
 _RESIDUAL, _UPDATE, _ABSOLUTE, _BEFORE, _FIRST_COST = range(5)
-"""Numbers of an iteration: squared norms of residual and update, sum of absolute values; the squared norm of the
-residual before, and the first cost."""
 
 
 @dataclass(eq=False)
@@ -74,7 +87,6 @@ def momenta(count: int) -> np.ndarray:
 class ThresholdingState:
     """Vectors of iterative thresholding between two iterations."""
 
-    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     ahead: Any  # x, extrapolated; None without momentum
     residual: Any  # y - A x
@@ -130,22 +142,32 @@ class IterativeThresholding(Method):
     rtol: float = 0.0
     atol: float = 0.0
     monitorres: bool = False
-    stops = frozenset({"niter", "tol", "rtol", "atol", "monitorres"})
-    width = 5
+    tolerances = frozenset({"niter", "tol", "rtol", "atol", "monitorres"})
+    numbers = ThresholdingNumbers
+    stops = (
+        (lambda self, now, first: not_finite(now.residual, now.absolute), Status.NOT_FINITE),
+        (
+            lambda self, now, first: self.monitorres & _begun(now) & (now.residual > now.before),
+            Status.RESIDUAL_INCREASED,
+        ),
+        (lambda self, now, first: now.update <= self.tol**2, Status.CONVERGED),
+        (lambda self, now, first: _begun(now) & (self._cost(now) < self.rtol * now.first_cost), Status.CONVERGED),
+        (lambda self, now, first: _begun(now) & (self._cost(now) < self.atol), Status.CONVERGED),
+    )
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The method's name."""
         return "FISTA" if self.accelerated else "ISTA"
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> ThresholdingState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> ThresholdingState:
         """Return the state before the first iteration: the residual, its norm and that of the model."""
-        dtype = of_coefficients = working_dtype(operator, data, x0)
+        dtype = of_coefficients = working_dtype(A, y, x0)
         if self.transform is not None and self.transform.dtype.kind == "c":
             of_coefficients = np.result_type(dtype, np.complex64)
             # A transform that takes real parts, such as the inverse of a real Fourier transform, gives real models.
             dtype = of_coefficients if self.transform.clinear else dtype
-        x, residual, image = starting_point(operator, data, x0, dtype, operator._forward)
+        x, residual, image = starting_point(A, y, x0, dtype, A._forward)
         sums = StepSums.over(x, residual, width=3, kept=2)
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
         advance(sums, 0, x, base=x, absolute=_ABSOLUTE)
@@ -154,37 +176,36 @@ class IterativeThresholding(Method):
             sums.put(place, np.inf)
         coefficients, percentile, thresholds = None, None, None
         if self.threshold.percentile is not None or self.transform is not None:
-            layout = operator.domain if self.transform is None else self.transform.domain
-            coefficients = new_array(layout, data, of_coefficients)
+            layout = A.domain if self.transform is None else self.transform.domain
+            coefficients = new_array(layout, y, of_coefficients)
         if self.threshold.percentile is not None:
             percentile = Percentile(coefficients, self.threshold.percentile)
         real = real_dtype(dtype)
         if self.decay is not None and percentile is None:
-            thresholds = Schedule.of(np.multiply(self.decay, self._size), data.engine, real)
+            thresholds = Schedule.of(np.multiply(self.decay, self._size), y.engine, real)
         return ThresholdingState(
-            operator,
             x,
             x.copy() if self.accelerated else None,
             residual,
             residual.copy() if self.accelerated else None,
-            data.astype(dtype),
-            scratch_array(operator.domain, data, dtype),
+            y.astype(dtype),
+            scratch_array(A.domain, y, dtype),
             image,
             coefficients,
             sums,
             thresholds,
-            Schedule.of(momenta(self.niter), data.engine, real) if self.accelerated else None,
+            Schedule.of(momenta(self.niter), y.engine, real) if self.accelerated else None,
             percentile,
         )
 
-    def step(self, state: ThresholdingState) -> ThresholdingState:
+    def step(self, A: LinearOperator, state: ThresholdingState) -> ThresholdingState:
         """Follow the gradient, shrink, and find the residual there."""
-        operator, sums = state.operator, state.sums
+        sums = state.sums
         momentum = None if state.momenta is None else state.momenta.take()
         sums.put(_BEFORE, sums.values[_RESIDUAL : _RESIDUAL + 1])
         sums.clear()
         residual = state.residual if state.residual_ahead is None else state.residual_ahead
-        state.gradient = operator._adjoint(residual, state.gradient)
+        state.gradient = A._adjoint(residual, state.gradient)
         state.x, state.ahead = advance(
             sums,
             0,
@@ -196,7 +217,7 @@ class IterativeThresholding(Method):
             absolute=_ABSOLUTE,
             keep=True,
         )
-        state.image = operator._forward(state.x, state.image)
+        state.image = A._forward(state.x, state.image)
         state.residual, state.residual_ahead = advance(
             sums,
             1,
@@ -211,56 +232,34 @@ class IterativeThresholding(Method):
         sums.combine()
         if self.rtol:
             xp, values = state.x.engine.xp, sums.values
-            sums.put(_FIRST_COST, xp.where(xp.isinf(values[_FIRST_COST]), self._cost(values), values[_FIRST_COST]))
+            sums.put(
+                _FIRST_COST,
+                xp.where(xp.isinf(values[_FIRST_COST]), self._cost(ThresholdingNumbers(*values)), values[_FIRST_COST]),
+            )
         return state
 
-    def monitor(self, state: ThresholdingState) -> Any:
-        """Return the numbers of the iteration."""
+    def report(self, state: ThresholdingState) -> Any:
+        """Return the numbers of the last iteration."""
         return state.sums.values
 
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the update is at most ``tol``, the cost is below a bound, or the residual increases."""
-        residual, update, absolute, *_ = row
-        more = self.monitorres or self.rtol or self.atol
-        if residual < math.inf and absolute < math.inf and self.tol**2 < update and not more:
-            return None
-        return super().verdict(row, first)
-
-    def tests(self, row: Row, first: Row) -> list[Test]:
-        """Return the tests of :meth:`verdict`."""
-        residual, update, absolute, before, first_cost = row
-        begun = update != math.inf
-        tests = [(not_finite(residual, absolute), Status.NOT_FINITE)]
-        if self.monitorres:
-            tests.append((begun & (residual > before), Status.RESIDUAL_INCREASED))
-        tests.append((begun & (update <= self.tol**2), Status.CONVERGED))
-        if self.rtol or self.atol:
-            cost, bound = self._cost(row), self.rtol * first_cost
-            low = ((cost < bound) & (bound < math.inf)) | (cost < self.atol)
-            tests.append((begun & low, Status.CONVERGED))
-        return tests
-
-    def suspect(self, row: Row, iteration: int) -> str:
+    def suspect(self, now: ThresholdingNumbers, iteration: int) -> str:
         """Return the array that was first not finite."""
-        residual = row[_RESIDUAL]
-        if residual - residual == 0 or any(row[n] != row[n] for n in (_UPDATE, _ABSOLUTE)):
+        if now.residual - now.residual == 0 or now.update != now.update or now.absolute != now.absolute:
             return "gradient" if iteration else "x"
         return "image" if iteration else "residual"
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norms of the residual."""
-        return rows[:, _RESIDUAL] ** 0.5
+    def residual_norm(self, now: ThresholdingNumbers) -> Any:
+        """Return the norm of the residual."""
+        return now.residual**0.5
 
-    def details(self, state: ThresholdingState, rows: np.ndarray) -> dict[str, Any]:
+    def details(self, state: ThresholdingState, history: ThresholdingNumbers) -> dict[str, Any]:
         """Return the costs that PyLops reports, the norms of the updates, and the step size."""
-        rows = rows[1:].T
-        return {"cost": self._cost(rows), "updates": np.sqrt(rows[_UPDATE]), "alpha": self.alpha}
+        cost = self._cost(history)
+        return {"cost": cost[1:], "updates": np.sqrt(history.update[1:]), "alpha": self.alpha}
 
-    def _cost(self, numbers: Any) -> Any:
+    def _cost(self, now: ThresholdingNumbers) -> Any:
         """Return the cost that PyLops reports: for ISTA with the residual before the step."""
-        at = _RESIDUAL if self.accelerated else _BEFORE
-        squares, absolutes = (numbers[number] for number in (at, _ABSOLUTE))
-        return 0.5 * squares + self.eps * absolutes
+        return 0.5 * (now.residual if self.accelerated else now.before) + self.eps * now.absolute
 
     @property
     def _size(self) -> float:
@@ -359,7 +358,7 @@ def prepare(
 
 
 def _minimise(
-    *, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: Run, **options: Any
+    *, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: dict[str, Any], **options: Any
 ) -> SolverResult:
     method = prepare(A, y, x0, niter, SOp, accelerated=accelerated, **options)
     return solve(method, A, y, x0, parts=() if SOp is None else (SOp,), niter=niter, **run)
@@ -382,7 +381,7 @@ def ista(
     perc: float | None = None,
     decay: Any = None,
     monitorres: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by ISTA. Collective.
 
@@ -485,7 +484,7 @@ def fista(
     perc: float | None = None,
     decay: Any = None,
     monitorres: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
 

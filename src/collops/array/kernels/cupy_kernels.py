@@ -153,7 +153,7 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
         return functions.number(a), _NULL, _NULL, _BY_VALUE
     if kind is cupy.ndarray:
         return (functions.number(1), a, _NULL, _TIMES_NUMBER) if a.dtype == functions.number_dtype else None
-    if kind is not tuple and kind is not Finite:
+    if not isinstance(a, tuple):
         return None
     value, *scalars = a
     if value.__class__ is not float and value.__class__ is not int:
@@ -161,7 +161,7 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
     for scalar in scalars:
         if scalar.__class__ is not cupy.ndarray or scalar.dtype != functions.number_dtype:
             return None
-    what = _TIMES_NUMBER if kind is tuple else _TIMES_FINITE_NUMBER
+    what = _TIMES_FINITE_NUMBER if kind is Finite else _TIMES_NUMBER
     return functions.number(value), scalars[0], scalars[1] if len(scalars) > 1 else _NULL, what
 
 

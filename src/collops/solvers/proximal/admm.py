@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any
 
 from collops.array import StackedArray, axpby, zeros_like
 from collops.errors import LayoutError
 from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
-from collops.solvers.driver import Run, solve
+from collops.solvers.driver import solve
 from collops.solvers.problem import check_count
 from collops.solvers.proximal.l2 import L2, solve_inner
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import (
-    FIRST,
-    SECOND,
+    RESIDUAL,
+    UPDATE,
     Splitting,
     check_arguments,
     check_bounds,
@@ -25,16 +25,15 @@ from collops.solvers.proximal.splitting import (
 )
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, scratch_array
 
 __all__ = ["ADMM", "ADMML2", "LinearizedADMM", "admm", "admm_l2", "linearized_admm"]
 
 
 @dataclass(slots=True)
 class ADMMState:
-    """Vectors of ADMM between two iterations."""
+    """Vectors of ADMM between two iterations, with the letters of the book."""
 
-    A: LinearOperator | None = field(metadata=CONSTANT)
     x: Any
     z: Any
     u: Any  # the scaled multiplier
@@ -44,55 +43,57 @@ class ADMMState:
     memory: Any = field(metadata=SCRATCH)  # for the update of x
     sums: StepSums
 
+    @property
+    def Ax(self) -> Any:
+        """The image of x."""
+        return self.x if self.image is None else self.image
+
 
 @dataclass(frozen=True)
 class ADMM(Splitting):
     """ADMM [Boyd et al. 2011, 3.1.1; Parikh and Boyd 2014, 4.4], where A is the identity."""
 
     tau: float  # step size
-    gfirst: bool = False  # whether z comes before x
-    measured = (("x", SECOND), ("difference", FIRST))
+    gfirst: bool = False  # whether z is updated before x
+    measured = (("x", UPDATE), ("difference", RESIDUAL))
     name = "ADMM"
 
-    def init(self, operator: Any, data: Any, x0: Any, report_now: bool) -> ADMMState:
-        """Return the state before the first iteration, with ``z = x0``, by default ``A x``."""
-        A, x = operator, data
+    def init(self, A: Any, y: Any, x0: Any) -> ADMMState:
+        """Return the state before the first iteration, which starts at ``x = y`` and ``z = x0``, by default ``A x``."""
+        x = y
         image: Any = None if A is None else A._forward(x, new_array(A.range, x, x.dtype))
-        Ax = x if A is None else image
+        Ax = x if image is None else image
         z = Ax.copy() if x0 is None else x0.astype(x.dtype)
-        sums = self.start(z, x)
-        self.before(sums, self._objective(x, Ax) if self.objective else None)
-        difference = axpby(1.0, Ax, -1.0, z)
-        point = scratch_array(x.layout, x, x.dtype)
-        return ADMMState(A, x, z, zeros_like(z), image, difference, point, self._memory(A, x), sums)
+        sums = StepSums.over(z, x, width=3, kept=1)
+        difference, point = axpby(1.0, Ax, -1.0, z), scratch_array(x.layout, x, x.dtype)
+        state = ADMMState(x, z, zeros_like(z), image, difference, point, self._memory(A, x), sums)
+        return self.started(A, state)
 
-    def step(self, state: ADMMState) -> ADMMState:
+    def step(self, A: Any, state: ADMMState) -> ADMMState:
         """Update x and z, each with the other fixed, and the multiplier by their difference."""
-        A, sums = state.A, state.sums
-        self.begin(sums)
+        self.begin(state.sums)
         if self.gfirst:
-            Ax = state.x if A is None else state.image
-            state.z = self.g._prox_of_sum(1.0, Ax, 1.0, state.u, self.tau, state.z)
-        state.point = self._next_x(state)
-        state.x, _ = advance(sums, 1, state.x, base=state.point, update=SECOND, keep=True)
+            state.z = self.g._prox_of_sum(1.0, state.Ax, 1.0, state.u, self.tau, state.z)
+        state.point = self._next_x(A, state)
+        state.x, _ = advance(state.sums, 1, state.x, base=state.point, update=UPDATE, keep=True)
         if A is not None:
             state.image = A._forward(state.x, state.image)
-        Ax = state.x if A is None else state.image
         if not self.gfirst:
-            state.z = self.g._prox_of_sum(1.0, Ax, 1.0, state.u, self.tau, state.z)
-        state.difference = self.difference(sums, 0, Ax, state.z, state.difference)
+            state.z = self.g._prox_of_sum(1.0, state.Ax, 1.0, state.u, self.tau, state.z)
+        state.difference, _ = advance(
+            state.sums, 0, state.difference, base=state.Ax, alpha=-1.0, gradient=state.z, square=RESIDUAL
+        )
         state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
-        self.finish(sums, self._objective(state.x, Ax) if self.objective else None)
-        return state
+        return self.finished(A, state)
 
-    def _next_x(self, state: ADMMState) -> Any:
+    def _next_x(self, A: Any, state: ADMMState) -> Any:
         return self.f._prox_of_sum(1.0, state.z, -1.0, state.u, self.tau, state.point)
 
     def _memory(self, A: Any, x: Any) -> Any:
         return None
 
-    def _objective(self, x: Any, Ax: Any) -> Any:
-        return self.f._value(x) + self.g._value(Ax)
+    def _objective(self, A: Any, state: ADMMState) -> Any:
+        return self.f._value(state.x) + self.g._value(state.Ax)
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,9 @@ class LinearizedADMM(ADMM):
     mu: float = 1.0  # step size of x
     name = "Linearised ADMM"
 
-    def _next_x(self, state: ADMMState) -> Any:
+    def _next_x(self, A: Any, state: ADMMState) -> Any:
         moved = axpby(1.0, state.u, 1.0, state.difference, out=state.difference)
-        state.memory = state.A._adjoint(moved, state.memory)  # pyright: ignore[reportOptionalMemberAccess]
+        state.memory = A._adjoint(moved, state.memory)
         return self.f._prox_of_sum(1.0, state.x, -self.mu / self.tau, state.memory, self.mu, state.point)
 
     def _memory(self, A: Any, x: Any) -> Any:
@@ -113,18 +114,18 @@ class LinearizedADMM(ADMM):
 
 @dataclass(frozen=True)
 class ADMML2(ADMM):
-    """ADMM with a misfit [Boyd et al. 2011, 6.4], where CGLS finds x, starting from the last x."""
+    """ADMM with a misfit [Boyd et al. 2011, 6.4.1], where CGLS finds x, starting from the last x."""
 
     b: Any = None
     both: Any = None  # the operator of the misfit above A / sqrt(tau)
     inner: int = 10  # iterations of CGLS
 
-    def _next_x(self, state: ADMMState) -> Any:
+    def _next_x(self, A: Any, state: ADMMState) -> Any:
         factor = 1 / math.sqrt(self.tau)
         state.memory = axpby(factor, state.z, -factor, state.u, out=state.memory)
         data = StackedArray([self.b, state.memory])
         method, gradient = CGLS(0.0, 0.0, cautious=False), self.both.adjoint(data)
-        return solve_inner(method, "gradient_square", self.both, data, state.x, self.inner, gradient)
+        return solve_inner(method, self.both, data, state.x, self.inner, gradient)
 
     def _memory(self, A: Any, x: Any) -> Any:
         return scratch_array(A.range, x, x.dtype)
@@ -142,7 +143,7 @@ def admm(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`f(x) + g(z)` with :math:`x = z` by the alternating direction method of multipliers. Collective.
 
@@ -218,7 +219,7 @@ def linearized_admm(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`f(x) + g(A x)` by linearised ADMM. Collective.
 
@@ -287,7 +288,7 @@ def admm_l2(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\frac{1}{2} \|\mathrm{Op}\, x - b\|_2^2 + g(A x)` by ADMM. Collective.
 

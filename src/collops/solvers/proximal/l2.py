@@ -136,8 +136,7 @@ class L2(ProxOperator):
             right = axpby(-self._alpha / self._sigma, self._q, 1.0, right, out=right)
         start = self._x0 if self._last is None else self._last
         niter = self._niter(self._points) if callable(self._niter) else self._niter
-        method = CG(1 / weight, 0.0, cautious=False)
-        point = solve_inner(method, "residual_square", self._normal, right, start, niter, right)
+        point = solve_inner(CG(1 / weight, 0.0, cautious=False), self._normal, right, start, niter, right)
         self._points += 1
         if self._warm:
             # Always the same memory, so a replayed solution starts from the point of the replay before it.
@@ -174,19 +173,18 @@ class L2(ProxOperator):
         return gradient
 
 
-def solve_inner(method: Any, square: str, operator: Any, data: Any, start: Any, niter: int, first_gradient: Any) -> Any:
+def solve_inner(method: Any, A: Any, y: Any, x0: Any, niter: int, first_gradient: Any) -> Any:
     """Return the solution after exactly `niter` iterations of CG or CGLS, without waiting for a number. Collective.
 
-    The field `square` of the method's state is the squared norm of the gradient. Once that is rounding, relative to
-    `first_gradient`, it is set to 0: steps then have the length 0, while others would only amplify rounding errors.
+    Once the squared norm of the gradient is rounding, relative to `first_gradient`, it is set to 0: steps then have the
+    length 0, while others would only amplify rounding errors.
     """
     together = rank_consistent(first_gradient)
     rounding = _ROUNDING * float(np.finfo(real_dtype(first_gradient.dtype)).eps)
     floor = dots((together, together))[0] * rounding**2
-    state = method.init(operator, data, start, True)
-    for iteration in range(niter + 1):
-        if iteration:
-            state = method.step(state)
-        size = getattr(state, square)
-        setattr(state, square, size * (size > floor))
+    state = method.init(A, y, x0)
+    state.gamma = state.gamma * (state.gamma > floor)
+    for _ in range(niter):
+        state = method.step(A, state)
+        state.gamma = state.gamma * (state.gamma > floor)
     return state.x
