@@ -196,8 +196,8 @@ def proximal_gradient(
 
     with :math:`\omega_k = 0`, :math:`k / (k + 3)` ("vandenberghe"), or :math:`(t_k - 1) / t_{k+1}` ("fista").
 
-    Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers. A trial of a search sends two
-    small ones, for which the host waits.
+    Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers. A trial of a search sends
+    two small ones, for which the host waits.
 
     References
     ----------

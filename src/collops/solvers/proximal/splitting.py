@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
-from collops.solvers.method import Method, not_finite
+from collops.solvers.method import Method
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
@@ -42,7 +43,7 @@ class SplittingNumbers(NamedTuple):
 
 
 NOT_FINITE = (
-    lambda self, now, first: not_finite(now.residual, now.update) or now.objective != now.objective,
+    lambda self, now, first: not isfinite(now.residual + now.update) or now.objective != now.objective,
     Status.NOT_FINITE,
 )
 UNCHANGED = (
@@ -105,7 +106,7 @@ class Splitting(Method):
 
     def suspect(self, now: SplittingNumbers, iteration: int) -> str:
         """Return the array that was first not finite."""
-        return next((name for name, place in self.measured if not_finite(now[place])), "objective")
+        return next((name for name, place in self.measured if not isfinite(now[place])), "objective")
 
     def residual_norm(self, now: SplittingNumbers) -> Any:
         """Return the norm of the residual; NaN before the first iteration."""
