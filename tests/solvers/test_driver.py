@@ -20,10 +20,10 @@ from collops.solvers.history import open_history
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.power import PowerIteration
 from collops.solvers.problem import rank_consistent, rank_consistently
-from collops.solvers.proximal import L1, L2, PrimalDual
+from collops.solvers.proximal import L1, L2
+from collops.solvers.proximal.primal_dual import PrimalDual
 from collops.solvers.proximal.splitting import StepSizes
 from collops.solvers.state import carried, fixed, with_carried
-from collops.solvers.unported import Unported
 
 from .problems import assert_close, problem, start
 
@@ -181,7 +181,6 @@ def test_a_state_is_what_passes_between_iterations(comm, name):
     """A step from the carried values alone, with all other memory overwritten, is the step from the state itself."""
     op, _, _, yd = problem("vstack", comm, "f8")
     method, operator, data, x0 = METHODS[name](op, yd)
-    method = method if hasattr(method, "numbers") else Unported(method)
     expected = method.step(operator, method.step(operator, method.init(operator, data.copy(), x0)))
     state = method.step(operator, method.init(operator, data.copy(), x0))
     values = {key: value.copy() if hasattr(value, "copy") else value for key, value in carried(state).items()}

@@ -22,7 +22,6 @@ from collops.solvers.history import History, open_history
 from collops.solvers.method import Method
 from collops.solvers.problem import group_of
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.unported import Unported
 
 __all__ = ["ProgressBar", "Run", "View", "open_progress", "solve"]
 
@@ -129,8 +128,6 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     array([1., 1., 1.])
     """
     begin = time.perf_counter()
-    if not hasattr(method, "numbers"):
-        method = Unported(method)
     run = Run(**options)
     if y.engine.traced and run.callback is None and run.checkpoint is None:
         from collops.solvers.compiled import can_be_compiled, solve_compiled
