@@ -12,11 +12,10 @@ from collops.array import from_global, random, zeros
 from collops.errors import NotFiniteError, UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack, lift_local
 from collops.operators.dense import DenseMatrix, dense
-from collops.solvers import Status, cg, cgls, lsqr
+from collops.solvers import Status, cg, cgls, execution, lsqr
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-graph = pytest.importorskip("collops.solvers.graph")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
@@ -315,7 +314,7 @@ def test_solvers_that_fail_give_their_memory_back(comm):
         raise ZeroDivisionError
 
     def lanes():
-        return len(graph._abandoned) + sum(map(len, graph._idle_lanes.values()))
+        return len(execution._abandoned) + sum(map(len, execution._idle_lanes.values()))
 
     cgls(device, yd, niter=5, tol=0)
     cupy.cuda.Device().synchronize()
@@ -323,7 +322,7 @@ def test_solvers_that_fail_give_their_memory_back(comm):
     for _ in range(4):
         with pytest.raises(ZeroDivisionError):
             cgls(device, yd, niter=30, tol=0, callback=fail)
-        assert len(graph._abandoned) == 1
+        assert len(execution._abandoned) == 1
         cupy.cuda.Device().synchronize()
     assert cgls(device, yd, niter=5, tol=0).execution == REPLAYED
-    assert lanes() == before and not graph._abandoned
+    assert lanes() == before and not execution._abandoned

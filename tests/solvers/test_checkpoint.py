@@ -19,8 +19,7 @@ from collops.array import from_global
 from collops.errors import CheckpointError, InputError, Interrupted
 from collops.operators import VStack
 from collops.solvers import Status, cg, cgls, fista, ista, lsqr, power_iteration
-from collops.solvers.agenda import Agenda, Every, Signals
-from collops.solvers.fingerprint import difference
+from collops.solvers.checkpoint import Every, Signals, Timer, difference
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
 from .problems import ROWS, assert_close, joined, problem, random_matrix, start
@@ -302,17 +301,17 @@ def test_how_often():
 
 def test_time_is_that_of_whoever_is_first(comm, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("collops.solvers.agenda.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    agenda = Agenda(Every(seconds=10.0), Signals(), comm, 0)
+    monkeypatch.setattr("collops.solvers.checkpoint.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    timer = Timer(Every(seconds=10.0), Signals(), comm, 0)
     written = []
     for iteration in range(1, 13):
         clock[0] += 3.0 if comm.rank == 0 else 1.0
-        written += [iteration] if agenda.after(iteration)[0] else []
+        written += [iteration] if timer.after(iteration)[0] else []
     assert written == [4, 8, 12]
 
 
 def test_no_checkpoint_no_cost(comm, folder, monkeypatch):
-    monkeypatch.setattr("collops.solvers.agenda.time", SimpleNamespace(monotonic=float))  # no iteration takes long
+    monkeypatch.setattr("collops.solvers.checkpoint.time", SimpleNamespace(monotonic=float))  # no iteration takes long
     op, _, _, y = problem("vstack", comm, "f8")
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
     counts = []

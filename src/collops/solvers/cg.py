@@ -162,7 +162,7 @@ class SingleReductionCG(CG):
 
     name = "CG with a single reduction"
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> SingleReductionCGState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
         """Return the state before the first iteration."""
         x, r, w = starting_point(A, y, x0, working_dtype(A, y, x0), partial(self._image, A))
         consistent = rank_consistently(r)
@@ -171,7 +171,7 @@ class SingleReductionCG(CG):
         gamma, delta = dots((together, together), (together, consistent(w)))
         return SingleReductionCGState(x, r, r.copy(), w.copy(), w, gamma, _curvature(A, delta), consistent)
 
-    def step(self, A: LinearOperator, state: SingleReductionCGState) -> SingleReductionCGState:
+    def step(self, A: LinearOperator, state: Any) -> Any:
         """Minimise along the direction, and find the next one."""
         alpha = quotient(state.gamma, state.curvature)
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)

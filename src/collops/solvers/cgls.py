@@ -202,7 +202,7 @@ class SingleReductionCGLS(CGLS):
 
     name = "CGLS with a single reduction"
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> SingleReductionCGLSState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
         """Return the state before the first iteration."""
         begin = super().init(A, y, x0)
         q = A._forward(begin.s, begin.q)
@@ -224,7 +224,7 @@ class SingleReductionCGLS(CGLS):
             begin.consistent_r,
         )
 
-    def step(self, A: LinearOperator, state: SingleReductionCGLSState) -> SingleReductionCGLSState:
+    def step(self, A: LinearOperator, state: Any) -> Any:
         """Minimise along the direction, and find the next one."""
         damp, damped = self.damp, takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)

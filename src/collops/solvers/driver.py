@@ -17,7 +17,7 @@ from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
 from collops.profile import mark
 from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
-from collops.solvers.execution import Execution
+from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import History, open_history
 from collops.solvers.method import Method
 from collops.solvers.problem import group_of
@@ -217,8 +217,6 @@ def _open_execution(
     elif run.graph == "auto" and run.niter < _FEWEST_TO_RECORD:
         reason = f"{run.niter} iterations are too few to record one"
     else:
-        from collops.solvers.graph import GraphExecution
-
         return GraphExecution(method, A, history, comm, required=run.graph is True)
     if run.graph is True:
         raise UnsupportedTypeError(f"graph=True, but {reason}")

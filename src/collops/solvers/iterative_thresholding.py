@@ -18,9 +18,8 @@ from collops.solvers.method import Method, not_finite
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_number, check_problem, real_dtype, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.shrinkage import StepSums, advance, shrink
+from collops.solvers.shrinkage import Percentile, StepSums, Threshold, advance, find_threshold, shrink
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
-from collops.solvers.thresholds import Percentile, Threshold, find_threshold
 
 __all__ = ["IterativeThresholding", "Schedule", "fista", "ista", "momenta", "prepare"]
 
