@@ -168,10 +168,10 @@ def test_other_problems_are_refused(comm, folder):
     cgls(op, y, niter=3, damp=0.5, tol=0, **run)
     x0 = _start(op, y)
     for refused, reason in [
-        (lambda: lsqr(op, y, niter=9, damp=0.5, **run), "one of CGLS, not of LSQR"),
-        (lambda: cgls(op, y * 1.001, niter=9, damp=0.5, **run), "data are others"),
-        (lambda: cgls(1.001 * op, y, niter=9, damp=0.5, **run), "operator is that of others"),
-        (lambda: cgls(op, y, x0, niter=9, damp=0.5, **run), "starting point is that of others"),
+        (lambda: lsqr(op, y, niter=9, damp=0.5, **run), "a checkpoint of CGLS, not of LSQR"),
+        (lambda: cgls(op, y * 1.001, niter=9, damp=0.5, **run), "data differ"),
+        (lambda: cgls(1.001 * op, y, niter=9, damp=0.5, **run), "operator differs"),
+        (lambda: cgls(op, y, x0, niter=9, damp=0.5, **run), "starting point differs"),
         (lambda: cgls(op, y.astype("f4"), niter=9, damp=0.5, **run), "precision is float64, not float32"),
         (lambda: cgls(op, y, niter=9, damp=0.6, **run), "option damp is 0.5, not 0.6"),
         (lambda: cgls(op, y, niter=2, damp=0.5, **run), "iteration 3, beyond niter=2"),
@@ -222,7 +222,7 @@ def test_damage_is_noticed_on_every_rank(comm, folder, harm):
     assert os.listdir(folder) == ["iteration-000000003"]
 
 
-@pytest.mark.filterwarnings("ignore:.*going on from iteration 2:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*resuming from iteration 2:RuntimeWarning")
 def test_the_one_before_serves_where_the_newest_is_damaged(comm, folder):
     """Both are there where a machine broke down after the newest was named."""
     op, _, _, y = problem("vstack", comm, "f8")
@@ -249,7 +249,7 @@ def test_other_folders_are_left_alone(comm, folder):
         folder.mkdir()
         (folder / "thesis.tex").touch()
     comm.barrier()
-    for place, reason in [(folder, "other things than checkpoints"), (folder / "thesis.tex", "is a file")]:
+    for place, reason in [(folder, "other files than checkpoints"), (folder / "thesis.tex", "is a file")]:
         with pytest.raises(CheckpointError, match=reason):
             cgls(op, y, niter=3, checkpoint=place)
     assert os.listdir(folder) == ["thesis.tex"]

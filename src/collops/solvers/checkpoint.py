@@ -312,7 +312,7 @@ class Every:
 
     @classmethod
     def of(cls, every: Any) -> Every:
-        """Return what the argument of a user means.
+        """Return how often to write, from the argument of a user.
 
         Parameters
         ----------
@@ -446,14 +446,14 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
         Iterations done: of options that are given for each iteration, only those that were used must be the same.
     """
     if saved["method"] != present["method"]:
-        return f"it is one of {saved['method']}, not of {present['method']}"
+        return f"it is a checkpoint of {saved['method']}, not of {present['method']}"
     name = present["data"]["dtype"]
     if saved["data"]["dtype"] != name:
         return f"its precision is {saved['data']['dtype']}, not {name}"
     tolerance = float(np.sqrt(np.finfo(real_dtype(np.dtype(name))).eps)) if name != "bfloat16" else 1e-2
-    for what in ("data", "operator", "start"):
-        if not _alike_numbers(saved[what], present[what], tolerance):
-            return f"{_WORDS[what]} others"
+    for part, words in _DIFFERENCES.items():
+        if not _alike_numbers(saved[part], present[part], tolerance):
+            return words
     for option, value in present["options"].items():
         before = saved["options"].get(option)
         if not _alike(before, value, tolerance, iteration):
@@ -461,7 +461,11 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
     return None
 
 
-_WORDS = {"data": "its data are", "operator": "its operator is that of", "start": "its starting point is that of"}
+_DIFFERENCES = {
+    "data": "its data differ",
+    "operator": "its operator differs",
+    "start": "its starting point differs",
+}
 
 
 def _numbers_of(array: Any) -> dict[str, Any]:
@@ -540,6 +544,6 @@ def _alike(saved: Any, present: Any, tolerance: float, iteration: int) -> bool:
     if isinstance(present, list) and isinstance(saved, list):
         shorter = min(len(saved), len(present))
         used = zip(saved[:iteration], present[:iteration], strict=False)
-        enough = len(saved) == len(present) or shorter >= iteration
-        return enough and all(_alike(before, now, tolerance, iteration) for before, now in used)
+        complete = len(saved) == len(present) or shorter >= iteration
+        return complete and all(_alike(before, now, tolerance, iteration) for before, now in used)
     return False

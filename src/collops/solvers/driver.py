@@ -307,7 +307,7 @@ class ProgressBar:
 
     @property
     def due(self) -> bool:
-        """Whether the last update is long enough ago."""
+        """Whether it is time for another update."""
         return time.monotonic() >= self._next
 
     def update(self, iteration: int, residual_norm: float | None) -> None:

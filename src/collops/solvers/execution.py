@@ -80,7 +80,7 @@ def _take_lane(device: int) -> _Lane:
 
 
 def _take_back() -> None:
-    """Make the lanes of solvers that failed available again once the device has finished their work."""
+    """Return the lanes of solvers that failed, once the device has finished their work."""
     for abandoned in list(_abandoned):
         event, _, device, lane = abandoned
         if event.done:
@@ -184,7 +184,7 @@ class GraphExecution(Execution):
                     trial = self._method.step(self._operator, trial)
                     self._history.store(self._method.report(trial))
                     _carry(trial, state)
-            except Exception as error:  # an operator may do outside a capture what it cannot do inside
+            except Exception as error:  # an operator may use calls that a capture forbids
                 reason = _in_one_line(error)
             finally:
                 try:

@@ -1,4 +1,4 @@
-"""Iterative methods: what a method says about itself, and the driver, CUDA graphs, JAX and checkpoints rely on.
+"""The interface of iterative methods, on which the driver, CUDA graphs, JAX loops and checkpoints rely.
 
 A method is a frozen dataclass of its options, with three functions in the order of the book:
 
@@ -53,7 +53,10 @@ def over(a: Any, b: Any) -> Any:
 
 
 class Method:
-    """An iterative method with its options, which never change. The module's text has the contract.
+    """An iterative method with its options, which never change.
+
+    A step may overwrite the arrays of the state, and must use the results that operations return. Tests of JAX arrays
+    use comparisons, ``&`` and ``|``, not ``if``, ``and`` and ``or``.
 
     Methods of JAX arrays that have ``optimality`` and ``tangent`` are differentiated implicitly:
     ``optimality(A, y, x)`` returns an array that is zero at the solution, and ``tangent(A, tol)`` the method and the
@@ -66,7 +69,8 @@ class Method:
     numbers : type
         A named tuple: the numbers of one iteration.
     stops : tuple of (callable, Status)
-        When to stop.
+        Tests ``test(method, now, first)`` of the numbers of an iteration and those before the first one. The first test
+        that passes sets the status.
     tolerances : frozenset of str
         Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
     traceable : bool

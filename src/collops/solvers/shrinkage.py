@@ -275,7 +275,7 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
     Raises
     ------
     InputError
-        If there is no such threshold, or `perc` is missing, not wanted or no percentage.
+        If there is no such threshold, or `perc` is missing, superfluous or no percentage.
     """
     name = threshkind.removesuffix(_SUFFIX) if isinstance(threshkind, str) else ""
     if name not in _RULES:
@@ -293,7 +293,7 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
 class Percentile:
     """A percentile of the absolute values, as ``numpy.percentile`` interpolates it.
 
-    The ranks count how often each pattern of the leading bits occurs, find the one that the wanted value has, and
+    The ranks count how often each pattern of the leading bits occurs, find the one of the value at this position, and
     continue with the next bits. Exact, without moving the elements, and without synchronising with the device.
 
     Parameters
