@@ -306,7 +306,7 @@ def cgls(
     lag : int, optional
         On devices, how many iterations the host may launch before it checks the numbers of the oldest. The default
         is 0 if a tolerance can stop the solver, so that `x` is the iterate that passed the test, and otherwise 3.
-        With a larger value up to ``lag + 1`` further iterations change `x`. On hosts always 0.
+        With a larger value up to `lag` further iterations change `x`. On hosts always 0.
     checkpoint : str or path, optional
         Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
         written, and signals are handled as before.

@@ -236,7 +236,7 @@ def _of_types(values: Any, after: Any) -> Any:
     Raises
     ------
     CollopsError
-        If they are others, because the step has changed the fields of its state.
+        If the types differ because the step has changed the fields of its state.
     """
     if jax.tree.structure(after) != jax.tree.structure(values):
         raise CollopsError("a step changes which fields of its state hold arrays, so that it cannot be compiled")

@@ -2,8 +2,8 @@
 
 A field has one of four roles, given where it is declared:
 
-- without metadata, it is carried from one iteration to the next: an array, an integer, a floating-point number, or a part
-  of the state that is a dataclass of such fields. ``None``, truth values and other objects count as constants.
+- without metadata, it is carried from one iteration to the next: an array, an integer, a floating-point number, or a
+  part of the state that is a dataclass of such fields. ``None``, truth values and other objects count as constants.
 - ``field(metadata=SCRATCH)``: memory that every step fills before it reads it.
 - ``field(metadata=CONSTANT)``: not changed by any step, such as the operator and the data.
 - ``field(init=False)``: made of the other fields by ``__post_init__``.
