@@ -243,6 +243,16 @@ def test_the_one_before_serves_where_the_newest_is_damaged(comm, folder):
     assert_same(result, cgls(op, y, niter=3, tol=0))
 
 
+def test_another_format_cannot_be_resumed(comm, folder, monkeypatch):
+    op, _, _, y = problem("vstack", comm, "f8")
+    with monkeypatch.context() as context:
+        context.setattr("collops.solvers.checkpoint._FORMAT", 1)
+        cgls(op, y, niter=3, tol=0, checkpoint=folder)
+    with pytest.raises(CheckpointError, match="format 1 of another version of collops"):
+        cgls(op, y, niter=5, tol=0, checkpoint=folder, resume=True)
+    assert os.listdir(folder) == ["iteration-000000003"]
+
+
 def test_other_folders_are_left_alone(comm, folder):
     op, _, _, y = problem("vstack", comm, "f8")
     if comm.rank == 0:

@@ -85,13 +85,8 @@ class CGLS(Method):
         Damping factor.
     tol : float
         Bound on the squared norm of the gradient.
-    precision : float
-        Relative size of rounding errors: an iterate that no iteration can improve by more than that is a solution. With
-        0 the solver does not stop there.
-    rtol, atol : float
-        Bounds on the norm of the residual, relative to the first and absolute.
-    cautious : bool
-        Whether a step that is not finite leaves the solution unchanged.
+    precision, rtol, atol, cautious
+        As of :class:`collops.solvers.CG`.
 
     Examples
     --------

@@ -102,32 +102,9 @@ class ThresholdingState:
 
 @dataclass(frozen=True)
 class IterativeThresholding(Method):
-    """Iterative thresholding as a method of the driver, with or without momentum.
+    """Iterative shrinkage and thresholding, with or without momentum [Daubechies 2004; Beck and Teboulle 2009].
 
-    Attributes
-    ----------
-    alpha : float
-        Step size.
-    eps : float
-        Weight of the penalty.
-    threshold : Threshold
-        The shrinkage at the end of a step.
-    niter : int
-        Largest number of iterations.
-    accelerated : bool
-        Whether the gradient is taken ahead of the model: FISTA rather than ISTA.
-    transform : LinearOperator, optional
-        Its adjoint gives the coefficients to be shrunk.
-    decay : tuple of float, optional
-        A factor of the threshold for each iteration.
-    tol : float
-        Bound on the norm of the update.
-    rtol : float
-        Bound on the cost, relative to the first.
-    atol : float
-        Bound on the cost.
-    monitorres : bool
-        Whether to stop when the residual increases.
+    The options are those of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost.
     """
 
     alpha: float
@@ -198,43 +175,28 @@ class IterativeThresholding(Method):
         )
 
     def step(self, A: LinearOperator, state: ThresholdingState) -> ThresholdingState:
-        """Follow the gradient, shrink, and find the residual there."""
-        sums = state.sums
+        """Follow the gradient, shrink, extrapolate, and compute the residuals of both points."""
+        sums, x, z, r = state.sums, state.x, state.ahead, state.residual
+        r_ahead = state.residual_ahead
         momentum = None if state.momenta is None else state.momenta.take()
         sums.put(_BEFORE, sums.values[_RESIDUAL : _RESIDUAL + 1])
         sums.clear()
-        residual = state.residual if state.residual_ahead is None else state.residual_ahead
-        state.gradient = A._adjoint(residual, state.gradient)
+        # x = S T(S^H (z + alpha A^H (y - A z))), then z = x + momentum (x - x_before)
+        state.gradient = A._adjoint(r if r_ahead is None else r_ahead, state.gradient)
+        shrunk = self._shrunk(state)
         state.x, state.ahead = advance(
-            sums,
-            0,
-            state.x,
-            **self._gradient_step(state),
-            ahead=state.ahead,
-            momentum=momentum,
-            update=_UPDATE,
-            absolute=_ABSOLUTE,
-            keep=True,
+            sums, 0, x, **shrunk, ahead=z, momentum=momentum, update=_UPDATE, absolute=_ABSOLUTE, keep=True
         )
-        state.image = A._forward(state.x, state.image)
+        # r = y - A x, and y - A z from it and the residual before
+        image = state.image = A._forward(state.x, state.image)
         state.residual, state.residual_ahead = advance(
-            sums,
-            1,
-            state.residual,
-            base=state.data,
-            alpha=-1.0,
-            gradient=state.image,
-            ahead=state.residual_ahead,
-            momentum=momentum,
-            square=_RESIDUAL,
+            sums, 1, r, base=state.data, alpha=-1.0, gradient=image, ahead=r_ahead, momentum=momentum, square=_RESIDUAL
         )
         sums.combine()
         if self.rtol:
-            xp, values = state.x.engine.xp, sums.values
-            sums.put(
-                _FIRST_COST,
-                xp.where(xp.isinf(values[_FIRST_COST]), self._cost(ThresholdingNumbers(*values)), values[_FIRST_COST]),
-            )
+            first, cost = sums.values[_FIRST_COST], self._cost(ThresholdingNumbers(*sums.values))
+            xp = state.x.engine.xp
+            sums.put(_FIRST_COST, xp.where(xp.isinf(first), cost, first))
         return state
 
     def report(self, state: ThresholdingState) -> Any:
@@ -264,8 +226,8 @@ class IterativeThresholding(Method):
     def _size(self) -> float:
         return 0.5 * self.eps * self.alpha
 
-    def _gradient_step(self, state: ThresholdingState) -> dict[str, Any]:
-        """Return the arguments of :func:`advance` that lead from the gradient to the next model."""
+    def _shrunk(self, state: ThresholdingState) -> dict[str, Any]:
+        """Return the arguments with which :func:`advance` computes the next x from the gradient."""
         threshold: Any = self._size if state.thresholds is None else state.thresholds.take()
         rule, values = self.threshold.rule, state.coefficients
         start = state.x if state.ahead is None else state.ahead
@@ -311,17 +273,7 @@ def prepare(
     decay: Any,
     monitorres: bool,
 ) -> IterativeThresholding:
-    """Check the arguments of :func:`ista` or :func:`fista`, and return the method. Collective.
-
-    Raises
-    ------
-    LayoutError
-        If a layout does not fit.
-    InputError
-        If an option is invalid.
-    UnsupportedTypeError
-        If an operator or array is none of this package.
-    """
+    """Check the arguments of :func:`ista` or :func:`fista`, and return the method. Collective."""
     check_problem(operator, data, x0, niter)
     if transform is not None:
         if not isinstance(transform, LinearOperator):
@@ -356,9 +308,7 @@ def prepare(
     )
 
 
-def _minimise(
-    *, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: dict[str, Any], **options: Any
-) -> SolverResult:
+def _minimise(*, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: Any, **options: Any) -> Any:
     method = prepare(A, y, x0, niter, SOp, accelerated=accelerated, **options)
     return solve(method, A, y, x0, parts=() if SOp is None else (SOp,), niter=niter, **run)
 
@@ -499,25 +449,14 @@ def fista(
     SolverResult
         As from :func:`collops.solvers.ista`, except that ``cost`` has the residual after the step.
 
-    Raises
-    ------
-    LayoutError
-        If `y`, `x0` or `SOp` does not have the layout that `A` needs.
-    InputError
-        If an option is invalid.
-    UnsupportedTypeError
-        If an argument is no operator or distributed array.
-
     Notes
     -----
     .. math::
         x_{k+1} &= S\, T\big(S^H (z_k + \alpha A^H (y - A z_k))\big) \\
         z_{k+1} &= x_{k+1} + \frac{t_k - 1}{t_{k+1}} (x_{k+1} - x_k), \quad t_{k+1} = \frac{1 + \sqrt{1 + 4 t_k^2}}{2}
 
-    The residual at :math:`z` is combined from those at the last two :math:`x`, so that `A` is applied once.
-
-    Besides the messages of `A` and `SOp`, an iteration sends one allreduce of three numbers; with a percentile, four
-    more in single precision and seven in double precision, of 2048 counts.
+    The residual at :math:`z` is combined from those at the last two :math:`x`, so that `A` is applied once. Exceptions
+    and messages are those of :func:`collops.solvers.ista`.
 
     The iterates are those of ``pylops.optimization.sparsity.fista`` if `alpha` is the same.
 

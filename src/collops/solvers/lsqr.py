@@ -18,7 +18,6 @@ from collops.array import DistributedArray, Finite, axpby, divide, dots, zeros
 from collops.backend import Engine
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.cg import CG
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve
 from collops.solvers.kernels import kernel
@@ -198,10 +197,7 @@ class LSQR(Method):
         return "image" if iteration else "u"
 
     optimality = CGLS.optimality
-
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
-        """Return the method and the operator which solve the equations of the derivative."""
-        return CG(self.damp**2, tol), A.H @ A
+    tangent = CGLS.tangent
 
     def residual_norm(self, now: LSQRNumbers) -> Any:
         """Return the norm of the residual, damping not included."""
