@@ -48,7 +48,7 @@ def test_another_job_does_not_resume(comm, folder):
     job_numbers(lsm.run, Options(**options), comm)
     with pytest.raises(CheckpointError, match="pass resume=True \\(--resume\\)"):
         job_numbers(lsm.run, Options(**options), comm)
-    with pytest.raises(CheckpointError, match="its data are others"):
+    with pytest.raises(CheckpointError, match="its data differ"):
         job_numbers(lsm.run, Options(**options, noise=0.3, resume=True), comm)
 
 

@@ -44,7 +44,7 @@ def test_they_run(comm, path, capsys, tmp_path, monkeypatch):
     for program in blocks(path, "python"):
         for written, here in ON_HOSTS.get(path.name, {}).items():
             program = program.replace(written, here)
-        exec(compile(program, str(path), "exec"), names)
+        exec(compile(program, str(path), "exec", dont_inherit=True), names)
     # A page says only what is true, where it prints whether something is.
     assert "False" not in capsys.readouterr().out
 

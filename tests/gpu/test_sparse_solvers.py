@@ -22,7 +22,7 @@ from collops.solvers.proximal import (
     primal_dual,
     proximal_gradient,
 )
-from collops.solvers.thresholds import Percentile
+from collops.solvers.shrinkage import Percentile
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")

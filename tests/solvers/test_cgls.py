@@ -10,18 +10,20 @@ from collops import profile
 from collops.array import StackedArray, from_global, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack
-from collops.solvers import Status, cgls
+from collops.solvers import CGLS, Status, cgls, solve
+from collops.solvers.cgls import SingleReductionCGLS
 
 from .problems import VARIETY, assert_close, problem, random_matrix, start
 
 KINDS = ["vstack", "hstack", "block_diag"]
 
 
+@pytest.mark.parametrize("reductions", [1, 2])
 @pytest.mark.parametrize("damp", [0.0, 0.7])
 @pytest.mark.parametrize(("kind", "dtype"), VARIETY)
-def test_iterates_are_those_of_pylops(comm, kind, damp, dtype):
+def test_iterates_are_those_of_pylops(comm, kind, damp, dtype, reductions):
     op, serial, y, yd = problem(kind, comm, dtype)
-    result = cgls(op, yd, niter=4, damp=damp, tol=0)
+    result = cgls(op, yd, niter=4, damp=damp, tol=0, reductions=reductions)
     x, _, iterations, _, _, cost = basic.cgls(serial, y, niter=4, damp=damp, tol=0)
     assert result.iterations == iterations == 4
     assert result.x.dtype == np.dtype(dtype) and result.x.layout is op.domain
@@ -31,11 +33,11 @@ def test_iterates_are_those_of_pylops(comm, kind, damp, dtype):
 
 
 @pytest.mark.parametrize("damp", [0.0, 1.0])  # other factors: PyLops does not square the first one
-@pytest.mark.parametrize("kind", KINDS)
-def test_starting_model(comm, kind, damp):
+@pytest.mark.parametrize(("kind", "reductions"), [(KINDS[0], 2), (KINDS[1], 1), (KINDS[2], 2)])
+def test_starting_model(comm, kind, reductions, damp):
     op, serial, y, yd = problem(kind, comm, "f8")
     x0, x0d = start(op, comm, "f8")
-    result = cgls(op, yd, x0d, niter=4, damp=damp, tol=0)
+    result = cgls(op, yd, x0d, niter=4, damp=damp, tol=0, reductions=reductions)
     x, *_, cost = basic.cgls(serial, y, x0=x0, niter=4, damp=damp, tol=0)
     assert_close(result.x.gather(), x)
     assert_close(result.residual_norms, cost)
@@ -78,15 +80,15 @@ def test_exact_data_and_no_data(comm):
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
-@pytest.mark.parametrize("damp", [0.0, 0.3])
+@pytest.mark.parametrize(("damp", "reductions"), [(0.0, 2), (0.3, 2), (0.0, 1), (0.3, 1)])
 @pytest.mark.parametrize("compatible", [False, True])
-def test_ends_where_only_rounding_is_left(comm, compatible, damp, dtype):
+def test_ends_where_only_rounding_is_left(comm, compatible, damp, reductions, dtype):
     """Beyond that, squares of rounding errors would grow until they are infinite."""
     op, serial, y, yd = problem("hstack", comm, dtype)
     if compatible:
         y = serial.A @ start(op, comm, dtype)[0]
         yd = from_global(y, op.range, comm=comm)
-    result = cgls(op, yd, niter=20000, damp=damp, tol=0)
+    result = cgls(op, yd, niter=20000, damp=damp, tol=0, reductions=reductions)
     wanted = Status.COMPATIBLE_TO_ROUNDING if compatible and not damp else Status.LEAST_SQUARES_TO_ROUNDING
     assert result.status is wanted and result.status.successful
     assert result.iterations < 10 * y.size
@@ -121,10 +123,11 @@ def test_images(comm):
     assert_close(result.x.gather().ravel(), cgls(flat, y, niter=3, damp=0.1).x.gather())
 
 
-def test_stacked_data(comm):
+@pytest.mark.parametrize("reductions", [1, 2])
+def test_stacked_data(comm, reductions):
     op, serial, y, yd = problem("vstack", comm, "f8")
     stacked = StackedVStack([op, 2 * op])
-    result = cgls(stacked, StackedArray([yd, yd]), niter=4, tol=0)
+    result = cgls(stacked, StackedArray([yd, yd]), niter=4, tol=0, reductions=reductions)
     whole = np.vstack([serial.A, 2 * serial.A])
     from pylops import MatrixMult
 
@@ -174,27 +177,61 @@ def test_messages(comm, damp):
     assert all(message.elements <= 2 for message in sent)
 
 
-def test_one_scalar_message_where_numbers_may_come_late(comm):
-    """What device engines do, whose host looks at an iteration's numbers some iterations later."""
-    from collops.solvers import CGLS
+@pytest.mark.parametrize("damp", [0.0, 0.5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_single_reduction(comm, kind, damp):
+    op, _, _, yd = problem(kind, comm, "f8")
+    sent = messages_of_one_iteration(cgls, op, yd, damp=damp, tol=0, reductions=1)
+    scalars = [message.elements for message in sent if message.elements <= 7 and message.elements != op.domain.size]
+    assert scalars == ([7 if damp else 5] if comm.size > 1 else [])
+    vectors = 0 if comm.size == 1 or kind == "block_diag" else 1
+    assert len(sent) == len(scalars) + vectors
 
-    op, serial, y, yd = problem("vstack", comm, "f8")
-    method = CGLS(damp=0.5, tol=0.0)
-    state = method.init(op, yd, None, report_now=False)
-    assert method.lagged(state) == (comm.size > 1)
-    norms = []
-    for _ in range(4):
-        with profile.count_messages() as sent:
-            state = method.step(state)
-        norms.append(method.residual_norms(np.array([[float(value) for value in method.monitor(state)]]))[0])
-        if comm.size > 1:
-            assert [message.elements for message in sent.records] == [3, op.domain.size]
-    state = method.finalize(state)
-    norms.append(method.residual_norms(np.array([[float(value) for value in method.monitor(state)]]))[0])
-    x, *_, cost = basic.cgls(serial, y, niter=4, damp=0.5, tol=0)
-    assert_close(state.x.gather(), x)
-    if comm.size > 1:
-        assert_close(norms, cost)
+
+def ill_conditioned(kind: str, condition: float, dtype: str) -> np.ndarray:
+    """Return a matrix with about this condition number: part of Hilbert's, or with a spectrum of equal steps."""
+    generator = np.random.default_rng(3)
+    if kind == "hilbert":
+        columns = {1e2: 3, 1e4: 4, 1e6: 5, 1e8: 7, 1e10: 8}[condition]
+        return (1 / (np.arange(60)[:, None] + np.arange(columns) + 1.0)).astype(dtype)
+    left, _ = np.linalg.qr(generator.standard_normal((60, 40)))
+    right, _ = np.linalg.qr(generator.standard_normal((40, 40)))
+    return ((left * np.linspace(1, 1 / condition, 40)) @ right).astype(dtype)
+
+
+def smallest_gradient(method, op, exact, data, dtype) -> tuple[float, int]:
+    """Return the smallest gradient of an iterate, or rounding errors of one, and the iteration that comes near it."""
+    iterates = []
+    y = from_global(data, op.range, comm=op.comm)
+    solve(method, op, y, niter=250, callback=lambda _, view: iterates.append(view.x.gather()))
+    gradients = [np.linalg.norm(exact.T @ (data - exact @ x)) for x in iterates]
+    best = max(np.finfo(dtype).eps * np.linalg.norm(data) * np.linalg.norm(exact, 2), min(gradients))
+    return best, next(n for n, value in enumerate(gradients, 1) if value <= 2 * best)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("condition", [1e2, 1e4, 1e6, 1e8, 1e10])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("kind", ["hilbert", "random"])
+def test_a_single_reduction_is_as_accurate(comm, kind, dtype, condition, noise):
+    """In the median the smallest gradient is at most 10 times as large, after at most 4 times as many iterations."""
+    if dtype == "f4" and condition > 1e6:
+        pytest.skip("below the rounding of single precision")
+    generator = np.random.default_rng(5)
+    matrix = ill_conditioned(kind, condition, dtype)
+    exact = matrix.astype("f8")
+    op = VStack([np.array_split(matrix, comm.size)[comm.rank]], comm)
+    ratios = []
+    for _ in range(5):
+        data = exact @ generator.standard_normal(exact.shape[1])
+        data = (data + noise * np.linalg.norm(data) / 8 * generator.standard_normal(60)).astype(dtype)
+        one, two = (
+            smallest_gradient(method(tol=0.0, precision=0.0), op, exact, data, dtype)
+            for method in (SingleReductionCGLS, CGLS)
+        )
+        ratios.append(np.divide(one, two))
+    gradient, iterations = np.median(ratios, axis=0)
+    assert gradient <= 10 and iterations <= 4, (gradient, iterations)
 
 
 def test_options_are_checked(comm):
@@ -207,6 +244,7 @@ def test_options_are_checked(comm):
         {"damp": "x"},
         {"graph": "yes"},
         {"lag": -1},
+        {"reductions": 3},
     ):
         with pytest.raises(InputError, match=next(iter(options))):
             cgls(op, yd, **options)

@@ -19,8 +19,7 @@ from collops.array import from_global
 from collops.errors import CheckpointError, InputError, Interrupted
 from collops.operators import VStack
 from collops.solvers import Status, cg, cgls, fista, ista, lsqr, power_iteration
-from collops.solvers.agenda import Agenda, Every, Signals
-from collops.solvers.fingerprint import difference
+from collops.solvers.checkpoint import Every, Signals, Timer, difference
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
 from .problems import ROWS, assert_close, joined, problem, random_matrix, start
@@ -28,6 +27,8 @@ from .problems import ROWS, assert_close, joined, problem, random_matrix, start
 METHODS = {
     "cg": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, **run),
     "cgls": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, **run),
+    "cg, one reduction": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, reductions=1, **run),
+    "cgls, one reduction": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, reductions=1, **run),
     "lsqr": lambda op, y, **run: lsqr(op, y, calc_var=True, **run),
     "ista": lambda op, y, **run: ista(op, y, eps=0.3, decay=_falling(**run), **run),
     "fista": lambda op, y, **run: fista(op, y, eps=0.3, threshkind="half", rtol=1e-9, **run),
@@ -83,7 +84,7 @@ def assert_same(actual, expected) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_goes_on_ends_where_it_would_have(comm, folder, name):
-    split = name in ("cg", "lsqr", "fista", "ADMM", "primal-dual")
+    split = name in ("cg", "cgls, one reduction", "lsqr", "fista", "ADMM", "primal-dual")
     op, _, _, y = problem("block_diag" if split else "vstack", comm, "c8" if split else "f8")
     run = METHODS[name]
     expected = run(op, y, niter=5)
@@ -116,7 +117,7 @@ def test_what_goes_on_stops_where_it_would_have(comm, folder, method):
     assert_same(resumed, expected)
 
 
-@pytest.mark.parametrize("name", ["cgls", "lsqr", "fista", "proximal gradient"])
+@pytest.mark.parametrize("name", ["cgls", "cgls, one reduction", "lsqr", "fista", "proximal gradient"])
 def test_on_another_number_of_ranks(comm, folder, name):
     """What all ranks have begun one of them ends alone, and the other way round."""
     blocks = [[random_matrix(n + 3, 6, "f8", n) for n in rows] for rows in ROWS[: comm.size]]
@@ -167,10 +168,10 @@ def test_other_problems_are_refused(comm, folder):
     cgls(op, y, niter=3, damp=0.5, tol=0, **run)
     x0 = _start(op, y)
     for refused, reason in [
-        (lambda: lsqr(op, y, niter=9, damp=0.5, **run), "one of CGLS, not of LSQR"),
-        (lambda: cgls(op, y * 1.001, niter=9, damp=0.5, **run), "data are others"),
-        (lambda: cgls(1.001 * op, y, niter=9, damp=0.5, **run), "operator is that of others"),
-        (lambda: cgls(op, y, x0, niter=9, damp=0.5, **run), "starting point is that of others"),
+        (lambda: lsqr(op, y, niter=9, damp=0.5, **run), "a checkpoint of CGLS, not of LSQR"),
+        (lambda: cgls(op, y * 1.001, niter=9, damp=0.5, **run), "data differ"),
+        (lambda: cgls(1.001 * op, y, niter=9, damp=0.5, **run), "operator differs"),
+        (lambda: cgls(op, y, x0, niter=9, damp=0.5, **run), "starting point differs"),
         (lambda: cgls(op, y.astype("f4"), niter=9, damp=0.5, **run), "precision is float64, not float32"),
         (lambda: cgls(op, y, niter=9, damp=0.6, **run), "option damp is 0.5, not 0.6"),
         (lambda: cgls(op, y, niter=2, damp=0.5, **run), "iteration 3, beyond niter=2"),
@@ -199,7 +200,7 @@ def test_damage_is_noticed_on_every_rank(comm, folder, harm):
     cgls(op, y, niter=3, tol=0, checkpoint=folder)
     if comm.rank == 0:
         place = folder / "iteration-000000003"
-        chunks = sorted(path for path in (place / "arrays.zarr" / "state" / "residual").glob("c*"))
+        chunks = sorted(path for path in (place / "arrays.zarr" / "state" / "r").glob("c*"))
         attributes = place / "arrays.zarr" / "zarr.json"
         if harm == "bit":
             values = bytearray(chunks[-1].read_bytes())
@@ -221,7 +222,7 @@ def test_damage_is_noticed_on_every_rank(comm, folder, harm):
     assert os.listdir(folder) == ["iteration-000000003"]
 
 
-@pytest.mark.filterwarnings("ignore:.*going on from iteration 2:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*resuming from iteration 2:RuntimeWarning")
 def test_the_one_before_serves_where_the_newest_is_damaged(comm, folder):
     """Both are there where a machine broke down after the newest was named."""
     op, _, _, y = problem("vstack", comm, "f8")
@@ -242,13 +243,23 @@ def test_the_one_before_serves_where_the_newest_is_damaged(comm, folder):
     assert_same(result, cgls(op, y, niter=3, tol=0))
 
 
+def test_another_format_cannot_be_resumed(comm, folder, monkeypatch):
+    op, _, _, y = problem("vstack", comm, "f8")
+    with monkeypatch.context() as context:
+        context.setattr("collops.solvers.checkpoint._FORMAT", 1)
+        cgls(op, y, niter=3, tol=0, checkpoint=folder)
+    with pytest.raises(CheckpointError, match="format 1 of another version of collops"):
+        cgls(op, y, niter=5, tol=0, checkpoint=folder, resume=True)
+    assert os.listdir(folder) == ["iteration-000000003"]
+
+
 def test_other_folders_are_left_alone(comm, folder):
     op, _, _, y = problem("vstack", comm, "f8")
     if comm.rank == 0:
         folder.mkdir()
         (folder / "thesis.tex").touch()
     comm.barrier()
-    for place, reason in [(folder, "other things than checkpoints"), (folder / "thesis.tex", "is a file")]:
+    for place, reason in [(folder, "other files than checkpoints"), (folder / "thesis.tex", "is a file")]:
         with pytest.raises(CheckpointError, match=reason):
             cgls(op, y, niter=3, checkpoint=place)
     assert os.listdir(folder) == ["thesis.tex"]
@@ -300,17 +311,17 @@ def test_how_often():
 
 def test_time_is_that_of_whoever_is_first(comm, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("collops.solvers.agenda.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    agenda = Agenda(Every(seconds=10.0), Signals(), comm, 0)
+    monkeypatch.setattr("collops.solvers.checkpoint.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    timer = Timer(Every(seconds=10.0), Signals(), comm, 0)
     written = []
     for iteration in range(1, 13):
         clock[0] += 3.0 if comm.rank == 0 else 1.0
-        written += [iteration] if agenda.after(iteration)[0] else []
+        written += [iteration] if timer.after(iteration)[0] else []
     assert written == [4, 8, 12]
 
 
 def test_no_checkpoint_no_cost(comm, folder, monkeypatch):
-    monkeypatch.setattr("collops.solvers.agenda.time", SimpleNamespace(monotonic=float))  # no iteration takes long
+    monkeypatch.setattr("collops.solvers.checkpoint.time", SimpleNamespace(monotonic=float))  # no iteration takes long
     op, _, _, y = problem("vstack", comm, "f8")
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
     counts = []

@@ -12,8 +12,7 @@ from collops.array import Layout, StackedArray, from_global
 from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedTypeError
 from collops.operators import FFT, BlockDiag, Diagonal, LinearOperator, StackedBlockDiag, StackedVStack, VStack
 from collops.solvers import Status, fista, ista
-from collops.solvers.shrinkage import shrink
-from collops.solvers.thresholds import Percentile, find_threshold
+from collops.solvers.shrinkage import Percentile, find_threshold, shrink
 
 from .problems import VARIETY, assert_close, problem, random_matrix, start
 from .test_cgls import messages_of_one_iteration

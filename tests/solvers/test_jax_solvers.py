@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -36,6 +36,7 @@ def sparse(solver, A, y, threshkind):
 
 SOLVERS = {
     "cgls": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20),
+    "cgls, one reduction": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20, reductions=1),
     "lsqr": lambda A, y: lsqr(A, y, niter=20, damp=0.3, calc_var=True),
     "ista": lambda A, y: sparse(ista, A, y, "soft"),
     "ista, hard": lambda A, y: sparse(ista, A, y, "hard"),
@@ -155,9 +156,13 @@ class DescentState:
     square: Any
     count: int
     last: Any
-    operator: Any = field(metadata=CONSTANT)
     data: Any = field(metadata=CONSTANT)
     residual: Any = field(metadata=SCRATCH)
+
+
+class DescentNumbers(NamedTuple):
+    square: Any
+    count: Any
 
 
 @dataclass(frozen=True)
@@ -167,28 +172,26 @@ class Descent(Method):
     alpha: float
     remembers: bool = False
     name = "Descent"
-    width = 2
+    numbers = DescentNumbers
+    stops = ((lambda self, now, first: now.count >= 6, Status.CONVERGED),)
 
-    def init(self, operator, data, x0, report_now):
-        x = collops.zeros(operator.domain, comm=data.comm, dtype=data.dtype, engine=data.engine)
-        return DescentState(x, data.vdot(data), 0, None, operator, data, None)
+    def init(self, A, y, x0):
+        x = collops.zeros(A.domain, comm=y.comm, dtype=y.dtype, engine=y.engine)
+        return DescentState(x, y.vdot(y), 0, None, y, None)
 
-    def step(self, state):
-        state.residual = state.data - state.operator @ state.x
-        state.x = collops.axpby(self.alpha, state.operator.H @ state.residual, 1.0, state.x, out=state.x)
+    def step(self, A, state):
+        state.residual = state.data - A @ state.x
+        state.x = collops.axpby(self.alpha, A.H @ state.residual, 1.0, state.x, out=state.x)
         state.square = state.residual.vdot(state.residual)
         state.count += 2
         state.last = state.square if self.remembers else None
         return state
 
-    def monitor(self, state):
+    def report(self, state):
         return state.square, np.float64(state.count) if isinstance(state.count, int) else state.count
 
-    def tests(self, row, first):
-        return ((row[1] >= 6, Status.CONVERGED),)
-
-    def residual_norms(self, rows):
-        return rows[:, 0] ** 0.5
+    def residual_norm(self, now):
+        return now.square**0.5
 
 
 def test_a_method_of_ones_own(comm):

@@ -62,6 +62,7 @@ def test_stops_where_scipy_stops(comm):
         (yd, y, {"atol": 1e-3, "btol": 1e-3, "conlim": 0}),
         (yd, y, {"atol": 1e-9, "btol": 1e-9, "conlim": 1e3}),
         (from_global(exact, op.range, comm=comm), exact, {"atol": 1e-7, "btol": 1e-7, "conlim": 0}),
+        (from_global(exact, op.range, comm=comm), exact, {"atol": 1e-12, "btol": 1e-2, "conlim": 0}),
     )
     statuses = {1: Status.COMPATIBLE, 2: Status.LEAST_SQUARES, 3: Status.ILL_CONDITIONED}
     for distributed, serial, options in cases:

@@ -45,6 +45,12 @@ def _start(op, y):
 METHODS = {
     "cgls": (lambda op, y, **run: cgls(op, y, tol=0, **run), (0, 1), (1, 1), ("image", "gradient")),
     "damped cgls": (lambda op, y, **run: cgls(op, y, damp=0.3, tol=0, **run), (0, 1), (1, 1), ("image", "gradient")),
+    "cgls, one reduction": (
+        lambda op, y, **run: cgls(op, y, tol=0, damp=0.1, reductions=1, **run),
+        (1, 1),
+        (1, 1),
+        ("image", "gradient"),
+    ),
     "lsqr": (lsqr, (0, 1), (1, 1), ("image", "back")),
     "ista": (lambda op, y, **run: ista(op, y, alpha=0.003, **run), (0, 0), (1, 1), ("image", "gradient")),
     "fista": (lambda op, y, **run: fista(op, y, alpha=0.003, **run), (0, 0), (1, 1), ("image", "gradient")),

@@ -188,7 +188,7 @@ class CommonOptions:
             # Later runs would take the results for things that are not theirs.
             raise InputError("--checkpoint and --out name one folder: give checkpoints a folder of their own")
         if self.every is not None:
-            from collops.solvers.agenda import Every
+            from collops.solvers.checkpoint import Every
 
             Every.of(self.every)
 

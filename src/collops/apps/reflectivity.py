@@ -115,7 +115,7 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     the stopping rule: an iteration sends one allreduce of three numbers.
     """
     from collops.solvers import fista
-    from collops.solvers.thresholds import find_threshold
+    from collops.solvers.shrinkage import find_threshold
 
     operator, volume, threshold = problem.operator, problem.volume, job.options.threshold
     data = problem.vector(volume.traces)

@@ -1,6 +1,6 @@
 """Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
 
-from collops.array.coefficients import Finite
+from collops.array.coefficients import Finite, finite, quotient
 from collops.array.conversion import from_global, from_local
 from collops.array.creation import (
     empty,
@@ -15,7 +15,7 @@ from collops.array.creation import (
     zeros_like,
 )
 from collops.array.distributed import DistributedArray
-from collops.array.fused import Scalars, axpby, divide, dots, shared, update_solution_and_direction
+from collops.array.fused import Scalars, axpby, divide, dots, shared, square_of_sum, update_solution_and_direction
 from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout
@@ -39,6 +39,7 @@ __all__ = [
     "dots",
     "empty",
     "empty_like",
+    "finite",
     "from_global",
     "from_local",
     "full",
@@ -46,9 +47,11 @@ __all__ = [
     "load",
     "ones",
     "ones_like",
+    "quotient",
     "random",
     "save",
     "shared",
+    "square_of_sum",
     "transfers",
     "update_solution_and_direction",
     "where",

@@ -1,15 +1,17 @@
-"""Coefficients of vectors: what may be one, and those that leave their vector out where they are not finite."""
+"""Coefficients of vectors: what may be one, quotients that kernels compute, and those that count only if finite."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["Finite", "as_number"]
+__all__ = ["Finite", "Quotient", "as_number", "finite", "quotient"]
 
+_HOST = (float, np.floating, np.ndarray)
 _NUMBERS = (float, complex, int, np.number, np.bool_)
 
 
@@ -29,6 +31,51 @@ class Finite(tuple):
     """
 
     __slots__ = ()
+
+
+class Quotient(tuple):
+    """The triple ``(factor, a, b)``, which stands for ``factor * a / b``; made by :func:`quotient`."""
+
+    __slots__ = ()
+
+    def __neg__(self) -> Quotient:
+        factor, a, b = self
+        return Quotient((-factor, a, b))
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """Return the coefficient ``a / b``: 0 where `b` is 0, and NaN where `b` is infinite.
+
+    Of scalars on the host it is a number. Others are divided by the kernels of :func:`collops.array.axpby`, so that the
+    division needs no operation of its own.
+
+    Parameters
+    ----------
+    a, b : 0-d array
+        Real, of one engine.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.array import quotient
+    >>> alpha = quotient(np.array(6.0), np.array(4.0))
+    >>> collops.axpby(-alpha, collops.ones(2), 0.0, collops.ones(2)).gather()
+    array([-1.5, -1.5])
+    """
+    if not isinstance(a, _HOST):
+        return Quotient((1.0, a, b))
+    divisor = float(b)
+    if divisor == 0:
+        return 0.0
+    return math.nan if math.isinf(divisor) else float(a) / divisor
+
+
+def finite(coefficient: Any) -> Any:
+    """Return a coefficient of :func:`quotient` that counts as 0 where it is not finite, as a :class:`Finite` does."""
+    if coefficient.__class__ is float:
+        return coefficient if math.isfinite(coefficient) else 0.0
+    return Finite(coefficient)
 
 
 def as_number(coefficient: Any) -> Any:

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array", bound=Operand)
 
-__all__ = ["Scalars", "axpby", "divide", "dot", "dots", "shared", "update_solution_and_direction"]
+__all__ = [
+    "Scalars",
+    "axpby",
+    "divide",
+    "dot",
+    "dots",
+    "shared",
+    "square_of_sum",
+    "update_solution_and_direction",
+]
 
 
 class Scalars:
@@ -256,6 +265,26 @@ def divide(a: Any, b: Any, out: Any = None) -> Any:
     array = a if hasattr(a, "dtype") and not isinstance(a, np.generic) else b
     engine = engine_of(array) if hasattr(array, "dtype") else find_engine("numpy")
     return kernels_for(engine).divide(a, b, out)
+
+
+def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
+    """Return the square of ``w + beta q`` from inner products of w and q; one kernel on devices. No messages.
+
+    Parameters
+    ----------
+    ww, wq, qq : 0-d array
+        Real, of one dtype: the square of w, the real part of the inner product, and the square of q.
+    beta : Quotient
+        See :func:`collops.array.quotient`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.array import quotient, square_of_sum
+    >>> float(square_of_sum(*map(np.float64, (1.0, 2.0, 4.0)), quotient(np.float64(3.0), np.float64(2.0))))
+    16.0
+    """
+    return kernels_for(engine_of(ww)).square_of_sum(ww, wq, qq, beta)
 
 
 def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from collops.array import Finite, axpby, dots, update_solution_and_direction
+from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
-from collops.solvers.driver import Run, solve
-from collops.solvers.method import DOUBLE_PRECISION, Method, Row, Test, not_finite
+from collops.solvers.driver import solve
+from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
 from collops.solvers.problem import (
     check_problem,
+    check_reductions,
     checked_limits,
     rank_consistently,
     starting_point,
@@ -26,26 +24,44 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["CG", "cg"]
+__all__ = ["CG", "SingleReductionCG", "cg"]
 
 
 @dataclass(slots=True)
 class CGState:
-    """Vectors and scalars of CG between two iterations."""
+    """Vectors and scalars of CG between two iterations, with the letters of the book."""
 
-    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
+    r: Any  # residual, y - (A + damp) x
+    p: Any  # direction
+    q: Any = field(metadata=SCRATCH)  # (A + damp) p
+    gamma: Any  # |r|^2
+    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+
+
+@dataclass(slots=True)
+class SingleReductionCGState:
+    """Vectors and scalars of CG with a single reduction between two iterations."""
+
+    x: Any
+    r: Any  # residual, y - (A + damp) x
+    p: Any  # direction
+    q: Any  # (A + damp) p, by recurrence
+    w: Any = field(metadata=SCRATCH)  # (A + damp) r
+    gamma: Any  # |r|^2
+    curvature: Any  # (p, q)
+    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)
+
+
+class CGNumbers(NamedTuple):
+    """The number of an iteration of CG: the squared norm of the residual."""
+
     residual: Any
-    direction: Any
-    image: Any = field(metadata=SCRATCH)  # (A + damp) direction
-    residual_square: Any
-    consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    damped: bool = field(metadata=CONSTANT)
 
 
 @dataclass(frozen=True)
 class CG(Method):
-    """CG as a method of the driver.
+    """Conjugate gradients [Hestenes and Stiefel 1952].
 
     Attributes
     ----------
@@ -54,12 +70,12 @@ class CG(Method):
     tol : float
         Bound on the squared norm of the residual.
     precision : float
-        Relative size of rounding errors: a residual that is smaller, relative to the first, cannot be told from 0. With
-        0 the solver does not stop there.
+        Relative size of rounding errors: a residual that is smaller, relative to the first, cannot be distinguished
+        from 0. With 0 the solver does not stop there.
     rtol, atol : float
         Bounds on the norm of the residual, relative to the first and absolute.
     cautious : bool
-        Whether a step that is not finite leaves the solution as it is.
+        Whether a step that is not finite leaves the solution unchanged.
 
     Examples
     --------
@@ -77,76 +93,106 @@ class CG(Method):
     rtol: float = 0.0
     atol: float = 0.0
     cautious: bool = True
-    stops = frozenset({"tol", "precision", "rtol", "atol"})
+    tolerances = frozenset({"tol", "precision", "rtol", "atol"})
     name = "CG"
-    width = 1
+    numbers = CGNumbers
+    stops = (
+        (lambda self, now, first: not_finite(now.residual), Status.NOT_FINITE),
+        (lambda self, now, first: now.residual <= self.tol, Status.CONVERGED),
+        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED),
+        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED),
+        (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
+    )
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> CGState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
         """Return the state before the first iteration: the residual, also as first direction."""
-        dtype, damped = working_dtype(operator, data, x0), takes_part(self.damp)
-        x, residual, image = starting_point(operator, data, x0, dtype, partial(self._image, operator, damped))
-        consistently = rank_consistently(residual)
-        together = consistently(residual)
-        (residual_square,) = dots((together, together))
-        return CGState(operator, x, residual, residual.copy(), image, residual_square, consistently, damped)
+        x, r, q = starting_point(A, y, x0, working_dtype(A, y, x0), partial(self._image, A))
+        consistent = rank_consistently(r)
+        together = consistent(r)
+        (gamma,) = dots((together, together))
+        return CGState(x, r, r.copy(), q, gamma, consistent)
 
-    def step(self, state: CGState) -> CGState:
+    def step(self, A: LinearOperator, state: CGState) -> CGState:
         """Minimise along the direction, and find the next one."""
-        state.image = self._image(state.operator, state.damped, state.direction, state.image)
-        (curvature,) = dots((state.direction, state.image))
-        # For an operator that is linear over the real numbers only, the real part is the inner product.
-        curvature = abs(curvature) if state.operator.clinear else curvature.real
-        previous_square = state.residual_square
-        minus_length = (-1.0, previous_square, curvature)
-        state.residual = axpby(minus_length, state.image, 1.0, state.residual, out=state.residual)
-        together = state.consistently(state.residual)
-        (state.residual_square,) = dots((together, together))
-        length: Any = (1.0, previous_square, curvature)
-        length, ratio = Finite(length) if self.cautious else length, (1.0, state.residual_square, previous_square)
-        state.x, state.direction = update_solution_and_direction(
-            state.x, length, state.direction, ratio, state.residual
-        )
+        q = state.q = self._image(A, state.p, state.q)
+        (delta,) = dots((state.p, q))
+        alpha = quotient(state.gamma, _curvature(A, delta))
+        state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
+        together = state.consistent(state.r)
+        (gamma,) = dots((together, together))
+        beta = quotient(gamma, state.gamma)
+        alpha = finite(alpha) if self.cautious else alpha
+        state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, state.r)
+        state.gamma = gamma
         return state
 
-    def monitor(self, state: CGState) -> tuple[Any, ...]:
+    def report(self, state: CGState) -> tuple[Any, ...]:
         """Return the squared norm of the residual."""
-        return (state.residual_square,)
+        return (state.gamma,)
 
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the residual is below a bound, or rounding."""
-        relative = row[0] / first[0] if first[0] else 0.0
-        if self.tol < row[0] < math.inf and self.precision**2 < relative >= self.rtol**2 and row[0] >= self.atol**2:
-            return None
-        return super().verdict(row, first)
-
-    def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
-        """Return the tests of :meth:`verdict`."""
-        return (
-            (not_finite(*row), Status.NOT_FINITE),
-            (row[0] <= self.tol, Status.CONVERGED),
-            ((row[0] < self.rtol**2 * first[0]) | (row[0] < self.atol**2), Status.CONVERGED),
-            (row[0] <= self.precision**2 * first[0], Status.COMPATIBLE_TO_ROUNDING),
-        )
-
-    def suspect(self, row: Row, iteration: int) -> str:
-        """Return the array that was first not finite: after the start the image, from which the residual is made."""
+    def suspect(self, now: CGNumbers, iteration: int) -> str:
+        """Return the array that was first not finite: the residual, or the image from which a step computes it."""
         return "image" if iteration else "residual"
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norms of the residual."""
-        return rows[:, 0] ** 0.5
+    def residual_norm(self, now: CGNumbers) -> Any:
+        """Return the norm of the residual."""
+        return now.residual**0.5
 
-    def optimality(self, operator: LinearOperator, data: Any, x: Any) -> Any:
+    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
         """Return the residual, which is zero at the solution."""
-        return axpby(1.0, data, -1.0, self._image(operator, takes_part(self.damp), x, None))
+        return axpby(1.0, y, -1.0, self._image(A, x, None))
 
-    def normal(self, operator: LinearOperator) -> tuple[LinearOperator, Any]:
-        """Return the operator of the equations, and the multiple of the identity that is added to it."""
-        return operator, self.damp
+    def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
+        """Return the method and the operator which solve the equations of the derivative."""
+        return CG(self.damp, tol), A
 
-    def _image(self, operator: LinearOperator, damped: bool, x: Any, out: Any) -> Any:
-        image = operator._forward(x, out)
-        return axpby(self.damp, x, 1.0, image, out=image) if damped else image
+    def _image(self, A: LinearOperator, x: Any, out: Any) -> Any:
+        image = A._forward(x, out)
+        return axpby(self.damp, x, 1.0, image, out=image) if takes_part(self.damp) else image
+
+
+class SingleReductionCG(CG):
+    """CG with one reduction for each iteration: its inner products share a message.
+
+    The rearrangement is that of Chronopoulos and Gear [1989]: q follows p by the same recurrence, so that all inner
+    products are known once the operator has been applied to the residual. They derive the curvature of the next
+    direction, ``(p, q)``, from that of the last one and orthogonality, which loses accuracy. Here it is expanded into
+    three inner products instead, which keeps the accuracy of CG.
+    """
+
+    name = "CG with a single reduction"
+
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+        """Return the state before the first iteration."""
+        x, r, w = starting_point(A, y, x0, working_dtype(A, y, x0), partial(self._image, A))
+        consistent = rank_consistently(r)
+        w = self._image(A, r, w)
+        together = consistent(r)
+        gamma, delta = dots((together, together), (together, consistent(w)))
+        return SingleReductionCGState(x, r, r.copy(), w.copy(), w, gamma, _curvature(A, delta), consistent)
+
+    def step(self, A: LinearOperator, state: Any) -> Any:
+        """Minimise along the direction, and find the next one."""
+        alpha = quotient(state.gamma, state.curvature)
+        state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
+        state.w = self._image(A, state.r, state.w)
+        r, w, p, q = map(state.consistent, (state.r, state.w, state.p, state.q))
+        gamma, rw, rq, pq = dots((r, r), (r, w), (r, q), (p, q))
+        beta = quotient(gamma, state.gamma)
+        alpha = finite(alpha) if self.cautious else alpha
+        state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, state.r)
+        state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
+        state.gamma = gamma
+        state.curvature = _curvature(A, square_of_sum(rw.real, rq.real, pq.real, beta))
+        return state
+
+
+def _curvature(A: LinearOperator, value: Any) -> Any:
+    """Return the inner product of a direction with its image, which is real in exact arithmetic.
+
+    For an operator that is linear over the real numbers only, the real part is the inner product.
+    """
+    return abs(value) if A.clinear else value.real
 
 
 def cg(
@@ -159,7 +205,8 @@ def cg(
     tol: float = 1e-4,
     rtol: float = 0.0,
     rtol1: float = 0.0,
-    **run: Unpack[Run],
+    reductions: int = 2,
+    **run: Any,
 ) -> SolverResult:
     r"""Solve :math:`(A + \epsilon I) x = y` by conjugate gradients. Collective.
 
@@ -182,6 +229,8 @@ def cg(
         Stop when the norm of the residual is below this multiple of the first; 0 for never.
     rtol1 : float
         Stop when it is below this multiple of the norm of `y`; 0 for never.
+    reductions : {1, 2}
+        Scalar reductions in an iteration, as for :func:`collops.solvers.cgls`.
     **run
         Options of the run, as for :func:`collops.solvers.cgls`.
 
@@ -199,12 +248,15 @@ def cg(
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces; one with a replicated model.
+    Besides the messages of `A`, an iteration sends two scalar allreduces; one with a replicated model or with
+    ``reductions=1``.
 
     References
     ----------
     .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
        Research of the National Bureau of Standards 49, 409-436, 1952.
+    .. [2] Chronopoulos, A. T., Gear, C. W., "s-step iterative methods for symmetric linear systems", Journal of
+       Computational and Applied Mathematics 25, 153-168, 1989: one reduction.
 
     Examples
     --------
@@ -217,5 +269,6 @@ def cg(
     check_problem(A, y, x0, niter)
     if A.domain is not A.range:
         raise LayoutError(f"cg needs an operator with one layout on both sides, not {A!r}; cgls takes any")
-    method = CG(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
+    kind = SingleReductionCG if check_reductions(reductions) == 1 else CG
+    method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
     return solve(method, A, y, x0, niter=niter, **run)

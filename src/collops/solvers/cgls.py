@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from collops.array import Finite, Scalars, axpby, dots, update_solution_and_direction
+from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import Run, solve
-from collops.solvers.method import DOUBLE_PRECISION, Method, Row, Test, not_finite, over
+from collops.solvers.cg import CG
+from collops.solvers.driver import solve
+from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite, over
 from collops.solvers.problem import (
     check_problem,
+    check_reductions,
     checked_limits,
     rank_consistently,
     starting_point,
@@ -25,7 +24,7 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["CGLS", "cgls"]
+__all__ = ["CGLS", "SingleReductionCGLS", "cgls"]
 
 _OF_GRADIENTS = 10.0**2
 """Square of the rounding of gradients in units of that of their products: the smallest gradients seen were below 1 with
@@ -34,26 +33,51 @@ ten unknowns, and 7 with two thousand."""
 
 @dataclass(slots=True)
 class CGLSState:
-    """Vectors and scalars of CGLS between two iterations."""
+    """Vectors and scalars of CGLS between two iterations, with the letters of the book."""
 
-    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
+    r: Any  # residual, y - A x
+    s: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x, half the negative gradient of the objective
+    p: Any  # direction
+    q: Any = field(metadata=SCRATCH)  # A p
+    gamma: Any  # |s|^2
+    numbers: Any = field(metadata=SCRATCH)
+    consistent_s: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
+
+
+@dataclass(slots=True)
+class SingleReductionCGLSState:
+    """Vectors and scalars of CGLS with a single reduction between two iterations."""
+
+    x: Any
+    r: Any  # residual, y - A x
+    s: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x
+    p: Any  # direction
+    q: Any  # A p, by recurrence
+    w: Any = field(metadata=SCRATCH)  # A s
+    gamma: Any  # |s|^2
+    curvature: Any  # |q|^2 + damp^2 |p|^2
+    numbers: Any = field(metadata=SCRATCH)
+    consistent_s: Callable[[Any], Any] = field(metadata=CONSTANT)
+    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
+
+
+class CGLSNumbers(NamedTuple):
+    """The numbers of an iteration of CGLS, all of them squared norms.
+
+    ``curvature / before`` bounds the square of the operator's norm from below.
+    """
+
+    gradient: Any
     residual: Any
-    gradient: Any  # A^H residual - damp^2 x, half the negative gradient of the objective
-    direction: Any
-    image: Any = field(metadata=SCRATCH)  # A direction
-    gradient_square: Any
-    gradient_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    residual_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)
-    lagged: bool = field(metadata=CONSTANT)
-    damped: bool = field(metadata=CONSTANT)
-    monitored: tuple[Any, ...] = field(metadata=SCRATCH)  # see CGLS.monitor
-    together: Scalars = field(metadata=SCRATCH)  # memory of the inner products that share a message
+    curvature: Any  # of the objective along a direction
+    before: Any  # the gradient that led to this direction
 
 
 @dataclass(frozen=True)
 class CGLS(Method):
-    """CGLS as a method of the driver.
+    """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, section 7.4].
 
     Attributes
     ----------
@@ -61,13 +85,8 @@ class CGLS(Method):
         Damping factor.
     tol : float
         Bound on the squared norm of the gradient.
-    precision : float
-        Relative size of rounding errors: an iterate that no iteration can improve by more than that is a solution. With
-        0 the solver does not stop there.
-    rtol, atol : float
-        Bounds on the norm of the residual, relative to the first and absolute.
-    cautious : bool
-        Whether a step that is not finite leaves the solution as it is.
+    precision, rtol, atol, cautious
+        As of :class:`collops.solvers.CG`.
 
     Examples
     --------
@@ -85,160 +104,149 @@ class CGLS(Method):
     rtol: float = 0.0
     atol: float = 0.0
     cautious: bool = True
-    stops = frozenset({"tol", "precision", "rtol", "atol"})
+    tolerances = frozenset({"tol", "precision", "rtol", "atol"})
     name = "CGLS"
-    width = 4
+    numbers = CGLSNumbers
+    stops = (
+        (lambda self, now, first: not_finite(now.gradient, now.residual, now.curvature), Status.NOT_FINITE),
+        (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
+        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED),
+        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED),
+        (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
+        # The exact solution for an operator that differs by rounding has a gradient of this size [Stewart 1977].
+        # Further iterations would amplify rounding errors, in the end to infinity.
+        (
+            lambda self, now, first: (
+                now.gradient <= over(_OF_GRADIENTS * self.precision**2 * now.residual * now.curvature, now.before)
+            ),
+            Status.LEAST_SQUARES_TO_ROUNDING,
+        ),
+    )
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> CGLSState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
         """Return the state before the first iteration: the residual, and its gradient as first direction."""
-        dtype = working_dtype(operator, data, x0)
-        x, residual, image = starting_point(operator, data, x0, dtype, operator._forward)
-        gradient = operator._adjoint(residual, new_array(operator.domain, data, dtype))
-        damped = takes_part(self.damp)
-        if damped and x0 is not None:
-            gradient = axpby(-(self.damp * self.damp), x, 1.0, gradient, out=gradient)
-        of_gradient, of_residual = rank_consistently(gradient), rank_consistently(residual)
-        # With a replicated model each rank knows the gradient's square by itself, so that all scalars of an iteration
-        # fit into one message if those that are reported may wait for the next.
-        lagged = not report_now and of_gradient(gradient) is not gradient
-        state = CGLSState(
-            operator,
-            x,
-            residual,
-            gradient,
-            gradient.copy(),
-            image,
-            None,
-            of_gradient,
-            of_residual,
-            lagged,
-            damped,
-            (),
-            Scalars(),
-        )
-        state.gradient_square, residual_square = self._squares(state)
-        state.monitored = (state.gradient_square, residual_square) * 2
-        return state
+        dtype = working_dtype(A, y, x0)
+        x, r, q = starting_point(A, y, x0, dtype, A._forward)
+        s = A._adjoint(r, new_array(A.domain, y, dtype))
+        if takes_part(self.damp) and x0 is not None:
+            s = axpby(-(self.damp**2), x, 1.0, s, out=s)
+        consistent_s, consistent_r = rank_consistently(s), rank_consistently(r)
+        of_s, of_r = consistent_s(s), consistent_r(r)
+        gamma, rho = dots((of_s, of_s), (of_r, of_r))
+        return CGLSState(x, r, s, s.copy(), q, gamma, (gamma, rho, gamma, gamma), consistent_s, consistent_r)
 
-    def step(self, state: CGLSState) -> CGLSState:
+    def step(self, A: LinearOperator, state: CGLSState) -> CGLSState:
         """Minimise along the direction, and find the next one."""
-        operator = state.operator
-        image = state.image = operator._forward(state.direction, state.image)
-        pairs = [(image, image)]
-        if state.damped:
-            pairs.append((state.direction, state.direction))
-        monitored = None
-        if state.lagged:
-            image_square, *others, gradient_square, residual_square = dots(
-                *pairs, *self._pairs(state), out=state.together
-            )
-            monitored = gradient_square, residual_square
+        p, damp, damped = state.p, self.damp, takes_part(self.damp)
+        q = state.q = A._forward(p, state.q)
+        if damped:
+            image_square, direction_square = dots((q, q), (p, p))
+            delta = image_square + damp**2 * direction_square
         else:
-            image_square, *others = dots(*pairs)
-        curvature = image_square + self.damp * self.damp * others[0] if others else image_square
-        length: Any = (1.0, state.gradient_square, curvature)
-        length = Finite(length) if self.cautious else length
-        minus_length = (-1.0, state.gradient_square, curvature)
-        state.residual = axpby(minus_length, image, 1.0, state.residual, out=state.residual)
-        state.gradient = operator._adjoint(state.residual, state.gradient)
-        if state.damped:
-            state.x = axpby(length, state.direction, 1.0, state.x, out=state.x)
-            state.gradient = axpby(-(self.damp * self.damp), state.x, 1.0, state.gradient, out=state.gradient)
-        if monitored is None:
-            gradient_square, _ = monitored = self._squares(state)
+            (delta,) = dots((q, q))
+        alpha = quotient(state.gamma, delta)
+        length = finite(alpha) if self.cautious else alpha
+        r = state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
+        s = state.s = A._adjoint(r, state.s)
+        if damped:
+            state.x = axpby(length, p, 1.0, state.x, out=state.x)
+            s = state.s = axpby(-(damp**2), state.x, 1.0, s, out=s)
+        of_s, of_r = state.consistent_s(s), state.consistent_r(r)
+        gamma, rho = dots((of_s, of_s), (of_r, of_r))
+        beta = quotient(gamma, state.gamma)
+        if damped:
+            state.p = axpby(1.0, s, beta, p, out=p)
         else:
-            (gradient_square,) = dots((state.gradient, state.gradient))
-        state.monitored = (*monitored, curvature, state.gradient_square)
-        ratio = (1.0, gradient_square, state.gradient_square)
-        if state.damped:
-            state.direction = axpby(1.0, state.gradient, ratio, state.direction, out=state.direction)
-        else:
-            state.x, state.direction = update_solution_and_direction(
-                state.x, length, state.direction, ratio, state.gradient
-            )
-        state.gradient_square = gradient_square
+            state.x, state.p = update_solution_and_direction(state.x, length, p, beta, s)
+        state.gamma, state.numbers = gamma, (gamma, rho, delta, state.gamma)
         return state
 
-    def finalize(self, state: CGLSState) -> CGLSState:
-        """Return the state with the numbers of the last iteration."""
-        if state.lagged:
-            state.monitored = (*self._squares(state), *state.monitored[2:])
-        return state
+    def report(self, state: CGLSState) -> tuple[Any, ...]:
+        """Return the numbers of the last iteration."""
+        return state.numbers
 
-    def lagged(self, state: CGLSState) -> bool:
-        """Return whether the numbers of an iteration come with the next one."""
-        return state.lagged
-
-    def monitor(self, state: CGLSState) -> tuple[Any, ...]:
-        """Return the squared norms of gradient and residual, and two that bound the operator's norm from below.
-
-        Those are the curvature and the squared gradient of a step: their quotient is at most the square of the
-        operator's norm.
-        """
-        return state.monitored
-
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where gradient or residual are below a bound, or where only rounding is left."""
-        gradient, residual, curvature, before = row
-        rounding = self.precision**2
-        if (
-            self.tol < gradient < math.inf
-            and rounding * first[1] < residual < math.inf
-            and self.rtol**2 * first[1] <= residual >= self.atol**2
-            and _OF_GRADIENTS * rounding * residual * curvature / before < gradient
-        ):
-            return None
-        return super().verdict(row, first)
-
-    def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
-        """Return the tests of :meth:`verdict`.
-
-        Beyond convergence the gradient is rounding, which the ratios of its squares amplify to infinity in the end. The
-        exact solution for an operator that differs by rounding has a gradient of that size.
-        """
-        gradient, residual, curvature, before = row
-        rounding = self.precision**2
-        least = over(_OF_GRADIENTS * rounding * residual * curvature, before)
-        return (
-            (not_finite(gradient, residual), Status.NOT_FINITE),
-            (gradient <= self.tol, Status.CONVERGED),
-            ((residual < self.rtol**2 * first[1]) | (residual < self.atol**2), Status.CONVERGED),
-            (residual <= rounding * first[1], Status.COMPATIBLE_TO_ROUNDING),
-            (gradient <= least, Status.LEAST_SQUARES_TO_ROUNDING),
-        )
-
-    def suspect(self, row: Row, iteration: int) -> str:
-        """Return the array that was first not finite: after the start the image, from which the residual is made."""
-        residual_square = row[1]
-        if residual_square - residual_square == 0:
+    def suspect(self, now: CGLSNumbers, iteration: int) -> str:
+        """Return the array that was first not finite: the residual, or the image from which a step computes it."""
+        if now.residual - now.residual == 0 and now.gradient - now.gradient != 0:
             return "gradient"
         return "image" if iteration else "residual"
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norms of the residual, damping not included."""
-        return rows[:, 1] ** 0.5
+    def residual_norm(self, now: CGLSNumbers) -> Any:
+        """Return the norm of the residual, damping not included."""
+        return now.residual**0.5
 
-    def details(self, state: CGLSState, rows: np.ndarray) -> dict[str, Any]:
+    def details(self, state: CGLSState, history: CGLSNumbers) -> dict[str, Any]:
         """Return the norm of the gradient."""
-        return {"gradient_norm": float(np.sqrt(rows[-1, 0]))}
+        return {"gradient_norm": float(history.gradient[-1] ** 0.5)}
 
-    def optimality(self, operator: LinearOperator, data: Any, x: Any) -> Any:
+    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
         """Return half the negative gradient of the objective, which is zero at the solution."""
-        gradient = operator._adjoint(axpby(1.0, data, -1.0, operator._forward(x, None)), None)
-        return axpby(-(self.damp * self.damp), x, 1.0, gradient) if takes_part(self.damp) else gradient
+        s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
+        return axpby(-(self.damp**2), x, 1.0, s) if takes_part(self.damp) else s
 
-    def normal(self, operator: LinearOperator) -> tuple[LinearOperator, Any]:
-        """Return the operator of the normal equations, and the multiple of the identity that is added to it."""
-        return operator.H @ operator, self.damp * self.damp
+    def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
+        """Return the method and the operator which solve the equations of the derivative."""
+        return CG(self.damp**2, tol), A.H @ A
 
-    @staticmethod
-    def _pairs(state: CGLSState) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        gradient = state.gradient_consistently(state.gradient)
-        residual = state.residual_consistently(state.residual)
-        return (gradient, gradient), (residual, residual)
 
-    def _squares(self, state: CGLSState) -> tuple[Any, ...]:
-        return dots(*self._pairs(state))
+class SingleReductionCGLS(CGLS):
+    """CGLS with one reduction for each iteration: its inner products share a message.
+
+    The rearrangement is that of :class:`collops.solvers.cg.SingleReductionCG`.
+    """
+
+    name = "CGLS with a single reduction"
+
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+        """Return the state before the first iteration."""
+        begin = super().init(A, y, x0)
+        q = A._forward(begin.s, begin.q)
+        together = begin.consistent_r(q)
+        (curvature,) = dots((together, together))
+        if takes_part(self.damp):
+            curvature = curvature + self.damp**2 * begin.gamma
+        return SingleReductionCGLSState(
+            begin.x,
+            begin.r,
+            begin.s,
+            begin.p,
+            q.copy(),
+            q,
+            begin.gamma,
+            curvature,
+            begin.numbers,
+            begin.consistent_s,
+            begin.consistent_r,
+        )
+
+    def step(self, A: LinearOperator, state: Any) -> Any:
+        """Minimise along the direction, and find the next one."""
+        damp, damped = self.damp, takes_part(self.damp)
+        alpha = quotient(state.gamma, state.curvature)
+        length = finite(alpha) if self.cautious else alpha
+        state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
+        state.s = A._adjoint(state.r, state.s)
+        if damped:
+            state.x = axpby(length, state.p, 1.0, state.x, out=state.x)
+            state.s = axpby(-(damp**2), state.x, 1.0, state.s, out=state.s)
+        state.w = A._forward(state.s, state.w)
+        r, w, q = map(state.consistent_r, (state.r, state.w, state.q))
+        s, p = map(state.consistent_s, (state.s, state.p))
+        pairs = (s, s), (r, r), (w, w), (q, w), (q, q)
+        if damped:
+            gamma, rho, ww, wq, qq, sp, pp = dots(*pairs, (p, s), (p, p))
+            ww, wq, qq = ww + damp**2 * gamma, wq.real + damp**2 * sp.real, qq + damp**2 * pp
+        else:
+            gamma, rho, ww, wq, qq = dots(*pairs)
+        beta = quotient(gamma, state.gamma)
+        if damped:
+            state.p = axpby(1.0, state.s, beta, state.p, out=state.p)
+        else:
+            state.x, state.p = update_solution_and_direction(state.x, length, state.p, beta, state.s)
+        state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
+        state.gamma, state.curvature = gamma, square_of_sum(ww, wq.real, qq, beta)
+        state.numbers = gamma, rho, state.curvature, gamma
+        return state
 
 
 def cgls(
@@ -251,7 +259,8 @@ def cgls(
     tol: float = 1e-4,
     rtol: float = 0.0,
     rtol1: float = 0.0,
-    **run: Unpack[Run],
+    reductions: int = 2,
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS. Collective.
 
@@ -275,6 +284,10 @@ def cgls(
         Stop when the norm of the residual is below this multiple of the first; 0 for never.
     rtol1 : float
         Stop when it is below this multiple of the norm of `y`; 0 for never.
+    reductions : {1, 2}
+        Scalar reductions in an iteration. With 1 all inner products share one message. This costs more passes over the
+        vectors, memory for two more of them in the layout of `y`, and at the start one more application of `A`. It pays
+        off where the latency of a message outweighs that: with many ranks, or short vectors on several devices.
     callback : callable, optional
         Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
         done, and a view of the state with ``x`` (overwritten by the next iteration: copy it to keep it) and
@@ -288,7 +301,7 @@ def cgls(
     lag : int, optional
         On devices, how many iterations the host may launch before it checks the numbers of the oldest. The default
         is 0 if a tolerance can stop the solver, so that `x` is the iterate that passed the test, and otherwise 3.
-        With a larger value up to ``lag + 1`` further iterations change `x`. On hosts always 0.
+        With a larger value up to `lag` further iterations change `x`. On hosts always 0.
     checkpoint : str or path, optional
         Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
         written, and signals are handled as before.
@@ -322,8 +335,14 @@ def cgls(
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces; one on devices with a replicated model. With
+    Besides the messages of `A`, an iteration sends two scalar allreduces, or one with ``reductions=1``. With
     checkpoints, there is one more about twice a second.
+
+    With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [4]_, except that the curvature of the next
+    direction is expanded into three inner products. The solution is then as accurate: on Hilbert matrices and on random
+    ones with condition numbers from 1e2 to 1e10, in single and double precision, the smallest gradient was within a
+    factor of 10 of that with two reductions, after about as many iterations. With the original formula the error was up
+    to 1e9 times larger.
 
     The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
     gradient has the square of `damp`, as all others have.
@@ -335,6 +354,8 @@ def cgls(
     .. [2] Björck, Å., "Numerical methods for least squares problems", SIAM, 1996, section 7.4.
     .. [3] Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III",
        Academic Press, 1977: how small a gradient is that of a nearby problem's solution.
+    .. [4] Chronopoulos, A. T., Gear, C. W., "s-step iterative methods for symmetric linear systems", Journal of
+       Computational and Applied Mathematics 25, 153-168, 1989.
 
     Examples
     --------
@@ -346,5 +367,6 @@ def cgls(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter)
-    method = CGLS(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
+    kind = SingleReductionCGLS if check_reductions(reductions) == 1 else CGLS
+    method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
     return solve(method, A, y, x0, niter=niter, **run)

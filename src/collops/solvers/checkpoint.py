@@ -1,33 +1,49 @@
-"""Checkpoints of a solver: its state, its numbers and a fingerprint of the problem, written while it runs."""
+"""Checkpoints of a solver: its state, its numbers and a fingerprint of the problem, written while it runs.
+
+A checkpoint is written every so many iterations or seconds, and when a signal asks the solver to stop. A signal may
+reach one rank only, and clocks differ, but all ranks must write after the same iteration. They agree by a small
+allreduce about twice a second, after an iteration whose number they agreed upon the last time, or after each iteration
+where iterations take longer. The sums of an iteration could carry this information without a message, but every method
+would need a place for it, and the host would wait for the device in every iteration.
+
+The fingerprint holds the method, its options, and a few numbers of data and operator, which are the same to rounding in
+every layout, on every engine and on any number of ranks.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import signal
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from os import PathLike, fspath
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray
+from collops.array import DistributedArray, Layout, StackedArray, dots, random
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import CheckpointError, InputError, Interrupted
+from collops.operators import LinearOperator
 from collops.profile import mark
-from collops.solvers.agenda import Agenda, Every, Signals
 from collops.solvers.checkpoint_folder import CheckpointFolder
-from collops.solvers.fingerprint import difference, fingerprint
 from collops.solvers.history import History
 from collops.solvers.method import Method
+from collops.solvers.problem import rank_consistent, real_dtype, working_dtype
 from collops.solvers.result import Status
 from collops.solvers.state import carried, is_array, with_carried
 
-__all__ = ["Checkpoints", "Path", "open_checkpoints"]
+__all__ = ["Checkpoints", "Every", "Path", "Signals", "Timer", "difference", "fingerprint", "open_checkpoints"]
 
 Path = str | PathLike[str]
 
-_FORMAT = 1
+_FORMAT = 2
 _LABEL = "checkpoint"
 _STORED = "stored"
 
@@ -69,7 +85,7 @@ class Checkpoints:
     def __post_init__(self) -> None:
         self._memories = list(_memories_of(self.parts))
         self._signals = Signals()
-        self._agenda: Agenda | None = None
+        self._timer: Timer | None = None
         self._written = -1
         self._known_good = 0
 
@@ -105,7 +121,7 @@ class Checkpoints:
         """
         record = self.found
         iteration = 0 if record is None else int(record["iteration"])
-        self._agenda = Agenda(self.every, self._signals, self.comm, iteration)
+        self._timer = Timer(self.every, self._signals, self.comm, iteration)
         if record is None:
             return state, None
         self.comm.check(self._objection(record, state))
@@ -121,10 +137,8 @@ class Checkpoints:
             if known == _STORED:
                 known = self.folder.read(iteration, f"memories/{memory.key}", memory.layout, self.engine)
             memory.put(known)
-        layout = Layout.replicated((iteration + 1, self.method.width), self.comm.size)
-        rows = self.folder.read(iteration, "rows", layout, "numpy").local_array
-        # Where the numbers of an iteration come with the next one, those of the last are not reported yet.
-        self.history.restore(rows[:iteration] if self.method.lagged(state) else rows)
+        layout = Layout.replicated((iteration + 1, len(self.method.numbers._fields)), self.comm.size)
+        self.history.restore(self.folder.read(iteration, "rows", layout, "numpy").local_array)
         self._written = self._known_good = iteration
         return state, iteration
 
@@ -138,8 +152,8 @@ class Checkpoints:
         CheckpointError
             On every rank, if some rank cannot write.
         """
-        assert self._agenda is not None
-        due, signal = self._agenda.after(iteration)
+        assert self._timer is not None
+        due, signal = self._timer.after(iteration)
         if due or signal:
             with mark(_LABEL):
                 self.write(iteration, state)
@@ -151,12 +165,9 @@ class Checkpoints:
         if iteration == self._written:
             return
         rows = self.history.rows()
-        if self.method.lagged(state):
-            last = self.method.monitor(self.method.finalize(state))
-            rows = np.concatenate([rows, [[float(self.engine.to_host(number)) for number in last]]])
-        first = rows[0].tolist()
+        first = self.method.numbers(*rows[0].tolist())
         for row in rows[self._known_good :].tolist():
-            if self.method.verdict(row, first) is Status.NOT_FINITE:
+            if self.method.status(self.method.numbers(*row), first) is Status.NOT_FINITE:
                 return
         self._known_good = iteration
         values = carried(state)
@@ -271,3 +282,268 @@ def _memories_within(key: str, part: Any) -> Iterator[_Memory]:
     for name, value in vars(part).items():
         if hasattr(value, "_remembered"):
             yield from _memories_within(f"{key}-{name.strip('_')}", value)
+
+
+# ---- When
+
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""The signals that batch systems send before they end a job."""
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_DEFAULT_SECONDS = 600.0
+_SECONDS_BETWEEN_AGREEMENTS = 0.5
+
+
+@dataclass(frozen=True)
+class Every:
+    """How often a checkpoint is written: by one of these.
+
+    Attributes
+    ----------
+    iterations : int, optional
+        Number of iterations between two.
+    seconds : float, optional
+        Time between two; the current iteration is finished first.
+    """
+
+    iterations: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, every: Any) -> Every:
+        """Return how often to write, from the argument of a user.
+
+        Parameters
+        ----------
+        every : int, str or None
+            A number of iterations, or a text: such a number, or one of seconds, minutes or hours with its unit, such as
+            ``"30s"``, ``"10m"`` or ``"1.5h"``. None: ten minutes.
+
+        Raises
+        ------
+        InputError
+            If it is none of these, or not positive.
+        """
+        if every is None:
+            return cls(seconds=_DEFAULT_SECONDS)
+        text = str(every).strip() if isinstance(every, str | int | np.integer) and not isinstance(every, bool) else ""
+        if re.fullmatch(r"\d+", text) and int(text) > 0:
+            return cls(iterations=int(text))
+        time_of = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh])", text)
+        if time_of and float(time_of[1]) > 0:
+            return cls(seconds=float(time_of[1]) * _UNITS[time_of[2]])
+        raise InputError(
+            f"every must be a positive number of iterations, or a time such as '30s', '10m' or '2h', not {every!r}"
+        )
+
+
+class Signals:
+    """A context that records the first of these signals, and restores their handlers at its end.
+
+    Python runs handlers in the main thread only: in another thread, or for a signal whose handler is not Python's,
+    nothing changes.
+
+    Attributes
+    ----------
+    received : int
+        Number of the signal, 0 for none.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_SIGNALS:
+                if signal.getsignal(number) is not None:
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or number
+
+
+class Timer:
+    """Decides after each iteration whether the ranks of a solver write a checkpoint, and whether they stop.
+
+    The solver begins after `iteration`; `signals` are those that this rank receives.
+    """
+
+    def __init__(self, every: Every, signals: Signals, comm: Communicator, iteration: int) -> None:
+        self._every = every
+        self._signals = signals
+        self._comm = comm
+        self._first = iteration
+        self._next, self._interval = iteration + 1, 1
+        self._start = self._written = time.monotonic()
+
+    def after(self, iteration: int) -> tuple[bool, int]:
+        """Return whether to write a checkpoint now, and the number of a signal that asks to stop, or 0. Collective.
+
+        Parameters
+        ----------
+        iteration : int
+            The last one; one more than at the call before.
+        """
+        counted = self._every.iterations
+        due = counted is not None and (iteration - self._first) > 0 and iteration % counted == 0
+        if iteration < self._next:
+            return due, 0
+        now = time.monotonic()
+        overdue = self._every.seconds is not None and now - self._written >= self._every.seconds
+        pace = (iteration - self._first) / max(now - self._start, 1e-9)
+        # At most twice as long as before, for the first iterations may be quicker than those to come.
+        interval = min(max(1, int(pace * _SECONDS_BETWEEN_AGREEMENTS)), 2 * self._interval)
+        largest = self._comm.allreduce(np.array([self._signals.received, overdue, interval], np.int64), "max")
+        received, overdue, self._interval = (int(number) for number in largest)
+        self._next = iteration + self._interval
+        if overdue:
+            self._written = now
+        return due or bool(overdue), received
+
+
+# ---- Of which problem
+
+
+_SEED = 5
+
+
+def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any]:
+    """Return the fingerprint of a problem, as JSON can hold it. Collective.
+
+    The operator is applied once, to random numbers.
+    """
+    applied = None
+    if operator is not None:
+        dtype = working_dtype(operator, data, None)
+        probe = random(operator.domain, seed=_SEED, comm=data.comm, dtype=dtype, engine=data.engine)
+        applied = {"domain": _shapes(operator.domain), **_numbers_of(operator.forward(probe))}
+    return {
+        "method": method.name,
+        "options": _options(method),
+        "data": _numbers_of(data),
+        "start": None if x0 is None else _numbers_of(x0),
+        "operator": applied,
+    }
+
+
+def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: int) -> str | None:
+    """Return how two fingerprints differ in words, or ``None`` if they are of one problem.
+
+    Parameters
+    ----------
+    saved, present : dict
+        Of the checkpoint, and of the solver that is to resume from it.
+    iteration : int
+        Iterations done: of options that are given for each iteration, only those that were used must be the same.
+    """
+    if saved["method"] != present["method"]:
+        return f"it is a checkpoint of {saved['method']}, not of {present['method']}"
+    name = present["data"]["dtype"]
+    if saved["data"]["dtype"] != name:
+        return f"its precision is {saved['data']['dtype']}, not {name}"
+    tolerance = float(np.sqrt(np.finfo(real_dtype(np.dtype(name))).eps)) if name != "bfloat16" else 1e-2
+    for part, words in _DIFFERENCES.items():
+        if not _alike_numbers(saved[part], present[part], tolerance):
+            return words
+    for option, value in present["options"].items():
+        before = saved["options"].get(option)
+        if not _alike(before, value, tolerance, iteration):
+            return f"its option {option} is {before}, not {value}"
+    return None
+
+
+_DIFFERENCES = {
+    "data": "its data differ",
+    "operator": "its operator differs",
+    "start": "its starting point differs",
+}
+
+
+def _numbers_of(array: Any) -> dict[str, Any]:
+    """Return shape, dtype, norm and a random projection of an array. Collective."""
+    dtype = array.dtype if array.dtype.kind in "fcV" else np.dtype(np.float64)
+    together = rank_consistent(array)
+    other = rank_consistent(random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine))
+    square, projection = dots((together, together), (other, together))
+    value = complex(array.engine.to_host(projection))
+    return {
+        "shapes": _shapes(array.layout),
+        "dtype": array.dtype.name,
+        "norm": float(np.sqrt(abs(complex(array.engine.to_host(square))))),
+        "projection": [value.real, value.imag],
+    }
+
+
+def _shapes(layout: Any) -> list[list[int]]:
+    return [list(leaf.shape) for leaf in getattr(layout, "leaves", (layout,))]
+
+
+def _alike_numbers(saved: Any, present: Any, tolerance: float) -> bool:
+    if saved is None or present is None:
+        return saved is present
+    if saved["shapes"] != present["shapes"] or saved.get("domain") != present.get("domain"):
+        return False
+    limit = 4 * tolerance * max(saved["norm"], present["norm"])
+    numbers = zip([saved["norm"], *saved["projection"]], [present["norm"], *present["projection"]], strict=True)
+    return all(abs(before - now) <= limit for before, now in numbers)
+
+
+def _options(method: Any) -> dict[str, Any]:
+    """Return the options that determine the iterates."""
+    if not dataclasses.is_dataclass(method):
+        return {}
+    names = [field.name for field in dataclasses.fields(method) if field.name not in getattr(method, "tolerances", ())]
+    return {name: _plain(getattr(method, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """Return an option as JSON can hold it; the type and the shapes of an operator or array."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(part) for part in value]
+    if isinstance(value, LinearOperator):
+        return f"{type(value).__name__} from {_shapes(value.domain)} to {_shapes(value.range)}"
+    if hasattr(value, "leaves"):
+        return f"array of {_shapes(value.layout)}"
+    if dataclasses.is_dataclass(value):
+        return _options(value)
+    parts = {name: _plain(part) for name, part in vars(value).items() if _is_part(part)}
+    return {"type": type(value).__name__, **parts}
+
+
+def _is_part(value: Any) -> bool:
+    """Return whether this is a part of a function or of a series of step sizes: numbers, or another function."""
+    return isinstance(value, float | list) or type(value).__module__.startswith("collops.solvers.proximal")
+
+
+def _alike(saved: Any, present: Any, tolerance: float, iteration: int) -> bool:
+    if isinstance(present, bool | str | None) or isinstance(saved, bool | str | None):
+        return saved == present
+    if isinstance(present, int | float) and isinstance(saved, int | float):
+        return abs(saved - present) <= tolerance * max(abs(saved), abs(present))
+    if isinstance(present, Mapping) and isinstance(saved, Mapping):
+        return saved.keys() == present.keys() and all(
+            _alike(saved[name], present[name], tolerance, iteration) for name in present
+        )
+    if isinstance(present, list) and isinstance(saved, list):
+        shorter = min(len(saved), len(present))
+        used = zip(saved[:iteration], present[:iteration], strict=False)
+        complete = len(saved) == len(present) or shorter >= iteration
+        return complete and all(_alike(before, now, tolerance, iteration) for before, now in used)
+    return False

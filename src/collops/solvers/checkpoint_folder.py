@@ -1,4 +1,4 @@
-"""The folder of a solver's checkpoints: each is written whole or not at all, and read only if nothing is damaged.
+"""The folder of a solver's checkpoints: each is written completely or not at all, and read only if it is undamaged.
 
 A checkpoint is a folder with a name of its own, which holds a Zarr group and a seal. It is written under another name,
 synchronised to the disk, and renamed; only then is the one before it removed. Every chunk of the group has a checksum;
@@ -110,7 +110,7 @@ class CheckpointFolder:
         except CommunicationError:
             raise
         except (OSError, CollopsError) as problem:
-            raise self._refusal(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
+            raise self._error(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
 
     def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
         """Return one of the arrays of a checkpoint in a layout.
@@ -126,7 +126,7 @@ class CheckpointFolder:
         except CommunicationError:
             raise
         except CollopsError as problem:
-            raise self._refusal(_damaged(place, problem)) from problem
+            raise self._error(_damaged(place, problem)) from problem
 
     def _place(self, iteration: int) -> Path:
         return self._folder / f"iteration-{iteration:09d}"
@@ -139,25 +139,27 @@ class CheckpointFolder:
             pass
         names = sorted(entry.name for entry in self._folder.iterdir())
         iterations = [int(match[1]) for match in map(_NAME.fullmatch, names) if match]
-        strange = [name for name in names if not _NAME.fullmatch(name) and name != _UNFINISHED]
-        if strange:
-            raise CheckpointError(f"{self.path} holds other things than checkpoints ({strange[0]}): name a new folder")
+        other_files = [name for name in names if not _NAME.fullmatch(name) and name != _UNFINISHED]
+        if other_files:
+            raise CheckpointError(
+                f"{self.path} holds other files than checkpoints ({other_files[0]}): name a new folder"
+            )
         if not iterations:
             return None
         newest, *others = sorted(iterations, reverse=True)
         if not resume:
             raise CheckpointError(
-                f"{self.path} holds a checkpoint of iteration {newest}: pass resume=True (--resume) to go on from it, "
+                f"{self.path} holds a checkpoint of iteration {newest}: pass resume=True (--resume) to resume from it, "
                 "or remove it"
             )
         try:
             return _examined(self._place(newest))
         except CheckpointError as damage:
-            # There are two where a machine broke down before the older one was removed.
+            # There are two if the machine failed before the older one was removed.
             if not others:
                 raise
             record = _examined(self._place(others[0]))
-            warnings.warn(f"{damage}; going on from iteration {others[0]}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{damage}; resuming from iteration {others[0]}", RuntimeWarning, stacklevel=2)
             return record
 
     def _finish(self, unfinished: Path, iteration: int) -> None:
@@ -169,17 +171,17 @@ class CheckpointFolder:
             sync(path)
         sync(unfinished)
         place = self._place(iteration)
-        if place.exists():  # damaged, as was seen at the start
+        if place.exists():  # damaged, as found at the start
             shutil.rmtree(place)
         os.replace(unfinished, place)
         sync(self._folder)
         for other in self._folder.iterdir():
             if _NAME.fullmatch(other.name) and other != place:
-                # Rename it first, so that no reader takes a folder half removed for a checkpoint.
+                # Rename it first, so that no reader mistakes a partly removed folder for a checkpoint.
                 os.replace(other, unfinished)
                 shutil.rmtree(unfinished)
 
-    def _refusal(self, text: str) -> CheckpointError:
+    def _error(self, text: str) -> CheckpointError:
         """Return an error that every rank raises."""
         error = CheckpointError(text)
         error.on_all_ranks = True
@@ -207,7 +209,7 @@ def _examined(place: Path) -> dict[str, Any]:
                 expected = math.prod(node.chunks) * node.dtype.itemsize + _CHECKSUM_BYTES
                 for path in chunk_files(node, [slice(0, extent) for extent in node.shape]):
                     if path.stat().st_size != expected:
-                        raise ValueError(f"{path.relative_to(place)} has not the size it was written with")
+                        raise ValueError(f"{path.relative_to(place)} does not have the size with which it was written")
         record: Any = group.attrs[_RECORD]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise CheckpointError(_damaged(place, problem)) from problem
@@ -215,7 +217,7 @@ def _examined(place: Path) -> dict[str, Any]:
 
 
 def _damaged(place: Path, problem: Exception) -> str:
-    return f"{place} is damaged ({_reason(problem)}): remove it to begin anew"
+    return f"{place} is damaged ({_reason(problem)}): remove it to start from the beginning"
 
 
 def _reason(problem: Exception) -> str:

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ from collops.solvers.state import carried, with_carried
 __all__ = ["TracedResult", "can_be_compiled", "solve_compiled", "traces"]
 
 _STATUSES = list(Status)
-_GOES_ON = -1
+_CONTINUES = -1
 
 _programs: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
 _traces = 0
@@ -63,7 +64,7 @@ class TracedResult:
         return _STATUSES[int(self.code)]
 
 
-def can_be_compiled(method: Any, data: Any) -> bool:
+def can_be_compiled(method: Method, data: Any) -> bool:
     """Return whether the loop of a method can be one program; otherwise its steps run one by one.
 
     Raises
@@ -71,12 +72,12 @@ def can_be_compiled(method: Any, data: Any) -> bool:
     UnsupportedTypeError
         If it cannot and a program is being traced, in which the host cannot read the numbers of a step.
     """
-    if hasattr(method, "tests"):
+    if method.traceable:
         return True
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(data)):
         raise UnsupportedTypeError(
-            f"{method.name} has no tests that JAX can trace: call it outside of jit and grad, or use one of cg, cgls, "
-            "lsqr, ista and fista"
+            f"{method.name} cannot be traced by JAX: call it outside of jit and grad, or use one of cg, cgls, lsqr, "
+            "ista and fista"
         )
     return False
 
@@ -111,21 +112,22 @@ def solve_compiled(
         raise InputError(f"differentiate must be 'implicit' or 'unroll', not {differentiate!r}")
     begin = time.perf_counter()
     program = _program(method, operator, data, x0, niter, differentiate)
-    x, iterations, rows, code, details = program(data, x0)
+    x, iterations, rows, code, variance = program(data, x0)
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves((x, iterations, rows))):
-        return TracedResult(x, iterations, method.residual_norms(rows), code)
+        return TracedResult(x, iterations, method.residual_norm(method.numbers(*rows.T)), code)
     done = int(iterations)
     rows = np.asarray(rows, np.float64)[: done + 1]
+    numbers = method.numbers(*rows.T)
     seconds = time.perf_counter() - begin
     return SolverResult(
         x=x,
         status=_STATUSES[int(code)],
         iterations=done,
-        residual_norms=method.residual_norms(rows),
+        residual_norms=method.residual_norm(numbers),
         seconds=seconds,
         seconds_per_iteration=seconds / max(1, done),
         execution="compiled loop",
-        details=method.details(details, rows),
+        details=method.details(SimpleNamespace(x=x, variance=variance), numbers),
     )
 
 
@@ -180,36 +182,36 @@ def _jit(comm: Any) -> Callable[..., Any]:
 
 
 def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str) -> Any:
-    """Return solution, number of iterations, rows, number of the status, and the state's numbers, all to be traced."""
+    """Return solution, number of iterations, rows, number of the status, and variances or ``None``, to be traced."""
     if differentiate == "unroll" or not hasattr(method, "optimality"):
         return _loop(method, operator, data, x0, niter, unroll=differentiate == "unroll")
 
     def iterated(_: Any, guess: Any) -> Any:
         # JAX takes no derivative in here: neither by these, nor by the arrays of the operator.
-        x, iterations, rows, code, details = _loop(method, operator, data, x0, niter, unroll=False)
+        x, iterations, rows, code, variance = _loop(method, operator, data, x0, niter, unroll=False)
         # Auxiliary results need derivatives, if only zeros: integers have none.
-        return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), details)
+        return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance)
 
     guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
     x, rest = lax.custom_root(
         lambda z: method.optimality(operator, data, z), guess, iterated, _tangent(method, operator, niter), has_aux=True
     )
-    iterations, rows, code, details = rest
-    return x, iterations.astype(np.int32), rows, code.astype(np.int32), details
+    iterations, rows, code, variance = rest
+    return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance
 
 
 def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bool) -> Any:
-    state = method.init(operator, data, x0, True)
+    state = method.init(operator, data, x0)
     first = _row(method, state)
-    rows = jnp.full((niter + 1, method.width), jnp.nan, first.dtype).at[0].set(first)
+    rows = jnp.full((niter + 1, len(method.numbers._fields)), jnp.nan, first.dtype).at[0].set(first)
 
-    def goes_on(loop: Any) -> Any:
+    def continues(loop: Any) -> Any:
         _, rows, iteration = loop
-        return (iteration < niter) & (_code(method, rows[iteration], rows[0]) == _GOES_ON)
+        return (iteration < niter) & (_code(method, rows[iteration], rows[0]) == _CONTINUES)
 
     def advance(loop: Any) -> Any:
         values, rows, iteration = loop
-        after = method.step(with_carried(state, values))
+        after = method.step(operator, with_carried(state, values))
         rows = rows.at[iteration + 1].set(_row(method, after).astype(rows.dtype))
         return _of_types(values, carried(after)), rows, iteration + 1
 
@@ -217,15 +219,15 @@ def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bo
     loop = (_of_types(begin, begin), rows, jnp.zeros((), np.int32))
     if unroll:
         loop, _ = lax.scan(
-            lambda loop, _: (lax.cond(goes_on(loop), advance, lambda same: same, loop), None), loop, length=niter
+            lambda loop, _: (lax.cond(continues(loop), advance, lambda same: same, loop), None), loop, length=niter
         )
     else:
-        loop = lax.while_loop(goes_on, advance, loop)
+        loop = lax.while_loop(continues, advance, loop)
     values, rows, iterations = loop
-    state = method.finalize(with_carried(state, values))
+    state = with_carried(state, values)
     code = _code(method, rows[iterations], rows[0])
-    code = jnp.where(code == _GOES_ON, _STATUSES.index(Status.ITERATION_LIMIT), code)
-    return state.x, iterations, rows, code, _Details(getattr(state, "variance", None))
+    code = jnp.where(code == _CONTINUES, _STATUSES.index(Status.ITERATION_LIMIT), code)
+    return state.x, iterations, rows, code, getattr(state, "variance", None)
 
 
 def _of_types(values: Any, after: Any) -> Any:
@@ -234,44 +236,35 @@ def _of_types(values: Any, after: Any) -> Any:
     Raises
     ------
     CollopsError
-        If they are others, because the step has changed the fields of its state.
+        If the types differ because the step has changed the fields of its state.
     """
     if jax.tree.structure(after) != jax.tree.structure(values):
         raise CollopsError("a step changes which fields of its state hold arrays, so that it cannot be compiled")
     return jax.tree.map(lambda old, new: lax.convert_element_type(new, jnp.result_type(old)), values, after)
 
 
-@jax.tree_util.register_dataclass
-@dataclass
-class _Details:
-    """Further results of a method, besides the numbers of the iterations."""
-
-    variance: Any
-
-
 def _row(method: Any, state: Any) -> Any:
-    numbers = method.monitor(state)
+    numbers = method.report(state)
     return numbers if isinstance(numbers, jax.Array) else jnp.stack([jnp.asarray(number) for number in numbers])
 
 
 def _code(method: Any, row: Any, first: Any) -> Any:
     """Return the number of the status of the first test that passes."""
-    code = jnp.asarray(_GOES_ON, np.int32)
-    for passed, status in reversed(list(method.tests(tuple(row), tuple(first)))):
-        code = jnp.where(passed, _STATUSES.index(status), code)
+    now, first = method.numbers(*row), method.numbers(*first)
+    code = jnp.asarray(_CONTINUES, np.int32)
+    for test, status in reversed(method.stops):
+        code = jnp.where(test(method, now, first), _STATUSES.index(status), code)
     return code
 
 
 def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any]:
     """Return a function that solves the equations of a method for another right-hand side, in either direction."""
-    from collops.solvers.cg import CG
-
-    normal, shift = method.normal(operator)
 
     def solved(_: Any, right: Any) -> Any:
-        # The equations are linear with the operator -(normal + shift).
+        # The derivative of the optimality is the negative of the operator that `tangent` returns.
         tiny = (100 * float(jnp.finfo(right.dtype).eps)) ** 2
-        return -_loop(CG(shift, tiny * right.vdot(right).real), normal, right, None, 2 * niter, unroll=False)[0]
+        solver, normal = method.tangent(operator, tiny * right.vdot(right).real)
+        return -_loop(solver, normal, right, None, 2 * niter, unroll=False)[0]
 
     def transposed(matvec: Any, right: Any) -> Any:
         return solved(matvec, right.conj()).conj()

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
+from collops.backend import Engine
 from collops.comm import Communicator
-from collops.errors import NotFiniteError
+from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
 from collops.profile import mark
 from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
-from collops.solvers.execution import Execution, open_execution
+from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import History, open_history
 from collops.solvers.method import Method
 from collops.solvers.problem import group_of
@@ -24,34 +26,37 @@ from collops.solvers.result import SolverResult, Status
 __all__ = ["ProgressBar", "Run", "View", "open_progress", "solve"]
 
 _SECONDS_BETWEEN_UPDATES = 0.1
+_FEWEST_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not save
 
 Callback = Callable[[int, "View"], Any]
 
 
-class Run(TypedDict, total=False):
-    """The options of a run, which every solver takes; :func:`collops.solvers.cgls` describes them.
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The options of a run, which every solver takes as keywords; :func:`collops.solvers.cgls` describes them.
 
     Examples
     --------
     >>> import collops
     >>> from collops.solvers import Run
-    >>> options: Run = {"progress": False, "graph": "auto"}
-    >>> collops.cgls(collops.Identity(3), collops.ones(3), niter=2, **options).iterations
-    1
+    >>> run = Run(niter=2, progress=False)
+    >>> run.graph, run.resume
+    ('auto', False)
     """
 
-    callback: Callback | None
-    progress: bool | None
-    graph: bool | str
-    lag: int | None
-    checkpoint: Path | None
-    every: int | str | None
-    resume: bool
-    differentiate: str
+    niter: int
+    callback: Callback | None = None
+    progress: bool | None = None
+    graph: bool | str = "auto"
+    lag: int | None = None
+    checkpoint: Path | None = None
+    every: int | str | None = None
+    resume: bool = False
+    differentiate: str = "implicit"
 
 
 class View:
-    """A solver between two iterations, as its callback gets it.
+    """A solver between two iterations, passed to its callback.
 
     Attributes
     ----------
@@ -87,39 +92,22 @@ class View:
     @property
     def residual_norm(self) -> float:
         """Norm of the residual after this iteration; synchronises with the device."""
-        row = np.array([self._history.row(self.iteration)])
-        return float(self._method.residual_norms(row)[0])
+        return float(self._method.residual_norm(self._method.numbers(*self._history.row(self.iteration))))
 
 
-def solve(
-    method: Method,
-    operator: Any,
-    data: Any,
-    x0: Any = None,
-    *,
-    parts: Sequence[Any] = (),
-    niter: int,
-    callback: Callback | None = None,
-    progress: bool | None = None,
-    graph: bool | str = "auto",
-    lag: int | None = None,
-    checkpoint: Path | None = None,
-    every: int | str | None = None,
-    resume: bool = False,
-    differentiate: str = "implicit",
-) -> SolverResult:
+def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] = (), **options: Any) -> SolverResult:
     """Run a method until a test or the callback stops it, or `niter` iterations are done. Collective.
 
     Parameters
     ----------
     method : Method
         With its options.
-    operator, data, x0
+    A, y, x0
         The problem, whose layouts have been checked; a method may do without an operator, which then is ``None``.
     parts : sequence of object
         Other objects that take part in a step; each has an attribute ``capturable``.
-    niter, callback, progress, graph, lag, checkpoint, every, resume
-        See :func:`collops.solvers.cgls`.
+    **options
+        Those of :class:`Run`, of which ``niter`` is required; see :func:`collops.solvers.cgls`.
 
     Returns
     -------
@@ -140,100 +128,117 @@ def solve(
     array([1., 1., 1.])
     """
     begin = time.perf_counter()
-    if data.engine.traced and callback is None and checkpoint is None:
+    run = Run(**options)
+    if y.engine.traced and run.callback is None and run.checkpoint is None:
         from collops.solvers.compiled import can_be_compiled, solve_compiled
 
-        if can_be_compiled(method, data):
-            return solve_compiled(method, operator, data, x0, niter, differentiate)  # pyright: ignore[reportReturnType]
-    comm = group_of(data)
-    if lag is None and _ends_at_a_tolerance(method):
-        lag = 0  # iterations beyond the one that passes its test would still change the solution
-    comm.agree("a solver's start", _start(method, operator, data, x0, niter, callback is not None, lag))
+        if can_be_compiled(method, y):
+            return solve_compiled(method, A, y, x0, run.niter, run.differentiate)  # pyright: ignore[reportReturnType]
+    if run.lag is None and any(getattr(method, name) for name in method.tolerances - {"precision", "niter"}):
+        # Iterations beyond the one that passes its test would still change the solution.
+        run = dataclasses.replace(run, lag=0)
+    comm = group_of(y)
+    comm.agree("a solver's start", _start(method, A, y, x0, run))
     # One row before the first iteration, one after each.
-    history = open_history(data.engine, method.width, niter + 1, lag, comm)
-    report_now = history.lag == 0 or callback is not None
-    parts = [part for part in (operator, *parts) if part is not None]
-    execution = open_execution(graph, method, history, parts, data.engine, niter, comm)
-    checkpoints = open_checkpoints(checkpoint, every, resume, method, operator, data, x0, parts, history, niter)
+    history = open_history(y.engine, len(method.numbers._fields), run.niter + 1, run.lag, comm)
+    parts = [part for part in (A, *parts) if part is not None]
+    execution = _open_execution(run, method, A, history, parts, y.engine, comm)
+    checkpoints = open_checkpoints(run.checkpoint, run.every, run.resume, method, A, y, x0, parts, history, run.niter)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
-        state = method.init(operator, data, x0, report_now)
+        state = method.init(A, y, x0)
         resumed_from = None
         if checkpoints is not None:
             stack.enter_context(checkpoints)
             state, resumed_from = checkpoints.restore(state)
         stack.enter_context(execution)
-        if not method.lagged(state) and resumed_from is None:
-            history.store(method.monitor(state))
-            history.advance()
-        bar = open_progress(progress, method.name, niter, data.comm)
+        if resumed_from is None:
+            history.record(method.report(state))
+        bar = open_progress(run.progress, method.name, run.niter, y.comm)
         if bar is not None:
             stack.enter_context(bar)
         start = time.perf_counter()
         first = resumed_from or 0
-        state, iterations, status = _iterate(
-            method, state, history, execution, checkpoints, first, niter, callback, bar
-        )
+        state, iterations, status = _iterate(method, state, history, execution, checkpoints, first, run, bar)
         if checkpoints is not None:
             checkpoints.write(iterations, state)
-        state = method.finalize(state)
-        if method.lagged(state):
-            history.store(method.monitor(state))
-            history.advance()
         rows = history.rows()
         end = time.perf_counter()
-    _check_finite(method, rows, state.x, history.lag)
-    if status is None:
-        status = method.verdict(rows[-1].tolist(), rows[0].tolist()) or Status.ITERATION_LIMIT
+    status = _last_status(method, rows, state.x, history.lag, status)
+    numbers = method.numbers(*rows.T)
     return SolverResult(
         x=state.x,
         status=status,
         iterations=iterations,
-        residual_norms=method.residual_norms(rows),
+        residual_norms=method.residual_norm(numbers),
         seconds=end - begin,
         seconds_per_iteration=(end - start) / max(1, iterations - first),
         execution=execution.description,
         resumed_from=resumed_from,
-        details=method.details(state, rows),
+        details=method.details(state, numbers),
     )
 
 
-def _start(
-    method: Method, operator: Any, data: Any, x0: Any, niter: int, callback: bool, lag: int | None
-) -> dict[str, Any]:
+def _start(method: Method, A: Any, y: Any, x0: Any, run: Run) -> dict[str, Any]:
     """Return the options that determine a solver's messages, and so must be the same on all ranks."""
     return {
         "method": method.name,
-        "niter": niter,
-        **{name: getattr(method, name) for name in sorted(getattr(method, "stops", ()))},
-        "shape": None if operator is None else operator.shape,
-        "dtype": str(data.dtype),
+        "niter": run.niter,
+        **{name: getattr(method, name) for name in sorted(method.tolerances)},
+        "shape": None if A is None else A.shape,
+        "dtype": str(y.dtype),
         "x0": x0 is not None,
-        "callback": callback,
-        "lag": lag,
+        "callback": run.callback is not None,
+        "lag": run.lag,
     }
 
 
-def _ends_at_a_tolerance(method: Method) -> bool:
-    """Return whether a test other than that for rounding errors can end the run before `niter` iterations."""
-    tolerances = frozenset(getattr(method, "stops", ())) - {"precision", "niter"}
-    return any(getattr(method, name) for name in tolerances)
+def _open_execution(
+    run: Run, method: Method, A: Any, history: History, parts: Sequence[Any], engine: Engine, comm: Communicator
+) -> Execution:
+    """Choose how to run the steps: launched one by one, or as a CUDA graph. The same on every rank, without a message.
+
+    Raises
+    ------
+    InputError
+        If ``graph`` is none of its values.
+    UnsupportedTypeError
+        If it is ``True`` and nothing can be recorded.
+    """
+    if run.graph not in (True, False, "auto"):
+        raise InputError(f"graph must be True, False or 'auto', not {run.graph!r}")
+    if not run.graph:
+        return Execution(method, A, history)
+    if engine.memory == "host" or not engine.mutable:
+        reason = "" if run.graph == "auto" else "arrays on the host have no CUDA graphs"
+    elif (obstacle := next((part for part in parts if not part.capturable), None)) is not None:
+        reason = f"{type(obstacle).__name__} cannot be captured"
+    elif run.graph == "auto" and run.niter < _FEWEST_TO_RECORD:
+        reason = f"{run.niter} iterations are too few to record one"
+    else:
+        return GraphExecution(method, A, history, comm, required=run.graph is True)
+    if run.graph is True:
+        raise UnsupportedTypeError(f"graph=True, but {reason}")
+    return Execution(method, A, history, f"eager: {reason}" if reason else "eager")
 
 
-def _check_finite(method: Method, rows: np.ndarray, x: Any, lag: int) -> None:
-    """Raise if a number of the last iterations is not finite; the driver has checked those before.
+def _last_status(method: Method, rows: np.ndarray, x: Any, lag: int, status: Status | None) -> Status:
+    """Return the status of a run with these numbers, where the loop found none.
 
     Raises
     ------
     NotFiniteError
-        For the first of them.
+        For the first iteration whose numbers are not finite, among those that the loop may not have checked.
     """
-    first = rows[0].tolist()
+    first = method.numbers(*rows[0].tolist())
+    found = None
     for iteration in range(max(0, len(rows) - lag - 2), len(rows)):
-        row = rows[iteration].tolist()
-        if method.verdict(row, first) is Status.NOT_FINITE:
-            raise NotFiniteError(method.name, iteration, method.suspect(row, iteration), x)
+        now = method.numbers(*rows[iteration].tolist())
+        found = method.status(now, first)
+        if found is Status.NOT_FINITE:
+            raise NotFiniteError(method.name, iteration, method.suspect(now, iteration), x)
+    return status or found or Status.ITERATION_LIMIT
 
 
 def _iterate(
@@ -243,21 +248,22 @@ def _iterate(
     execution: Execution,
     checkpoints: Checkpoints | None,
     first: int,
-    niter: int,
-    callback: Callback | None,
+    run: Run,
     bar: ProgressBar | None,
 ) -> tuple[Any, int, Status | None]:
     """Run the iterations after the `first`; return the last state, their number, and the status if a test passed."""
-    advance, verdict, lag = execution.advance, method.verdict, history.lag
-    iteration, checked = first, 0
+    advance, numbers, callback, lag = execution.advance, method.numbers, run.callback, history.lag
+    iteration, checked, begin = first, 0, None
     while True:
         # Every rank checks the same rows at the same iteration, so that all of them stop together.
-        for number in range(checked, history.count - lag):
-            status = verdict(history.row(number), history.row(0))
-            checked = number + 1
+        while checked < history.count - lag:
+            now = numbers(*history.row(checked))
+            begin = begin or now
+            checked += 1
+            status = method.status(now, begin)
             if status is not None:
                 return state, iteration, status
-        if iteration == niter:
+        if iteration == run.niter:
             return state, iteration, None
         if checkpoints is not None and iteration > first:
             checkpoints.after(iteration, state)
@@ -267,9 +273,9 @@ def _iterate(
             stop = callback(iteration, View(method, history, iteration, state))
             if isinstance(stop, bool | np.bool_) and stop:
                 return state, iteration, Status.STOPPED
-        if bar is not None and (bar.due or iteration == niter):
-            known = [history.row(checked - 1)] if checked else []
-            bar.update(iteration, float(method.residual_norms(np.array(known))[0]) if known else None)
+        if bar is not None and (bar.due or iteration == run.niter):
+            known = numbers(*history.row(checked - 1)) if checked else None
+            bar.update(iteration, None if known is None else float(method.residual_norm(known)))
 
 
 class ProgressBar:
@@ -301,7 +307,7 @@ class ProgressBar:
 
     @property
     def due(self) -> bool:
-        """Whether the last update is long enough ago."""
+        """Whether it is time for another update."""
         return time.monotonic() >= self._next
 
     def update(self, iteration: int, residual_norm: float | None) -> None:

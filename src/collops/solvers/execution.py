@@ -1,31 +1,38 @@
-"""How the steps of a method are run: launched one by one, or recorded once and replayed."""
+"""How the steps of a method run: launched one by one, or recorded once as a CUDA graph and replayed.
+
+With a graph the solver's work runs on a stream of its own, ordered after the caller's when it begins and before it when
+it ends. The first step is launched as usual, so that operators can set up what they need at their first call; the
+second is recorded. Memory that a recorded step allocates comes from a pool that no other code uses as long as the graph
+exists.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from collops.backend import Engine
 from collops.comm import Communicator
-from collops.errors import InputError, UnsupportedTypeError
-from collops.profile import mark
+from collops.errors import CollopsError, UnsupportedTypeError
+from collops.profile import MessageCounts, mark, messages
 from collops.solvers.history import History
 from collops.solvers.method import Method
+from collops.solvers.state import carried, fixed, is_array, with_carried
 
-__all__ = ["Execution", "open_execution"]
-
-_FEWEST_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not save
+__all__ = ["Execution", "GraphExecution"]
 
 
 class Execution:
     """Launches every step on the caller's stream. A context, inside which the solver's work is ordered.
 
-    Its `description` says how the steps are run, and why; the `history` stores their numbers.
+    Its `description` says how the steps are run, and why; the `history` records their numbers.
     """
 
-    def __init__(self, method: Method, history: History, description: str = "eager") -> None:
+    def __init__(self, method: Method, A: Any, history: History, description: str = "eager") -> None:
         self._method = method
+        self._operator = A
         self._history = history
         self._label = f"{method.name} iteration"
         self.description = description
@@ -39,48 +46,192 @@ class Execution:
         """Do nothing."""
 
     def advance(self, state: Any) -> Any:
-        """Return the state after one more step, whose numbers are stored in the history."""
+        """Return the state after one more step, whose numbers are recorded in the history."""
         with mark(self._label):
-            state = self._method.step(state)
-            self._history.store(self._method.monitor(state))
-            self._history.advance()
+            state = self._method.step(self._operator, state)
+            self._history.record(self._method.report(state))
         return state
 
 
-def open_execution(
-    graph: bool | str,
-    method: Method,
-    history: History,
-    parts: Sequence[Any],
-    engine: Engine,
-    niter: int,
-    comm: Communicator,
-) -> Execution:
-    """Choose how to run the steps: `graph` says whether to record them. The same on every rank, without a message.
+class _Lane:
+    """A stream and a memory pool for recorded work, for one solver at a time."""
 
-    The `parts` are operators and other objects that take part in a step; each has an attribute ``capturable``.
+    def __init__(self) -> None:
+        import cupy
+
+        # Not a non-blocking stream: work that an operator puts on the legacy default stream is then ordered with ours,
+        # and raises an error while we record, instead of silently missing from the graph.
+        self.stream = cupy.cuda.Stream(non_blocking=False)
+        self.pool = cupy.cuda.MemoryPool()
+
+
+_idle_lanes: dict[int, list[_Lane]] = {}
+_lanes_lock = threading.Lock()
+_abandoned: list[tuple[Any, Any, int, _Lane]] = []
+"""Resources that failed solvers may use until an event, which the host does not wait for: it may never come."""
+
+
+def _take_lane(device: int) -> _Lane:
+    """Return a lane that no running solver uses, such as one around a solver that is called from a callback."""
+    with _lanes_lock:
+        _take_back()
+        idle = _idle_lanes.setdefault(device, [])
+        return idle.pop() if idle else _Lane()
+
+
+def _take_back() -> None:
+    """Return the lanes of solvers that failed, once the device has finished their work."""
+    for abandoned in list(_abandoned):
+        event, _, device, lane = abandoned
+        if event.done:
+            _abandoned.remove(abandoned)
+            _idle_lanes.setdefault(device, []).append(lane)
+
+
+class GraphExecution(Execution):
+    """Records the second step and replays it from then on; launches all steps where that cannot be done.
+
+    All ranks record, or none does: then they raise an error if a graph is `required`.
+    """
+
+    def __init__(self, method: Method, A: Any, history: History, comm: Communicator, required: bool) -> None:
+        super().__init__(method, A, history, "eager: no iteration was left to record")
+        self._comm = comm
+        self._required = required
+        self._launch = super().advance
+        self._graph: Any = None
+        self._sent: list[Any] = []
+        self._next: Callable[[Any], Any] = self._warm_up
+        self._contexts = ExitStack()
+
+    def __enter__(self) -> GraphExecution:
+        import cupy
+
+        self._device = cupy.cuda.Device().id
+        self._lane = _take_lane(self._device)
+        self._caller = cupy.cuda.get_current_stream()
+        self._lane.stream.wait_event(self._caller.record())
+        self._contexts.enter_context(self._lane.stream)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Order the caller's stream after the solver's work."""
+        self._next = self._launch
+        self._contexts.close()
+        end = self._lane.stream.record()
+        self._caller.wait_event(end)
+        with _lanes_lock:
+            if kind is None:
+                # The driver has read the last row, so nothing runs any more that could write to the pool's memory.
+                _idle_lanes[self._device].append(self._lane)
+            else:
+                _abandoned.append((end, self._graph, self._device, self._lane))
+        self._graph = None
+
+    def advance(self, state: Any) -> Any:
+        """Return the state after one more step."""
+        return self._next(state)
+
+    def _warm_up(self, state: Any) -> Any:
+        import cupy
+
+        self._next = self._record_or_launch
+        with cupy.cuda.using_allocator(self._lane.pool.malloc):
+            return self._launch(state)
+
+    def _record_or_launch(self, state: Any) -> Any:
+        """Record the step if every rank can, and do it in either way."""
+        reasons = [reason for reason in self._comm.allgather_metadata(self._record(state)) if reason is not None]
+        if not reasons:
+            self.description = "replayed CUDA graph"
+            self._next = self._replay
+        elif self._required:
+            raise UnsupportedTypeError(f"graph=True, but the step cannot be recorded: {reasons[0]}")
+        else:
+            self.description = f"eager: {reasons[0]}"
+            self._graph = None
+            self._next = self._launch
+        return self._next(state)
+
+    def _replay(self, state: Any) -> Any:
+        with mark(self._label):
+            self._graph.launch(self._lane.stream)
+            self._history.advance()
+        if messages.active:
+            for message in self._sent:
+                messages.record(*message)
+        return state
+
+    def _record(self, state: Any) -> str | None:
+        """Record one step from `state`, which stays as it is; return why that could not be done, or ``None``."""
+        import cupy
+
+        stream = self._lane.stream
+        trial = with_carried(state, carried(state))
+        seen = MessageCounts()
+        reason: str | None = None
+        # Nothing is sent while recording. The counters would have seen the messages of each replay.
+        counting, messages.active[:] = messages.active[:], [seen]
+        try:
+            try:
+                stream.begin_capture()
+            except RuntimeError as error:  # an AMD build of CuPy has no captures
+                return _in_one_line(error)
+            try:
+                with cupy.cuda.using_allocator(self._lane.pool.malloc):
+                    trial = self._method.step(self._operator, trial)
+                    self._history.store(self._method.report(trial))
+                    _carry(trial, state)
+            except Exception as error:  # an operator may use calls that a capture forbids
+                reason = _in_one_line(error)
+            finally:
+                try:
+                    self._graph = stream.end_capture()
+                except cupy.cuda.runtime.CUDARuntimeError as error:
+                    reason = reason or _in_one_line(error)
+        finally:
+            messages.active[:] = counting
+        if reason is not None:
+            return reason
+        self._sent = seen.records
+        self._graph.upload(stream)
+        return None
+
+
+def _carry(after: Any, before: Any) -> None:
+    """Copy the results of a step that are in new memory to where the next replay of it reads them.
 
     Raises
     ------
-    InputError
-        If `graph` is none of its values.
-    UnsupportedTypeError
-        If it is ``True`` and nothing can be recorded.
+    CollopsError
+        If the step changed something that is no array, which a replay cannot do.
     """
-    if graph not in (True, False, "auto"):
-        raise InputError(f"graph must be True, False or 'auto', not {graph!r}")
-    if not graph:
-        return Execution(method, history)
-    if engine.memory == "host" or not engine.mutable:
-        reason = "" if graph == "auto" else "arrays on the host have no CUDA graphs"
-    elif (obstacle := next((part for part in parts if not part.capturable), None)) is not None:
-        reason = f"{type(obstacle).__name__} cannot be captured"
-    elif graph == "auto" and niter < _FEWEST_TO_RECORD:
-        reason = f"{niter} iterations are too few to record one"
-    else:
-        from collops.solvers.graph import GraphExecution
+    present, constants = carried(after), fixed(after)
+    for name, value in fixed(before).items():
+        if constants.get(name, after) is not value:
+            raise CollopsError(f"the step changes {name} on the host")
+    moves: list[tuple[Any, Any]] = []
+    for name, target in carried(before).items():
+        if not is_array(target):
+            if present.get(name, after) is not target:
+                raise CollopsError(f"the step changes {name} on the host")
+            continue
+        for new, old in zip(_local_arrays(present[name]), _local_arrays(target), strict=True):
+            if new.data.ptr != old.data.ptr:
+                moves.append((new, old))
+    # Two buffers that took turns would overwrite each other: what is also a target is copied first.
+    targets = {old.data.ptr for _, old in moves}
+    moves = [(new.copy() if new.data.ptr in targets else new, old) for new, old in moves]
+    for new, old in moves:
+        old[...] = new
 
-        return GraphExecution(method, history, comm, required=graph is True)
-    if graph is True:
-        raise UnsupportedTypeError(f"graph=True, but {reason}")
-    return Execution(method, history, f"eager: {reason}" if reason else "eager")
+
+def _local_arrays(value: Any) -> list[Any]:
+    """Return the memory of an array: this rank's parts, or the array itself."""
+    return [leaf.local_array for leaf in value.leaves] if hasattr(value, "leaves") else [value]
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

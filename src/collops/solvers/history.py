@@ -8,10 +8,16 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.comm import Communicator
+from collops.errors import UnsupportedTypeError
+from collops.solvers.kernels import kernel
 from collops.solvers.method import Row
 from collops.solvers.problem import check_count
 
-__all__ = ["History", "open_history"]
+__all__ = ["DeviceHistory", "History", "open_history"]
+
+_KINDS = {"f": 0, "d": 1}
+_SCALARS = 4
+_abandoned: list[DeviceHistory] = []
 
 
 class History:
@@ -40,6 +46,11 @@ class History:
     def advance(self) -> None:
         """Count one more row, stored by :meth:`store` or by a replay of it."""
 
+    def record(self, values: Any) -> None:
+        """Store the numbers of one more row."""
+        self.store(values)
+        self.advance()
+
     def row(self, number: int) -> Row:
         """Return a row, waiting for it."""
         return self._stored[number]
@@ -54,6 +65,88 @@ class History:
 
     def abandon(self) -> None:
         """Leave the rows to a device that may still write to them, after a failure."""
+
+
+class DeviceHistory(History):
+    """Rows in pinned host memory that the device writes to.
+
+    The kernel keeps the number of the next row itself, on the device, so that one recorded launch of it serves for all
+    iterations. An event after each row tells the host when it may read it.
+
+    Parameters
+    ----------
+    width, capacity : int
+        Numbers in a row, and the largest number of rows.
+    lag : int
+        Rows that may be outstanding before the host waits for one.
+    comm : Communicator
+        Whose deadline limits the waits.
+    """
+
+    default_lag = 3
+
+    def __init__(self, width: int, capacity: int, lag: int, comm: Communicator) -> None:
+        import cupy
+
+        self.lag = lag
+        self._count = 0
+        self._comm = comm
+        self._memory = cupy.cuda.alloc_pinned_memory(max(1, width * capacity) * 8)
+        # The pool's block may be longer than what was asked for.
+        self._rows = np.frombuffer(self._memory, np.float64, width * capacity).reshape(capacity, width)
+        self._next = cupy.zeros(1, np.int64)
+        self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(lag + 2)]
+        self._known = 0
+
+    @property
+    def count(self) -> int:
+        """Rows recorded so far."""
+        return self._count
+
+    def store(self, values: Any) -> None:
+        """Enqueue the kernel that writes the next row."""
+        target = np.uint64(self._memory.ptr)
+        if hasattr(values, "ndim"):
+            kernel("record.cu", "record_block")((1,), (32,), (values, np.int32(values.size), target, self._next))
+            return
+        if len(values) > _SCALARS or any(value.dtype.char not in _KINDS for value in values):
+            raise UnsupportedTypeError("a method reports up to four numbers of single or double precision")
+        kinds = [_KINDS[value.dtype.char] for value in values]
+        unused = _SCALARS - len(values)
+        arguments: list[Any] = []
+        for value, kind in zip([*values, *values[:1] * unused], [*kinds, *kinds[:1] * unused], strict=True):
+            arguments += [value, np.int32(kind)]
+        kernel("record.cu", "record_scalars")((1,), (1,), (*arguments, np.int32(len(values)), target, self._next))
+
+    def advance(self) -> None:
+        """Mark the row on the current stream."""
+        self._events[self.count % len(self._events)].record()
+        self._count += 1
+
+    def row(self, number: int) -> Row:
+        """Return a row, waiting for it."""
+        if number >= self._known:
+            # Of the events that are still there, the one of this row is the first that comes after it.
+            oldest = max(number, self.count - len(self._events))
+            self._comm.wait(self._events[oldest % len(self._events)], "a solver's iteration")
+            self._known = oldest + 1
+        return self._rows[number].tolist()
+
+    def rows(self) -> np.ndarray:
+        """Return all rows, waiting for the last."""
+        if self.count:
+            self.row(self.count - 1)
+        return self._rows[: self.count].copy()
+
+    def restore(self, rows: np.ndarray) -> None:
+        """Begin with rows of an earlier run; nothing may have been stored yet."""
+        self._count = self._known = len(rows)
+        self._rows[: self._count] = rows
+        self._next.fill(self._count)
+
+    def abandon(self) -> None:
+        """Keep the memory for ever: the device may still write to it."""
+        _abandoned.append(self)
 
 
 def open_history(engine: Engine, width: int, capacity: int, lag: int | None, comm: Communicator) -> History:
@@ -71,6 +164,4 @@ def open_history(engine: Engine, width: int, capacity: int, lag: int | None, com
         check_count("lag", lag)
     if engine.memory == "host" or not engine.mutable:
         return History()
-    from collops.solvers.device_history import DeviceHistory
-
     return DeviceHistory(width, capacity, DeviceHistory.default_lag if lag is None else lag, comm)

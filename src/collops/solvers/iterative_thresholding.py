@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,21 +12,33 @@ from collops.backend import Engine
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import Run, solve
+from collops.solvers.driver import solve
 from collops.solvers.kernels import Rule
-from collops.solvers.method import Method, Row, Test, not_finite
+from collops.solvers.method import Method, not_finite
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_number, check_problem, real_dtype, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.shrinkage import StepSums, advance, shrink
+from collops.solvers.shrinkage import Percentile, StepSums, Threshold, advance, find_threshold, shrink
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
-from collops.solvers.thresholds import Percentile, Threshold, find_threshold
 
 __all__ = ["IterativeThresholding", "Schedule", "fista", "ista", "momenta", "prepare"]
 
+
+class ThresholdingNumbers(NamedTuple):
+    """The numbers of an iteration: the first three are sums over all ranks."""
+
+    residual: Any  # squared norm
+    update: Any  # squared norm; infinite before the first iteration
+    absolute: Any  # sum of absolute values
+    before: Any  # the squared norm of the residual before the step
+    first_cost: Any  # infinite before it is known
+
+
+def _begun(now: ThresholdingNumbers) -> Any:
+    return now.update != math.inf
+
+
 _RESIDUAL, _UPDATE, _ABSOLUTE, _BEFORE, _FIRST_COST = range(5)
-"""Numbers of an iteration: squared norms of residual and update, sum of absolute values; the squared norm of the
-residual before, and the first cost."""
 
 
 @dataclass(eq=False)
@@ -74,7 +86,6 @@ def momenta(count: int) -> np.ndarray:
 class ThresholdingState:
     """Vectors of iterative thresholding between two iterations."""
 
-    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     ahead: Any  # x, extrapolated; None without momentum
     residual: Any  # y - A x
@@ -91,32 +102,9 @@ class ThresholdingState:
 
 @dataclass(frozen=True)
 class IterativeThresholding(Method):
-    """Iterative thresholding as a method of the driver, with or without momentum.
+    """Iterative shrinkage and thresholding, with or without momentum [Daubechies 2004; Beck and Teboulle 2009].
 
-    Attributes
-    ----------
-    alpha : float
-        Step size.
-    eps : float
-        Weight of the penalty.
-    threshold : Threshold
-        The shrinkage at the end of a step.
-    niter : int
-        Largest number of iterations.
-    accelerated : bool
-        Whether the gradient is taken ahead of the model: FISTA rather than ISTA.
-    transform : LinearOperator, optional
-        Its adjoint gives the coefficients to be shrunk.
-    decay : tuple of float, optional
-        A factor of the threshold for each iteration.
-    tol : float
-        Bound on the norm of the update.
-    rtol : float
-        Bound on the cost, relative to the first.
-    atol : float
-        Bound on the cost.
-    monitorres : bool
-        Whether to stop when the residual increases.
+    The options are those of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost.
     """
 
     alpha: float
@@ -130,22 +118,32 @@ class IterativeThresholding(Method):
     rtol: float = 0.0
     atol: float = 0.0
     monitorres: bool = False
-    stops = frozenset({"niter", "tol", "rtol", "atol", "monitorres"})
-    width = 5
+    tolerances = frozenset({"niter", "tol", "rtol", "atol", "monitorres"})
+    numbers = ThresholdingNumbers
+    stops = (
+        (lambda self, now, first: not_finite(now.residual, now.absolute), Status.NOT_FINITE),
+        (
+            lambda self, now, first: self.monitorres & _begun(now) & (now.residual > now.before),
+            Status.RESIDUAL_INCREASED,
+        ),
+        (lambda self, now, first: now.update <= self.tol**2, Status.CONVERGED),
+        (lambda self, now, first: _begun(now) & (self._cost(now) < self.rtol * now.first_cost), Status.CONVERGED),
+        (lambda self, now, first: _begun(now) & (self._cost(now) < self.atol), Status.CONVERGED),
+    )
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The method's name."""
         return "FISTA" if self.accelerated else "ISTA"
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> ThresholdingState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> ThresholdingState:
         """Return the state before the first iteration: the residual, its norm and that of the model."""
-        dtype = of_coefficients = working_dtype(operator, data, x0)
+        dtype = of_coefficients = working_dtype(A, y, x0)
         if self.transform is not None and self.transform.dtype.kind == "c":
             of_coefficients = np.result_type(dtype, np.complex64)
             # A transform that takes real parts, such as the inverse of a real Fourier transform, gives real models.
             dtype = of_coefficients if self.transform.clinear else dtype
-        x, residual, image = starting_point(operator, data, x0, dtype, operator._forward)
+        x, residual, image = starting_point(A, y, x0, dtype, A._forward)
         sums = StepSums.over(x, residual, width=3, kept=2)
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
         advance(sums, 0, x, base=x, absolute=_ABSOLUTE)
@@ -154,120 +152,82 @@ class IterativeThresholding(Method):
             sums.put(place, np.inf)
         coefficients, percentile, thresholds = None, None, None
         if self.threshold.percentile is not None or self.transform is not None:
-            layout = operator.domain if self.transform is None else self.transform.domain
-            coefficients = new_array(layout, data, of_coefficients)
+            layout = A.domain if self.transform is None else self.transform.domain
+            coefficients = new_array(layout, y, of_coefficients)
         if self.threshold.percentile is not None:
             percentile = Percentile(coefficients, self.threshold.percentile)
         real = real_dtype(dtype)
         if self.decay is not None and percentile is None:
-            thresholds = Schedule.of(np.multiply(self.decay, self._size), data.engine, real)
+            thresholds = Schedule.of(np.multiply(self.decay, self._size), y.engine, real)
         return ThresholdingState(
-            operator,
             x,
             x.copy() if self.accelerated else None,
             residual,
             residual.copy() if self.accelerated else None,
-            data.astype(dtype),
-            scratch_array(operator.domain, data, dtype),
+            y.astype(dtype),
+            scratch_array(A.domain, y, dtype),
             image,
             coefficients,
             sums,
             thresholds,
-            Schedule.of(momenta(self.niter), data.engine, real) if self.accelerated else None,
+            Schedule.of(momenta(self.niter), y.engine, real) if self.accelerated else None,
             percentile,
         )
 
-    def step(self, state: ThresholdingState) -> ThresholdingState:
-        """Follow the gradient, shrink, and find the residual there."""
-        operator, sums = state.operator, state.sums
+    def step(self, A: LinearOperator, state: ThresholdingState) -> ThresholdingState:
+        """Follow the gradient, shrink, extrapolate, and compute the residuals of both points."""
+        sums, x, z, r = state.sums, state.x, state.ahead, state.residual
+        r_ahead = state.residual_ahead
         momentum = None if state.momenta is None else state.momenta.take()
         sums.put(_BEFORE, sums.values[_RESIDUAL : _RESIDUAL + 1])
         sums.clear()
-        residual = state.residual if state.residual_ahead is None else state.residual_ahead
-        state.gradient = operator._adjoint(residual, state.gradient)
+        # x = S T(S^H (z + alpha A^H (y - A z))), then z = x + momentum (x - x_before)
+        state.gradient = A._adjoint(r if r_ahead is None else r_ahead, state.gradient)
+        shrunk = self._shrunk(state)
         state.x, state.ahead = advance(
-            sums,
-            0,
-            state.x,
-            **self._gradient_step(state),
-            ahead=state.ahead,
-            momentum=momentum,
-            update=_UPDATE,
-            absolute=_ABSOLUTE,
-            keep=True,
+            sums, 0, x, **shrunk, ahead=z, momentum=momentum, update=_UPDATE, absolute=_ABSOLUTE, keep=True
         )
-        state.image = operator._forward(state.x, state.image)
+        # r = y - A x, and y - A z from it and the residual before
+        image = state.image = A._forward(state.x, state.image)
         state.residual, state.residual_ahead = advance(
-            sums,
-            1,
-            state.residual,
-            base=state.data,
-            alpha=-1.0,
-            gradient=state.image,
-            ahead=state.residual_ahead,
-            momentum=momentum,
-            square=_RESIDUAL,
+            sums, 1, r, base=state.data, alpha=-1.0, gradient=image, ahead=r_ahead, momentum=momentum, square=_RESIDUAL
         )
         sums.combine()
         if self.rtol:
-            xp, values = state.x.engine.xp, sums.values
-            sums.put(_FIRST_COST, xp.where(xp.isinf(values[_FIRST_COST]), self._cost(values), values[_FIRST_COST]))
+            first, cost = sums.values[_FIRST_COST], self._cost(ThresholdingNumbers(*sums.values))
+            xp = state.x.engine.xp
+            sums.put(_FIRST_COST, xp.where(xp.isinf(first), cost, first))
         return state
 
-    def monitor(self, state: ThresholdingState) -> Any:
-        """Return the numbers of the iteration."""
+    def report(self, state: ThresholdingState) -> Any:
+        """Return the numbers of the last iteration."""
         return state.sums.values
 
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the update is at most ``tol``, the cost is below a bound, or the residual increases."""
-        residual, update, absolute, *_ = row
-        more = self.monitorres or self.rtol or self.atol
-        if residual < math.inf and absolute < math.inf and self.tol**2 < update and not more:
-            return None
-        return super().verdict(row, first)
-
-    def tests(self, row: Row, first: Row) -> list[Test]:
-        """Return the tests of :meth:`verdict`."""
-        residual, update, absolute, before, first_cost = row
-        begun = update != math.inf
-        tests = [(not_finite(residual, absolute), Status.NOT_FINITE)]
-        if self.monitorres:
-            tests.append((begun & (residual > before), Status.RESIDUAL_INCREASED))
-        tests.append((begun & (update <= self.tol**2), Status.CONVERGED))
-        if self.rtol or self.atol:
-            cost, bound = self._cost(row), self.rtol * first_cost
-            low = ((cost < bound) & (bound < math.inf)) | (cost < self.atol)
-            tests.append((begun & low, Status.CONVERGED))
-        return tests
-
-    def suspect(self, row: Row, iteration: int) -> str:
+    def suspect(self, now: ThresholdingNumbers, iteration: int) -> str:
         """Return the array that was first not finite."""
-        residual = row[_RESIDUAL]
-        if residual - residual == 0 or any(row[n] != row[n] for n in (_UPDATE, _ABSOLUTE)):
+        if now.residual - now.residual == 0 or now.update != now.update or now.absolute != now.absolute:
             return "gradient" if iteration else "x"
         return "image" if iteration else "residual"
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norms of the residual."""
-        return rows[:, _RESIDUAL] ** 0.5
+    def residual_norm(self, now: ThresholdingNumbers) -> Any:
+        """Return the norm of the residual."""
+        return now.residual**0.5
 
-    def details(self, state: ThresholdingState, rows: np.ndarray) -> dict[str, Any]:
+    def details(self, state: ThresholdingState, history: ThresholdingNumbers) -> dict[str, Any]:
         """Return the costs that PyLops reports, the norms of the updates, and the step size."""
-        rows = rows[1:].T
-        return {"cost": self._cost(rows), "updates": np.sqrt(rows[_UPDATE]), "alpha": self.alpha}
+        cost = self._cost(history)
+        return {"cost": cost[1:], "updates": np.sqrt(history.update[1:]), "alpha": self.alpha}
 
-    def _cost(self, numbers: Any) -> Any:
+    def _cost(self, now: ThresholdingNumbers) -> Any:
         """Return the cost that PyLops reports: for ISTA with the residual before the step."""
-        at = _RESIDUAL if self.accelerated else _BEFORE
-        squares, absolutes = (numbers[number] for number in (at, _ABSOLUTE))
-        return 0.5 * squares + self.eps * absolutes
+        return 0.5 * (now.residual if self.accelerated else now.before) + self.eps * now.absolute
 
     @property
     def _size(self) -> float:
         return 0.5 * self.eps * self.alpha
 
-    def _gradient_step(self, state: ThresholdingState) -> dict[str, Any]:
-        """Return the arguments of :func:`advance` that lead from the gradient to the next model."""
+    def _shrunk(self, state: ThresholdingState) -> dict[str, Any]:
+        """Return the arguments with which :func:`advance` computes the next x from the gradient."""
         threshold: Any = self._size if state.thresholds is None else state.thresholds.take()
         rule, values = self.threshold.rule, state.coefficients
         start = state.x if state.ahead is None else state.ahead
@@ -313,17 +273,7 @@ def prepare(
     decay: Any,
     monitorres: bool,
 ) -> IterativeThresholding:
-    """Check the arguments of :func:`ista` or :func:`fista`, and return the method. Collective.
-
-    Raises
-    ------
-    LayoutError
-        If a layout does not fit.
-    InputError
-        If an option is invalid.
-    UnsupportedTypeError
-        If an operator or array is none of this package.
-    """
+    """Check the arguments of :func:`ista` or :func:`fista`, and return the method. Collective."""
     check_problem(operator, data, x0, niter)
     if transform is not None:
         if not isinstance(transform, LinearOperator):
@@ -358,9 +308,7 @@ def prepare(
     )
 
 
-def _minimise(
-    *, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: Run, **options: Any
-) -> SolverResult:
+def _minimise(*, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: Any, **options: Any) -> Any:
     method = prepare(A, y, x0, niter, SOp, accelerated=accelerated, **options)
     return solve(method, A, y, x0, parts=() if SOp is None else (SOp,), niter=niter, **run)
 
@@ -382,7 +330,7 @@ def ista(
     perc: float | None = None,
     decay: Any = None,
     monitorres: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by ISTA. Collective.
 
@@ -485,7 +433,7 @@ def fista(
     perc: float | None = None,
     decay: Any = None,
     monitorres: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
 
@@ -501,25 +449,14 @@ def fista(
     SolverResult
         As from :func:`collops.solvers.ista`, except that ``cost`` has the residual after the step.
 
-    Raises
-    ------
-    LayoutError
-        If `y`, `x0` or `SOp` does not have the layout that `A` needs.
-    InputError
-        If an option is invalid.
-    UnsupportedTypeError
-        If an argument is no operator or distributed array.
-
     Notes
     -----
     .. math::
         x_{k+1} &= S\, T\big(S^H (z_k + \alpha A^H (y - A z_k))\big) \\
         z_{k+1} &= x_{k+1} + \frac{t_k - 1}{t_{k+1}} (x_{k+1} - x_k), \quad t_{k+1} = \frac{1 + \sqrt{1 + 4 t_k^2}}{2}
 
-    The residual at :math:`z` is combined from those at the last two :math:`x`, so that `A` is applied once.
-
-    Besides the messages of `A` and `SOp`, an iteration sends one allreduce of three numbers; with a percentile, four
-    more in single precision and seven in double precision, of 2048 counts.
+    The residual at :math:`z` is combined from those at the last two :math:`x`, so that `A` is applied once. Exceptions
+    and messages are those of :func:`collops.solvers.ista`.
 
     The iterates are those of ``pylops.optimization.sparsity.fista`` if `alpha` is the same.
 

@@ -1,21 +1,27 @@
-"""LSQR: least squares by Golub and Kahan's bidiagonalisation, with damping and estimates of norms and condition."""
+"""LSQR: least squares by Golub and Kahan's bidiagonalisation, with damping and estimates of norms and condition.
+
+Scalars are kept in double precision whatever the vectors are; the factors by which vectors are multiplied in the
+vectors' own. The same code serves Python's numbers and arrays of JAX. On CUDA devices a kernel of one thread does the
+same (``kernels/lsqr.cu``), so that no step waits for a number.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import DistributedArray, Finite, axpby, dots, zeros
+from collops.array import DistributedArray, Finite, axpby, divide, dots, zeros
+from collops.backend import Engine
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
-from collops.solvers.driver import Run, solve
-from collops.solvers.lsqr_recurrence import FACTORS, REPORTED, SCALARS, after_u, after_v, begin, elements
-from collops.solvers.method import Method, Row, Test, not_finite
+from collops.solvers.driver import solve
+from collops.solvers.kernels import kernel
+from collops.solvers.method import Method, not_finite
 from collops.solvers.problem import (
     check_number,
     check_problem,
@@ -30,11 +36,45 @@ from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 __all__ = ["LSQR", "lsqr"]
 
 
+class LSQRNumbers(NamedTuple):
+    """The numbers of an iteration of LSQR."""
+
+    r1norm: Any  # |y - A x|
+    rnorm: Any  # |[y - A x; -damp x]|
+    arnorm: Any  # norm of the gradient
+    anorm: Any  # Frobenius norm of [A; damp], an estimate
+    acond: Any  # its condition number, an estimate; 0 before the first iteration
+    xnorm: Any  # |x|
+
+
+_SCALARS = (*LSQRNumbers._fields, "alfa", "beta", "rhobar", "phibar", "ddnorm", "res2", "xxnorm", "z", "cs2", "sn2")
+"""Names of the elements of the first array; the host reads the first six."""
+
+_FACTORS = ("per_alfa", "u_carry", "per_beta", "v_carry", "x_step", "w_carry", "per_rho_square")
+"""Names of the elements of the second array. The vectors u = U / beta and v = V / alfa are kept as U and V, which saves
+the division of whole vectors."""
+
+_ALL, _BETA = slice(None), slice(7, 8)
+_OF_ALFA, _OF_BETA, _STEPS = slice(0, 2), slice(2, 4), slice(4, 7)
+"""Places of beta among the scalars; of the factors that follow from alfa, from beta, and from the rotations."""
+
+_Pair = tuple[Any, Any]
+
+
+class _Arithmetic(NamedTuple):
+    """How to compute with the scalars: as numbers of Python, or as 0-d arrays that may be traced."""
+
+    sqrt: Callable[[Any], Any]
+    hypot: Callable[..., Any]
+    over: Callable[[Any, Any], Any]  # the quotient, 0 where the divisor is: a vector that vanished stays 0
+    number: Callable[[Any], Any]
+    items: Callable[[Any], list[Any]]
+
+
 @dataclass(slots=True)
 class LSQRState:
     """Vectors and scalars of LSQR between two iterations. The bidiagonalisation's u and v are U / beta and V / alfa."""
 
-    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     u: Any
     v: Any
@@ -49,13 +89,13 @@ class LSQRState:
     factor: dict[str, Any] = field(init=False)  # each of the factors as a 0-d array
 
     def __post_init__(self) -> None:
-        self.factor = elements(self.factors)
+        self.factor = _elements(self.factors)
 
     def put(self, scalars: Any, factors: Any) -> None:
         """Set the scalars and the factors."""
         self.scalars = scalars
         if factors is not self.factors:
-            self.factors, self.factor = factors, elements(factors)
+            self.factors, self.factor = factors, _elements(factors)
 
 
 @dataclass(frozen=True)
@@ -88,43 +128,57 @@ class LSQR(Method):
     btol: float = 1e-8
     conlim: float = 1e8
     calc_var: bool = False
-    stops = frozenset({"atol", "btol", "conlim"})
+    tolerances = frozenset({"atol", "btol", "conlim"})
     name = "LSQR"
-    width = len(REPORTED)
+    numbers = LSQRNumbers
+    # The tests of Paige and Saunders, the strongest statement first. What does not change a sum is rounding error.
+    stops = (
+        (lambda self, now, first: not_finite(now.r1norm, now.arnorm), Status.NOT_FINITE),
+        (lambda self, now, first: first.arnorm == 0, Status.EXACT_ZERO),
+        (
+            lambda self, now, first: _begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * _image(now)),
+            Status.COMPATIBLE,
+        ),
+        (lambda self, now, first: _begun(now) & (now.arnorm <= self.atol * first.arnorm), Status.LEAST_SQUARES),
+        (lambda self, now, first: _begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
+        (lambda self, now, first: _lost(now.rnorm, first.rnorm + _image(now)), Status.COMPATIBLE_TO_ROUNDING),
+        (lambda self, now, first: _lost(now.arnorm, first.arnorm), Status.LEAST_SQUARES_TO_ROUNDING),
+        (lambda self, now, first: _lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
+    )
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> LSQRState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> LSQRState:
         """Return the state before the first iteration: the first vectors of both bases."""
-        dtype = working_dtype(operator, data, x0)
-        x, u, image = starting_point(operator, data, x0, dtype, operator._forward)
-        v = operator._adjoint(u, new_array(operator.domain, data, dtype))
+        dtype = working_dtype(A, y, x0)
+        x, u, image = starting_point(A, y, x0, dtype, A._forward)
+        v = A._adjoint(u, new_array(A.domain, y, dtype))
         u_consistently, v_consistently = rank_consistently(u), rank_consistently(v)
-        engine, real = data.engine, real_dtype(dtype)
-        scalars = engine.xp.zeros(len(SCALARS), dtype=engine.dtype(np.float64))
-        factors = engine.xp.zeros(len(FACTORS), dtype=real)
+        engine, real = y.engine, real_dtype(dtype)
+        scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
+        factors = engine.xp.zeros(len(_FACTORS), dtype=real)
         of_u, of_v = u_consistently(u), v_consistently(v)
-        scalars, factors = begin(engine, scalars, factors, *dots((of_u, of_u), (of_v, of_v)))
-        factor = elements(factors)
+        scalars, factors = _begin(engine, scalars, factors, *dots((of_u, of_u), (of_v, of_v)))
+        factor = _elements(factors)
         v = axpby(factor["per_beta"], v, 0.0, v, out=v)
-        w = axpby(factor["per_alfa"], v, 0.0, v, out=new_array(operator.domain, data, dtype))
-        back = scratch_array(operator.domain, data, dtype)
+        w = axpby(factor["per_alfa"], v, 0.0, v, out=new_array(A.domain, y, dtype))
+        back = scratch_array(A.domain, y, dtype)
         variance = None
         if self.calc_var:
-            variance = zeros(operator.domain, comm=data.comm, dtype=real, engine=engine)
-        return LSQRState(operator, x, u, v, w, image, back, variance, scalars, factors, u_consistently, v_consistently)
+            variance = zeros(A.domain, comm=y.comm, dtype=real, engine=engine)
+        return LSQRState(x, u, v, w, image, back, variance, scalars, factors, u_consistently, v_consistently)
 
-    def step(self, state: LSQRState) -> LSQRState:
+    def step(self, A: LinearOperator, state: LSQRState) -> LSQRState:
         """Extend both bases by one vector each, and update the solution."""
-        operator, engine = state.operator, state.x.engine
-        state.image = operator._forward(state.v, state.image)
+        engine = state.x.engine
+        state.image = A._forward(state.v, state.image)
         state.u = axpby(state.factor["per_alfa"], state.image, state.factor["u_carry"], state.u, out=state.u)
         u = state.u_consistently(state.u)
         (u_square,) = dots((u, u))
-        state.put(*after_u(engine, state.scalars, state.factors, u_square))
-        state.back = operator._adjoint(state.u, state.back)
+        state.put(*_after_u(engine, state.scalars, state.factors, u_square))
+        state.back = A._adjoint(state.u, state.back)
         state.v = axpby(state.factor["per_beta"], state.back, state.factor["v_carry"], state.v, out=state.v)
         v, w = state.v_consistently(state.v), state.v_consistently(state.w)
         v_square, w_square = dots((v, v), (w, w))
-        state.put(*after_v(engine, state.scalars, state.factors, v_square, w_square, self.damp))
+        state.put(*_after_v(engine, state.scalars, state.factors, v_square, w_square, self.damp))
         factor = state.factor
         if state.variance is not None:
             state.variance = _with_squares(factor["per_rho_square"], state.w, state.variance)
@@ -132,46 +186,27 @@ class LSQR(Method):
         state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
         return state
 
-    def monitor(self, state: LSQRState) -> Any:
-        """Return the norms that the tests for convergence use."""
-        return state.scalars[: len(REPORTED)]
+    def report(self, state: LSQRState) -> Any:
+        """Return the numbers of the last iteration."""
+        return state.scalars[: len(LSQRNumbers._fields)]
 
-    def tests(self, row: Row, first: Row) -> tuple[Test, ...]:
-        """Return the tests of Paige and Saunders, the strongest statement first."""
-        r1norm, rnorm, arnorm, anorm, acond, xnorm = row
-        data_norm, arnorm0 = first[1], first[2]
-        begun, image = acond != 0, anorm * xnorm
-        scale = data_norm + image
-        return (
-            (not_finite(r1norm, arnorm), Status.NOT_FINITE),
-            (arnorm0 == 0, Status.EXACT_ZERO),
-            (begun & (rnorm <= self.btol * data_norm + self.atol * image), Status.COMPATIBLE),
-            (begun & (arnorm <= self.atol * arnorm0), Status.LEAST_SQUARES),
-            (begun & (acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
-            # A number that does not change the sum is rounding.
-            (begun & (scale + rnorm <= scale), Status.COMPATIBLE_TO_ROUNDING),
-            (begun & (arnorm0 + arnorm <= arnorm0), Status.LEAST_SQUARES_TO_ROUNDING),
-            (begun & (acond + 1 <= acond), Status.SINGULAR_TO_ROUNDING),
-        )
-
-    def suspect(self, row: Row, iteration: int) -> str:
+    def suspect(self, now: LSQRNumbers, iteration: int) -> str:
         """Return the array that was first not finite."""
-        rnorm = row[1]  # does not depend on the last v yet
-        if rnorm - rnorm == 0:
+        if now.rnorm - now.rnorm == 0:  # does not depend on the last v yet
             return "back" if iteration else "v"
         return "image" if iteration else "u"
 
     optimality = CGLS.optimality
-    normal = CGLS.normal
+    tangent = CGLS.tangent
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norms of the residual, damping not included."""
-        return rows[:, 0]
+    def residual_norm(self, now: LSQRNumbers) -> Any:
+        """Return the norm of the residual, damping not included."""
+        return now.r1norm
 
-    def details(self, state: LSQRState, rows: np.ndarray) -> dict[str, Any]:
+    def details(self, state: LSQRState, history: LSQRNumbers) -> dict[str, Any]:
         """Return the last norms, and the variances if they were asked for."""
-        numbers = dict(zip(REPORTED, rows[-1].tolist(), strict=True))
-        return {"r2norm": numbers.pop("rnorm"), **numbers, "var": state.variance}
+        last = {name: float(values[-1]) for name, values in history._asdict().items()}
+        return {"r2norm": last.pop("rnorm"), **last, "var": state.variance}
 
 
 def lsqr(
@@ -185,7 +220,7 @@ def lsqr(
     btol: float = 1e-8,
     conlim: float = 1e8,
     calc_var: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by LSQR. Collective.
 
@@ -248,6 +283,128 @@ def lsqr(
     options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
     method = LSQR(**{name: check_number(name, value) for name, value in options.items()}, calc_var=bool(calc_var))
     return solve(method, A, y, x0, niter=niter, **run)
+
+
+def _begun(now: LSQRNumbers) -> Any:
+    return now.acond != 0
+
+
+def _image(now: LSQRNumbers) -> Any:
+    """Return a bound on the norm of the image of x."""
+    return now.anorm * now.xnorm
+
+
+def _lost(number: Any, scale: Any) -> Any:
+    """Return whether a number does not change a sum with `scale`."""
+    return scale + number <= scale
+
+
+def _begin(engine: Engine, scalars: Any, factors: Any, u_square: Any, v_square: Any) -> _Pair:
+    """Return both arrays at the start, from ``|U|**2`` and ``|A^H U|**2`` of U = y - A x0.
+
+    Parameters
+    ----------
+    engine : Engine
+        Of the arrays.
+    scalars, factors : array
+        Double precision, one element for each of `_SCALARS`; the vectors' real type, one for each of `_FACTORS`.
+    u_square, v_square : 0-d array
+        Squared norms, in the type of the factors.
+    """
+    if engine.name == "cupy":
+        return _launched("begin", scalars, factors, u_square, v_square)
+    sqrt, _, over, number, _ = _arithmetic(engine, scalars)
+    beta = sqrt(number(u_square))
+    alfa = over(sqrt(number(v_square)), beta)
+    numbers = [beta, beta, alfa * beta, 0, 0, 0, alfa, beta, alfa, beta, 0, 0, 0, 0, -1, 0]
+    steps = [over(1, alfa), -over(alfa, beta), over(1, beta), 0, 0, 0, 0]
+    return _put(engine, scalars, _ALL, numbers), _put(engine, factors, _ALL, steps)
+
+
+def _after_u(engine: Engine, scalars: Any, factors: Any, u_square: Any) -> _Pair:
+    """Return both arrays with the numbers that the next V needs, from ``|U|**2``."""
+    if engine.name == "cupy":
+        return _launched("after_u", scalars, factors, u_square)
+    sqrt, _, over, number, items = _arithmetic(engine, scalars)
+    beta, alfa = sqrt(number(u_square)), items(scalars)[6]
+    factors = _put(engine, factors, _OF_BETA, [over(1, beta), -over(beta, alfa)])
+    return _put(engine, scalars, _BETA, [beta]), factors
+
+
+def _after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square: Any, damp: Any) -> _Pair:
+    """Return both arrays with the numbers that x, w and the next U need, from ``|V|**2`` and ``|w|**2``."""
+    if engine.name == "cupy":
+        return _launched("after_v", scalars, factors, v_square, w_square, np.float64(damp))
+    sqrt, hypot, over, number, items = _arithmetic(engine, scalars)
+    *_, anorm, _, _, alfa, beta, rhobar, phibar, ddnorm, res2, xxnorm, z, cs2, sn2 = items(scalars)
+    anorm = hypot(anorm, alfa, beta, damp)
+    alfa = sqrt(number(v_square))
+
+    # A rotation eliminates the damping, another one the subdiagonal element beta of the bidiagonal matrix.
+    rhobar1 = hypot(rhobar, damp)
+    psi, phibar = over(damp, rhobar1) * phibar, over(rhobar, rhobar1) * phibar
+    rho = hypot(rhobar1, beta)
+    cs, sn = over(rhobar1, rho), over(beta, rho)
+    theta, rhobar = sn * alfa, -cs * alfa
+    phi, phibar = cs * phibar, sn * phibar
+
+    # A rotation from the right eliminates the superdiagonal element theta; it gives the norm of x.
+    gambar = -cs2 * rho
+    rhs = phi - sn2 * rho * z
+    xnorm = sqrt(xxnorm + over(rhs, gambar) ** 2)
+    gamma = hypot(gambar, theta)
+    cs2, sn2, z = over(gambar, gamma), over(theta, gamma), over(rhs, gamma)
+    xxnorm = xxnorm + z * z
+
+    per_rho_square = over(1, rho * rho)
+    ddnorm = ddnorm + number(w_square) * per_rho_square
+    res2 = res2 + psi * psi
+    rnorm = sqrt(phibar * phibar + res2)
+    r1norm = sqrt(abs(rnorm * rnorm - damp * damp * xxnorm))
+    reported = [r1norm, rnorm, alfa * abs(sn * phi), anorm, anorm * sqrt(ddnorm), xnorm]
+    numbers = [*reported, alfa, beta, rhobar, phibar, ddnorm, res2, xxnorm, z, cs2, sn2]
+    factors = _put(engine, factors, _OF_ALFA, [over(1, alfa), -over(alfa, beta)])
+    factors = _put(engine, factors, _STEPS, [over(phi, rho), -over(theta, rho), per_rho_square])
+    return _put(engine, scalars, _ALL, numbers), factors
+
+
+def _elements(factors: Any) -> dict[str, Any]:
+    """Return each of the factors as a 0-d array: where arrays are mutable, views of `factors`."""
+    return {name: factors[place : place + 1].reshape(()) for place, name in enumerate(_FACTORS)}
+
+
+def _divided(a: float, b: float) -> float:
+    return a / b if b != 0 else 0.0
+
+
+_OF_PYTHON = _Arithmetic(math.sqrt, math.hypot, _divided, float, np.ndarray.tolist)
+
+
+def _arithmetic(engine: Engine, scalars: Any) -> _Arithmetic:
+    if engine.mutable:
+        return _OF_PYTHON
+    xp = engine.xp
+    return _Arithmetic(
+        xp.sqrt,
+        lambda *numbers: xp.sqrt(sum(number * number for number in numbers)),
+        divide,
+        lambda value: xp.asarray(value, dtype=scalars.dtype),
+        list,
+    )
+
+
+def _put(engine: Engine, array: Any, place: slice, numbers: list[Any]) -> Any:
+    """Return `array` with other numbers in `place`."""
+    if engine.mutable:
+        array[place] = numbers
+        return array
+    return engine.put(array, place, engine.xp.stack([engine.xp.asarray(x, dtype=array.dtype) for x in numbers]))
+
+
+def _launched(name: str, scalars: Any, factors: Any, *values: Any) -> _Pair:
+    suffix = "float" if factors.dtype == np.float32 else "double"
+    kernel("lsqr.cu", f"{name}_{suffix}")((1,), (1,), (scalars, factors, *values))
+    return scalars, factors
 
 
 def _with_squares(factor: Any, w: Any, variance: Any) -> Any:

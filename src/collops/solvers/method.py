@@ -1,43 +1,50 @@
-"""The interface of iterative methods: functions over a state, run by one driver."""
+"""The interface of iterative methods, on which the driver, CUDA graphs, JAX loops and checkpoints rely.
+
+A method is a frozen dataclass of its options, with three functions in the order of the book:
+
+- ``init(A, y, x0)`` returns the state before the first iteration;
+- ``step(A, state)`` returns the state after one more iteration;
+- ``report(state)`` returns the numbers of the iteration that led to this state;
+
+and with the tests that end it: ``stops`` is a tuple of pairs ``(test, status)``. A test is called as
+``test(method, now, first)`` with the numbers of an iteration and those before the first one, both as instances of
+``numbers``, a named tuple. The first test that passes sets the status. Tests are written once, for floats of Python and
+for 0-d arrays in a trace of JAX: with ``&``, ``|`` and comparisons, without ``if``, ``and`` and ``or``.
+
+A state is a dataclass with a field ``x``. Its fields say whether they are carried from step to step, scratch memory or
+constant (:mod:`collops.solvers.state`). A step may write into the arrays of the state that it is given, always uses the
+results that operations return, and assigns them to the fields. It reads no device value on the host and keeps nothing
+outside the state, so that it can be recorded as a CUDA graph, or compiled.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from collops.operators import LinearOperator
 from collops.solvers.result import Status
 
-__all__ = ["DOUBLE_PRECISION", "Method", "Row", "Test", "first_passed", "not_finite", "over"]
+__all__ = ["DOUBLE_PRECISION", "Method", "Row", "Stop", "not_finite", "over"]
 
 Row = Sequence[float]
-"""The numbers that a method reports for one iteration."""
+"""The numbers of one iteration, in the order of ``Method.numbers``."""
 
-Test = tuple[Any, Status]
-"""Whether a solver stops, as a truth value of Python or of an engine, and the status with which it does."""
-
+Stop = tuple[Callable[[Any, Any, Any], Any], Status]
+"""A test ``(method, now, first) -> bool``, and the status with which the solver stops if it passes."""
 
 DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default of the relative size of rounding errors."""
 
 
-def first_passed(tests: Sequence[Test]) -> Status | None:
-    """Return the status of the first test that is passed."""
-    for passed, status in tests:
-        if passed:
-            return status
-    return None
-
-
 def not_finite(*numbers: Any) -> Any:
-    """Return whether a number is infinite or not a number; for Python's numbers, and for 0-d arrays in a trace."""
-    wrong: Any = False
+    """Return whether a number is infinite or NaN; for Python's numbers, and for 0-d arrays in a trace."""
+    nothing: Any = 0.0
     for number in numbers:
-        wrong = wrong | (number - number != 0)
-    return wrong
+        nothing = nothing + (number - number)
+    return nothing != 0
 
 
 def over(a: Any, b: Any) -> Any:
@@ -45,83 +52,87 @@ def over(a: Any, b: Any) -> Any:
     return math.inf if isinstance(b, float) and b == 0 else a / b
 
 
-class Method(Protocol):
+class Method:
     """An iterative method with its options, which never change.
 
-    A state is a dataclass with a field ``x``; its fields say what they are as :mod:`collops.solvers.state` describes.
-    A step may write into the arrays of the state that it is given, always uses what operations return, and assigns it
-    to the fields of the state. It reads no device value on the host and keeps nothing outside the state, so that it can
-    be recorded as a CUDA graph, or compiled. A checkpoint can be resumed by a method with the same options, except
-    those that a class attribute ``stops`` names: they only decide when to stop.
+    A step may overwrite the arrays of the state, and must use the results that operations return. Tests of JAX arrays
+    use comparisons, ``&`` and ``|``, not ``if``, ``and`` and ``or``.
+
+    Methods of JAX arrays that have ``optimality`` and ``tangent`` are differentiated implicitly:
+    ``optimality(A, y, x)`` returns an array that is zero at the solution, and ``tangent(A, tol)`` the method and the
+    operator which solve the linear equations of the derivative; `tol` bounds the squared norm of the residual.
 
     Attributes
     ----------
     name : str
         For progress bars and profiles.
-    width : int
-        How many numbers :meth:`monitor` returns.
+    numbers : type
+        A named tuple: the numbers of one iteration.
+    stops : tuple of (callable, Status)
+        Tests ``test(method, now, first)`` of the numbers of an iteration and those before the first one. The first test
+        that passes sets the status.
+    tolerances : frozenset of str
+        Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
+    traceable : bool
+        Whether JAX can trace steps and tests, so that the loop over all iterations is one compiled program.
 
     Examples
     --------
     >>> from collops.solvers import CGLS
     >>> method = CGLS(damp=0.1)  # one of them
-    >>> method.name, method.width, method.damp
-    ('CGLS', 4, 0.1)
+    >>> method.name, method.numbers._fields, method.damp
+    ('CGLS', ('gradient', 'residual', 'curvature', 'before'), 0.1)
     """
 
-    name: str
-    width: int
+    name: ClassVar[Any]
+    numbers: ClassVar[Any]
+    stops: ClassVar[tuple[Stop, ...]] = ()
+    tolerances: ClassVar[frozenset[str]] = frozenset()
+    traceable: ClassVar[bool] = True
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> Any:
+    def init(self, A: Any, y: Any, x0: Any) -> Any:
         """Return the state before the first iteration.
 
         Parameters
         ----------
-        operator : LinearOperator
-            The operator to be inverted.
-        data : DistributedArray or StackedArray
-            In its range; never written to.
+        A : LinearOperator or None
+            The operator, if the method has one.
+        y : DistributedArray or StackedArray
+            The data, in its range; never written to.
         x0 : DistributedArray, StackedArray or None
             The starting point; never written to.
-        report_now : bool
-            Whether the numbers of an iteration are needed as soon as it is done. Otherwise they may come with the next
-            one, if that saves a message.
         """
-        ...
+        raise NotImplementedError
 
-    def step(self, state: Any) -> Any:
+    def step(self, A: Any, state: Any) -> Any:
         """Return the state after one more iteration."""
-        ...
+        raise NotImplementedError
 
-    def finalize(self, state: Any) -> Any:
-        """Return the state with what is needed after the last iteration; by default `state`."""
-        return state
+    def report(self, state: Any) -> Any:
+        """Return the numbers of the last iteration: up to four real 0-d arrays, or one float64 1-d array."""
+        raise NotImplementedError
 
-    def lagged(self, state: Any) -> bool:
-        """Return whether the numbers of an iteration come with the next one (the last ones with :meth:`finalize`)."""
-        return False
+    def status(self, now: Any, first: Any) -> Status | None:
+        """Return the status of the first test that passes, or ``None`` if the solver continues.
 
-    def monitor(self, state: Any) -> Any:
-        """Return this iteration's numbers: up to four real 0-d arrays, or one float64 1-d array."""
-        ...
-
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Return the status if an iteration was the last, from its numbers and those before the first iteration.
-
-        A method that can be compiled also has ``tests(row, first)``, which takes 0-d arrays as well; the first test
-        that passes sets the status. The verdict is evaluated in every iteration, so it should find out by a few
-        comparisons that the solver continues.
+        Parameters
+        ----------
+        now, first : numbers
+            Those of an iteration, and those before the first one, as floats.
         """
-        return first_passed(self.tests(row, first))  # pyright: ignore[reportAttributeAccessIssue]
+        for test, status in self.stops:
+            if test(self, now, first):
+                return status
+        return None
 
-    def suspect(self, row: Row, iteration: int) -> str:
-        """Return the field of the state that was first not finite, from numbers whose verdict is ``NOT_FINITE``."""
-        ...
+    def suspect(self, now: Any, iteration: int) -> str:
+        """Return the field of the state that was first not finite, from numbers whose status is ``NOT_FINITE``."""
+        raise NotImplementedError
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norm of the residual from each row of numbers, an array that may be traced."""
-        ...
+    def residual_norm(self, now: Any) -> Any:
+        """Return the norm of the residual from `numbers` of floats, or of arrays with one element per iteration."""
+        raise NotImplementedError
 
-    def details(self, state: Any, rows: np.ndarray) -> dict[str, Any]:
-        """Return further results by name, from the last state and the numbers of all iterations; by default none."""
+    def details(self, state: Any, history: Any) -> dict[str, Any]:
+        """Return further results by name; `history` is a `numbers` of arrays, whose first elements precede the run."""
         return {}

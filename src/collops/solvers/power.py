@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from collops.array import Finite, axpby, divide, dots, random
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
-from collops.solvers.driver import Run, solve
-from collops.solvers.method import Method, Row
+from collops.solvers.driver import solve
+from collops.solvers.method import Method, not_finite
 from collops.solvers.problem import check_number, check_problem, rank_consistently, working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
@@ -24,11 +24,35 @@ __all__ = ["PowerIteration", "power_iteration"]
 class PowerState:
     """Vectors and scalars of the power iteration between two iterations."""
 
-    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any  # of norm 1
     image: Any = field(metadata=SCRATCH)  # A x
     consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    numbers: Any  # real and imaginary part of the eigenvalue, and of the one before; square of the defect
+    numbers: Any  # a float64 array of the elements of PowerNumbers
+
+
+class PowerNumbers(NamedTuple):
+    """The numbers of an iteration; all of them infinite before the first one."""
+
+    real: Any  # part of the eigenvalue
+    imaginary: Any
+    real_before: Any  # of the iteration before
+    imaginary_before: Any
+    defect: Any  # |A x - eigenvalue x|^2
+
+
+def _begun(now: PowerNumbers) -> Any:
+    return (now.real != np.inf) | (now.imaginary != np.inf)
+
+
+def _square(now: PowerNumbers) -> Any:
+    """Return the square of the eigenvalue's modulus."""
+    return now.real * now.real + now.imaginary * now.imaginary
+
+
+def _changed_by(now: PowerNumbers) -> Any:
+    """Return the square of the change of the eigenvalue."""
+    real, imaginary = now.real - now.real_before, now.imaginary - now.imaginary_before
+    return real * real + imaginary * imaginary
 
 
 @dataclass(frozen=True)
@@ -42,23 +66,28 @@ class PowerIteration(Method):
     """
 
     tol: float = 1e-5
-    stops = frozenset({"tol"})
+    tolerances = frozenset({"tol"})
     name = "Power iteration"
-    width = 5
+    numbers = PowerNumbers
+    stops = (
+        (lambda self, now, first: _begun(now) & not_finite(now.real, now.imaginary), Status.NOT_FINITE),
+        (lambda self, now, first: (now.real == 0) & (now.imaginary == 0), Status.CONVERGED),
+        (lambda self, now, first: _begun(now) & (_changed_by(now) < self.tol**2 * _square(now)), Status.CONVERGED),
+    )
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> PowerState:
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> PowerState:
         """Return the state before the first iteration: the start, scaled to norm 1."""
-        engine, consistently = data.engine, rank_consistently(data)
-        start = consistently(data)
+        engine, consistently = y.engine, rank_consistently(y)
+        start = consistently(y)
         (square,) = dots((start, start))
-        x = axpby(_inverse_root(engine.xp, square), data, 0.0, data)
-        numbers = engine.xp.full(self.width, np.inf, dtype=engine.dtype(np.float64))
-        return PowerState(operator, x, scratch_array(operator.range, data, data.dtype), consistently, numbers)
+        x = axpby(_inverse_root(engine.xp, square), y, 0.0, y)
+        numbers = engine.xp.full(len(PowerNumbers._fields), np.inf, dtype=engine.dtype(np.float64))
+        return PowerState(x, scratch_array(A.range, y, y.dtype), consistently, numbers)
 
-    def step(self, state: PowerState) -> PowerState:
+    def step(self, A: LinearOperator, state: PowerState) -> PowerState:
         """Apply the operator, measure, and scale."""
         engine, xp = state.x.engine, state.x.engine.xp
-        state.image = state.operator._forward(state.x, state.image)
+        state.image = A._forward(state.x, state.image)
         x, image = state.consistently(state.x), state.consistently(state.image)
         value, square = dots((x, image), (image, image))
         numbers = engine.put(state.numbers, slice(2, 4), state.numbers[:2])
@@ -71,33 +100,21 @@ class PowerIteration(Method):
         state.x = axpby(Finite((1.0, scale)), state.image, _where_not_finite(xp, scale), state.x, out=state.x)
         return state
 
-    def monitor(self, state: PowerState) -> Any:
-        """Return the eigenvalue, the one before, and the square of the defect."""
+    def report(self, state: PowerState) -> Any:
+        """Return the numbers of the last iteration."""
         return state.numbers
 
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the eigenvalue has changed by less than ``tol`` of it, or is 0."""
-        real, imaginary, *_ = row
-        if real == float("inf") and imaginary == float("inf"):
-            return None  # before the first iteration
-        value, before = complex(real, imaginary), complex(row[2], row[3])
-        if value - value != 0:
-            return Status.NOT_FINITE
-        if value == 0 or abs(value - before) < self.tol * abs(value):
-            return Status.CONVERGED
-        return None
-
-    def suspect(self, row: Row, iteration: int) -> str:
+    def suspect(self, now: PowerNumbers, iteration: int) -> str:
         """Return the array that was first not finite."""
         return "image"
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norms of ``A x - eigenvalue x``."""
-        return np.sqrt(rows[:, 4])
+    def residual_norm(self, now: PowerNumbers) -> Any:
+        """Return the norm of ``A x - eigenvalue x``."""
+        return now.defect**0.5
 
-    def details(self, state: PowerState, rows: np.ndarray) -> dict[str, Any]:
+    def details(self, state: PowerState, history: PowerNumbers) -> dict[str, Any]:
         """Return the eigenvalue: real for a real operator."""
-        real, imaginary = rows[-1, :2].tolist()
+        real, imaginary = float(history.real[-1]), float(history.imaginary[-1])
         return {"eigenvalue": complex(real, imaginary) if state.x.dtype.kind == "c" else real}
 
 
@@ -110,7 +127,7 @@ def power_iteration(
     dtype: Any = "float64",
     engine: str | None = None,
     seed: int = 0,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Find the eigenvalue of largest modulus by power iteration. Collective.
 

@@ -20,6 +20,7 @@ __all__ = [
     "check_count",
     "check_number",
     "check_problem",
+    "check_reductions",
     "checked_limits",
     "group_of",
     "is_traced",
@@ -77,6 +78,19 @@ def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
     return int(value)
 
 
+def check_reductions(value: Any) -> int:
+    """Return the number of scalar reductions in an iteration of CG or CGLS.
+
+    Raises
+    ------
+    InputError
+        If it is neither 1 nor 2.
+    """
+    if isinstance(value, bool) or value not in (1, 2):
+        raise InputError(f"reductions must be 1 or 2, not {value!r}")
+    return int(value)
+
+
 def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
     """Return an option as a float.
 
@@ -104,7 +118,7 @@ def is_traced(value: Any) -> bool:
 
 def takes_part(coefficient: Any) -> bool:
     """Return whether a coefficient can differ from 0: its value does, or JAX is tracing it."""
-    return is_traced(coefficient) or coefficient != 0
+    return coefficient != 0 if coefficient.__class__ is float else is_traced(coefficient) or coefficient != 0
 
 
 def working_dtype(operator: LinearOperator, data: Any, x0: Any) -> np.dtype:

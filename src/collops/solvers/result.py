@@ -23,9 +23,7 @@ class Status(Enum):
     """
 
     CONVERGED = "The tolerance was met."
-    ITERATION_LIMIT = (
-        "The iteration limit was reached before the tolerance; raise niter, or loosen the tolerance, to go on."
-    )
+    ITERATION_LIMIT = "The iteration limit was reached before the tolerance; raise niter, or loosen the tolerance."
     STOPPED = "The callback asked to stop."
     NOT_FINITE = "A number was infinite or NaN; solvers raise collops.errors.NotFiniteError then."
     EXACT_ZERO = (
@@ -34,15 +32,15 @@ class Status(Enum):
     )
     COMPATIBLE = "The equations are satisfied as well as atol and btol ask for."
     LEAST_SQUARES = "The least-squares solution is as good as atol asks for."
-    ILL_CONDITIONED = "The operator's condition number exceeds conlim; damp the problem, or raise conlim to go on."
-    COMPATIBLE_TO_ROUNDING = "The equations are satisfied as precisely as can be; a looser tolerance ends sooner."
-    LEAST_SQUARES_TO_ROUNDING = "The solution is as precise as can be; a looser tolerance ends sooner."
+    ILL_CONDITIONED = "The operator's condition number exceeds conlim; damp the problem, or raise conlim."
+    COMPATIBLE_TO_ROUNDING = "The equations are satisfied to rounding; a looser tolerance stops earlier."
+    LEAST_SQUARES_TO_ROUNDING = "The solution is accurate to rounding; a looser tolerance stops earlier."
     RESIDUAL_INCREASED = "The residual increased; take a smaller step alpha, or another eps."
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
 
     @property
     def successful(self) -> bool:
-        """Whether the solution is as good as was asked for, or as it can be."""
+        """Whether the solution meets the tolerance, or is accurate to rounding."""
         return self in _SUCCESSFUL
 
     def __str__(self) -> str:

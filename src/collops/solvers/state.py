@@ -1,9 +1,9 @@
-"""Solver states: dataclasses whose fields say what they are, and the one walk over what passes between iterations.
+"""Solver states: dataclasses whose fields declare their role, and the walk over the values carried between iterations.
 
-A field is one of four things, and says so where it is declared:
+A field has one of four roles, given where it is declared:
 
-- without a mark, what one iteration hands to the next: an array, an integer, a floating-point number, or a part of the
-  state that is a dataclass of such fields. ``None``, truth values and other objects count as constants.
+- without metadata, it is carried from one iteration to the next: an array, an integer, a floating-point number, or a
+  part of the state that is a dataclass of such fields. ``None``, truth values and other objects count as constants.
 - ``field(metadata=SCRATCH)``: memory that every step fills before it reads it.
 - ``field(metadata=CONSTANT)``: not changed by any step, such as the operator and the data.
 - ``field(init=False)``: made of the other fields by ``__post_init__``.

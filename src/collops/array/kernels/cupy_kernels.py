@@ -19,7 +19,7 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "update_solution_and_direction"]
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "square_of_sum", "update_solution_and_direction"]
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
@@ -153,7 +153,7 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
         return functions.number(a), _NULL, _NULL, _BY_VALUE
     if kind is cupy.ndarray:
         return (functions.number(1), a, _NULL, _TIMES_NUMBER) if a.dtype == functions.number_dtype else None
-    if kind is not tuple and kind is not Finite:
+    if not isinstance(a, tuple):
         return None
     value, *scalars = a
     if value.__class__ is not float and value.__class__ is not int:
@@ -161,7 +161,7 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
     for scalar in scalars:
         if scalar.__class__ is not cupy.ndarray or scalar.dtype != functions.number_dtype:
             return None
-    what = _TIMES_NUMBER if kind is tuple else _TIMES_FINITE_NUMBER
+    what = _TIMES_FINITE_NUMBER if kind is Finite else _TIMES_NUMBER
     return functions.number(value), scalars[0], scalars[1] if len(scalars) > 1 else _NULL, what
 
 
@@ -390,6 +390,19 @@ def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
 
 
 # ---- Scalars and norms
+
+
+_square_of_sum = cupy.ElementwiseKernel(
+    "T ww, T wq, T qq, T factor, T a, T b",
+    "T square",
+    "const T beta = b == 0 ? T(0) : b - b != 0 ? b - b : factor * a / b; square = ww + beta * (2 * wq + beta * qq)",
+    "collops_square_of_sum",
+)
+
+
+def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
+    """Return the square of ``w + beta q`` from inner products; see :func:`collops.array.square_of_sum`."""
+    return _square_of_sum(ww, wq, qq, *beta)
 
 
 def divide(a: Any, b: Any, out: Any) -> Any:

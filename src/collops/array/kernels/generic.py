@@ -16,7 +16,7 @@ from collops.array.dtypes import accumulator, combined, real_of
 from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "norm_part"]
+__all__ = ["axpby", "divide", "dot", "norm_part", "square_of_sum"]
 
 
 def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
@@ -57,6 +57,12 @@ def divide(a: Any, b: Any, out: Any) -> Any:
     # A division by 0 that is thrown away would still make NaN of derivatives.
     quotient = xp.where(zero, 0, a / xp.where(zero, 1, b))
     return xp.where(xp.isinf(b), xp.nan, quotient)
+
+
+def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[Any, Any, Any]) -> Any:
+    """Return the square of ``w + beta q`` from inner products; see :func:`collops.array.square_of_sum`."""
+    ratio = _coefficient(beta)
+    return ww + ratio * (2 * wq + ratio * qq)
 
 
 def norm_part(x: Any, order: float) -> Any:

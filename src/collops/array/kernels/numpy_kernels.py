@@ -17,7 +17,7 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "update_solution_and_direction"]
+__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "square_of_sum", "update_solution_and_direction"]
 
 _PIECE = 1 << 15  # elements; a piece and its temporary fit into a second-level cache
 
@@ -150,6 +150,13 @@ def divide(a: Any, b: Any, out: np.ndarray | None) -> Any:
         return quotient
     out[...] = quotient
     return out
+
+
+def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
+    """Return the square of ``w + beta q`` from inner products; see :func:`collops.array.square_of_sum`."""
+    ratio = _number(beta)
+    # As numbers of Python, whose products overflow without a warning.
+    return np.float64(float(ww) + ratio * (2 * float(wq) + ratio * float(qq)))
 
 
 def norm_part(x: np.ndarray, order: float) -> Any:

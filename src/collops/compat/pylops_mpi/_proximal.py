@@ -36,7 +36,7 @@ class _LocalProx:
 
 
 class MPIProxOperator:
-    """A proximal operator of distributed arrays, see :class:`collops.solvers.proximal.LiftedProximal`.
+    """A proximal operator of distributed arrays, see :func:`collops.solvers.proximal.lift_proximal`.
 
     `prox` is one of PyProximal's operators, equal on all ranks, that acts on each element by itself. Derived classes
     implement ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and perhaps ``grad(x)``. `native` is the native
@@ -63,7 +63,7 @@ class MPIProxOperator:
             if not callable(getattr(prox, "prox", None)):
                 raise UnsupportedTypeError(f"expected a proximal operator of PyProximal, not {type(prox).__name__}")
             self._local = _LocalProx(prox)
-            self.native = proximal.LiftedProximal(self._local)
+            self.native = proximal.lift_proximal(self._local)
 
     @property
     def hasgrad(self) -> bool:

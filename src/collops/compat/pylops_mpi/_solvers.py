@@ -123,26 +123,26 @@ class _NativeSolver(Solver):
     def _setup(self, y: Any, x0: Any, niter: int | None = None, options: Any = None, show: bool = False) -> Any:
         """Prepare for steps; return the first model. Collective."""
         problem = self._problem(y, x0, niter)
-        self._running = self._method(problem, **options)
+        self._running, self._operator = self._method(problem, **options), problem.operator
         self.iiter, self._rows = 0, []
         self._print_start(show)
-        return self._take_in(self._running.init(problem.operator, problem.data, problem.start, True))
+        return self._take_in(self._running.init(problem.operator, problem.data, problem.start))
 
     def _take_in(self, state: Any) -> Any:
         """Note the state after an iteration; return the model."""
         self._state, method = state, self._running
-        self._rows.append([float(value) for value in method.monitor(state)])
-        x, rows = seen_as(state.x, self._like), np.array(self._rows)
-        self._conclude(x, method.residual_norms(rows), method.details(state, rows), self._status())
+        self._rows.append(method.numbers(*map(float, method.report(state))))
+        x, history = seen_as(state.x, self._like), method.numbers(*np.array(self._rows).T)
+        self._conclude(x, method.residual_norm(history), method.details(state, history), self._status())
         return x
 
     def _status(self) -> Any:
-        return self._running.verdict(self._rows[-1], self._rows[0])
+        return self._running.status(self._rows[-1], self._rows[0])
 
     def step(self, x: Any, show: bool = False) -> Any:
         """Take one step; return the model. Collective."""
         self.iiter += 1
-        x = self._take_in(self._running.step(self._state))
+        x = self._take_in(self._running.step(self._operator, self._state))
         if show:
             self._print_rows([self.iiter])
         return x

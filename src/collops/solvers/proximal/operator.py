@@ -1,4 +1,4 @@
-"""Proximal operators: functions of distributed arrays whose proximal points can be computed."""
+"""Functions of distributed arrays with proximal points: the base class, and functions made of other functions."""
 
 from __future__ import annotations
 
@@ -11,27 +11,34 @@ from collops.array import axpby, dots
 from collops.array.operands import check_alike
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import new_array
+from collops.solvers.problem import check_number
 
-__all__ = ["ProxOperator", "check_step", "combined", "inner", "like"]
+__all__ = ["ProxOperator", "check_function", "check_step", "inner", "like", "total"]
 
 
 class ProxOperator:
-    r"""A function :math:`f` of distributed arrays.
+    r"""A function :math:`f` of distributed arrays whose proximal points can be computed.
 
-    Subclasses implement ``_prox(x, tau, out)`` or ``_proxdual(x, tau, out)``, or both: each follows from the other.
-    They may use the memory of `out`, an array like `x` or `x` itself, and return the result. Subclasses with values and
-    gradients implement ``_value(x)`` and ``_grad(x, out)``.
+    Subclasses implement ``_prox(x, tau, out)`` or ``_proxdual(x, tau, out)``: by default each follows from the other by
+    Moreau's identity. They return the result, for which they may use the memory of `out`: ``None``, an array like `x`,
+    or `x` itself. Functions with values and gradients also implement ``_value(x)`` and ``_grad(x, out)``. A class
+    that finds the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``.
 
     Attributes
     ----------
     has_gradient : bool
         Whether :math:`f` is differentiable and :meth:`grad` computes its gradient.
     capturable : bool
-        Whether a solver may record the work once and replay it (a CUDA graph).
+        Whether a solver may record the work once and replay it as a CUDA graph.
 
     Notes
     -----
     .. math:: \mathrm{prox}_{\tau f}(x) = \arg\min_y f(y) + \frac{1}{2 \tau} \|y - x\|_2^2
+
+    The convex conjugate is :math:`f^*(y) = \sup_x \langle x, y \rangle - f(x)`. Its proximal points follow from
+    Moreau's identity [Parikh and Boyd 2014, 2.5; Beck 2017, 6.6],
+
+    .. math:: \mathrm{prox}_{\tau f^*}(x) = x - \tau\, \mathrm{prox}_{f / \tau}(x / \tau).
 
     Examples
     --------
@@ -44,10 +51,10 @@ class ProxOperator:
     has_gradient = False
     capturable = True
 
-    # What subclasses provide
+    # What subclasses implement
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        # Moreau's identity; out may be x, so that x / tau needs memory of its own.
+        # `out` may be `x`, so x / tau needs memory of its own.
         dual = self._proxdual(axpby(1 / tau, x, 0.0, x), 1 / tau, None)
         return axpby(-tau, dual, 1.0, x, out=out)
 
@@ -56,34 +63,27 @@ class ProxOperator:
         return axpby(-tau, point, 1.0, x, out=out)
 
     def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
-        """Return the proximal point of ``a * x + b * y``; in one pass where the operator can."""
+        """Return the proximal point of ``a * x + b * y``."""
         moved = axpby(a, x, b, y, out=out)
         return self._prox(moved, tau, moved)
 
     def _value(self, x: Any) -> Any:
         raise UnsupportedTypeError(f"{type(self).__name__} has no value")
 
-    def _remembered(self) -> dict[str, Any]:
-        """Return the attributes that calls leave to later ones, with the layouts of arrays, ``None`` for others."""
-        return {}
-
     def _grad(self, x: Any, out: Any) -> Any:
         raise UnsupportedTypeError(f"{type(self).__name__} has no gradient")
+
+    def _remembered(self) -> dict[str, Any]:
+        """Return the attributes that calls change, which checkpoints store: layouts of arrays, ``None`` for numbers."""
+        return {}
 
     # Application
 
     def __call__(self, x: Any) -> Any:
-        """Return the function's value. Collective: at most one scalar allreduce, and the messages of operators in it.
+        """Return the value at `x`, infinite outside the domain. Collective: at most one scalar allreduce.
 
-        Parameters
-        ----------
-        x : DistributedArray or StackedArray
-            Where.
-
-        Returns
-        -------
-        0-d array or scalar
-            Of the engine; infinite outside the domain of the function. Does not synchronise with the device.
+        The operators in the function send their own messages. The value is a real 0-d array or a scalar of the engine;
+        the call does not synchronise with the device.
         """
         _check_array(self, x)
         return self._value(x)
@@ -118,56 +118,42 @@ class ProxOperator:
         return self._proxdual(x, check_step(tau), out)
 
     def grad(self, x: Any, out: Any = None) -> Any:
-        """Return the gradient. Collective: what the operator in the function sends.
-
-        Parameters
-        ----------
-        x : DistributedArray or StackedArray
-            Where.
-        out : DistributedArray or StackedArray, optional
-            Memory for the result; another array than `x`.
+        """Return the gradient at `x`; `out` must not be `x`. Collective: the messages of the operators in the function.
 
         Raises
         ------
         UnsupportedTypeError
-            If the function has none.
+            If the function has no gradient.
         """
         _check_array(self, x, out)
         return self._grad(x, out)
 
-    # Algebra
+    # Algebra [Parikh and Boyd 2014, 2.2; Combettes and Pesquet 2011, table 10.1]
 
     def postcomposition(self, sigma: float) -> ProxOperator:
-        r"""Return :math:`\sigma f(x)`."""
-        from collops.solvers.proximal.compositions import PostComposition
-
+        r"""Return :math:`\sigma f(x)` for a positive number, also written ``sigma * f``."""
         return PostComposition(self, sigma)
 
     def precomposition(self, a: float, b: Any = 0.0) -> ProxOperator:
-        """Return :math:`f(a x + b)`; `b` is a number or an array."""
-        from collops.solvers.proximal.compositions import PreComposition
-
+        """Return :math:`f(a x + b)` for a number `a` other than 0, and a number or an array `b`."""
         return PreComposition(self, a, b)
 
     def affine_addition(self, v: Any) -> ProxOperator:
-        """Return :math:`f(x) + v^H x`; of complex arrays the real part of the product."""
-        from collops.solvers.proximal.compositions import AffineAddition
+        r"""Return :math:`f(x) + \mathrm{Re}(v^H x)` for an array `v`, also written ``f + v``.
 
+        A value takes two scalar allreduces.
+        """
         return AffineAddition(self, v)
 
     def chain(self, g: ProxOperator) -> ProxOperator:
-        r"""Return the function with the proximal point :math:`\mathrm{prox}_g(\mathrm{prox}_f(x))`.
+        r"""Return :math:`f + g`, with the proximal point :math:`\mathrm{prox}_{\tau g}(\mathrm{prox}_{\tau f}(x))`.
 
-        For some pairs, such as `L1` and `L21`, it is the sum.
+        This is the proximal point of the sum for some pairs only, such as `L1` and `L21`.
         """
-        from collops.solvers.proximal.compositions import Chain
-
         return Chain(self, g)
 
     def conjugate(self) -> ProxOperator:
         """Return the convex conjugate, whose proximal points are those of :meth:`proxdual`. It has no value."""
-        from collops.solvers.proximal.compositions import Conjugate
-
         return Conjugate(self)
 
     def __mul__(self, sigma: Any) -> ProxOperator:
@@ -180,6 +166,135 @@ class ProxOperator:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
+
+
+class Composition(ProxOperator):
+    """A function made of one function `f`, with a gradient where `f` has one."""
+
+    def __init__(self, f: ProxOperator) -> None:
+        self._f = f
+        self.has_gradient, self.capturable = f.has_gradient, f.capturable
+
+
+class PostComposition(Composition):
+    r""":math:`h(x) = \sigma f(x)`: :math:`\mathrm{prox}_{\tau h}(x) = \mathrm{prox}_{\sigma \tau f}(x)`."""
+
+    def __init__(self, f: ProxOperator, sigma: float) -> None:
+        super().__init__(f)
+        self._sigma = check_number("sigma", sigma)
+        if not self._sigma:
+            raise InputError("sigma must be positive: 0 times a function has no use")
+
+    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+        return self._f._prox(x, self._sigma * tau, out)
+
+    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+        return self._f._prox_of_sum(a, x, b, y, self._sigma * tau, out)
+
+    def _value(self, x: Any) -> Any:
+        return self._sigma * self._f._value(x)
+
+    def _grad(self, x: Any, out: Any) -> Any:
+        gradient = self._f._grad(x, out)
+        return axpby(self._sigma, gradient, 0.0, gradient, out=gradient)
+
+
+class PreComposition(Composition):
+    r""":math:`h(x) = f(a x + b)`: :math:`\mathrm{prox}_{\tau h}(x) = (\mathrm{prox}_{a^2 \tau f}(a x + b) - b) / a`."""
+
+    def __init__(self, f: ProxOperator, a: float, b: Any) -> None:
+        super().__init__(f)
+        self._a = float(a)
+        if not 0 < abs(self._a) < float("inf"):
+            raise InputError(f"a must be a finite number other than 0, not {a!r}")
+        self._b: Any = b if hasattr(b, "leaves") else float(b)
+
+    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+        a, b, tau = self._a, self._b, self._a**2 * tau
+        if hasattr(b, "leaves"):
+            point = self._f._prox_of_sum(a, x, 1.0, b, tau, out)
+            return axpby(1 / a, point, -1 / a, b, out=point)
+        moved = axpby(a, x, 0.0, x, out=out)
+        moved += b
+        point = self._f._prox(moved, tau, moved)
+        point -= b
+        return axpby(1 / a, point, 0.0, point, out=point)
+
+    def _value(self, x: Any) -> Any:
+        return self._f._value(self._a * x + self._b)
+
+    def _grad(self, x: Any, out: Any) -> Any:
+        gradient = self._f._grad(self._a * x + self._b, out)
+        return axpby(self._a, gradient, 0.0, gradient, out=gradient)
+
+
+class AffineAddition(Composition):
+    r""":math:`h(x) = f(x) + \mathrm{Re}(v^H x)`; the proximal point is that of f at :math:`x - \tau v`."""
+
+    def __init__(self, f: ProxOperator, v: Any) -> None:
+        super().__init__(f)
+        if not hasattr(v, "leaves"):
+            raise UnsupportedTypeError(f"v must be a distributed array, not {type(v).__qualname__}")
+        self._v = v
+
+    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+        return self._f._prox_of_sum(1.0, x, -tau, self._v, tau, out)
+
+    def _value(self, x: Any) -> Any:
+        return self._f._value(x) + inner(self._v, x)
+
+    def _grad(self, x: Any, out: Any) -> Any:
+        gradient = self._f._grad(x, out)
+        return axpby(1.0, self._v, 1.0, gradient, out=gradient)
+
+
+class Chain(ProxOperator):
+    """The sum of two functions, whose proximal point is that of the second at that of the first."""
+
+    def __init__(self, f: ProxOperator, g: ProxOperator) -> None:
+        check_function("g", g)
+        self._f, self._g = f, g
+        self.capturable = f.capturable and g.capturable
+
+    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+        point = self._f._prox(x, tau, out)
+        return self._g._prox(point, tau, point)
+
+    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+        point = self._f._prox_of_sum(a, x, b, y, tau, out)
+        return self._g._prox(point, tau, point)
+
+    def _value(self, x: Any) -> Any:
+        return self._f._value(x) + self._g._value(x)
+
+
+class Conjugate(ProxOperator):
+    """The convex conjugate of a convex function."""
+
+    def __init__(self, f: ProxOperator) -> None:
+        self._f = f
+        self.capturable = f.capturable
+
+    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+        return self._f._proxdual(x, tau, out)
+
+    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+        return self._f._prox(x, tau, out)
+
+
+def check_function(name: str, function: Any) -> None:
+    """Raise unless a function is a proximal operator.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it is not.
+    """
+    if not isinstance(function, ProxOperator):
+        raise UnsupportedTypeError(
+            f"{name} must be a proximal operator, not {type(function).__module__}.{type(function).__qualname__}; "
+            "collops.solvers.proximal.lift_proximal makes one of an operator of local arrays"
+        )
 
 
 def check_step(tau: Any, name: str = "tau") -> float:
@@ -205,26 +320,14 @@ def inner(v: Any, x: Any) -> Any:
     return dots((v, x))[0].real
 
 
-def combined(x: Any, parts: Any, op: str = "sum") -> Any:
-    """Return the sum, or another combination, of one number for each leaf and rank. Collective: one allreduce.
-
-    Parameters
-    ----------
-    x : DistributedArray or StackedArray
-        Whose leaves the numbers are of.
-    parts : sequence of 0-d array
-        This rank's, one for each leaf.
-    op : str
-        ``"sum"``, ``"min"`` or ``"max"``.
-    """
+def total(x: Any, parts: Any) -> Any:
+    """Return the sum over all ranks of one number for each leaf of `x` on this rank. Collective: one allreduce."""
     xp, plan = x.engine.xp, x._plan
-    counted = [part for part, counts in zip(parts, plan.counted, strict=True) if counts or op != "sum"]
-    total = xp.zeros((), "float64")
-    if counted:
-        total = getattr(xp, op)(xp.stack([xp.asarray(part, dtype="float64") for part in counted]))
+    counted = [xp.asarray(part, dtype="float64") for part, counts in zip(parts, plan.counted, strict=True) if counts]
+    value: Any = sum(counted, start=xp.zeros((), "float64"))
     if plan.communicator is not None:
-        total = plan.communicator.allreduce(xp.asarray(total), op)
-    return total[()]
+        value = plan.communicator.allreduce(xp.asarray(value), "sum")
+    return value[()]
 
 
 def _check_array(operator: ProxOperator, x: Any, out: Any = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +11,14 @@ from collops.array import axpby, zeros_like
 from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import Run, solve
-from collops.solvers.method import Row
+from collops.solvers.driver import solve
 from collops.solvers.problem import check_number
 from collops.solvers.proximal.operator import ProxOperator, inner
 from collops.solvers.proximal.splitting import (
-    FIRST,
-    SECOND,
+    NOT_FINITE,
+    REDUCED,
+    RESIDUAL,
+    UPDATE,
     Splitting,
     StepSizes,
     check_arguments,
@@ -26,7 +27,7 @@ from collops.solvers.proximal.splitting import (
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import StepSums, advance
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, scratch_array
 
 __all__ = ["PrimalDual", "primal_dual"]
 
@@ -35,103 +36,81 @@ __all__ = ["PrimalDual", "primal_dual"]
 class PrimalDualState:
     """Vectors of the primal-dual method between two iterations."""
 
-    operator: LinearOperator = field(metadata=CONSTANT)
     x: Any
     y: Any
     ahead: Any  # x, extrapolated
     image: Any = field(metadata=SCRATCH)  # A ahead, then the next y
     gradient: Any = field(metadata=SCRATCH)  # A^H y + z
-    point: Any = field(metadata=SCRATCH)
+    point: Any = field(metadata=SCRATCH)  # the next x
     sums: StepSums
     iteration: int
 
 
 @dataclass(frozen=True)
 class PrimalDual(Splitting):
-    """The primal-dual method as a method of the driver.
-
-    Attributes
-    ----------
-    tau, mu : StepSizes
-        Of x and of y.
-    theta : float
-        Extrapolation.
-    gfirst : bool
-        Whether y comes first.
-    z : DistributedArray, StackedArray or None
-        The vector of a linear term.
-
-    Examples
-    --------
-    >>> import collops
-    >>> D = collops.FirstDerivative(4, kind="forward")
-    >>> f = collops.L2(b=collops.ones(4))
-    >>> result = collops.primal_dual(f, collops.L1(0.1), D, collops.zeros(4), tau=0.4, mu=0.4, niter=100)
-    >>> result.x.gather().round(2)
-    array([1., 1., 1., 1.])
-    """
+    """The primal-dual method [Chambolle and Pock 2011, algorithm 1]."""
 
     tau: StepSizes
     mu: StepSizes
-    theta: float
-    gfirst: bool
-    z: Any
-    measured = (("y", SECOND), ("x", FIRST))
+    theta: float  # extrapolation
+    gfirst: bool  # whether y is updated before x
+    z: Any  # the vector of the linear term, or None
+    measured = (("y", UPDATE), ("x", RESIDUAL))
     name = "Primal-dual"
+    stops = (
+        NOT_FINITE,
+        (
+            lambda self, now, first: self.tol is not None and max(now.residual, now.update) <= self.tol**2,
+            Status.CONVERGED,
+        ),
+        REDUCED,
+    )
 
-    def init(self, operator: LinearOperator, data: Any, x0: Any, report_now: bool) -> PrimalDualState:
-        """Return the state before the first iteration."""
-        x = data
-        image = new_array(operator.range, x, x.dtype)
-        y = zeros_like(image) if x0 is None else x0.astype(x.dtype)
-        sums = self.start(x, y)
-        self.before(sums, self._objective(operator, x, image) if self.objective else None)
-        gradient, point = (scratch_array(operator.domain, x, x.dtype) for _ in range(2))
-        return PrimalDualState(operator, x, y, x.copy(), image, gradient, point, sums, 0)
+    def init(self, A: Any, y: Any, x0: Any) -> PrimalDualState:
+        """Return the state before the first iteration, which starts at ``x = y`` and ``y = x0``, by default 0."""
+        x, image = y, new_array(A.range, y, y.dtype)
+        dual = zeros_like(image) if x0 is None else x0.astype(x.dtype)
+        gradient, point = (scratch_array(A.domain, x, x.dtype) for _ in range(2))
+        sums = StepSums.over(x, dual, width=3, kept=1)
+        return self.started(A, PrimalDualState(x, dual, x.copy(), image, gradient, point, sums, 0))
 
-    def step(self, state: PrimalDualState) -> PrimalDualState:
-        """Move the dual and the primal variable, in the order that was asked for."""
-        tau, mu = self.tau[state.iteration], self.mu[state.iteration]
+    def step(self, A: Any, state: PrimalDualState) -> PrimalDualState:
+        """Update the dual and the primal variable, in the chosen order, and extrapolate."""
         self.begin(state.sums)
         if self.gfirst:
-            self._move_y(state, mu)
-        self._move_x(state, tau)
-        if not self.gfirst:
-            self._move_y(state, mu)
-        self.finish(state.sums, self._objective(state.operator, state.x, state.image) if self.objective else None)
-        if self.tau.varies or self.mu.varies:
-            state.iteration += 1
-        return state
-
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where both updates are small, or the objective is."""
-        if self.tol is not None and 0 <= row[FIRST] <= self.tol**2 and row[SECOND] <= self.tol**2:
-            return Status.CONVERGED
-        return super().verdict((*row[:3], float("nan")), first)
-
-    def details(self, state: PrimalDualState, rows: np.ndarray) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, the dual variable, and the norms of its updates."""
-        updates = np.sqrt(np.maximum(rows[1:, SECOND], 0))
-        return {**super().details(state, rows), "y": state.y, "y_updates": updates}
-
-    def _move_y(self, state: PrimalDualState, mu: float) -> None:
-        state.image = state.operator._forward(state.ahead, state.image)
-        moved = axpby(mu, state.image, 1.0, state.y, out=state.image)
-        state.image = self.g._proxdual(moved, mu, moved)
-        state.y, _ = advance(state.sums, 1, state.y, base=state.image, update=SECOND)
-
-    def _move_x(self, state: PrimalDualState, tau: float) -> None:
-        state.gradient = state.operator._adjoint(state.y, state.gradient)
+            self._update_y(A, state)
+        tau = self.tau[state.iteration]
+        state.gradient = A._adjoint(state.y, state.gradient)
         if self.z is not None:
             state.gradient = axpby(1.0, self.z, 1.0, state.gradient, out=state.gradient)
         state.point = self.f._prox_of_sum(1.0, state.x, -tau, state.gradient, tau, state.point)
         state.x, state.ahead = advance(
-            state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=self.theta, update=FIRST, keep=True
+            state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=self.theta, update=RESIDUAL, keep=True
         )
+        if not self.gfirst:
+            self._update_y(A, state)
+        if self.tau.varies or self.mu.varies:
+            state.iteration += 1
+        return self.finished(A, state)
 
-    def _objective(self, operator: LinearOperator, x: Any, image: Any) -> Any:
-        value = self.f._value(x) + self.g._value(operator._forward(x, image))
-        return value if self.z is None else value + inner(self.z, x)
+    def _update_y(self, A: Any, state: PrimalDualState) -> None:
+        mu = self.mu[state.iteration]
+        state.image = A._forward(state.ahead, state.image)
+        moved = axpby(mu, state.image, 1.0, state.y, out=state.image)
+        state.image = self.g._proxdual(moved, mu, moved)
+        state.y, _ = advance(state.sums, 1, state.y, base=state.image, update=UPDATE)
+
+    def details(self, state: PrimalDualState, history: Any) -> dict[str, Any]:
+        """Return the objectives, if they were evaluated, the dual variable, and the norms of its updates."""
+        return {
+            **super().details(state, history),
+            "y": state.y,
+            "y_updates": np.sqrt(np.maximum(history.update[1:], 0)),
+        }
+
+    def _objective(self, A: Any, state: PrimalDualState) -> Any:
+        value = self.f._value(state.x) + self.g._value(A._forward(state.x, state.image))
+        return value if self.z is None else value + inner(self.z, state.x)
 
 
 def primal_dual(
@@ -150,7 +129,7 @@ def primal_dual(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`g(A x) + f(x) + z^H x` by the primal-dual method of Chambolle and Pock. Collective.
 
@@ -159,12 +138,12 @@ def primal_dual(
     f, g : ProxOperator
         The functions, convex.
     A : LinearOperator
-        Any shape.
+        An operator of any shape.
     x0 : DistributedArray or StackedArray
         The starting point, in the domain of `A`.
     tau, mu : float or sequence of float
-        Step sizes of x and of the dual variable y, or one for each iteration; :math:`\tau \mu \lambda_{max}(A^H A) < 1`
-        to converge.
+        Step sizes of x and of the dual variable y, or one for each iteration. The method converges if
+        :math:`\tau \mu \lambda_{max}(A^H A) < 1`.
     y0 : DistributedArray or StackedArray, optional
         The starting point of y, in the range of `A`; 0 by default.
     z : DistributedArray or StackedArray, optional
@@ -174,7 +153,7 @@ def primal_dual(
     niter : int
         Largest number of iterations.
     gfirst : bool
-        Whether y moves first.
+        Whether y is updated before x.
     tol : float, optional
         Stop when the norms of the updates of x and of y are both at most this.
     rtol : float, optional
@@ -182,8 +161,8 @@ def primal_dual(
     objective : bool
         Whether to record the objective, which applies `A` once more in each iteration.
     **run
-        Options of the run, as for :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. The host reads a
-        sequence of step sizes, so that no iteration can be recorded with one.
+        Options of the run, see :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. With a sequence of
+        step sizes no iteration is recorded as a CUDA graph, since the host reads them.
 
     Returns
     -------
@@ -193,16 +172,12 @@ def primal_dual(
 
     Raises
     ------
-    UnsupportedTypeError
-        If an argument is no proximal operator, operator or distributed array.
-    LayoutError
-        If a layout does not fit.
-    InputError
-        If an option is invalid.
+    UnsupportedTypeError, LayoutError, InputError
+        If an argument has the wrong type, layout or value.
 
     Notes
     -----
-    With `gfirst`, and otherwise in the other order:
+    With `gfirst`; otherwise the first line comes last:
 
     .. math::
         y_{k+1} &= \mathrm{prox}_{\mu g^*}(y_k + \mu A \bar{x}_k) \\
@@ -233,15 +208,6 @@ def primal_dual(
     if not 0 <= check_number("theta", theta) <= 1:
         raise InputError(f"theta must be 0 to 1, not {theta!r}")
     sizes = StepSizes("tau", tau, niter), StepSizes("mu", mu, niter)
-    method = PrimalDual(
-        f,
-        g,
-        *check_bounds(tol, rtol, objective)[:2],
-        bool(objective) or rtol is not None,
-        *sizes,
-        float(theta),
-        bool(gfirst),
-        z,
-    )
-    parts = (f, g, *sizes)
-    return solve(method, A, x, y0, parts=parts, niter=niter, **run)
+    tol, rtol, _ = check_bounds(tol, rtol, objective)
+    method = PrimalDual(f, g, tol, rtol, bool(objective) or rtol is not None, *sizes, float(theta), bool(gfirst), z)
+    return solve(method, A, x, y0, parts=(f, g, *sizes), niter=niter, **run)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from collops.array import axpby, dots
 from collops.errors import InputError, UnsupportedTypeError
-from collops.solvers.driver import Run, solve
+from collops.solvers.driver import solve
 from collops.solvers.iterative_thresholding import Schedule, momenta
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.splitting import FIRST, Splitting, StepSizes, check_arguments, check_bounds
+from collops.solvers.proximal.splitting import RESIDUAL, Splitting, StepSizes, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
 from collops.solvers.state import SCRATCH, scratch_array
 
-__all__ = ["Backtracking", "ProximalGradient", "proximal_gradient"]
+__all__ = ["ProximalGradient", "proximal_gradient"]
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class ProximalGradientState:
     x: Any
     ahead: Any  # x, extrapolated, where the gradient is taken; None without acceleration
     gradient: Any = field(metadata=SCRATCH)
-    point: Any = field(metadata=SCRATCH)
+    point: Any = field(metadata=SCRATCH)  # the next x
     difference: Any = field(metadata=SCRATCH)  # of a trial step
     sums: StepSums
-    decision: StepSums | None = field(metadata=SCRATCH)
+    excess: StepSums | None = field(metadata=SCRATCH)  # of a trial step
     momenta: Schedule | None
     tau: float
     iteration: int
@@ -40,119 +40,85 @@ class ProximalGradientState:
 
 @dataclass(frozen=True)
 class Backtracking:
-    """A search for the step size, which the host decides on.
+    """A search for the step size, in which the host decides."""
 
-    Attributes
-    ----------
-    beta : float
-        What a step that is too long is multiplied by.
-    niterback : int
-        Largest number of trials.
-    """
-
-    beta: float
-    niterback: int
+    beta: float  # factor of a step size that is too large
+    niterback: int  # largest number of trials
     capturable = False
 
 
 @dataclass(frozen=True)
 class ProximalGradient(Splitting):
-    """Proximal gradient as a method of the driver.
+    """Proximal gradient [Parikh and Boyd 2014, 4.2 and 4.3; Beck and Teboulle 2009]."""
 
-    Attributes
-    ----------
-    tau : float
-        Step size, the first one with backtracking.
-    epsg : StepSizes
-        Weights of g.
-    eta : float
-        Relaxation.
-    momenta : numpy.ndarray, optional
-        How far ahead the gradient is taken, for each iteration.
-    backtracking : Backtracking, optional
-        Whether the step size is searched for.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> f = collops.L2(b=collops.from_global(np.array([3.0, 0.2, -2.0])))
-    >>> collops.proximal_gradient(f, collops.L1(), collops.zeros(3), tau=0.9, niter=50).x.gather().round(3)
-    array([ 2.,  0., -1.])
-    """
-
-    tau: float
-    epsg: StepSizes
-    eta: float
-    momenta: Any
+    tau: float  # step size, the first one with backtracking
+    epsg: StepSizes  # weights of g
+    eta: float  # relaxation
+    momenta: Any  # the extrapolation of each iteration, or None
     backtracking: Backtracking | None
     name = "Proximal gradient"
 
-    def init(self, operator: Any, data: Any, x0: Any, report_now: bool) -> ProximalGradientState:
-        """Return the state before the first iteration."""
-        x = data
-        sums = self.start(x)
-        self.before(sums, self._objective(x, 0) if self.objective else None)
-        accelerated, searching = self.momenta is not None, self.backtracking is not None
-        return ProximalGradientState(
+    def init(self, A: Any, y: Any, x0: Any) -> ProximalGradientState:
+        """Return the state before the first iteration, which starts at ``x = y``."""
+        x, search = y, self.backtracking is not None
+        scratch = [scratch_array(x.layout, x, x.dtype) for _ in range(2 + search)]
+        state = ProximalGradientState(
             x,
-            x.copy() if accelerated else None,
-            scratch_array(x.layout, x, x.dtype),
-            scratch_array(x.layout, x, x.dtype),
-            scratch_array(x.layout, x, x.dtype) if searching else None,
-            sums,
-            StepSums.over(x, width=1) if searching else None,
-            Schedule.of(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
+            None if self.momenta is None else x.copy(),
+            scratch[0],
+            scratch[1],
+            scratch[2] if search else None,
+            StepSums.over(x, width=3, kept=1),
+            StepSums.over(x, width=1) if search else None,
+            None if self.momenta is None else Schedule.of(self.momenta, x.engine, np.dtype(np.float64)),
             self.tau,
             0,
         )
+        return self.started(A, state)
 
-    def step(self, state: ProximalGradientState) -> ProximalGradientState:
-        """Follow the gradient, find the proximal point, and look ahead."""
+    def step(self, A: Any, state: ProximalGradientState) -> ProximalGradientState:
+        """Follow the gradient, find the proximal point, relax, and extrapolate."""
         self.begin(state.sums)
-        iteration = state.iteration
-        epsg = self.epsg[iteration]
         ahead = state.x if state.ahead is None else state.ahead
         state.gradient = self.f._grad(ahead, state.gradient)
-        if self.backtracking is not None:
-            self._search(state, ahead, self.backtracking, epsg)
+        if self.backtracking is None:
+            state.point = self._trial(state, ahead)
         else:
-            state.point = self._trial(state, ahead, epsg)
+            self._search(state, ahead, self.backtracking)
         if self.eta != 1:
             state.point = axpby(1 - self.eta, ahead, self.eta, state.point, out=state.point)
         momentum = None if state.momenta is None else state.momenta.take()
         state.x, state.ahead = advance(
-            state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=momentum, update=FIRST, keep=True
+            state.sums, 0, state.x, base=state.point, ahead=state.ahead, momentum=momentum, update=RESIDUAL, keep=True
         )
-        self.finish(state.sums, self._objective(state.x, iteration) if self.objective else None)
+        self.finished(A, state)
         if self.epsg.varies:
             state.iteration += 1
         return state
 
-    def details(self, state: ProximalGradientState, rows: np.ndarray) -> dict[str, Any]:
+    def details(self, state: ProximalGradientState, history: Any) -> dict[str, Any]:
         """Return the objectives, if they were evaluated, and the last step size."""
-        return {**super().details(state, rows), "tau": state.tau}
+        return {**super().details(state, history), "tau": state.tau}
 
-    def _objective(self, x: Any, iteration: int) -> Any:
-        return self.f._value(x) + self.epsg[iteration] * self.g._value(x)
+    def _objective(self, A: Any, state: ProximalGradientState) -> Any:
+        return self.f._value(state.x) + self.epsg[state.iteration] * self.g._value(state.x)
 
-    def _trial(self, state: ProximalGradientState, ahead: Any, epsg: float) -> Any:
-        return self.g._prox_of_sum(1.0, ahead, -state.tau, state.gradient, epsg * state.tau, state.point)
+    def _trial(self, state: ProximalGradientState, ahead: Any) -> Any:
+        weight = self.epsg[state.iteration] * state.tau
+        return self.g._prox_of_sum(1.0, ahead, -state.tau, state.gradient, weight, state.point)
 
-    def _search(self, state: ProximalGradientState, ahead: Any, search: Backtracking, epsg: float) -> None:
-        """Shorten the step until the smooth function lies below its quadratic model."""
-        here = self.f._value(ahead)
-        decision = state.decision
-        assert decision is not None
+    def _search(self, state: ProximalGradientState, ahead: Any, search: Backtracking) -> None:
+        """Shorten the step until f lies below its quadratic model [Parikh and Boyd 2014, 4.2]."""
+        value, excess = self.f._value(ahead), state.excess
+        assert excess is not None
         for _ in range(search.niterback):
-            state.point = self._trial(state, ahead, epsg)
+            state.point = self._trial(state, ahead)
             state.difference = axpby(1.0, state.point, -1.0, ahead, out=state.difference)
             slope, square = dots((state.gradient, state.difference), (state.difference, state.difference))
-            excess = self.f._value(state.point) - (here + slope.real + square / (2 * state.tau))
-            decision.clear()
-            decision.contribute(0, excess)
-            decision.combine()
-            if float(decision.values[0]) <= 0:
+            excess.clear()
+            excess.contribute(0, self.f._value(state.point) - (value + slope.real + square / (2 * state.tau)))
+            excess.combine()
+            if float(excess.values[0]) <= 0:
                 return
             state.tau *= search.beta
 
@@ -173,14 +139,14 @@ def proximal_gradient(
     tol: float | None = None,
     rtol: float | None = None,
     objective: bool = False,
-    **run: Unpack[Run],
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`f(x) + \epsilon g(x)` for a smooth f by proximal gradient steps. Collective.
 
     Parameters
     ----------
     f : ProxOperator
-        With a gradient.
+        A function with a gradient.
     g : ProxOperator
         The other function.
     x0 : DistributedArray or StackedArray
@@ -192,15 +158,15 @@ def proximal_gradient(
     backtracking : bool
         Whether to search for the step size although `tau` is given, which is then the first one.
     beta : float
-        What a step that is too long is multiplied by; between 0 and 1.
+        Factor of a step size that is too large; between 0 and 1.
     eta : float
-        Relaxation; between 0 (not included) and 1.
+        Relaxation; above 0, at most 1.
     niter : int
         Largest number of iterations.
     niterback : int
         Largest number of trials of a search.
     acceleration : str, optional
-        ``"vandenberghe"`` or ``"fista"``; by default there is none.
+        ``"vandenberghe"`` or ``"fista"``; none by default.
     tol : float, optional
         Stop when an iteration changes the objective by less than this, relative to it.
     rtol : float, optional
@@ -208,8 +174,8 @@ def proximal_gradient(
     objective : bool
         Whether to record the objective although there is no tolerance for it.
     **run
-        Options of the run, as for :func:`collops.solvers.cgls`. With backtracking, or a sequence as `epsg`, the host
-        decides, so that no iteration can be recorded.
+        Options of the run, see :func:`collops.solvers.cgls`. With backtracking or a sequence as `epsg` no iteration is
+        recorded as a CUDA graph, since the host decides.
 
     Returns
     -------
@@ -219,10 +185,8 @@ def proximal_gradient(
 
     Raises
     ------
-    UnsupportedTypeError
-        If an argument is no proximal operator or distributed array, or `f` has no gradient.
-    InputError
-        If an option is invalid.
+    UnsupportedTypeError, InputError
+        If an argument has the wrong type or value, or `f` has no gradient.
 
     Notes
     -----
@@ -232,8 +196,8 @@ def proximal_gradient(
 
     with :math:`\omega_k = 0`, :math:`k / (k + 3)` ("vandenberghe"), or :math:`(t_k - 1) / t_{k+1}` ("fista").
 
-    Besides the messages of `f` and `g`, an iteration sends one scalar allreduce; a trial of a search sends two, and the
-    host waits for it.
+    Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers. A trial of a search sends
+    two small ones, for which the host waits.
 
     References
     ----------
@@ -272,7 +236,7 @@ def proximal_gradient(
         _MOMENTA[acceleration](niter),
         Backtracking(float(beta), niterback) if search else None,
     )
-    parts = [f, g, weights, *([method.backtracking] if search else [])]
+    parts = [part for part in (f, g, weights, method.backtracking) if part is not None]
     return solve(method, None, x, parts=parts, niter=niter, **run)
 
 

@@ -1,126 +1,125 @@
-"""The common part of proximal methods: arguments, the numbers of an iteration, and the tests that stop it."""
+"""Behaviour common to proximal methods: arguments, the numbers of an iteration, and the tests that stop it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import isfinite
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
-from collops.solvers.method import Method, Row
+from collops.solvers.method import Method
 from collops.solvers.problem import check_count, check_number
-from collops.solvers.proximal.operator import ProxOperator, check_step
+from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
-from collops.solvers.shrinkage import StepSums, advance
+from collops.solvers.shrinkage import StepSums
 
-__all__ = ["FIRST", "SECOND", "Splitting", "StepSizes", "check_arguments", "check_bounds", "check_operator"]
+__all__ = [
+    "NOT_FINITE",
+    "REDUCED",
+    "RESIDUAL",
+    "UPDATE",
+    "Splitting",
+    "StepSizes",
+    "check_arguments",
+    "check_bounds",
+    "check_operator",
+]
 
-FIRST, SECOND, _OBJECTIVE, _BEFORE = range(4)
-"""Numbers of an iteration: the square that the residual's norm is made of, another one, the objective, and the one
-before."""
+RESIDUAL, UPDATE, OBJECTIVE, BEFORE = range(4)
+"""Places of an iteration's numbers."""
+
+
+class SplittingNumbers(NamedTuple):
+    """The numbers of an iteration; the squares are -1 before the first one."""
+
+    residual: Any  # squared norm
+    update: Any  # squared norm
+    objective: Any
+    before: Any  # the objective of the iteration before
+
+
+NOT_FINITE = (
+    lambda self, now, first: not isfinite(now.residual + now.update) or now.objective != now.objective,
+    Status.NOT_FINITE,
+)
+UNCHANGED = (
+    lambda self, now, first: self.tol is not None and abs(now.objective - now.before) < self.tol * abs(now.before),
+    Status.CONVERGED,
+)
+REDUCED = (
+    lambda self, now, first: self.rtol is not None and now.objective < self.rtol * first.objective,
+    Status.CONVERGED,
+)
 
 
 @dataclass(frozen=True)
 class Splitting(Method):
-    """The part of a proximal method that is the same for all of them.
+    """A method that minimises a sum of two functions.
 
-    Attributes
-    ----------
-    f, g : ProxOperator or None
-        The functions.
-    tol : float, optional
-        Bound on the change of the objective in one iteration, relative to it.
-    rtol : float, optional
-        Bound on the objective, relative to the one at the start.
-    objective : bool
-        Whether it is evaluated in every iteration.
+    A state has the fields `x` and `sums`; ``_objective(A, state)`` is implemented by each method.
     """
 
     f: Any
     g: Any
-    tol: float | None
-    rtol: float | None
-    objective: bool
-    stops = frozenset({"tol", "rtol"})
-    width = 4
-    measured = (("x", FIRST),)  # arrays in the order of an iteration, and the numbers that show if they are finite
+    tol: float | None  # bound on the relative change of the objective in one iteration
+    rtol: float | None  # bound on the objective, relative to the first
+    objective: bool  # whether it is evaluated in every iteration
+    tolerances = frozenset({"tol", "rtol"})
+    numbers = SplittingNumbers
+    traceable = False
+    stops = (NOT_FINITE, UNCHANGED, REDUCED)
+    measured = (("x", RESIDUAL),)  # arrays in the order of an iteration, with the places that show if they are finite
 
-    def start(self, *arrays: Any) -> StepSums:
-        """Return the sums of an iteration over arrays."""
-        return StepSums.over(*arrays, width=3, kept=1)
+    def _objective(self, A: Any, state: Any) -> Any:
+        raise NotImplementedError
 
-    def before(self, sums: StepSums, objective: Any = None) -> None:
-        """Set the numbers before the first iteration: the objective, and that there was no step. Collective."""
-        self.finish(sums, objective)
-        sums.put(slice(SECOND + 1), -1)
+    def started(self, A: Any, state: Any) -> Any:
+        """Return the state before the first iteration, with its numbers. Collective."""
+        self.finished(A, state)
+        state.sums.put(slice(UPDATE + 1), -1)
+        return state
 
     def begin(self, sums: StepSums) -> None:
         """Prepare the sums for an iteration."""
         if self.objective:
-            sums.put(_BEFORE, sums.values[_OBJECTIVE : _OBJECTIVE + 1])
+            sums.put(BEFORE, sums.values[OBJECTIVE : OBJECTIVE + 1])
         sums.clear()
 
-    def difference(self, sums: StepSums, number: int, a: Any, b: Any, out: Any) -> Any:
-        """Return ``a - b`` in the memory of `out`, array `number` of the sums, to which its square is added."""
-        return advance(sums, number, out, base=a, alpha=-1.0, gradient=b, square=FIRST)[0]
-
-    def finish(self, sums: StepSums, objective: Any = None) -> None:
-        """Combine the sums of an iteration, and set the objective. Collective."""
+    def finished(self, A: Any, state: Any) -> Any:
+        """Evaluate the objective, combine the sums of all ranks, and return the state. Collective."""
         if self.objective:
-            sums.contribute(_OBJECTIVE, objective)
-        sums.combine()
+            state.sums.contribute(OBJECTIVE, self._objective(A, state))
+        state.sums.combine()
+        return state
 
-    def monitor(self, state: Any) -> Any:
+    def report(self, state: Any) -> Any:
         """Return the numbers of the iteration."""
         return state.sums.values
 
-    def verdict(self, row: Row, first: Row) -> Status | None:
-        """Stop where the objective no longer changes, or is below a bound."""
-        square, second, objective, before = row
-        if square < 0:
-            return None  # before the first iteration
-        if square + second - (square + second) != 0 or objective != objective:
-            return Status.NOT_FINITE
-        if self.tol is not None and abs(objective - before) < self.tol * abs(before):
-            return Status.CONVERGED
-        if self.rtol is not None and objective < self.rtol * first[_OBJECTIVE]:
-            return Status.CONVERGED
-        return None
+    def status(self, now: SplittingNumbers, first: SplittingNumbers) -> Status | None:
+        """Return the status of the first test that passes; ``None`` before the first iteration."""
+        return None if now.residual < 0 else super().status(now, first)
 
-    def suspect(self, row: Row, iteration: int) -> str:
+    def suspect(self, now: SplittingNumbers, iteration: int) -> str:
         """Return the array that was first not finite."""
-        return next((name for name, place in self.measured if row[place] - row[place] != 0), "objective")
+        return next((name for name, place in self.measured if not isfinite(now[place])), "objective")
 
-    def residual_norms(self, rows: np.ndarray) -> np.ndarray:
-        """Return the norms of the residual; NaN before the first iteration."""
-        squares = rows[:, FIRST]
-        return np.sqrt(np.where(squares < 0, np.nan, squares))
+    def residual_norm(self, now: SplittingNumbers) -> Any:
+        """Return the norm of the residual; NaN before the first iteration."""
+        return np.sqrt(np.where(now.residual < 0, np.nan, now.residual))
 
-    def details(self, state: Any, rows: np.ndarray) -> dict[str, Any]:
+    def details(self, state: Any, history: SplittingNumbers) -> dict[str, Any]:
         """Return the objectives, if they were evaluated, and the second variable, if there is one."""
-        found = {"objective": rows[:, _OBJECTIVE].copy()} if self.objective else {}
+        found = {"objective": history.objective.copy()} if self.objective else {}
         return {**found, "z": state.z} if hasattr(state, "z") else found
 
 
 class StepSizes:
-    """One step size for each iteration, which the host reads.
-
-    Parameters
-    ----------
-    name : str
-        The argument's.
-    sizes : float or sequence of float
-        Positive; one, or one for each iteration.
-    niter : int
-        Number of iterations.
-
-    Attributes
-    ----------
-    varies : bool
-        Whether there are several.
+    """Positive step sizes or weights: one number, or one for each of `niter` iterations, which the host reads.
 
     Raises
     ------
@@ -130,10 +129,9 @@ class StepSizes:
 
     def __init__(self, name: str, sizes: Any, niter: int) -> None:
         self.varies = hasattr(sizes, "__len__")
-        given: Sequence[Any] = list(sizes) if self.varies else [sizes]
-        self._sizes = [check_step(size, name) for size in given]
+        self._sizes = [check_step(size, name) for size in (sizes if self.varies else [sizes])]
         if self.varies and len(self._sizes) < niter:
-            raise InputError(f"{name} must be a number, or one for each of {niter} iterations, not {len(given)}")
+            raise InputError(f"{name} must be a number, or one for each of {niter} iterations, not {len(self._sizes)}")
 
     @property
     def capturable(self) -> bool:
@@ -157,11 +155,7 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
         If `niter` is negative or no integer.
     """
     for name, function in functions.items():
-        if not isinstance(function, ProxOperator):
-            raise UnsupportedTypeError(
-                f"{name} must be a proximal operator, not {type(function).__module__}.{type(function).__qualname__}; "
-                "collops.solvers.proximal.lift_proximal makes one of an operator of local arrays"
-            )
+        check_function(name, function)
     if not hasattr(x0, "leaves"):
         raise UnsupportedTypeError(f"x0 must be a distributed array, not {type(x0).__module__}.{type(x0).__qualname__}")
     check_count("niter", niter)
@@ -190,7 +184,7 @@ def check_operator(name: str, operator: Any, x0: Any, z0: Any = None) -> None:
 
 
 def check_bounds(tol: Any, rtol: Any, objective: Any) -> tuple[float | None, float | None, bool]:
-    """Return both tolerances, and whether the objective is evaluated: where it is asked for or a tolerance needs it.
+    """Return both tolerances, and whether the objective is evaluated: if it is asked for, or a tolerance needs it.
 
     Raises
     ------
