@@ -37,8 +37,10 @@ METHODS = {
     "proximal gradient": lambda op, y, **run: proximal_gradient(
         L2(op, y), L1(0.3), _start(op, y), epsg=_falling(**run), acceleration="fista", objective=True, **run
     ),
-    "ADMM": lambda op, y, **run: admm(L2(op, y, niter=4), L1(0.3), _start(op, y), 0.1, tol=0, **run),
-    "ADMM, least squares": lambda op, y, **run: admm_l2(L1(0.3), op, y, op, _start(op, y), 0.1, inner=3, **run),
+    "ADMM": lambda op, y, **run: admm(L2(op, y, niter=1), L1(0.3), _start(op, y), 0.1, tol=0, **run),
+    "ADMM, least squares": lambda op, y, **run: admm_l2(
+        L1(0.3), op, y, op, _start(op, y), 0.1, inner=3, gfirst=True, **run
+    ),
     # With a weight that leaves values between its cuts, so that the multiplier still moves.
     "linearised ADMM": lambda op, y, **run: linearized_admm(L2(), L1(9.0), op, _start(op, y), 1.0, 0.01, **run),
     "primal-dual": lambda op, y, **run: primal_dual(

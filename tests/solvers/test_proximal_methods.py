@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.array import StackedArray, from_global, zeros
+from collops.array import StackedArray, from_global, ones, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag, Identity, StackedVStack, VStack
 from collops.solvers import Status
@@ -13,6 +13,7 @@ from collops.solvers.proximal import (
     L1,
     L2,
     L21,
+    Box,
     admm,
     admm_l2,
     lift_proximal,
@@ -162,6 +163,19 @@ def test_admm_with_a_misfit(comm, dtype, gfirst):
         )
 
 
+def test_inner_iterations_do_not_amplify_rounding(comm):
+    """CGLS on a singular operator continues for long after only rounding errors are left."""
+    rows, direction = random_matrix(3 * comm.size + 1, 1, "f8", 3), random_matrix(1, 3, "f8", 4)
+    matrix = rows @ direction
+    op = VStack([matrix[3 * comm.rank : None if comm.rank == comm.size - 1 else 3 * comm.rank + 3]], comm)
+    y = from_global(random_matrix(len(rows), 1, "f8", 5)[:, 0], op.range, comm=comm)
+    zero = zeros(op.domain, comm=comm)
+    few, many = (admm_l2(L1(0.3), op, y, op, zero, 0.8, inner=count, niter=4).x.gather() for count in (3, 100))
+    assert_close(many, few, factor=100)
+    # The solution is a multiple of the direction that the operator sees.
+    assert_close(many, direction[0] * (direction[0] @ many) / (direction[0] @ direction[0]), factor=100)
+
+
 @pytest.mark.parametrize(("gfirst", "kind", "dtype"), TURNS)
 def test_primal_dual(comm, kind, gfirst, dtype):
     case = Case(kind, comm, dtype)
@@ -282,6 +296,31 @@ def test_objectives_and_tolerances(comm):
     ):
         assert solved.status is Status.CONVERGED and 0 < solved.iterations < 500
     assert result.execution == "eager"
+
+
+def test_objectives_have_all_terms(comm):
+    case = Case("hstack", comm, "f8")
+    f, g = case.references
+    tau, weights = 0.9 / case.norm**2, [3.0, 2.0, 0.5]
+    result = proximal_gradient(case.f, case.g, case.x0d, tau=tau, epsg=weights, niter=3, objective=True)
+    iterates = [case.x0, *references.proximal_gradient(f, g, case.x0, tau, 3, epsg=weights)]
+    expected = [f.value(x) + w * g.value(x) for x, w in zip(iterates, [3.0, *weights], strict=True)]
+    assert_close(result.details["objective"], expected)
+    linear, linear_d = case.vector(case.op.domain, 12)
+    steps = 0.8 / case.norm, 1.1 / case.norm
+    result = primal_dual(case.near, case.g, case.op, case.x0d, *steps, z=linear_d, niter=3, objective=True)
+    x = result.x.gather()
+    expected = case.near_reference.value(x) + g.value(case.matrix @ x) + linear @ x
+    assert_close(result.details["objective"][-1], expected)
+
+
+def test_the_tolerance_of_primal_dual_is_for_both_variables(comm):
+    """x is 0 from the start, while y moves to its bound by 0.25 in each iteration."""
+    data, zero = ones(4, comm=comm), zeros(4, comm=comm)
+    result = primal_dual(Box(0, 0), L1(1.0, data), Identity(4, comm=comm), zero, 0.25, 0.25, niter=30, tol=1e-9)
+    assert_close(result.details["y_updates"], [0.5, 0.5, 0.5, 0.5, 0])
+    assert not result.residual_norms[1:].any() and result.status is Status.CONVERGED
+    assert_close(result.details["y"].gather(), -data.gather())
 
 
 def test_messages(comm):

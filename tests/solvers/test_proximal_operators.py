@@ -194,6 +194,15 @@ def test_misfits(comm, kind, dtype):
     assert_close(xd.gather(), x, dtype)
 
 
+def test_misfits_of_weight_0(comm):
+    op, _, _, yd = problem("hstack", comm, "f8")
+    x, q = vector("f8", 7, op.domain.size), vector("f8", 6, op.domain.size)
+    xd, qd = (from_global(array, op.domain, comm=comm) for array in (x, q))
+    f = L2(op, yd, qd, sigma=0, alpha=0.3)
+    assert_close(f.prox(xd, 0.5).gather(), x - 0.15 * q)
+    assert_close(float(f(xd)), 0.3 * q @ x)
+
+
 def test_searches_start_where_they_should(comm):
     op, serial, _, yd = problem("vstack", comm, "f8")
     x = vector("f8", 7, op.domain.size)
@@ -291,6 +300,29 @@ def test_messages(comm):
     with profile.count_messages() as sent:
         L21(2).prox(StackedArray([x, x]), 0.5)
     assert sent.total == 0
+
+
+def test_values_of_copies_are_counted_once(comm):
+    """Every rank has all elements, which one of them contributes to the sum."""
+    x = vector("f8", 3, 2 * SIZE).reshape(2, SIZE)
+    xd = from_global(x, Layout.replicated(x.shape, comm.size), comm=comm)
+    for f, value in (
+        (L1(0.7), 0.7 * np.abs(x).sum()),
+        (L0(0.7), 0.7 * x.size),
+        (L21(2, 0.7), 0.7 * np.linalg.norm(x, axis=0).sum()),
+        (Euclidean(0.7), 0.7 * np.linalg.norm(x)),
+        (Box(-10, 10), 0),
+        (lift_proximal(Halves()), 0.5 * np.linalg.norm(x) ** 2),
+    ):
+        assert_close(float(f(xd)), value)
+
+
+def test_what_is_captured_follows_from_the_parts(comm):
+    x = split(vector("f8"), comm)
+    for f, captured in ((L1(), True), (Nuclear((3, 4)), False), (lift_proximal(Halves()), False)):
+        assert f.capturable is captured
+        for made in (2 * f, f.precomposition(2.0), f + x, f.conjugate(), f.chain(L1()), L1().chain(f)):
+            assert made.capturable is captured
 
 
 def test_lifting(comm):

@@ -32,7 +32,7 @@ __all__ = ["ADMM", "ADMML2", "LinearizedADMM", "admm", "admm_l2", "linearized_ad
 
 @dataclass(slots=True)
 class ADMMState:
-    """Vectors of ADMM between two iterations, with the letters of the book."""
+    """Vectors of ADMM between two iterations, with the letters of the book; the first step allocates scratch memory."""
 
     x: Any
     z: Any
@@ -65,9 +65,7 @@ class ADMM(Splitting):
         Ax = x if image is None else image
         z = Ax.copy() if x0 is None else x0.astype(x.dtype)
         sums = StepSums.over(z, x, width=3, kept=1)
-        difference, point = axpby(1.0, Ax, -1.0, z), scratch_array(x.layout, x, x.dtype)
-        state = ADMMState(x, z, zeros_like(z), image, difference, point, self._memory(A, x), sums)
-        return self.started(A, state)
+        return self.started(A, ADMMState(x, z, zeros_like(z), image, axpby(1.0, Ax, -1.0, z), None, None, sums))
 
     def step(self, A: Any, state: ADMMState) -> ADMMState:
         """Update x and z, each with the other fixed, and the multiplier by their difference."""
@@ -89,9 +87,6 @@ class ADMM(Splitting):
     def _next_x(self, A: Any, state: ADMMState) -> Any:
         return self.f._prox_of_sum(1.0, state.z, -1.0, state.u, self.tau, state.point)
 
-    def _memory(self, A: Any, x: Any) -> Any:
-        return None
-
     def _objective(self, A: Any, state: ADMMState) -> Any:
         return self.f._value(state.x) + self.g._value(state.Ax)
 
@@ -105,11 +100,10 @@ class LinearizedADMM(ADMM):
 
     def _next_x(self, A: Any, state: ADMMState) -> Any:
         moved = axpby(1.0, state.u, 1.0, state.difference, out=state.difference)
+        if state.memory is None:
+            state.memory = scratch_array(A.domain, state.x, state.x.dtype)
         state.memory = A._adjoint(moved, state.memory)
         return self.f._prox_of_sum(1.0, state.x, -self.mu / self.tau, state.memory, self.mu, state.point)
-
-    def _memory(self, A: Any, x: Any) -> Any:
-        return scratch_array(A.domain, x, x.dtype)
 
 
 @dataclass(frozen=True)
@@ -126,9 +120,6 @@ class ADMML2(ADMM):
         data = StackedArray([self.b, state.memory])
         method, gradient = CGLS(0.0, 0.0, cautious=False), self.both.adjoint(data)
         return solve_inner(method, self.both, data, state.x, self.inner, gradient)
-
-    def _memory(self, A: Any, x: Any) -> Any:
-        return scratch_array(A.range, x, x.dtype)
 
 
 def admm(

@@ -41,7 +41,7 @@ class PrimalDualState:
     ahead: Any  # x, extrapolated
     image: Any = field(metadata=SCRATCH)  # A ahead, then the next y
     gradient: Any = field(metadata=SCRATCH)  # A^H y + z
-    point: Any = field(metadata=SCRATCH)  # the next x
+    point: Any = field(metadata=SCRATCH)  # the next x, which the first step allocates
     sums: StepSums
     iteration: int
 
@@ -70,9 +70,9 @@ class PrimalDual(Splitting):
         """Return the state before the first iteration, which starts at ``x = y`` and ``y = x0``, by default 0."""
         x, image = y, new_array(A.range, y, y.dtype)
         dual = zeros_like(image) if x0 is None else x0.astype(x.dtype)
-        gradient, point = (scratch_array(A.domain, x, x.dtype) for _ in range(2))
+        gradient = scratch_array(A.domain, x, x.dtype)
         sums = StepSums.over(x, dual, width=3, kept=1)
-        return self.started(A, PrimalDualState(x, dual, x.copy(), image, gradient, point, sums, 0))
+        return self.started(A, PrimalDualState(x, dual, x.copy(), image, gradient, None, sums, 0))
 
     def step(self, A: Any, state: PrimalDualState) -> PrimalDualState:
         """Update the dual and the primal variable, in the chosen order, and extrapolate."""

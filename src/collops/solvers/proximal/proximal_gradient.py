@@ -28,14 +28,14 @@ class ProximalGradientState:
 
     x: Any
     ahead: Any  # x, extrapolated, where the gradient is taken; None without acceleration
-    gradient: Any = field(metadata=SCRATCH)
-    point: Any = field(metadata=SCRATCH)  # the next x
-    difference: Any = field(metadata=SCRATCH)  # of a trial step
     sums: StepSums
     excess: StepSums | None = field(metadata=SCRATCH)  # of a trial step
     momenta: Schedule | None
     tau: float
     iteration: int
+    gradient: Any = field(metadata=SCRATCH)
+    point: Any = field(default=None, metadata=SCRATCH)  # the next x, which the first step allocates
+    difference: Any = field(default=None, metadata=SCRATCH)  # of a trial step, likewise
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,16 @@ class ProximalGradient(Splitting):
 
     def init(self, A: Any, y: Any, x0: Any) -> ProximalGradientState:
         """Return the state before the first iteration, which starts at ``x = y``."""
-        x, search = y, self.backtracking is not None
-        scratch = [scratch_array(x.layout, x, x.dtype) for _ in range(2 + search)]
+        x, searching, accelerated = y, self.backtracking is not None, self.momenta is not None
         state = ProximalGradientState(
             x,
-            None if self.momenta is None else x.copy(),
-            scratch[0],
-            scratch[1],
-            scratch[2] if search else None,
-            StepSums.over(x, width=3, kept=1),
-            StepSums.over(x, width=1) if search else None,
-            None if self.momenta is None else Schedule.of(self.momenta, x.engine, np.dtype(np.float64)),
-            self.tau,
-            0,
+            ahead=x.copy() if accelerated else None,
+            sums=StepSums.over(x, width=3, kept=1),
+            excess=StepSums.over(x, width=1) if searching else None,
+            momenta=Schedule.of(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
+            tau=self.tau,
+            iteration=0,
+            gradient=scratch_array(x.layout, x, x.dtype),
         )
         return self.started(A, state)
 
