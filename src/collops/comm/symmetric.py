@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 
 from collops.backend import Engine, engine, memory_of
-from collops.comm.buffers import check_kind
+from collops.comm.reductions import check_dtype
 from collops.errors import (
     REFUSALS,
     CommunicationError,
@@ -305,7 +305,7 @@ def _wanted(shape: Any, dtype: Any, engine_name: str | None, signals: int) -> tu
     dtype = np.dtype(dtype)
     if any(extent < 0 for extent in shape) or operator.index(signals) < 0:
         raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
-    check_kind(dtype)
+    check_dtype(dtype)
     chosen = engine(engine_name)
     if not chosen.mutable:
         raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.comm.mpi import ranks_in_world
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import CommunicationError, TransportError
 
@@ -204,11 +205,9 @@ def _started_library(comm: Communicator) -> _Library:
     """
     global _library, _members  # noqa: PLW0603 (there is one NVSHMEM in a process)
     import cupy
-    from mpi4py import MPI
 
     comm.check(_missing(comm))
-    everyone = comm.control.group
-    members = list(MPI.Group.Translate_ranks(everyone, None, MPI.COMM_WORLD.group))
+    members = ranks_in_world(comm.control)
     if _library is None:
         name = f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}"
         devices = comm.allgather_metadata(name)

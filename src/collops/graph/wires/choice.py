@@ -123,7 +123,7 @@ def possible_wires(comm: Communicator, engine: Engine) -> list[str]:
         return []
     if engine.memory == "host":
         return [*(["shared"] if comm.local_size == comm.size else []), "p2p", "neighbor"]
-    from collops.comm.gpu_aware import gpu_awareness
+    from collops.comm.mpi import gpu_awareness
     from collops.graph.wires.mpi_parts import mpi
 
     names = ["nccl"] if comm.device_transport == "nccl" else []
