@@ -7,7 +7,7 @@ the arguments raises in :func:`validated`, before this rank begins the call, so 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -21,6 +21,8 @@ __all__ = ["Call", "check_rank", "check_tag", "contiguous", "in_elements", "vali
 
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
+_engines: dict[type, Engine] = {np.ndarray: _HOST}
+"""Of types whose arrays are sent as they are."""
 # Calls whose first axis has a block for each rank, or rows for each rank, or gets such an axis.
 _IN_BLOCKS = frozenset({"scatter", "reduce_scatter", "alltoall"})
 _IN_ROWS = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallv"})
@@ -111,34 +113,19 @@ class Call:
 
 
 def validated(
+    comm: Any,
     kind: str,
     x: Any,
     out: Any,
-    size: int,
-    rank: int,
-    in_group: bool,
-    gather_rows: Callable[[int], list[int]],
-    op: str | None = None,
-    root: int | None = None,
-    counts: Sequence[int] | None = None,
-    receive_counts: Sequence[int] | None = None,
+    op: str | None,
+    root: int | None,
+    counts: Sequence[int] | None,
+    receive_counts: Sequence[int] | None,
 ) -> tuple[Call, Engine]:
     """Return the record of a collective call, and the engine of its arrays.
 
-    Parameters
-    ----------
-    kind : str
-        See :class:`Call`.
-    x, out
-        What the user passes to the communicator's method.
-    size, rank : int
-        Of the communicator.
-    in_group : bool
-        Whether the call is part of a group, which reads and fills arrays when it ends.
-    gather_rows : callable
-        Called with this rank's number of rows where `counts` are missing; returns those of all ranks.
-    op, root, counts, receive_counts
-        The other parameters of the method; counts are in rows.
+    Parameters are the communicator, and those of its methods, with counts in rows. The numbers of rows of all ranks are
+    exchanged if they are missing.
 
     Raises
     ------
@@ -149,10 +136,11 @@ def validated(
     UnsupportedTypeError
         If the dtype cannot be sent, `op` has no meaning for it, or `out` is of another engine or dtype or read-only.
     """
+    size, rank, in_group = comm.size, comm.rank, comm.in_group
     if root is not None:
         check_rank(root, size, "root")
         if rank != root and kind in ("scatter", "scatterv"):
-            return _scattered_here(kind, x, out, size, rank, in_group, root, counts)
+            return _scattered_here(comm, kind, x, out, root, counts)
     source, engine = contiguous(x, in_group)
     if op is not None:
         check_reduction(op, source.dtype)
@@ -167,7 +155,7 @@ def validated(
         else:
             shape = shape[1:]
     elif kind in _IN_ROWS:
-        given, taken, shape = _rows(kind, shape, size, rank, gather_rows, counts, receive_counts)
+        given, taken, shape = _rows(comm, kind, shape, counts, receive_counts)
     elif kind in _STACKED:
         given = [source.size] * size if kind == "gather" else None
         shape = (size, *shape)
@@ -189,13 +177,18 @@ def contiguous(x: Any, in_group: bool) -> tuple[Any, Engine]:
     UnsupportedTypeError
         If `x` is no array, or its dtype cannot be sent.
     """
-    if type(x) is np.ndarray and x.dtype.kind in "biufc" and x.flags.c_contiguous and x.dtype.isnative:
-        return x, _HOST
-    if isinstance(x, (bool, int, float, complex, list, np.generic)):
-        x = np.asarray(x)
-    engine = engine_of(x)
-    x = engine.adopt(x)
-    check_dtype(x.dtype)
+    engine = _engines.get(type(x))
+    if engine is None:
+        if isinstance(x, (bool, int, float, complex, list, np.generic)):
+            x = np.asarray(x)
+        engine = engine_of(x)
+        adopted = engine.adopt(x)
+        if adopted is x and engine is not _HOST:
+            _engines[type(x)] = engine
+        x = adopted
+    dtype = x.dtype
+    if dtype.kind not in "biufc" or not dtype.isnative:
+        check_dtype(dtype)
     if not x.flags.c_contiguous:
         if in_group:
             raise LayoutError("inside a group, arrays must be contiguous")
@@ -222,19 +215,19 @@ def in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:
 
 
 def _scattered_here(
-    kind: str, x: Any, out: Any, size: int, rank: int, in_group: bool, root: int | None, counts: Sequence[int] | None
+    comm: Any, kind: str, x: Any, out: Any, root: int, counts: Sequence[int] | None
 ) -> tuple[Call, Engine]:
     """Return the part in a scatter of a rank that is not root, whose `x` or `out` has the shape of its result."""
-    rows = [1] * size if kind == "scatter" else _checked_counts(counts, size, "counts")
+    rows = [1] * comm.size if kind == "scatter" else _checked_counts(counts, comm.size, "counts")
     like = x if out is None else out
     if like is None:
         raise InputError(f"{kind}: pass out= (or an array like the result) on the ranks that are not root")
     engine = engine_of(like)
     shape = tuple(like.shape)
-    if kind == "scatterv" and (not shape or shape[0] != rows[rank]):
-        shape = (rows[rank], *shape[1:])
+    if kind == "scatterv" and (not shape or shape[0] != rows[comm.rank]):
+        shape = (rows[comm.rank], *shape[1:])
     check_dtype(like.dtype)
-    target, copied_to = _target(out, like, shape, engine, in_group)
+    target, copied_to = _target(out, like, shape, engine, comm.in_group)
     width = target.size if kind == "scatter" else prod(shape[1:])
     given = [count * width for count in rows]
     return Call(kind, None, target, None, None, root, given, None, copied_to), engine
@@ -259,11 +252,9 @@ def _target(out: Any, source: Any, shape: tuple[int, ...], engine: Engine, in_gr
 
 
 def _rows(
+    comm: Any,
     kind: str,
     shape: tuple[int, ...],
-    size: int,
-    rank: int,
-    gather_rows: Callable[[int], list[int]],
     counts: Sequence[int] | None,
     receive_counts: Sequence[int] | None,
 ) -> tuple[list[int], list[int] | None, tuple[int, ...]]:
@@ -271,19 +262,19 @@ def _rows(
     if not shape:
         raise LayoutError(f"{kind} needs an array of at least one axis")
     if counts is None and kind in _CONCATENATED:
-        rows = gather_rows(shape[0])
+        rows = comm.allgather_metadata(shape[0])
     else:
-        rows = _checked_counts(counts, size, "send_counts" if kind == "alltoallv" else "counts")
+        rows = _checked_counts(counts, comm.size, "send_counts" if kind == "alltoallv" else "counts")
         if kind in _CONCATENATED:
-            if rows[rank] != shape[0]:
-                raise LayoutError(f"counts give this rank {rows[rank]} rows, but x has shape {shape}")
+            if rows[comm.rank] != shape[0]:
+                raise LayoutError(f"counts give this rank {rows[comm.rank]} rows, but x has shape {shape}")
         elif sum(rows) != shape[0]:
             raise LayoutError(f"counts add up to {sum(rows)} rows, but x has shape {shape}")
     given = in_elements(rows, shape)
     if kind == "alltoallv":
-        arriving = _checked_counts(receive_counts, size, "receive_counts")
+        arriving = _checked_counts(receive_counts, comm.size, "receive_counts")
         return given, in_elements(arriving, shape), (sum(arriving), *shape[1:])
-    return given, None, (rows[rank] if kind == "scatterv" else sum(rows), *shape[1:])
+    return given, None, (rows[comm.rank] if kind == "scatterv" else sum(rows), *shape[1:])
 
 
 def _checked_counts(counts: Any, size: int, name: str) -> list[int]:

@@ -46,25 +46,6 @@ class Communicator:
     JAX arrays may be traced, and ignore ``out=``. In derivatives a result that all ranks get is one value, as with
     ``cotangents="replicated"`` of :func:`collops.jax.allreduce`.
 
-    Parameters
-    ----------
-    host : Transport
-        Carries host arrays.
-    device : Transport or None
-        Carries device arrays.
-    control : mpi4py.MPI.Comm, optional
-        The control plane; ``None`` in a world of one without MPI.
-    local_rank, local_size : int
-        This rank's place on its node.
-    reasons : sequence of str
-        Why these transports were chosen.
-    watch : Watch, optional
-        Waits for what several ranks send.
-    derive : callable, optional
-        Makes the communicator of an mpi4py communicator that was split off `control`.
-    calls : Calls, optional
-        Where calls are checked (``COLLOPS_CHECK``).
-
     Attributes
     ----------
     rank, size : int
@@ -136,6 +117,11 @@ class Communicator:
         """Name of the transport that carries large arrays: the device's where there is one."""
         return self.device_transport or self.host_transport
 
+    @property
+    def in_group(self) -> bool:
+        """Whether calls are inside :meth:`group` now."""
+        return self._pending is not None
+
     def describe(self) -> str:
         """Return what was chosen and why, a line each. Not collective."""
         lines = [
@@ -188,8 +174,11 @@ class Communicator:
                 else:
                     target = None
                 if target is not None:
-                    if self._turns is not None:
-                        self._count_call()
+                    turns = self._turns
+                    if turns is not None:  # as in _begin
+                        if turns.attention:
+                            turns.attend()
+                        turns.number += 1
                     transport.run(Call("allreduce", x, target, op, resolved))
                     return target
         return self._run("allreduce", x, out, op)
@@ -288,13 +277,9 @@ class Communicator:
     def send(self, x: Any, dest: int, tag: int = 0) -> None:
         """Send `x` to rank `dest`, which calls :meth:`recv`. Not collective."""
         if _is_jax(x):
-            return self._traced("send", x, dest=dest, tag=tag)
-        check_rank(dest, self.size, "dest")
-        source, engine = contiguous(x, self._pending is not None)
-        if counted:
-            messages.record("send", source.size, source.nbytes)
-        self._exchange(engine, [(dest, source)], [], tag)
-        return None
+            self._traced("send", x, dest=dest, tag=tag)
+        else:
+            self._exchange("send", x, dest, None, None, tag)
 
     def recv(self, out: Any, source: int, tag: int = 0) -> Any:
         """Receive from rank `source` into `out`, and return it. Not collective.
@@ -303,26 +288,13 @@ class Communicator:
         """
         if _is_jax(out):
             return self._traced("recv", out, source=source, tag=tag)
-        check_rank(source, self.size, "source")
-        engine = engine_of(out)
-        check_dtype(out.dtype)
-        if counted:
-            messages.record("recv", out.size, out.nbytes)
-        return self._receive(engine, [], out, source, tag)
+        return self._exchange("recv", None, None, out, source, tag)
 
     def sendrecv(self, x: Any, dest: int, out: Any, source: int, tag: int = 0) -> Any:
         """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
         if _is_jax(x):
             return self._traced("sendrecv", x, dest=dest, out=out, source=source, tag=tag)
-        check_rank(dest, self.size, "dest")
-        check_rank(source, self.size, "source")
-        given, engine = contiguous(x, self._pending is not None)
-        if engine_of(out) is not engine:
-            raise UnsupportedTypeError("sendrecv needs both arrays of one engine")
-        check_dtype(out.dtype)
-        if counted:
-            messages.record("sendrecv", given.size, given.nbytes)
-        return self._receive(engine, [(dest, given)], out, source, tag)
+        return self._exchange("sendrecv", x, dest, out, source, tag)
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -599,8 +571,7 @@ class Communicator:
 
     def _run_on_arrays(self, kind: str, x: Any, out: Any, *arguments: Any) -> Any:
         try:
-            in_group = self._pending is not None
-            call, engine = validated(kind, x, out, self.size, self.rank, in_group, self.allgather_metadata, *arguments)
+            call, engine = validated(self, kind, x, out, *arguments)
             if counted:
                 messages.record(kind, call.array.size, call.array.nbytes)
             transport = self._begin(engine)
@@ -611,6 +582,39 @@ class Communicator:
         if kind == "allreduce" and transport.reductions is not None and call.source is x:
             self._reducers[type(x)] = transport, transport.reductions, engine.xp.empty
         return call.target if call.out is None else call.copied()
+
+    def _exchange(self, kind: str, x: Any, dest: Any, out: Any, source: Any, tag: int) -> Any:
+        """Send `x` to `dest`, receive `out` from `source`, or both, as `kind` says; return `out`."""
+        sends, receives, landing = [], [], out
+        engine = None
+        if kind != "recv":
+            check_rank(dest, self.size, "dest")
+            x, engine = contiguous(x, self.in_group)
+            sends.append((dest, x))
+        if kind != "send":
+            check_rank(source, self.size, "source")
+            if engine is not None and engine_of(out) is not engine:
+                raise UnsupportedTypeError("sendrecv needs both arrays of one engine")
+            engine = engine_of(out)
+            check_dtype(out.dtype)
+            if not out.flags.c_contiguous:
+                if self.in_group:
+                    raise LayoutError("inside a group, recv needs a contiguous array")
+                landing = engine.xp.empty(out.shape, out.dtype)
+            receives.append((source, landing))
+        assert engine is not None
+        check_tag(tag)
+        if counted:
+            array = out if kind == "recv" else x
+            messages.record(kind, array.size, array.nbytes)
+        pending = self._transport_for(engine).start_exchange(sends, receives, FIRST_USER_TAG + tag)
+        if self._pending is None:
+            pending.wait()
+        else:
+            self._pending.append(pending)
+        if landing is not out:
+            out[...] = landing
+        return out
 
     def _traced(self, kind: str, x: Any, **arguments: Any) -> Any:
         """Let the primitives of JAX, by the engine of its arrays, do what a method does for other arrays."""
@@ -639,17 +643,12 @@ class Communicator:
     def _begin(self, engine: Engine = _HOST) -> Transport:
         """Return the transport of a collective call, which this rank begins now. Validate before."""
         transport = self._host if engine is _HOST else self._transport_for(engine)
-        if self._turns is not None:
-            self._count_call()
-        return transport
-
-    def _count_call(self) -> None:
-        """Begin the next collective call, unless other ranks have refused it, or the communicator has failed."""
         turns = self._turns
-        assert turns is not None
-        if turns.attention:
-            turns.attend()
-        turns.number += 1
+        if turns is not None:  # count the call, unless other ranks have refused it, or the communicator has failed
+            if turns.attention:
+                turns.attend()
+            turns.number += 1
+        return transport
 
     @contextmanager
     def _refusing(self, call: str) -> Iterator[None]:
@@ -659,25 +658,6 @@ class Communicator:
         except REFUSALS as error:
             self.refuse(call, error)
             raise
-
-    def _receive(self, engine: Engine, sends: list[tuple[int, Any]], out: Any, source: int, tag: int) -> Any:
-        landing = out if out.flags.c_contiguous else engine.xp.empty(out.shape, out.dtype)
-        if landing is not out and self._pending is not None:
-            raise LayoutError("inside a group, recv needs a contiguous array")
-        self._exchange(engine, sends, [(source, landing)], tag)
-        if landing is not out:
-            out[...] = landing
-        return out
-
-    def _exchange(
-        self, engine: Engine, sends: list[tuple[int, Any]], receives: list[tuple[int, Any]], tag: int
-    ) -> None:
-        check_tag(tag)
-        pending = self._transport_for(engine).start_exchange(sends, receives, FIRST_USER_TAG + tag)
-        if self._pending is None:
-            pending.wait()
-        else:
-            self._pending.append(pending)
 
     def _all_texts(self, text: str, transport: Transport) -> list[str]:
         """Return every rank's `text`. Collective."""
