@@ -32,7 +32,7 @@ __all__ = [
     "gpu_awareness",
     "handles",
     "load_mpi",
-    "module",
+    "mpi4py_module",
     "name_of_operation",
     "on_node",
     "ranks_in_world",
@@ -58,7 +58,7 @@ def load_mpi() -> tuple[Any, str]:
             raise TransportError(f"an MPI launcher started this process ({launched[0]} is set): install collops[mpi]")
         return None, "mpi4py is not installed"
     try:
-        mpi = module()
+        mpi = mpi4py_module()
     except (ImportError, RuntimeError) as error:
         if launched:
             raise TransportError(f"an MPI launcher started this process, but MPI does not load: {error}") from error
@@ -66,7 +66,7 @@ def load_mpi() -> tuple[Any, str]:
     return mpi, mpi.Get_library_version().splitlines()[0].strip(" \0")
 
 
-def module() -> Any:
+def mpi4py_module() -> Any:
     """Return ``mpi4py.MPI``, which initialises MPI when it is first imported."""
     from mpi4py import MPI
 
@@ -112,13 +112,13 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
 def duplicate(comm: Any) -> Any:
     """Return a duplicate of an mpi4py communicator, once all its ranks want one, which has a deadline. Collective."""
     made, request = comm.Idup()
-    Watch(module(), comm, default_timeout(), crowded=True).wait(request, "setting up a communicator")
+    Watch(mpi4py_module(), comm, default_timeout(), crowded=True).wait(request, "setting up a communicator")
     return made
 
 
 def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
     """Return this rank's number among the ranks of its node, and the `value` of each of them. Collective."""
-    shared = comm.Split_type(module().COMM_TYPE_SHARED)
+    shared = comm.Split_type(mpi4py_module().COMM_TYPE_SHARED)
     place = shared.rank, shared.allgather(value)
     shared.Free()
     return place
@@ -126,7 +126,7 @@ def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
 
 def split(comm: Any, color: int | None, key: int) -> Any:
     """Return the mpi4py communicator of the ranks that pass the same `color`, or ``None`` without one. Collective."""
-    part = comm.Split(module().UNDEFINED if color is None else color, key)
+    part = comm.Split(mpi4py_module().UNDEFINED if color is None else color, key)
     return None if color is None else part
 
 
@@ -140,7 +140,7 @@ def values_kept_with(comm: Any) -> dict[str, Any]:
     UnsupportedTypeError
         If `comm` is no intracommunicator of mpi4py.
     """
-    mpi = module()
+    mpi = mpi4py_module()
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
         raise UnsupportedTypeError(f"from_mpi4py takes an intracommunicator of mpi4py, not {comm!r}")
     values: Any = comm.Get_attr(_key())
@@ -152,29 +152,29 @@ def values_kept_with(comm: Any) -> dict[str, Any]:
 
 @cache
 def _key() -> int:
-    return module().Comm.Create_keyval()
+    return mpi4py_module().Comm.Create_keyval()
 
 
 def ranks_in_world(comm: Any) -> list[int]:
     """Return the ranks in ``MPI.COMM_WORLD`` of the ranks of an mpi4py communicator."""
-    mpi = module()
+    mpi = mpi4py_module()
     return list(mpi.Group.Translate_ranks(comm.group, None, mpi.COMM_WORLD.group))
 
 
 def addresses(functions: Sequence[str]) -> list[int]:
     """Return the addresses of functions of the MPI library that mpi4py has loaded, for programs that are not Python."""
-    loaded = ctypes.CDLL(module().__file__)  # finds the libraries that this module is linked with
+    loaded = ctypes.CDLL(mpi4py_module().__file__)  # finds the libraries that this module is linked with
     return [ctypes.cast(loaded[f"MPI_{name}"], ctypes.c_void_p).value or 0 for name in functions]
 
 
 def handles(names: Sequence[str]) -> list[int]:
     """Return the handles of MPI's datatypes and operations of these names."""
-    return [getattr(module(), name).handle for name in names]
+    return [getattr(mpi4py_module(), name).handle for name in names]
 
 
 def name_of_operation(op: Any) -> str | None:
     """Return the name of one of mpi4py's operations, such as ``"sum"`` of ``MPI.SUM``; ``None`` of another object."""
-    mpi = module()
+    mpi = mpi4py_module()
     return next((name for name, known in OPERATIONS.items() if op == getattr(mpi, known.mpi)), None)
 
 
@@ -378,7 +378,7 @@ class SharedSegments:
     """
 
     def __init__(self, comm: Any, size: int) -> None:
-        mpi = module()
+        mpi = mpi4py_module()
         self._comm = comm.Dup()
         try:
             self._window = mpi.Win.Allocate_shared(size, 1, comm=self._comm)
@@ -408,7 +408,7 @@ def _half_operation(dtype: np.dtype[Any], name: str) -> Any:
         right = np.frombuffer(result, dtype)
         right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
 
-    return module().Op.Create(combine, commute=True)
+    return mpi4py_module().Op.Create(combine, commute=True)
 
 
 def _divide(array: Any, size: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from collops.comm.mpi import addresses, handles, module
+from collops.comm.mpi import addresses, handles, mpi4py_module
 from collops.comm.reductions import DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.errors import InputError, TransportError
 
@@ -63,7 +63,7 @@ def load_mpi() -> None:
     TransportError
         If that MPI may not be called from XLA's threads, or its handles are of a kind that nobody knows.
     """
-    mpi = module()
+    mpi = mpi4py_module()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise TransportError(
             "collops.jax calls MPI from XLA's threads, but MPI was initialised for one thread; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from collops.comm.mpi import mpi4py_module
 from collops.errors import TransportError
 
 if TYPE_CHECKING:
@@ -17,9 +18,7 @@ _made: weakref.WeakKeyDictionary[Communicator, Any] = weakref.WeakKeyDictionary(
 
 def mpi() -> Any:
     """Return ``mpi4py.MPI``."""
-    from mpi4py import MPI
-
-    return MPI
+    return mpi4py_module()
 
 
 def messages_of(comm: Communicator) -> Any:
