@@ -340,6 +340,6 @@ def test_what_one_rank_asks_for_is_refused_on_all(comm, monkeypatch):
 
 def test_device_transports_need_devices(comm):
     if comm.size == 1 or comm.device_transport is not None:
-        pytest.skip("every rank has a device, or no wire is needed")
+        pytest.skip("every rank has a device, or no transport is needed")
     with pytest.raises(TransportError, match="GPU"):
         collops.world("nccl")

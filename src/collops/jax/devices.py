@@ -24,7 +24,7 @@ from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
 from collops.jax import drivers, native
 
-__all__ = ["Clique", "clique", "clique_wire", "device_wire", "has_devices", "may_record", "use_local_device"]
+__all__ = ["Clique", "clique", "clique_transport", "device_transport", "has_devices", "may_record", "use_local_device"]
 
 _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
@@ -122,7 +122,7 @@ def may_record() -> bool:
     return not registers and os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") != "0"
 
 
-def device_wire(comm: Communicator) -> int:
+def device_transport(comm: Communicator) -> int:
     """Connect the GPUs of all ranks; return the number of the transport in the native library. Collective.
 
     Raises
@@ -131,7 +131,7 @@ def device_wire(comm: Communicator) -> int:
         If two ranks have the same GPU, or NCCL cannot join them.
     """
     if comm.size == 1:
-        return clique_wire(clique(jax.local_devices()[:1]))
+        return clique_transport(clique(jax.local_devices()[:1]))
     device = jax.local_devices()[0].local_hardware_id
     mine: list[Any] = []
     error = None
@@ -161,7 +161,7 @@ def _place_and_identity(device: int, rank: int) -> list[Any]:
     return [f"{socket.gethostname()} {drivers.bus_of(device)}", list(identity)]
 
 
-def clique_wire(joined: Clique) -> int:
+def clique_transport(joined: Clique) -> int:
     """Connect the GPUs of a clique; return the number of the transport in the native library."""
     devices = [device.local_hardware_id for device in joined.devices]
     return _add(_nccl().connect_devices(devices), devices, list(range(joined.size)), joined.size, joined.size > 1)
