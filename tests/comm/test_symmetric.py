@@ -42,7 +42,7 @@ def test_is_freed_once(comm):
         memory.fence,
         memory.barrier,
     ):
-        with pytest.raises(InputError, match="given back"):
+        with pytest.raises(InputError, match="been freed"):
             use()
 
 

@@ -22,7 +22,7 @@ def available_cores() -> frozenset[int]:
 
 
 def share_of_cores(others: Iterable[frozenset[int]]) -> float:
-    """Return how many cores this process has for itself, beside other processes of this machine.
+    """Return how many cores this process has for itself among the processes of this machine.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ import ctypes
 import importlib.util
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from typing import Any, NoReturn
@@ -76,6 +76,13 @@ class NcclOfCupy:
         from cupy.cuda import nccl
 
         self._nccl = nccl
+        self.all_reduce = _method("allReduce")
+        self.reduce = _method("reduce")
+        self.broadcast = _method("broadcast")
+        self.all_gather = _method("allGather")
+        self.reduce_scatter = _method("reduceScatter")
+        self.send = _method("send")
+        self.receive = _method("recv")
         self.group_start = nccl.groupStart
         self.group_end = nccl.groupEnd
         self.error: type[Exception] = nccl.NcclError
@@ -93,31 +100,6 @@ class NcclOfCupy:
         signed = tuple(byte - 256 if byte > 127 else byte for byte in unique_id)
         return self._nccl.NcclCommunicator(size, signed, rank)
 
-    def all_reduce(self, source: int, target: int, count: int, datatype: int, op: int, comm: Any, stream: int) -> None:
-        comm.allReduce(source, target, count, datatype, op, stream)
-
-    def reduce(
-        self, source: int, target: int, count: int, datatype: int, op: int, root: int, comm: Any, stream: int
-    ) -> None:
-        comm.reduce(source, target, count, datatype, op, root, stream)
-
-    def broadcast(self, source: int, target: int, count: int, datatype: int, root: int, comm: Any, stream: int) -> None:
-        comm.broadcast(source, target, count, datatype, root, stream)
-
-    def all_gather(self, source: int, target: int, count: int, datatype: int, comm: Any, stream: int) -> None:
-        comm.allGather(source, target, count, datatype, stream)
-
-    def reduce_scatter(
-        self, source: int, target: int, count: int, datatype: int, op: int, comm: Any, stream: int
-    ) -> None:
-        comm.reduceScatter(source, target, count, datatype, op, stream)
-
-    def send(self, source: int, count: int, datatype: int, peer: int, comm: Any, stream: int) -> None:
-        comm.send(source, count, datatype, peer, stream)
-
-    def receive(self, target: int, count: int, datatype: int, peer: int, comm: Any, stream: int) -> None:
-        comm.recv(target, count, datatype, peer, stream)
-
     def abort(self, comm: Any) -> None:
         comm.abort()
 
@@ -125,6 +107,16 @@ class NcclOfCupy:
         """Return 0; raise if something went wrong on the device or in the network."""
         comm.check_async_error()
         return 0
+
+
+def _method(name: str) -> Callable[..., None]:
+    """Return a method of CuPy's communicators as a function that takes the communicator before the stream."""
+
+    def call(*arguments: Any) -> None:
+        *given, comm, stream = arguments
+        getattr(comm, name)(*given, stream)
+
+    return call
 
 
 def available_binding() -> str | None:

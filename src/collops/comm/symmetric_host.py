@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from collops.comm.mpi import SharedSegments
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import TransportError
-
-if TYPE_CHECKING:
-    from collops.comm.communicator import Communicator
 
 __all__ = ["SharedWindow"]
 
@@ -28,7 +25,7 @@ class SharedWindow(Symmetric):
     A rank's segment begins with its signals.
     """
 
-    def __init__(self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
+    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
         super().__init__(comm, shape, dtype, signals)
         if comm.local_size != comm.size:
             comm.check(
@@ -92,9 +89,9 @@ class SharedWindow(Symmetric):
 
 
 def _lack_of(size: int) -> MemoryError | None:
-    """Return what to raise if this machine has not so much memory to share, which containers often have little of.
+    """Return an error if this machine has too little memory to share; containers often have little.
 
-    MPI would give a window all the same, and the system end the program that writes to it.
+    MPI would allocate it all the same, and the system would end the program that writes to it.
     """
     if not os.path.isdir(_SHARED_FILES):
         return None
