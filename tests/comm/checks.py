@@ -32,7 +32,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 def values(rank: int, size: int, dtype: np.dtype[Any]) -> np.ndarray:
     """Small whole numbers, different on every rank, whose sums and products are exact in every dtype."""
-    numbers = (np.arange(size) * (rank + 3) + rank) % 3
+    numbers = (np.arange(size) * (rank % 2 + 1) + rank + 1) % 3
     if dtype.kind == "c":
         return (numbers + 1j * ((numbers + rank) % 2)).astype(dtype)
     return numbers.astype(dtype)

@@ -132,6 +132,34 @@ def test_empty_arrays(comm):
     assert comm.allgatherv(np.zeros((0, 2))).shape == (0, 2)
 
 
+def test_allreduce_again(comm):
+    """What follows a call of the same dtype and operation is not validated again in full, with the same outcome."""
+    x = np.arange(6.0) + comm.rank
+    expected = comm.allreduce(x)
+    grid = np.zeros((6, 2))
+    for given, out in ((x, None), (x, np.empty(6)), (x, grid[:, 0]), (np.repeat(x, 2)[::2], None), (x.copy(), "x")):
+        target = given if isinstance(out, str) else out
+        result = comm.allreduce(given, out=target)
+        assert target is None or result is target
+        np.testing.assert_array_equal(result, expected)
+    fixed = np.zeros(6)
+    fixed.flags.writeable = False
+    for given, out, error in (
+        (x, np.empty(7), LayoutError),
+        (x, np.empty((6, 1)), LayoutError),
+        (x, np.empty(6, "f4"), UnsupportedTypeError),
+        (x, [0.0] * 6, UnsupportedTypeError),
+        (x, fixed, UnsupportedTypeError),
+        (fixed, fixed, UnsupportedTypeError),
+    ):
+        with pytest.raises(error, match=r"out|list"):
+            comm.allreduce(given, out=out)
+    for op in (["sum"], None, "SUM"):
+        with pytest.raises(UnsupportedTypeError, match="no reduction"):
+            comm.allreduce(x, op)
+    np.testing.assert_array_equal(comm.allreduce(x), expected)
+
+
 @pytest.mark.parametrize(
     ("x", "op"),
     [(np.ones(2, bool), "avg"), (np.ones(2, int), "avg"), (np.ones(2), "lor"), (np.ones(2), "median")],

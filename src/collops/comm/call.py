@@ -17,12 +17,29 @@ from collops.backend import Engine, engine_of
 from collops.comm.reductions import check_dtype, check_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
-__all__ = ["Call", "check_rank", "check_tag", "contiguous", "in_elements", "validated"]
+__all__ = ["PARAMETERS", "Call", "check_rank", "check_tag", "contiguous", "in_elements", "validated"]
 
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
 _engines: dict[type, Engine] = {np.ndarray: _HOST}
 """Of types whose arrays are sent as they are."""
+PARAMETERS = {
+    "allreduce": ("op",),
+    "reduce": ("op", "root"),
+    "bcast": ("root",),
+    "allgather": (),
+    "allgatherv": ("counts",),
+    "gather": ("root",),
+    "gatherv": ("counts", "root"),
+    "scatter": ("root",),
+    "scatterv": ("counts", "root"),
+    "reduce_scatter": ("op",),
+    "alltoall": (),
+    "alltoallv": ("send_counts", "receive_counts"),
+}
+"""Of the communicator's methods, beside the array and ``out``."""
+_REDUCING = frozenset(kind for kind, names in PARAMETERS.items() if "op" in names)
+_ROOTED = frozenset(kind for kind, names in PARAMETERS.items() if "root" in names)
 # Calls whose first axis has a block for each rank, or rows for each rank, or gets such an axis.
 _IN_BLOCKS = frozenset({"scatter", "reduce_scatter", "alltoall"})
 _IN_ROWS = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallv"})
@@ -117,8 +134,8 @@ def validated(
     kind: str,
     x: Any,
     out: Any,
-    op: str | None,
-    root: int | None,
+    op: Any,
+    root: Any,
     counts: Sequence[int] | None,
     receive_counts: Sequence[int] | None,
 ) -> tuple[Call, Engine]:
@@ -137,12 +154,12 @@ def validated(
         If the dtype cannot be sent, `op` has no meaning for it, or `out` is of another engine or dtype or read-only.
     """
     size, rank, in_group = comm.size, comm.rank, comm.in_group
-    if root is not None:
+    if kind in _ROOTED:
         check_rank(root, size, "root")
         if rank != root and kind in ("scatter", "scatterv"):
             return _scattered_here(comm, kind, x, out, root, counts)
     source, engine = contiguous(x, in_group)
-    if op is not None:
+    if kind in _REDUCING:
         check_reduction(op, source.dtype)
     shape, given, taken = source.shape, None, None
     if kind in _IN_BLOCKS:

@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.backend import Engine, engine_of
 from collops.comm.agreement import described, raise_together
-from collops.comm.call import Call, check_rank, check_tag, contiguous, validated
+from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, validated
 from collops.comm.mpi import split
 from collops.comm.notes import table
 from collops.comm.reductions import check_dtype
@@ -561,9 +561,8 @@ class Communicator:
     ) -> Any:
         """Run a collective call: validate it, count it, let its transport run it, and return its result."""
         if type(x) is not np.ndarray and _is_jax(x):
-            names = ("op", "root", "send_counts" if kind == "alltoallv" else "counts", "receive_counts")
-            given = zip(names, (op, root, counts, receive_counts), strict=True)
-            return self._traced(kind, x, out=out, **{name: value for name, value in given if value is not None})
+            given = {"op": op, "root": root, "counts": counts, "send_counts": counts, "receive_counts": receive_counts}
+            return self._traced(kind, x, out=out, **{name: given[name] for name in PARAMETERS[kind]})
         if active:
             with Span("communication"):
                 return self._run_on_arrays(kind, x, out, op, root, counts, receive_counts)

@@ -178,7 +178,7 @@ class _Library:
         return None
 
     def array(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype, owner: Any) -> Any:
-        """Return a CuPy array at an address, which kernels take for memory of this device even if it is a neighbour's."""
+        """Return a CuPy array at an address; kernels take it for memory of this device, also if it is of another."""
         memory = self._cupy.cuda.UnownedMemory(pointer, nbytes_of(shape, dtype), owner, self.device)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
