@@ -1,4 +1,4 @@
-"""What every wire must do, as functions of a communicator and an array namespace: run on hosts and on devices."""
+"""What every transport must do, as functions of a communicator and an array namespace: run on hosts and on devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 def values(rank: int, size: int, dtype: np.dtype[Any]) -> np.ndarray:
     """Small whole numbers, different on every rank, whose sums and products are exact in every dtype."""
-    numbers = (np.arange(size) * (rank + 3) + rank) % 3
+    numbers = (np.arange(size) * (rank % 2 + 1) + rank + 1) % 3
     if dtype.kind == "c":
         return (numbers + 1j * ((numbers + rank) % 2)).astype(dtype)
     return numbers.astype(dtype)
@@ -142,7 +142,7 @@ def check_movement(comm: Any, xp: Any, name: str) -> None:
 
 
 def check_messages(comm: Any, xp: Any, name: str) -> None:
-    """A ring, one call at a time and as a group; long enough to be cut into chunks by a staged wire."""
+    """A ring, one call at a time and as a group; long enough to be cut into chunks by a staged transport."""
     dtype = dtype_of(name)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for size in (0, 5, 700_001):

@@ -1,4 +1,4 @@
-"""Which wire device arrays take, by what the ranks have and ask for."""
+"""Which transport carries device arrays, by what the ranks have and ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def facts(transport="auto", devices=OWN, bindings="nccl4py nccl4py nccl4py", lev
 
 
 @pytest.mark.parametrize(
-    ("given", "wire", "why"),
+    ("given", "transport", "why"),
     [
         (facts(), "nccl", "a GPU of its own"),
         (facts("nccl", bindings="cupy - -"), "nccl", "cupy"),
@@ -35,9 +35,9 @@ def facts(transport="auto", devices=OWN, bindings="nccl4py nccl4py nccl4py", lev
         (facts("mpi", devices=["a 0", "", ""]), None, "no GPU with CuPy on ranks [1, 2]"),
     ],
 )
-def test_the_best_that_all_have(given, wire, why):
+def test_the_best_that_all_have(given, transport, why):
     found, reason = _best(given)
-    assert found == wire
+    assert found == transport
     assert why in reason
 
 

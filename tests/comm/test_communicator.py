@@ -52,11 +52,12 @@ def test_averages_of_complex_numbers_are_rounded_once():
 def test_half_types_are_reduced_on_any_number_of_communicators():
     from mpi4py import MPI
 
-    from collops.comm.mpi import Wire
+    from collops.comm.mpi import MpiTransport
 
     half = np.dtype("float16")
     for _ in range(40):
-        sums, means, largest = (Wire(MPI).reduced(half, op)[1] for op in ("sum", "avg", "max"))
+        transport = MpiTransport(MPI, MPI.COMM_SELF, None)  # pyright: ignore[reportArgumentType]
+        sums, means, largest = (transport.reduction(half, op)[1] for op in ("sum", "avg", "max"))
         assert sums == means and sums != largest
 
 
@@ -129,6 +130,34 @@ def test_empty_arrays(comm):
     assert comm.allreduce(np.zeros((0, 3))).shape == (0, 3)
     assert comm.bcast(np.zeros(0, np.int8)).shape == (0,)
     assert comm.allgatherv(np.zeros((0, 2))).shape == (0, 2)
+
+
+def test_allreduce_again(comm):
+    """What follows a call of the same dtype and operation is not validated again in full, with the same outcome."""
+    x = np.arange(6.0) + comm.rank
+    expected = comm.allreduce(x)
+    grid = np.zeros((6, 2))
+    for given, out in ((x, None), (x, np.empty(6)), (x, grid[:, 0]), (np.repeat(x, 2)[::2], None), (x.copy(), "x")):
+        target = given if isinstance(out, str) else out
+        result = comm.allreduce(given, out=target)
+        assert target is None or result is target
+        np.testing.assert_array_equal(result, expected)
+    fixed = np.zeros(6)
+    fixed.flags.writeable = False
+    for given, out, error in (
+        (x, np.empty(7), LayoutError),
+        (x, np.empty((6, 1)), LayoutError),
+        (x, np.empty(6, "f4"), UnsupportedTypeError),
+        (x, [0.0] * 6, UnsupportedTypeError),
+        (x, fixed, UnsupportedTypeError),
+        (fixed, fixed, UnsupportedTypeError),
+    ):
+        with pytest.raises(error, match=r"out|list"):
+            comm.allreduce(given, out=out)
+    for op in (["sum"], None, "SUM"):
+        with pytest.raises(UnsupportedTypeError, match="no reduction"):
+            comm.allreduce(x, op)
+    np.testing.assert_array_equal(comm.allreduce(x), expected)
 
 
 @pytest.mark.parametrize(
@@ -339,6 +368,6 @@ def test_what_one_rank_asks_for_is_refused_on_all(comm, monkeypatch):
 
 def test_device_transports_need_devices(comm):
     if comm.size == 1 or comm.device_transport is not None:
-        pytest.skip("every rank has a device, or no wire is needed")
+        pytest.skip("every rank has a device, or no transport is needed")
     with pytest.raises(TransportError, match="GPU"):
         collops.world("nccl")

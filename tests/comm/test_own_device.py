@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from collops.comm import own_device
-from collops.comm.world import place_on_node
 from collops.errors import InputError
 
 
@@ -45,7 +44,7 @@ def rank_of_node(monkeypatch):
 
 
 def test_places_are_those_of_the_world(comm):
-    assert place_on_node() == (comm.local_rank, comm.local_size)
+    assert own_device.place_on_node() == (comm.local_rank, comm.local_size)
 
 
 @pytest.mark.serial

@@ -8,10 +8,10 @@ import numpy as np  # loads a BLAS library
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from collops.comm import from_mpi4py, threads
+from collops.comm import cores, from_mpi4py
 from collops.comm.cores import available_cores
 
-SAID = threads._SAID
+SAID = cores._SAID
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_blas_gets_the_share_of_its_rank_never_more(blas, monkeypatch):
     for share, expected in ((2.0, 2), (5.0, 2), (2 / 3, 1), (2.0, 1)):
         for name in SAID:
             monkeypatch.delenv(name, raising=False)  # set for libraries that are loaded later
-        threads.limit_blas(share)
+        cores.limit_blas(share)
         assert [library.num_threads for library in blas] == [expected] * len(blas)
 
 
@@ -43,7 +43,7 @@ def test_blas_gets_the_share_of_its_rank_never_more(blas, monkeypatch):
 def test_what_the_user_said_stands(blas, monkeypatch, name):
     monkeypatch.setenv(name, "2")
     before = [library.num_threads for library in blas]
-    threads.limit_blas(1.0)
+    cores.limit_blas(1.0)
     assert [library.num_threads for library in blas] == before
 
 

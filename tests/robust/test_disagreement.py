@@ -75,6 +75,10 @@ def different_roots_of_a_gather(comm):
     comm.gather(np.ones(3), root=min(comm.rank, 1))
 
 
+def a_gather_and_a_scatter(comm):
+    by_rank(comm, lambda: comm.gather(np.ones(3)), lambda: comm.scatter(None, out=np.ones(3)))
+
+
 def scattered_pieces_of_another_size(comm):
     by_rank(
         comm,
@@ -221,6 +225,7 @@ WRONG = [
     different_roots,
     different_roots_of_a_reduction,
     different_roots_of_a_gather,
+    a_gather_and_a_scatter,
     scattered_pieces_of_another_size,
     different_counts,
     counts_that_two_ranks_see_differently,

@@ -13,6 +13,7 @@ from collops.array.layout import Layout
 from collops.array.plans import RecentPlans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
+from collops.comm.call import Call
 from collops.errors import InputError, LayoutError
 from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
@@ -96,12 +97,8 @@ class Move:
             return self._comm.allgatherv(local, counts, out=out)
         if messages.active:
             messages.record("allgatherv", local.size, local.nbytes)
-        transport = self._comm.transport_of(out)
-        if min(counts) == max(counts):
-            transport.allgather(local, out)
-        else:
-            width = out.size // sum(counts)
-            transport.allgatherv(local, out, [rows * width for rows in counts])
+        width = out.size // sum(counts)
+        self._comm.transport_of(out).run(Call("allgatherv", local, out, counts=[rows * width for rows in counts]))
         return out
 
     def view(self, local: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Communicators: ranks, the wires between them, and exchange plans."""
+"""Communicators: ranks, the transports between them, and exchange plans."""
 
 from collops.comm.communicator import Communicator
 from collops.comm.transport import Pending, Transport

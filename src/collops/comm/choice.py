@@ -1,6 +1,6 @@
-"""The wire of device arrays: what each rank has and asks for, and the best that all of them have.
+"""The choice of a transport for device arrays: the best that all ranks have, as they ask for it.
 
-Every rank decides by what all ranks have said, so that all decide alike; what one of them refuses, all do.
+Ranks exchange what they have and ask for, and each decides by the same facts, so that all decide alike.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from collops.comm.agreement import described, raise_together
 from collops.comm.calls import LEVELS, check_level
-from collops.comm.gpu_aware import gpu_awareness
-from collops.comm.nccl_binding import available_binding
+from collops.comm.mpi import gpu_awareness
+from collops.comm.nccl import available_binding
 from collops.comm.notes import table
 from collops.errors import CollopsError, InputError, TransportError
 
@@ -27,15 +27,15 @@ class Chosen(NamedTuple):
 
     Attributes
     ----------
-    wire : str or None
+    transport : str or None
         ``"nccl"``, ``"staged"``, or ``"mpi-"`` and the level of a GPU-aware MPI; ``None`` without devices.
     why : str
         The reason, for users.
     check : str
-        What ``COLLOPS_CHECK`` asks for on any rank; one of :data:`collops.comm.calls.LEVELS`.
+        The strictest check that ``COLLOPS_CHECK`` asks for on any rank; one of :data:`collops.comm.calls.LEVELS`.
     """
 
-    wire: str | None
+    transport: str | None
     why: str
     check: str
 
@@ -52,7 +52,7 @@ class _Facts(NamedTuple):
 
 
 def choose(mpi: Any, control: Any, transport: str, device: str) -> Chosen:
-    """Agree on the wire for device arrays, and on what is checked. Collective.
+    """Agree on the transport for device arrays, and on what is checked. Collective.
 
     Parameters
     ----------
@@ -63,25 +63,25 @@ def choose(mpi: Any, control: Any, transport: str, device: str) -> Chosen:
     transport : str
         One of `TRANSPORTS`.
     device : str
-        The name of this rank's GPU, which no other has; empty without one.
+        The name of this rank's GPU, which no other GPU has; empty without one.
 
     Raises
     ------
     InputError
-        On every rank, if the ranks ask for different transports, or some environment for what there is not.
+        On every rank, if the ranks ask for different transports, or an environment variable names an unknown choice.
     TransportError
-        On every rank, if they cannot have what they ask for.
+        On every rank, if the ranks lack what the transport needs.
     """
     facts = by_all(
         control,
         lambda: _Facts(transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
     )
     try:
-        wire, why = _best(facts)
+        best, why = _best(facts)
     except CollopsError as error:
         error.on_all_ranks = True  # each raises it by itself
         raise
-    return Chosen(wire, why, LEVELS[max(fact.check for fact in facts)])
+    return Chosen(best, why, LEVELS[max(fact.check for fact in facts)])
 
 
 def by_all(control: Any, make: Callable[[], Value]) -> list[Value]:
@@ -89,8 +89,8 @@ def by_all(control: Any, make: Callable[[], Value]) -> list[Value]:
     value, error = None, None
     try:
         value = make()
-    except CollopsError as problem:
-        error = problem
+    except CollopsError as caught:
+        error = caught
     everyone = control.allgather((described(error), value))
     reports = [report for report, _ in everyone]
     if any(reports):
@@ -99,7 +99,7 @@ def by_all(control: Any, make: Callable[[], Value]) -> list[Value]:
 
 
 def _best(facts: list[_Facts]) -> tuple[str | None, str]:
-    """Return the best wire that all ranks have, as they ask for it, and why."""
+    """Return the best transport that all ranks have, as they ask for it, and why."""
     transport = facts[0].transport
     if any(fact.transport != transport for fact in facts):
         asked = table({rank: fact.transport for rank, fact in enumerate(facts)}, len(facts), "")

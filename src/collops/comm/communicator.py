@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import operator
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from collops.backend import engine_of
-from collops.comm.collectives import Collectives
-from collops.comm.entry import collective
-from collops.comm.point_to_point import PointToPoint
-from collops.comm.transport import FIRST_USER_TAG, Transport
-from collops.errors import InputError, LayoutError
+import numpy as np
+
+from collops.backend import Engine, engine_of
+from collops.comm.agreement import described, raise_together
+from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, validated
+from collops.comm.mpi import split
+from collops.comm.notes import table
+from collops.comm.reductions import check_dtype
+from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
+from collops.errors import REFUSALS, CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
 from collops.profile import messages
+from collops.profile.marks import Span, active
+from collops.profile.messages import active as counted
 
 if TYPE_CHECKING:
+    from collops.comm.calls import Calls
+    from collops.comm.deadline import Watch
     from collops.comm.symmetric import Symmetric
 
 __all__ = ["Communicator"]
 
+_HOST = engine_of(np.empty(0))
 _MOST_COLORS = 1 << 31  # they are integers of C
 
 
-class Communicator(Collectives, PointToPoint):
+class Communicator:
     """A group of ranks, and the transports between them.
 
     Made by :func:`collops.world`, :func:`collops.comm.from_mpi4py`, :meth:`split` and :meth:`subgroup`, not directly.
@@ -42,7 +55,7 @@ class Communicator(Collectives, PointToPoint):
     control : mpi4py.MPI.Comm or None
         The control plane; ``None`` in a world of one without MPI.
     reasons : tuple of str
-        Why the wires are what they are.
+        Why these transports were chosen.
 
     Examples
     --------
@@ -55,8 +68,33 @@ class Communicator(Collectives, PointToPoint):
     True
     """
 
-    def __init__(self, host: Transport, device: Transport | None, **ranks: Any) -> None:
-        super().__init__(host, device, **ranks)
+    def __init__(
+        self,
+        host: Transport,
+        device: Transport | None,
+        *,
+        control: Any = None,
+        local_rank: int = 0,
+        local_size: int = 1,
+        reasons: Sequence[str] = (),
+        watch: Watch | None = None,
+        derive: Callable[[Any], Communicator] | None = None,
+        calls: Calls | None = None,
+    ) -> None:
+        self.control = control
+        self.rank: int = 0 if control is None else control.rank
+        self.size: int = 1 if control is None else control.size
+        self.local_rank = local_rank
+        self.local_size = local_size
+        self.reasons = tuple(reasons)
+        self.calls = calls
+        self._host = host
+        self._device = device
+        self._watch = watch
+        self._turns = None if watch is None else watch.turns
+        self._derive = derive
+        self._pending: list[Pending] | None = None
+        self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
@@ -66,27 +104,321 @@ class Communicator(Collectives, PointToPoint):
 
     @property
     def host_transport(self) -> str:
-        """Name of the wire that carries host arrays."""
+        """Name of the transport that carries host arrays."""
         return self._host.name
 
     @property
     def device_transport(self) -> str | None:
-        """Name of the wire that carries device arrays; ``None`` where there is no device."""
+        """Name of the transport that carries device arrays; ``None`` where there is no device."""
         return None if self._device is None else self._device.name
 
     @property
     def transport(self) -> str:
-        """Name of the wire that large arrays take: the device's where there is one."""
+        """Name of the transport that carries large arrays: the device's where there is one."""
         return self.device_transport or self.host_transport
 
+    @property
+    def in_group(self) -> bool:
+        """Whether calls are inside :meth:`group` now."""
+        return self._pending is not None
+
     def describe(self) -> str:
-        """Say what was chosen and why, a line each. Not collective."""
+        """Return what was chosen and why, a line each. Not collective."""
         lines = [
             f"rank {self.rank} of {self.size} (rank {self.local_rank} of {self.local_size} on its node)",
             f"host arrays:   {self.host_transport}",
             f"device arrays: {self.device_transport or 'none'}",
         ]
         return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
+
+    def allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
+        """Reduce `x` over the ranks; every rank gets the result.
+
+        Parameters
+        ----------
+        x : array or number
+            The same shape and dtype on every rank.
+        op : str
+            ``sum, prod, min, max, avg, land, lor, lxor``; :mod:`collops.comm.reductions` says what each dtype allows.
+        out : array, optional
+            Gets the result; `x` itself works in place.
+
+        Returns
+        -------
+        array
+            Of the shape and dtype of `x`.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If `op` has no meaning for the dtype.
+        LayoutError
+            If `out` has another shape.
+        CommunicationTimeout
+            If not all ranks arrive in time (host arrays; see ``COLLOPS_TIMEOUT``).
+        """
+        # Fast path, for the scalars of solvers: a transport has kept what it found when it reduced arrays of this type
+        # and dtype by this operation before, so that a few comparisons validate the call. Whatever is unusual (arrays
+        # that are not contiguous, errors, JAX, profiling) is left to _run, which gives the same results.
+        reducer = self._reducers.get(type(x))
+        if reducer is not None and (out is None or type(out) is type(x)) and not (active or counted):
+            transport, reductions, empty = reducer
+            dtype = x.dtype
+            resolved = reductions.get((dtype, op)) if type(op) is str else None
+            if resolved is not None and x.flags.c_contiguous:
+                if out is None:
+                    target = empty(x.shape, dtype)
+                elif out is x or (out.dtype is dtype and out.shape == x.shape):
+                    flags = out.flags
+                    target = out if flags.c_contiguous and getattr(flags, "writeable", True) else None
+                else:
+                    target = None
+                if target is not None:
+                    turns = self._turns
+                    if turns is not None:  # as in _begin
+                        if turns.attention:
+                            turns.attend()
+                        turns.number += 1
+                    transport.run(Call("allreduce", x, target, op, resolved))
+                    return target
+        return self._run("allreduce", x, out, op)
+
+    def reduce(self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
+        """Reduce `x` over the ranks; `root` gets the result, the others ``None``. See :meth:`allreduce`."""
+        return self._run("reduce", x, out, op, root)
+
+    def bcast(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+        """Give every rank the `x` of `root`.
+
+        Parameters
+        ----------
+        x : array or number
+            On `root` the values; elsewhere an array of the same shape and dtype, whose values do not matter.
+        root : int
+            The rank whose values count.
+        out : array, optional
+            Gets the result; `x` itself works in place.
+        """
+        return self._run("bcast", x, out, None, root)
+
+    def allgather(self, x: Any, *, out: Any = None) -> Any:
+        """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank."""
+        return self._run("allgather", x, out)
+
+    def allgatherv(self, x: Any, counts: Sequence[int] | None = None, *, out: Any = None) -> Any:
+        """Concatenate every rank's `x` along its first axis, on every rank.
+
+        Parameters
+        ----------
+        x : array
+            At least 1-d; shapes may differ along the first axis.
+        counts : sequence of int, optional
+            Rows that each rank gives. Without it they are exchanged first (one metadata message).
+        out : array, optional
+            Gets the result.
+        """
+        return self._run("allgatherv", x, out, counts=counts)
+
+    def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+        """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; the others get ``None``."""
+        return self._run("gather", x, out, root=root)
+
+    def gatherv(self, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
+        """Concatenate every rank's `x` along its first axis, on `root`. See :meth:`allgatherv`."""
+        return self._run("gatherv", x, out, counts=counts, root=root)
+
+    def scatter(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+        """Give rank *r* the block ``x[r]`` of `root`.
+
+        Parameters
+        ----------
+        x : array or None
+            On `root` of shape ``(size, *shape)``. Elsewhere an array of the result's shape and dtype, or ``None`` when
+            `out` is given.
+        root : int
+            The rank whose values count.
+        out : array, optional
+            Gets the result.
+        """
+        return self._run("scatter", x, out, root=root)
+
+    def scatterv(self, x: Any, counts: Sequence[int], root: int = 0, *, out: Any = None) -> Any:
+        """Cut `x` of `root` along its first axis: rank *r* gets ``counts[r]`` rows. See :meth:`scatter`."""
+        return self._run("scatterv", x, out, counts=counts, root=root)
+
+    def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
+        """Reduce `x` of shape ``(size, *shape)`` over the ranks; rank *r* gets the block ``[r]`` of the result."""
+        return self._run("reduce_scatter", x, out, op)
+
+    def alltoall(self, x: Any, *, out: Any = None) -> Any:
+        """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here."""
+        return self._run("alltoall", x, out)
+
+    def alltoallv(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None) -> Any:
+        """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` rows from it.
+
+        Parameters
+        ----------
+        x : array
+            Its first axis holds the rows for rank 0, rank 1, and so on.
+        send_counts, receive_counts : sequence of int
+            Rows to and from each rank.
+        out : array, optional
+            Gets the result.
+        """
+        return self._run("alltoallv", x, out, counts=send_counts, receive_counts=receive_counts)
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        if counted:
+            messages.record("barrier", 0, 0)
+        self._begin().run(Call("barrier"))
+
+    def send(self, x: Any, dest: int, tag: int = 0) -> None:
+        """Send `x` to rank `dest`, which calls :meth:`recv`. Not collective."""
+        if _is_jax(x):
+            self._traced("send", x, dest=dest, tag=tag)
+        else:
+            self._exchange("send", x, dest, None, None, tag)
+
+    def recv(self, out: Any, source: int, tag: int = 0) -> Any:
+        """Receive from rank `source` into `out`, and return it. Not collective.
+
+        Inside :meth:`group` the values are there when the group ends.
+        """
+        if _is_jax(out):
+            return self._traced("recv", out, source=source, tag=tag)
+        return self._exchange("recv", None, None, out, source, tag)
+
+    def sendrecv(self, x: Any, dest: int, out: Any, source: int, tag: int = 0) -> Any:
+        """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
+        if _is_jax(x):
+            return self._traced("sendrecv", x, dest=dest, out=out, source=source, tag=tag)
+        return self._exchange("sendrecv", x, dest, out, source, tag)
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Merge the calls inside: NCCL launches them at once, and no send waits for its receive.
+
+        Inside, arrays must be contiguous, and results are there when the group ends. NCCL has no reductions of
+        booleans, 16-bit integers and logical operations inside. An error that leaves the group does not wait for what
+        has been started; nothing can be sent any more then.
+        """
+        if self._pending is not None:
+            raise CommunicationError("groups cannot be nested")
+        self._pending = pending = []
+        try:
+            with ExitStack() as stack:
+                if self._device is not None:
+                    stack.enter_context(self._device.group())
+                yield
+        except BaseException as error:
+            if pending and self._watch is not None:
+                self._watch.leave_behind(pending, f"a group was left by {type(error).__name__}: {error}")
+            raise
+        finally:
+            self._pending = None
+        for message in pending:
+            message.wait()
+
+    def allgather_metadata(self, value: Any) -> list[Any]:
+        """Return every rank's `value`, anything that JSON can carry (tuples come back as lists).
+
+        For set-up only: shapes, checks, names. Counted as ``metadata``.
+        """
+        with self._refusing("allgather_metadata"):
+            text = json.dumps(value)
+            texts = [text] if self.size == 1 else self._all_texts(text, self._begin())
+            return [json.loads(each) for each in texts]
+
+    def check(self, error: Exception | None) -> None:
+        """Raise on every rank if any rank passes an error; return if all pass ``None``.
+
+        The class is kept where it is one of :mod:`collops.errors` or among those that wrong arguments cause in Python
+        (``TypeError``, ``ValueError``, ``IndexError``, ``OSError``, ``MemoryError`` and the like), and is
+        ``CollopsError`` otherwise; the message names the ranks unless all failed. One metadata message when all is
+        well.
+        """
+        with self._refusing("check"):
+            failed = np.array([error is not None], np.int8)
+            transport = self._begin()
+            if self.size > 1:
+                if counted:
+                    messages.record("metadata", failed.size, failed.nbytes)
+                transport.run(Call("allreduce", failed, failed, "max"))
+            if failed[0]:
+                raise_together(error, self.allgather_metadata(described(error)))
+
+    def agree(self, what: str, value: Any) -> None:
+        """Raise on every rank unless all ranks pass the same value. One small message, counted as ``agreement``.
+
+        For what ranks must have in common and nothing else would find out, such as the number of iterations.
+
+        Parameters
+        ----------
+        what : str
+            The name of the value, for the error.
+        value : object
+            Anything that JSON can carry; what it cannot is taken by its text.
+
+        Raises
+        ------
+        InputError
+            If the values differ; it shows those of all ranks.
+        """
+        if self.size == 1:
+            return
+        with self._refusing("agree"):
+            text = json.dumps(value, sort_keys=True, default=str)
+            digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+            extremes = np.array([digest, -digest], np.int64)
+            transport = self._begin()
+            if counted:
+                messages.record("agreement", extremes.size, extremes.nbytes)
+            transport.run(Call("allreduce", extremes, extremes, "max"))
+            if extremes[0] != -extremes[1]:
+                lines = dict(enumerate(self._all_texts(text, transport)))
+                error = InputError(f"{what} differs between ranks:\n{table(lines, self.size, '')}")
+                error.on_all_ranks = True
+                raise error
+
+    def announce(self, call: str, **facts: Any) -> None:
+        """Agree on a call that no message of this communicator makes, where ``COLLOPS_CHECK`` is on; else do nothing.
+
+        Collective. For calls that do not go by this communicator's transports.
+
+        Parameters
+        ----------
+        call : str
+            Its name.
+        **facts
+            What must be the same on all ranks, anything that JSON can carry.
+
+        Raises
+        ------
+        CallMismatch
+            On every rank, if some rank is about to do something else.
+        """
+        if self.calls is not None:
+            with self._refusing("announce"):
+                text = ", ".join(f"{name} {value}" for name, value in facts.items())
+                self.calls.collective(f"{call} ({text})" if text else call, {"call": call, **facts})
+
+    def refuse(self, call: str, error: Exception) -> None:
+        """Tell the other ranks that this one cannot take part in a collective call; they raise the same error.
+
+        Not collective. For whoever raises `error` before anything of the call is sent, and while other ranks may have
+        begun it. Nothing is sent if all ranks raise it anyway, or if a transport has failed.
+
+        Parameters
+        ----------
+        call : str
+            Its name.
+        error : Exception
+            Why.
+        """
+        if self._turns is not None:
+            self._turns.refuse(call, error)
 
     def wait(self, event: Any, operation: str = "device work") -> None:
         """Wait on the host for a device event, with the deadline of every other wait. Not collective.
@@ -102,9 +434,9 @@ class Communicator(Collectives, PointToPoint):
         ------
         CommunicationTimeout
             If the event does not come in time, for instance because another rank never entered a collective that
-            this rank's stream is waiting in. The device's wires are shut down first, which frees the GPU.
+            this rank's stream is waiting in. The device's transports are shut down first, which frees the GPU.
         CommunicationError
-            If the device's wire has failed.
+            If the device's transport has failed.
         """
         if self._watch is None:
             event.synchronize()
@@ -112,7 +444,6 @@ class Communicator(Collectives, PointToPoint):
             inspect = None if self._device is None else self._device.inspect
             self._watch.until(lambda: event.done, operation, inspect=inspect)
 
-    @collective
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Join the ranks that pass the same `color`, in the order of `key`, then of rank.
 
@@ -125,15 +456,16 @@ class Communicator(Collectives, PointToPoint):
         key : int
             Order within the new communicator.
         """
-        color, key = None if color is None else operator.index(color), operator.index(key)
-        if color is not None and not 0 <= color < _MOST_COLORS:
-            raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color}")
-        if not -_MOST_COLORS <= key < _MOST_COLORS:
-            raise InputError(f"a key must be an integer of 32 bits, not {key}")
-        choices = tuple((row[0], row[1]) for row in self.allgather_metadata([color, key]))
-        if choices not in self._splits:
-            self._splits[choices] = self._split(color, key)
-        return self._splits[choices]
+        with self._refusing("split"):
+            color, key = None if color is None else operator.index(color), operator.index(key)
+            if color is not None and not 0 <= color < _MOST_COLORS:
+                raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color}")
+            if not -_MOST_COLORS <= key < _MOST_COLORS:
+                raise InputError(f"a key must be an integer of 32 bits, not {key}")
+            choices = tuple((row[0], row[1]) for row in self.allgather_metadata([color, key]))
+            if choices not in self._splits:
+                self._splits[choices] = self._split(color, key)
+            return self._splits[choices]
 
     def subgroup(self, groups: tuple[int, ...]) -> Communicator:
         """Return the communicator of the ranks whose group is this rank's.
@@ -202,13 +534,13 @@ class Communicator(Collectives, PointToPoint):
         return allocate(self, shape, dtype, engine_name=engine, signals=signals)
 
     def transport_of(self, array: Any) -> Transport:
-        """Return the wire that carries `array`. Not collective."""
-        return self._wire(engine_of(array))
+        """Return the transport that carries `array`. Not collective."""
+        return self._transport_for(engine_of(array))
 
     def begin(self, array: Any) -> Transport:
-        """Return the wire that carries `array` in a collective call, which this rank begins now. Collective.
+        """Return the transport that carries `array` in a collective call, which this rank begins now. Collective.
 
-        What can be refused must have been, by :meth:`refuse`.
+        Validate before: an error must be told to the other ranks by :meth:`refuse`, in the place of this call.
         """
         return self._begin(engine_of(array))
 
@@ -217,18 +549,145 @@ class Communicator(Collectives, PointToPoint):
         self._plans += 1
         return self._plans % FIRST_USER_TAG
 
+    def _run(
+        self,
+        kind: str,
+        x: Any,
+        out: Any,
+        op: str | None = None,
+        root: int | None = None,
+        counts: Sequence[int] | None = None,
+        receive_counts: Sequence[int] | None = None,
+    ) -> Any:
+        """Run a collective call: validate it, count it, let its transport run it, and return its result."""
+        if type(x) is not np.ndarray and _is_jax(x):
+            given = {"op": op, "root": root, "counts": counts, "send_counts": counts, "receive_counts": receive_counts}
+            return self._traced(kind, x, out=out, **{name: given[name] for name in PARAMETERS[kind]})
+        if active:
+            with Span("communication"):
+                return self._run_on_arrays(kind, x, out, op, root, counts, receive_counts)
+        return self._run_on_arrays(kind, x, out, op, root, counts, receive_counts)
+
+    def _run_on_arrays(self, kind: str, x: Any, out: Any, *arguments: Any) -> Any:
+        try:
+            call, engine = validated(self, kind, x, out, *arguments)
+            if counted:
+                messages.record(kind, call.array.size, call.array.nbytes)
+            transport = self._begin(engine)
+            transport.run(call)
+        except REFUSALS as error:
+            self.refuse(kind, error)
+            raise
+        if kind == "allreduce" and transport.reductions is not None and call.source is x:
+            self._reducers[type(x)] = transport, transport.reductions, engine.xp.empty
+        return call.target if call.out is None else call.copied()
+
+    def _exchange(self, kind: str, x: Any, dest: Any, out: Any, source: Any, tag: int) -> Any:
+        """Send `x` to `dest`, receive `out` from `source`, or both, as `kind` says; return `out`."""
+        sends, receives, landing = [], [], out
+        engine = None
+        if kind != "recv":
+            check_rank(dest, self.size, "dest")
+            x, engine = contiguous(x, self.in_group)
+            sends.append((dest, x))
+        if kind != "send":
+            check_rank(source, self.size, "source")
+            if engine is not None and engine_of(out) is not engine:
+                raise UnsupportedTypeError("sendrecv needs both arrays of one engine")
+            engine = engine_of(out)
+            check_dtype(out.dtype)
+            if not out.flags.c_contiguous:
+                if self.in_group:
+                    raise LayoutError("inside a group, recv needs a contiguous array")
+                landing = engine.xp.empty(out.shape, out.dtype)
+            receives.append((source, landing))
+        assert engine is not None
+        check_tag(tag)
+        if counted:
+            array = out if kind == "recv" else x
+            messages.record(kind, array.size, array.nbytes)
+        pending = self._transport_for(engine).start_exchange(sends, receives, FIRST_USER_TAG + tag)
+        if self._pending is None:
+            pending.wait()
+        else:
+            self._pending.append(pending)
+        if landing is not out:
+            out[...] = landing
+        return out
+
+    def _traced(self, kind: str, x: Any, **arguments: Any) -> Any:
+        """Let the primitives of JAX, by the engine of its arrays, do what a method does for other arrays."""
+        if counted:
+            messages.record(kind, x.size, x.nbytes)
+        engine: Any = engine_of(x)
+        return getattr(engine.methods, kind)(self, x, **arguments)
+
+    def _transport_for(self, engine: Engine) -> Transport:
+        """Return the transport of an engine's arrays."""
+        if self._turns is not None and self._turns.attention:
+            self._turns.look()
+        if engine.traced:
+            raise UnsupportedTypeError(f"arrays of {engine.name} are sent by the program that is traced: give one as x")
+        if engine.memory == "host":
+            return self._host
+        if self._device is None:
+            if self.size == 1:
+                return self._host
+            raise TransportError(
+                f"this communicator has no transport for {engine.name} arrays in device memory; "
+                "call collops.world() on a machine with a GPU, or use transport='auto'"
+            )
+        return self._device
+
+    def _begin(self, engine: Engine = _HOST) -> Transport:
+        """Return the transport of a collective call, which this rank begins now. Validate before."""
+        transport = self._host if engine is _HOST else self._transport_for(engine)
+        turns = self._turns
+        if turns is not None:  # count the call, unless other ranks have refused it, or the communicator has failed
+            if turns.attention:
+                turns.attend()
+            turns.number += 1
+        return transport
+
+    @contextmanager
+    def _refusing(self, call: str) -> Iterator[None]:
+        """Tell the other ranks of an error, which may wait for this one already."""
+        try:
+            yield
+        except REFUSALS as error:
+            self.refuse(call, error)
+            raise
+
+    def _all_texts(self, text: str, transport: Transport) -> list[str]:
+        """Return every rank's `text`. Collective."""
+        mine = np.frombuffer(text.encode(), np.uint8)
+        if counted:
+            messages.record("metadata", mine.size, mine.nbytes)
+        lengths = np.empty(self.size, np.int64)
+        transport.run(Call("allgather", np.array([mine.size], np.int64), lengths))
+        texts = np.empty(int(lengths.sum()), np.uint8)
+        transport.run(Call("allgatherv", mine, texts, counts=lengths.tolist()))
+        ends = np.cumsum(lengths)
+        return [texts[end - length : end].tobytes().decode() for end, length in zip(ends, lengths, strict=True)]
+
     def _split(self, color: int | None, key: int) -> Communicator | None:
-        if messages.active:
+        if counted:
             messages.record("split", 0, 0)
         if self.control is None or self._derive is None:
             return None if color is None else self
-        self._begin().barrier()  # with a deadline, which what follows has not
-        undefined = _undefined_color()
-        control = self.control.Split(undefined if color is None else color, key)
-        return None if color is None else self._derive(control)
+        self._begin().run(Call("barrier"))  # with a deadline, which what follows has not
+        control = split(self.control, color, key)
+        return None if control is None else self._derive(control)
 
 
-def _undefined_color() -> int:
-    from mpi4py import MPI
+_of_jax: dict[type, bool] = {np.ndarray: False}
 
-    return MPI.UNDEFINED
+
+def _is_jax(x: Any) -> bool:
+    known = _of_jax.get(type(x))
+    if known is None:
+        jax = sys.modules.get("jax")
+        if jax is None:
+            return False  # and not kept: the type may become one of JAX's only by its import
+        known = _of_jax[type(x)] = isinstance(x, jax.Array)
+    return known

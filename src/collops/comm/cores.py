@@ -1,11 +1,17 @@
-"""The processor cores that this process may use: waits and threads are shared out by them."""
+"""The processor cores that this process may use, and its share of them for waits and threads."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 
-__all__ = ["available_cores", "share_of_cores"]
+__all__ = ["available_cores", "limit_blas", "share_of_cores"]
+
+_SAID = (  # what a user or a launcher may have said
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"),
+    *("MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+)
+_READ_AT_LOAD = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
 def available_cores() -> frozenset[int]:
@@ -16,7 +22,7 @@ def available_cores() -> frozenset[int]:
 
 
 def share_of_cores(others: Iterable[frozenset[int]]) -> float:
-    """Return how many cores this process has for itself, beside other processes of this machine.
+    """Return how many cores this process has for itself among the processes of this machine.
 
     Parameters
     ----------
@@ -26,3 +32,27 @@ def share_of_cores(others: Iterable[frozenset[int]]) -> float:
     """
     others = tuple(others)
     return sum(1.0 / (1 + sum(core in cores for cores in others)) for core in available_cores())
+
+
+def limit_blas(share: float) -> None:
+    """Limit the BLAS libraries of this process to its share of the cores, unless the environment says how many threads.
+
+    A BLAS library starts a thread for every core that its process may use. On ranks that share cores these threads wait
+    for each other's cores, and a dot product takes a hundred times as long as on one thread. Libraries that are loaded
+    get fewer threads, never more; those that are loaded later read the environment, which is set for them.
+
+    Parameters
+    ----------
+    share : float
+        From :func:`share_of_cores`. At least one thread remains.
+    """
+    if any(os.environ.get(name) for name in _SAID):
+        return
+    from threadpoolctl import ThreadpoolController  # here, since a single process needs none
+
+    threads = max(1, int(share + 1e-6))
+    for library in ThreadpoolController().select(user_api="blas").lib_controllers:
+        if library.num_threads > threads:
+            library.set_num_threads(threads)
+    for name in _READ_AT_LOAD:
+        os.environ[name] = str(threads)

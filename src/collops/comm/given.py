@@ -1,4 +1,4 @@
-"""The communicator that a caller gives, or leaves out."""
+"""The communicator that a caller passes, or the world by default."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def checked_communicator(comm: Any) -> Communicator:
     Raises
     ------
     UnsupportedTypeError
-        If it is no communicator of collops.
+        If it is not a communicator of collops.
     """
     if not isinstance(comm, Communicator):
         raise UnsupportedTypeError(

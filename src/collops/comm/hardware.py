@@ -1,7 +1,4 @@
-"""What this machine has to communicate with: libraries, devices and the links between them.
-
-Facts only, as plain data; ``collops info`` prints them, benchmarks record them.
-"""
+"""Libraries, devices and links of this machine, as plain data that ``collops info`` prints and benchmarks record."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from typing import Any
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores
 from collops.comm.deadline import default_timeout
-from collops.comm.gpu_aware import gpu_awareness
-from collops.comm.nccl_binding import available_binding, load_binding
-from collops.comm.world import device_count, load_mpi
+from collops.comm.mpi import gpu_awareness, load_mpi
+from collops.comm.nccl import available_binding, load_binding
+from collops.comm.world import device_count
 from collops.errors import TransportError
 
 __all__ = ["facts"]
@@ -34,7 +31,7 @@ _PACKAGES = (
 
 
 def facts(comm: Communicator) -> dict[str, Any]:
-    """Say what this rank's machine offers and what `comm` chose from it. Not collective.
+    """Return what this rank's machine has and what `comm` chose from it. Not collective.
 
     Returns
     -------
@@ -149,7 +146,7 @@ def _links() -> list[list[str]]:
 
 
 def _kind_of_peers(one: int, other: int) -> str:
-    """Say what joins two devices: native atomics work over NVLink and not over PCIe."""
+    """Return what joins two devices: native atomics work over NVLink and not over PCIe."""
     try:
         from cuda.bindings import runtime  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:

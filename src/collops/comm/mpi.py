@@ -1,101 +1,183 @@
-"""The transport of host arrays: MPI's buffered calls, never a pickle, every wait with a deadline.
+"""MPI, of which this is the only module that imports it: the transport of host arrays, and what set-up asks of MPI.
 
-The nonblocking form of each call is used so that the wait can be watched (:mod:`collops.comm.deadline`).
+Calls on arrays are buffered, never pickled. Their nonblocking form is used, so that every wait has a deadline
+(:mod:`collops.comm.deadline`).
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+import os
+import weakref
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from collops.comm.deadline import Watch
+from collops.comm.call import Call
+from collops.comm.deadline import Watch, default_timeout
 from collops.comm.notes import ranks_text
+from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.comm.transport import Message, Pending, Transport
-from collops.errors import UnsupportedTypeError
+from collops.errors import InputError, TransportError, UnsupportedTypeError
 
-__all__ = ["MpiTransport", "Wire"]
+__all__ = [
+    "DeviceMpi",
+    "MpiTransport",
+    "PersistentMessages",
+    "SharedSegments",
+    "addresses",
+    "duplicate",
+    "gpu_awareness",
+    "handles",
+    "load_mpi",
+    "mpi4py_module",
+    "name_of_operation",
+    "on_node",
+    "ranks_in_world",
+    "split",
+    "values_kept_with",
+]
+
+_LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+_GPU_LEVELS = ("none", "p2p", "all")
 
 
-class Wire:
-    """How NumPy dtypes and reductions are named in MPI.
+def load_mpi() -> tuple[Any, str]:
+    """Return ``mpi4py.MPI`` (or ``None``) and the reason.
 
-    Arrays that only move travel as unsigned integers of the same width. Half types, which MPI does not reduce,
-    are reduced by functions of ours on 16-bit integers.
+    Raises
+    ------
+    TransportError
+        If an MPI launcher started this process but no MPI can be loaded: the ranks could not find each other.
     """
-
-    def __init__(self, mpi: Any) -> None:
-        self._mpi = mpi
-        self._moved = {
-            1: mpi.BYTE,
-            2: mpi.UINT16_T,
-            4: mpi.UINT32_T,
-            8: mpi.UINT64_T,
-            16: mpi.C_DOUBLE_COMPLEX,
-            32: mpi.C_LONG_DOUBLE_COMPLEX,
-        }
-        self._reduced: dict[tuple[Any, str], tuple[Any, Any]] = {}
-        self._numbers = {
-            # Called after their width, which depends on the machine; where that is float64's, the name below counts.
-            np.dtype(np.longdouble).name: mpi.LONG_DOUBLE,
-            np.dtype(np.clongdouble).name: mpi.C_LONG_DOUBLE_COMPLEX,
-            "bool": mpi.C_BOOL,
-            "int8": mpi.INT8_T,
-            "int16": mpi.INT16_T,
-            "int32": mpi.INT32_T,
-            "int64": mpi.INT64_T,
-            "uint8": mpi.UINT8_T,
-            "uint16": mpi.UINT16_T,
-            "uint32": mpi.UINT32_T,
-            "uint64": mpi.UINT64_T,
-            "float32": mpi.FLOAT,
-            "float64": mpi.DOUBLE,
-            "complex64": mpi.C_FLOAT_COMPLEX,
-            "complex128": mpi.C_DOUBLE_COMPLEX,
-        }
-
-    def moved(self, array: Any) -> Any:
-        """MPI datatype that carries one element of `array` unchanged."""
-        try:
-            return self._moved[array.dtype.itemsize]
-        except KeyError:
-            raise UnsupportedTypeError(f"arrays of dtype {array.dtype} cannot be sent") from None
-
-    def reduced(self, dtype: Any, op: str) -> tuple[Any, Any]:
-        """MPI datatype and operation that reduce `dtype` by `op` (an average is summed first)."""
-        found = self._reduced.get((dtype, op))
-        if found is None:
-            found = self._reduced[dtype, op] = self._resolve(dtype, op)
-        return found
-
-    def _resolve(self, dtype: Any, op: str) -> tuple[Any, Any]:
-        mpi = self._mpi
-        if dtype.kind == "b":
-            op = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}.get(op, op)
-        if dtype.name in ("float16", "bfloat16"):
-            return mpi.UINT16_T, _half_operation(np.dtype(dtype), "sum" if op == "avg" else op)
-        if dtype.name not in self._numbers:
-            raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by MPI")
-        names = {"sum": mpi.SUM, "avg": mpi.SUM, "prod": mpi.PROD, "min": mpi.MIN, "max": mpi.MAX}
-        names |= {"land": mpi.LAND, "lor": mpi.LOR, "lxor": mpi.LXOR}
-        return self._numbers[dtype.name], names[op]
+    launched = [name for name in _LAUNCHERS if name in os.environ]
+    if importlib.util.find_spec("mpi4py") is None:
+        if launched:
+            raise TransportError(f"an MPI launcher started this process ({launched[0]} is set): install collops[mpi]")
+        return None, "mpi4py is not installed"
+    try:
+        mpi = mpi4py_module()
+    except (ImportError, RuntimeError) as error:
+        if launched:
+            raise TransportError(f"an MPI launcher started this process, but MPI does not load: {error}") from error
+        return None, f"mpi4py finds no MPI library ({error})"
+    return mpi, mpi.Get_library_version().splitlines()[0].strip(" \0")
 
 
-@cache  # for all communicators: mpi4py has room for 32 of these
-def _half_operation(dtype: np.dtype[Any], op: str) -> Any:
+def mpi4py_module() -> Any:
+    """Return ``mpi4py.MPI``, which initialises MPI when it is first imported."""
     from mpi4py import MPI
 
-    ufunc = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
+    return MPI
 
-    def combine(incoming: Any, result: Any, _datatype: Any) -> None:
-        left = np.frombuffer(incoming, dtype)
-        right = np.frombuffer(result, dtype)
-        right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
 
-    return MPI.Op.Create(combine, commute=True)
+def gpu_awareness(mpi: Any) -> tuple[str, str]:
+    """Return what an MPI library can do with device pointers, and how that is known.
+
+    Some MPI libraries take device pointers in point-to-point calls and crash on them in collectives, so that nothing is
+    tried. The environment's ``COLLOPS_GPU_AWARE_MPI`` decides where it is set: ``none``, ``p2p`` (point-to-point calls
+    only) or ``all``. Otherwise the library is asked (``MPIX_Query_cuda_support``, ``MPIX_Query_rocm_support``); an Open
+    MPI that was told to use UCX with CUDA takes device pointers in point-to-point calls even where it denies the rest.
+
+    Returns
+    -------
+    level, reason : str
+
+    Raises
+    ------
+    InputError
+        If the environment names another level.
+    """
+    asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
+    if asked in _GPU_LEVELS:
+        return asked, "COLLOPS_GPU_AWARE_MPI says so"
+    if asked != "auto":
+        raise InputError(f"COLLOPS_GPU_AWARE_MPI={asked!r}: choose auto, none, p2p or all")
+    for query in ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support"):
+        for library in (ctypes.CDLL(mpi.__file__), ctypes.CDLL(None)):
+            function = getattr(library, query, None)
+            if function is not None:
+                function.restype = ctypes.c_int
+                if function() == 1:
+                    return "all", f"{query} answers yes"
+                break
+    ucx = os.environ.get("OMPI_MCA_pml") == "ucx"
+    if ucx and "cuda" in os.environ.get("UCX_TLS", "").split(","):
+        return "p2p", "Open MPI runs on UCX with CUDA, which carries device pointers between two ranks"
+    return "none", "the MPI library does not say that it takes device pointers"
+
+
+def duplicate(comm: Any) -> Any:
+    """Return a duplicate of an mpi4py communicator, once all its ranks want one, which has a deadline. Collective."""
+    made, request = comm.Idup()
+    Watch(mpi4py_module(), comm, default_timeout(), crowded=True).wait(request, "setting up a communicator")
+    return made
+
+
+def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
+    """Return this rank's number among the ranks of its node, and the `value` of each of them. Collective."""
+    shared = comm.Split_type(mpi4py_module().COMM_TYPE_SHARED)
+    place = shared.rank, shared.allgather(value)
+    shared.Free()
+    return place
+
+
+def split(comm: Any, color: int | None, key: int) -> Any:
+    """Return the mpi4py communicator of the ranks that pass the same `color`, or ``None`` without one. Collective."""
+    part = comm.Split(mpi4py_module().UNDEFINED if color is None else color, key)
+    return None if color is None else part
+
+
+def values_kept_with(comm: Any) -> dict[str, Any]:
+    """Return a dictionary that lives as long as an mpi4py communicator.
+
+    Handles of communicators that are freed are given to others.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `comm` is no intracommunicator of mpi4py.
+    """
+    mpi = mpi4py_module()
+    if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
+        raise UnsupportedTypeError(f"from_mpi4py takes an intracommunicator of mpi4py, not {comm!r}")
+    values: Any = comm.Get_attr(_key())
+    if values is None:
+        values = {}
+        comm.Set_attr(_key(), values)
+    return values
+
+
+@cache
+def _key() -> int:
+    return mpi4py_module().Comm.Create_keyval()
+
+
+def ranks_in_world(comm: Any) -> list[int]:
+    """Return the ranks in ``MPI.COMM_WORLD`` of the ranks of an mpi4py communicator."""
+    mpi = mpi4py_module()
+    return list(mpi.Group.Translate_ranks(comm.group, None, mpi.COMM_WORLD.group))
+
+
+def addresses(functions: Sequence[str]) -> list[int]:
+    """Return the addresses of functions of the MPI library that mpi4py has loaded, for programs that are not Python."""
+    loaded = ctypes.CDLL(mpi4py_module().__file__)  # finds the libraries that this module is linked with
+    return [ctypes.cast(loaded[f"MPI_{name}"], ctypes.c_void_p).value or 0 for name in functions]
+
+
+def handles(names: Sequence[str]) -> list[int]:
+    """Return the handles of MPI's datatypes and operations of these names."""
+    return [getattr(mpi4py_module(), name).handle for name in names]
+
+
+def name_of_operation(op: Any) -> str | None:
+    """Return the name of one of mpi4py's operations, such as ``"sum"`` of ``MPI.SUM``; ``None`` of another object."""
+    mpi = mpi4py_module()
+    return next((name for name, known in OPERATIONS.items() if op == getattr(mpi, known.mpi)), None)
 
 
 class MpiTransport(Transport):
@@ -112,112 +194,151 @@ class MpiTransport(Transport):
     """
 
     name = "mpi"
+    _direct = True  # mpi4py finds the memory of an array by itself
 
     def __init__(self, mpi: Any, comm: Any, watch: Watch) -> None:
         self._mpi = mpi
+        self._in_place = mpi.IN_PLACE
         self._origin = comm
         self._comm = comm.Dup()
         self._messages = comm.Dup()
         self._watch = watch
-        self._wait = watch.wait
-        self._wire = Wire(mpi)
         self._size = comm.size
         self._rank = comm.rank
+        self._moved = {width: getattr(mpi, name) for width, name in MOVED_BY_MPI.items()}
+        self._found: dict[tuple[Any, str], Any] = {}
+        self.reductions = self._found
 
     def renew(self) -> None:
-        """Go on with another duplicate for collectives, whatever is under way on the one before. Collective."""
+        """Continue with another duplicate for collectives, whatever is under way on the one before. Collective."""
         comm, request = self._origin.Idup()
-        self._watch.wait(request, "making wires anew", range(self._size))
+        self._watch.wait(request, "making transports anew", range(self._size))
         self._comm = comm
 
-    def allreduce(self, source: Any, target: Any, op: str) -> None:
-        datatype, operation = self._wire.reduced(source.dtype, op)
-        given = self._input(source, target, datatype)
-        request = self._comm.Iallreduce(given, [self._buffer(target), datatype], operation)
-        try:  # what most often is next to nothing need not be waited for
+    def run(self, call: Call) -> None:
+        """Start the call, and wait for it."""
+        request = _START[call.kind](self, call)
+        try:  # a call that is done already costs no wait
             done = request.Test()
         except self._mpi.Exception as error:
-            self._watch.failed(error, "allreduce")
+            self._watch.failed(error, call.kind)
         if not done:
-            self._wait(request, "allreduce")
-        if op == "avg":
-            _divide(target, self._size)
-
-    def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
-        datatype, operation = self._wire.reduced(source.dtype, op)
-        result = None if target is None else [self._buffer(target), datatype]
-        given = [self._buffer(source), datatype] if target is None else self._input(source, target, datatype)
-        self._wait(self._comm.Ireduce(given, result, operation, root), "reduce")
-        if op == "avg" and target is not None:
-            _divide(target, self._size)
-
-    def bcast(self, source: Any, target: Any, root: int) -> None:
-        if self._rank == root and source is not target:
-            target[...] = source
-        self._wait(self._comm.Ibcast([self._buffer(target), self._wire.moved(target)], root), "bcast")
-
-    def allgather(self, source: Any, target: Any) -> None:
-        datatype = self._wire.moved(target)
-        self._wait(
-            self._comm.Iallgather([self._buffer(source), datatype], [self._buffer(target), datatype]),
-            "allgather",
-        )
-
-    def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
-        datatype = self._wire.moved(target)
-        self._wait(
-            self._comm.Iallgatherv([self._buffer(source), datatype], _pieces(self._buffer(target), counts, datatype)),
-            "allgatherv",
-        )
-
-    def gatherv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        datatype = self._wire.moved(source)
-        result = None if target is None else _pieces(self._buffer(target), counts, datatype)
-        self._wait(self._comm.Igatherv([self._buffer(source), datatype], result, root), "gatherv")
-
-    def scatterv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        datatype = self._wire.moved(target)
-        given = None if source is None else _pieces(self._buffer(source), counts, datatype)
-        self._wait(self._comm.Iscatterv(given, [self._buffer(target), datatype], root), "scatterv")
-
-    def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
-        datatype, operation = self._wire.reduced(source.dtype, op)
-        self._wait(
-            self._comm.Ireduce_scatter_block(
-                [self._buffer(source), datatype], [self._buffer(target), datatype], operation
-            ),
-            "reduce_scatter",
-        )
-        if op == "avg":
-            _divide(target, self._size)
-
-    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
-        datatype = self._wire.moved(source)
-        self._wait(
-            self._comm.Ialltoallv(
-                _pieces(self._buffer(source), send_counts, datatype),
-                _pieces(self._buffer(target), receive_counts, datatype),
-            ),
-            "alltoallv",
-        )
+            self._watch.wait(request, call.kind)
+        if call.op == "avg" and call.target is not None:
+            _divide(call.target, self._size)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
-        requests = [self._messages.Irecv(self._described(array), source=peer, tag=tag) for peer, array in receives]
-        requests += [self._messages.Isend(self._described(array), dest=peer, tag=tag) for peer, array in sends]
+        """Start the messages."""
+        requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
+        requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
         return _Requests(requests, self._watch, [peer for peer, _ in receives], [peer for peer, _ in sends])
 
-    def barrier(self) -> None:
-        self._wait(self._comm.Ibarrier(), "barrier")
+    def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
+        """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
 
-    def _buffer(self, array: Any) -> Any:
+        Averages are summed first.
+        """
+        found = self._found.get((dtype, op))
+        if found is None:
+            known = (LONG_DTYPES | DTYPES).get(dtype.name)
+            if known is None:
+                raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by MPI")
+            name = OPERATIONS[LOGICAL.get(op, op) if dtype.kind == "b" else op].mpi
+            operation = _half_operation(np.dtype(dtype), name) if dtype.name in HALF else getattr(self._mpi, name)
+            direct = self._direct and dtype.kind != "V"
+            found = self._found[dtype, op] = getattr(self._mpi, known.mpi), operation, direct
+        return found
+
+    def _allreduce(self, call: Call) -> Any:
+        datatype, operation, direct = call.resolved or self.reduction(call.source.dtype, call.op)
+        source, target = call.source, call.target
+        if not direct:
+            return self._comm.Iallreduce(self._given(call, datatype), [self._memory(target), datatype], operation)
+        given = self._in_place if source is target else [source, datatype]
+        return self._comm.Iallreduce(given, [target, datatype], operation)
+
+    def _reduce(self, call: Call) -> Any:
+        datatype, operation, _ = self.reduction(call.source.dtype, call.op)
+        target = None if call.target is None else [self._memory(call.target), datatype]
+        return self._comm.Ireduce(self._given(call, datatype), target, operation, call.root)
+
+    def _bcast(self, call: Call) -> Any:
+        if self._rank == call.root and call.source is not call.target:
+            call.target[...] = call.source
+        return self._comm.Ibcast(self._whole(call.target), call.root)
+
+    def _allgather(self, call: Call) -> Any:
+        return self._comm.Iallgather(self._whole(call.source), self._whole(call.target))
+
+    def _allgatherv(self, call: Call) -> Any:
+        if min(call.counts) == max(call.counts):
+            return self._allgather(call)
+        return self._comm.Iallgatherv(self._whole(call.source), self._pieces(call.target, call.counts))
+
+    def _gatherv(self, call: Call) -> Any:
+        return self._comm.Igatherv(self._whole(call.source), self._pieces(call.target, call.counts), call.root)
+
+    def _scatterv(self, call: Call) -> Any:
+        return self._comm.Iscatterv(self._pieces(call.source, call.counts), self._whole(call.target), call.root)
+
+    def _reduce_scatter(self, call: Call) -> Any:
+        datatype, operation, _ = self.reduction(call.source.dtype, call.op)
+        source, target = ([self._memory(array), datatype] for array in (call.source, call.target))
+        return self._comm.Ireduce_scatter_block(source, target, operation)
+
+    def _alltoallv(self, call: Call) -> Any:
+        given = self._pieces(call.source, call.counts)
+        return self._comm.Ialltoallv(given, self._pieces(call.target, call.receive_counts))
+
+    def _barrier(self, call: Call) -> Any:
+        return self._comm.Ibarrier()
+
+    def _memory(self, array: Any) -> Any:
         """Show MPI the memory of `array`. NumPy exports no buffer of a bfloat16 array, whose kind is V."""
         return array.view(np.uint16) if array.dtype.kind == "V" else array
 
-    def _input(self, source: Any, target: Any, datatype: Any) -> Any:
-        return self._mpi.IN_PLACE if source is target else [self._buffer(source), datatype]
+    def _given(self, call: Call, datatype: Any) -> Any:
+        return self._in_place if call.source is call.target else [self._memory(call.source), datatype]
 
-    def _described(self, array: Any) -> Any:
-        return [self._buffer(array), self._wire.moved(array)]
+    def _whole(self, array: Any) -> list[Any]:
+        """Return an array as MPI moves it: by the width of its elements."""
+        try:
+            return [self._memory(array), self._moved[array.dtype.itemsize]]
+        except KeyError:
+            raise UnsupportedTypeError(f"arrays of dtype {array.dtype} cannot be sent") from None
+
+    def _pieces(self, array: Any, counts: Sequence[int]) -> list[Any] | None:
+        """Return consecutive pieces of an array, or ``None`` for no array."""
+        if array is None:
+            return None
+        memory, datatype = self._whole(array)
+        return [memory, (list(counts), list(accumulate(counts, initial=0))[:-1]), datatype]
+
+
+_START = {
+    "allreduce": MpiTransport._allreduce,
+    "reduce": MpiTransport._reduce,
+    "bcast": MpiTransport._bcast,
+    "allgather": MpiTransport._allgather,
+    "allgatherv": MpiTransport._allgatherv,
+    "gather": MpiTransport._gatherv,
+    "gatherv": MpiTransport._gatherv,
+    "scatter": MpiTransport._scatterv,
+    "scatterv": MpiTransport._scatterv,
+    "reduce_scatter": MpiTransport._reduce_scatter,
+    "alltoall": MpiTransport._alltoallv,
+    "alltoallv": MpiTransport._alltoallv,
+    "barrier": MpiTransport._barrier,
+}
+
+
+class DeviceMpi(MpiTransport):
+    """GPU-aware MPI on device pointers. The current stream must be idle when a call starts."""
+
+    _direct = False
+
+    def _memory(self, array: Any) -> Any:
+        return self._mpi.buffer.fromaddress(array.data.ptr, array.nbytes)
 
 
 class _Requests(Pending):
@@ -239,9 +360,111 @@ class _Requests(Pending):
         self._watch.wait_all(requests, self, [*self._sources, *self._targets])
 
 
-def _pieces(buffer: Any, counts: Sequence[int], datatype: Any) -> list[Any]:
-    offsets = list(accumulate(counts, initial=0))[:-1]
-    return [buffer, (list(counts), offsets), datatype]
+class SharedSegments:
+    """Memory that MPI maps into the processes of one node: a segment for each rank, as an array of bytes.
+
+    Values written before :meth:`sync` on one rank are seen after :meth:`sync` on another that has seen a signal set in
+    between.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        Whose ranks are on one node. Collective.
+    size : int
+        Bytes of this rank's segment.
+
+    Raises
+    ------
+    MemoryError
+        If MPI gives no such memory; on this rank alone.
+    """
+
+    def __init__(self, comm: Any, size: int) -> None:
+        mpi = mpi4py_module()
+        self._comm = comm.Dup()
+        try:
+            self._window = mpi.Win.Allocate_shared(size, 1, comm=self._comm)
+        except mpi.Exception as error:
+            raise MemoryError(f"MPI gives no shared window of {size} bytes: {error.Get_error_string()}") from error
+        self._window.Lock_all(mpi.MODE_NOCHECK)
+        self.sync = self._window.Sync
+
+    def of(self, rank: int) -> np.ndarray:
+        """Return the segment of a rank."""
+        memory, _ = self._window.Shared_query(rank)
+        return np.asarray(memory).view(np.uint8)
+
+    def free(self) -> None:
+        """Free the memory. Collective."""
+        self._window.Unlock_all()
+        self._window.Free()
+        self._comm.Free()
+
+
+class PersistentMessages:
+    """Messages between fixed buffers, prepared once and started any number of times.
+
+    Collective for the first of a communicator, which is then duplicated for all of them.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    sends, receives : sequence of (int, array)
+        The other rank, and the contiguous array on the host or on a device that is sent or filled.
+    tag : int
+        Distinguishes them from other messages between the same ranks.
+
+    Attributes
+    ----------
+    start : callable
+        Start all of them.
+    done : callable
+        Return whether all of them are complete, which also makes progress.
+    """
+
+    __slots__ = ("__weakref__", "done", "start")
+
+    def __init__(
+        self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
+    ) -> None:
+        mpi = mpi4py_module()
+        if comm not in _duplicates:
+            _duplicates[comm] = comm.control.Dup()
+        messages = _duplicates[comm]
+        requests = [messages.Recv_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in receives]
+        requests += [messages.Send_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in sends]
+        self.start = partial(mpi.Prequest.Startall, requests)
+        self.done = partial(mpi.Prequest.Testall, requests)
+        weakref.finalize(self, _free, mpi, requests).atexit = False
+
+
+_duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def _bytes_of(mpi: Any, array: Any) -> Any:
+    if not array.nbytes:
+        return bytearray(0)
+    address = array.ctypes.data if hasattr(array, "ctypes") else array.data.ptr
+    return mpi.buffer.fromaddress(address, array.nbytes)
+
+
+def _free(mpi: Any, requests: list[Any]) -> None:
+    if not mpi.Is_finalized():
+        for request in requests:
+            request.Free()
+
+
+@cache  # for all communicators: mpi4py has room for 32 of these
+def _half_operation(dtype: np.dtype[Any], name: str) -> Any:
+    ufunc = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}[name]
+
+    def combine(incoming: Any, result: Any, _datatype: Any) -> None:
+        left = np.frombuffer(incoming, dtype)
+        right = np.frombuffer(result, dtype)
+        right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
+
+    return mpi4py_module().Op.Create(combine, commute=True)
 
 
 def _divide(array: Any, size: int) -> None:

@@ -1,41 +1,154 @@
-"""The transport of device arrays over NCCL: every call is enqueued on the caller's stream, and the host never waits.
+"""NCCL (and RCCL, its twin on AMD), which only this module calls: bindings, the transport, and NCCL for XLA's programs.
 
-Types and reductions are resolved once per dtype. What NCCL lacks is built from what it has: 16-bit integers and
-logical operations are reduced in a wider integer, complex numbers as pairs of reals, unequal gathers as grouped
-sends.
+The transport enqueues every call on the caller's stream, and the host never waits. It uses NVIDIA's nccl4py where that
+is installed, else CuPy's binding, by their low-level calls with raw addresses, which cost the host a third of what the
+convenient ones do. NCCL lacks some calls, which are built from what it has: 16-bit integers and logical operations are
+reduced in 32-bit integers, complex numbers as pairs of reals, unequal gathers are grouped sends.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
+from collops.comm.call import Call
 from collops.comm.deadline import at_giving_up
-from collops.comm.nccl_binding import Nccl4py, NcclOfCupy
+from collops.comm.reductions import nccl_reduction, widened
+from collops.comm.side_stream import SideStream
 from collops.comm.transport import Message, Pending, Transport
-from collops.errors import CommunicationError, UnsupportedTypeError
+from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
 
-__all__ = ["NcclTransport"]
+__all__ = ["Nccl4py", "NcclLibrary", "NcclOfCupy", "NcclTransport", "available_binding", "load_binding"]
 
-_BYTE = 1  # ncclUint8
-_TYPES = {
-    "int8": 0,
-    "uint8": 1,
-    "int32": 2,
-    "uint32": 3,
-    "int64": 4,
-    "uint64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bfloat16": 9,
-}
-_OPERATIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+_BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _IN_PROGRESS = 7  # ncclInProgress
+_UNIQUE_ID_BYTES = 128
 _ENQUEUED = Pending()
+
+
+class Nccl4py:
+    """NVIDIA's binding, low-level module."""
+
+    name = "nccl4py"
+
+    def __init__(self) -> None:
+        from nccl.bindings import nccl as bindings  # pyright: ignore[reportAttributeAccessIssue]
+
+        self._bindings = bindings
+        self.all_reduce = bindings.all_reduce
+        self.reduce = bindings.reduce
+        self.broadcast = bindings.broadcast
+        self.all_gather = bindings.all_gather
+        self.reduce_scatter = bindings.reduce_scatter
+        self.send = bindings.send
+        self.receive = bindings.recv
+        self.group_start = bindings.group_start
+        self.group_end = bindings.group_end
+        self.abort = bindings.comm_abort
+        self.error: type[Exception] = bindings.NCCLError
+        self.async_error = bindings.comm_get_async_error
+
+    def version(self) -> str:
+        """Version of the NCCL library in use."""
+        return _readable(self._bindings.get_version())
+
+    def unique_id(self) -> bytes:
+        """Make the name under which the ranks of a new communicator find each other."""
+        return bytes(self._bindings.get_unique_id())
+
+    def connect(self, size: int, rank: int, unique_id: bytes) -> Any:
+        """Join a communicator. Collective."""
+        return self._bindings.comm_init_rank_scalable(size, rank, 1, bytearray(unique_id), 0)
+
+
+class NcclOfCupy:
+    """CuPy's binding, with the calls in nccl4py's form."""
+
+    name = "cupy"
+
+    def __init__(self) -> None:
+        from cupy.cuda import nccl
+
+        self._nccl = nccl
+        self.all_reduce = _method("allReduce")
+        self.reduce = _method("reduce")
+        self.broadcast = _method("broadcast")
+        self.all_gather = _method("allGather")
+        self.reduce_scatter = _method("reduceScatter")
+        self.send = _method("send")
+        self.receive = _method("recv")
+        self.group_start = nccl.groupStart
+        self.group_end = nccl.groupEnd
+        self.error: type[Exception] = nccl.NcclError
+
+    def version(self) -> str:
+        """Version of the NCCL (or RCCL) library in use."""
+        return _readable(self._nccl.get_version())
+
+    def unique_id(self) -> bytes:
+        """Make the name under which the ranks of a new communicator find each other."""
+        return bytes(byte & 0xFF for byte in self._nccl.get_unique_id())
+
+    def connect(self, size: int, rank: int, unique_id: bytes) -> Any:
+        """Join a communicator. Collective."""
+        signed = tuple(byte - 256 if byte > 127 else byte for byte in unique_id)
+        return self._nccl.NcclCommunicator(size, signed, rank)
+
+    def abort(self, comm: Any) -> None:
+        comm.abort()
+
+    def async_error(self, comm: Any) -> int:
+        """Return 0; raise if something went wrong on the device or in the network."""
+        comm.check_async_error()
+        return 0
+
+
+def _method(name: str) -> Callable[..., None]:
+    """Return a method of CuPy's communicators as a function that takes the communicator before the stream."""
+
+    def call(*arguments: Any) -> None:
+        *given, comm, stream = arguments
+        getattr(comm, name)(*given, stream)
+
+    return call
+
+
+def available_binding() -> str | None:
+    """Name of the binding that :func:`load_binding` would load, without loading it."""
+    if importlib.util.find_spec("nccl") is not None:
+        return Nccl4py.name
+    if importlib.util.find_spec("cupy_backends") is not None:
+        return NcclOfCupy.name
+    return None
+
+
+def load_binding() -> Nccl4py | NcclOfCupy:
+    """Load the binding of this machine.
+
+    Raises
+    ------
+    TransportError
+        If no binding is installed, or its NCCL library does not load.
+    """
+    name = available_binding()
+    if name is None:
+        raise TransportError("NCCL needs the package nccl4py or CuPy; install collops[cuda13]")
+    try:
+        binding = Nccl4py() if name == Nccl4py.name else NcclOfCupy()
+        binding.version()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise TransportError(f"the NCCL binding of {name} does not load: {error}") from error
+    return binding
+
+
+def _readable(version: int) -> str:
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
 class NcclTransport(Transport):
@@ -63,16 +176,13 @@ class NcclTransport(Transport):
         self._size = size
         self._rank = rank
         self._comm = binding.connect(size, rank, unique_id)
-        self._all_reduce = binding.all_reduce
         self._error = binding.error
-        self._resolved: dict[tuple[Any, str], tuple[int, int, int]] = {}
+        self._found: dict[tuple[Any, str], Any] = {}
+        self.reductions = self._found
         self._token = cupy.zeros(1, cupy.uint8)
         self._grouped = False
-        # Exchanges beside other work: their stream, and the events that order it after the current one and back. All
-        # are made now, since a stream that is being captured may not make any.
-        self._side = cupy.cuda.Stream(non_blocking=True)
-        self._ready = cupy.cuda.Event(disable_timing=True)
-        self._done = _Join(cupy.cuda.Event(disable_timing=True), self._stream)
+        # Made now, since a stream that is being captured may not make any.
+        self._side = SideStream()
         _connected.add(self)
 
     @property
@@ -80,99 +190,12 @@ class NcclTransport(Transport):
         """The binding's communicator, for programs that call NCCL themselves."""
         return self._comm
 
-    def allreduce(self, source: Any, target: Any, op: str) -> None:
-        known = self._resolved.get((source.dtype, op)) or self._resolve(source.dtype, op)
-        datatype, operation, width = known
-        if width == 0:
-            self._widened(self.allreduce, source, target, op)
-            return
+    def run(self, call: Call) -> None:
+        """Enqueue the call on the current stream."""
         try:
-            self._all_reduce(
-                source.data.ptr,
-                target.data.ptr,
-                source.size * width,
-                datatype,
-                operation,
-                self._comm,
-                self._stream().ptr,
-            )
+            _ENQUEUE[call.kind](self, call, self._stream().ptr)
         except self._error as error:
             self._failed(error)
-
-    def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
-        datatype, operation, width = self._resolve(source.dtype, op)
-        if width == 0:
-
-            def narrow_reduce(given: Any, result: Any, plain: str) -> None:
-                self.reduce(given, result if self._rank == root else None, plain, root)
-
-            self._widened(narrow_reduce, source, target, op)
-            return
-        try:
-            self.binding.reduce(
-                source.data.ptr,
-                0 if target is None else target.data.ptr,
-                source.size * width,
-                datatype,
-                operation,
-                root,
-                self._comm,
-                self._stream().ptr,
-            )
-        except self._error as error:
-            self._failed(error)
-
-    def bcast(self, source: Any, target: Any, root: int) -> None:
-        try:
-            self.binding.broadcast(
-                source.data.ptr, target.data.ptr, target.nbytes, _BYTE, root, self._comm, self._stream().ptr
-            )
-        except self._error as error:
-            self._failed(error)
-
-    def allgather(self, source: Any, target: Any) -> None:
-        try:
-            self.binding.all_gather(
-                source.data.ptr, target.data.ptr, source.nbytes, _BYTE, self._comm, self._stream().ptr
-            )
-        except self._error as error:
-            self._failed(error)
-
-    def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
-        self.start_addresses(self._to_all(source), _pieces(target, counts), False)
-
-    def gatherv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        leaving = [message for message in self._to_all(source) if message[0] == root]
-        self.start_addresses(leaving, _pieces(target, counts) if self._rank == root else [], False)
-
-    def scatterv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        arriving = [(root, target.data.ptr, target.nbytes)] if target.size else []
-        self.start_addresses(_pieces(source, counts) if self._rank == root else [], arriving, False)
-
-    def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
-        datatype, operation, width = self._resolve(source.dtype, op)
-        if width == 0:
-            self._widened(self.reduce_scatter, source, target, op)
-            return
-        try:
-            self.binding.reduce_scatter(
-                source.data.ptr,
-                target.data.ptr,
-                target.size * width,
-                datatype,
-                operation,
-                self._comm,
-                self._stream().ptr,
-            )
-        except self._error as error:
-            self._failed(error)
-
-    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
-        self.start_addresses(_pieces(source, send_counts), _pieces(target, receive_counts), False)
-
-    def _to_all(self, source: Any) -> list[tuple[int, int, int]]:
-        """Return a message of `source` to every rank, this one included; none if it is empty."""
-        return [(rank, source.data.ptr, source.nbytes) for rank in range(self._size) if source.size]
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages."""
@@ -185,33 +208,15 @@ class NcclTransport(Transport):
     def start_addresses(
         self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], on_side_stream: bool
     ) -> Pending:
-        """Enqueue messages, each an address and a number of bytes, on the current stream or on one beside it."""
+        """Enqueue messages (rank, address, number of bytes) on the current stream, or on a side stream."""
         if not sends and not receives:
             return _ENQUEUED
-        stream = self._stream()
-        if on_side_stream:
-            self._ready.record(stream)
-            stream = self._side
-            stream.wait_event(self._ready)
-        binding, comm, pointer = self.binding, self._comm, stream.ptr
+        stream = self._side.begin(self._stream()) if on_side_stream else self._stream()
         try:
-            binding.group_start()
-            try:
-                for peer, address, nbytes in receives:
-                    binding.receive(address, nbytes, _BYTE, peer, comm, pointer)
-                for peer, address, nbytes in sends:
-                    binding.send(address, nbytes, _BYTE, peer, comm, pointer)
-            finally:
-                binding.group_end()
+            self._enqueue(sends, receives, stream.ptr)
         except self._error as error:
             self._failed(error)
-        if not on_side_stream:
-            return _ENQUEUED
-        self._done.event.record(stream)
-        return self._done
-
-    def barrier(self) -> None:
-        self.allreduce(self._token, self._token, "max")
+        return self._side.end() if on_side_stream else _ENQUEUED
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -225,6 +230,7 @@ class NcclTransport(Transport):
             self.binding.group_end()
 
     def inspect(self) -> None:
+        """Raise what has gone wrong on the device or in the network since the last call."""
         try:
             code = self.binding.async_error(self._comm)
         except self._error as error:
@@ -233,12 +239,117 @@ class NcclTransport(Transport):
             self._failed(f"error {code}")
 
     def abort(self) -> None:
-        """Stop what is under way: a device must not wait for a rank that is gone. There are no more calls then."""
+        """Stop what is under way: a device must not wait for a rank that is gone. No call can follow."""
         abort, comm = self.binding.abort, self._comm
         self.binding = _ShutDown()  # pyright: ignore[reportAttributeAccessIssue]
-        self._all_reduce = self.binding.all_reduce
-        with suppress(self._error):  # what led here is the error to be told
+        with suppress(self._error):  # the error that led here is the one to raise
             abort(comm)
+
+    def _allreduce(self, call: Call, stream: int) -> None:
+        found = call.resolved or self._reduction(call.source.dtype, call.op)
+        if found is None:
+            self._run_widened(call)
+            return
+        datatype, operation, width = found
+        source = call.source
+        address = source.data.ptr
+        target = address if call.target is source else call.target.data.ptr
+        self.binding.all_reduce(address, target, source.size * width, datatype, operation, self._comm, stream)
+
+    def _reduce(self, call: Call, stream: int) -> None:
+        found = self._reduction(call.source.dtype, call.op)
+        if found is None:
+            self._run_widened(call)
+            return
+        datatype, operation, width = found
+        source, target = call.source.data.ptr, 0 if call.target is None else call.target.data.ptr
+        count = call.source.size * width
+        self.binding.reduce(source, target, count, datatype, operation, call.root, self._comm, stream)
+
+    def _reduce_scatter(self, call: Call, stream: int) -> None:
+        found = self._reduction(call.source.dtype, call.op)
+        if found is None:
+            self._run_widened(call)
+            return
+        datatype, operation, width = found
+        source, target = call.source.data.ptr, call.target.data.ptr
+        self.binding.reduce_scatter(source, target, call.target.size * width, datatype, operation, self._comm, stream)
+
+    def _bcast(self, call: Call, stream: int) -> None:
+        source, target = call.source.data.ptr, call.target.data.ptr
+        self.binding.broadcast(source, target, call.target.nbytes, _BYTE, call.root, self._comm, stream)
+
+    def _allgather(self, call: Call, stream: int) -> None:
+        source, target = call.source.data.ptr, call.target.data.ptr
+        self.binding.all_gather(source, target, call.source.nbytes, _BYTE, self._comm, stream)
+
+    def _allgatherv(self, call: Call, stream: int) -> None:
+        if min(call.counts) == max(call.counts):
+            self._allgather(call, stream)
+            return
+        self._enqueue(self._to_all(call.source), _pieces(call.target, call.counts), stream)
+
+    def _gatherv(self, call: Call, stream: int) -> None:
+        leaving = [message for message in self._to_all(call.source) if message[0] == call.root]
+        self._enqueue(leaving, [] if call.target is None else _pieces(call.target, call.counts), stream)
+
+    def _scatterv(self, call: Call, stream: int) -> None:
+        target = call.target
+        arriving = [(call.root, target.data.ptr, target.nbytes)] if target.size else []
+        self._enqueue([] if call.source is None else _pieces(call.source, call.counts), arriving, stream)
+
+    def _alltoallv(self, call: Call, stream: int) -> None:
+        self._enqueue(_pieces(call.source, call.counts), _pieces(call.target, call.receive_counts), stream)
+
+    def _barrier(self, call: Call, stream: int) -> None:
+        self._allreduce(Call("allreduce", self._token, self._token, "max"), stream)
+
+    def _to_all(self, source: Any) -> list[tuple[int, int, int]]:
+        """Return a message of `source` to every rank, this one included; none if it is empty."""
+        return [(rank, source.data.ptr, source.nbytes) for rank in range(self._size) if source.size]
+
+    def _enqueue(
+        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], stream: int
+    ) -> None:
+        """Enqueue messages (rank, address, number of bytes) as one launch."""
+        if not sends and not receives:
+            return
+        binding, comm = self.binding, self._comm
+        binding.group_start()
+        try:
+            for peer, address, nbytes in receives:
+                binding.receive(address, nbytes, _BYTE, peer, comm, stream)
+            for peer, address, nbytes in sends:
+                binding.send(address, nbytes, _BYTE, peer, comm, stream)
+        finally:
+            binding.group_end()
+
+    def _reduction(self, dtype: Any, op: str) -> tuple[int, int, int] | None:
+        """Return :func:`~collops.comm.reductions.nccl_reduction`, looked up once for each dtype and operation."""
+        found = self._found.get((dtype, op))
+        if found is None:
+            found = nccl_reduction(op, dtype)
+            if found is not None:
+                self._found[dtype, op] = found
+        return found
+
+    def _run_widened(self, call: Call) -> None:
+        """Reduce in 32-bit integers elements that NCCL has no type or operation for.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            In a group, which is launched after the result would be converted.
+        """
+        if self._grouped:
+            dtype = call.source.dtype
+            raise UnsupportedTypeError(f"NCCL cannot reduce {dtype} by {call.op!r} in a group: call it outside")
+        xp, target = self._cupy, call.target
+        wide, op = widened(call.source, call.op, xp.int32)
+        result: Any = None if target is None else xp.empty(target.shape, xp.int32)
+        self.run(call.on(wide, result, op))
+        if target is not None:
+            target[...] = (result & 1 if call.op == "lxor" else result).astype(target.dtype)
 
     def _failed(self, error: object) -> NoReturn:
         """Raise what NCCL reports of a call, or of earlier ones that failed on the device or in the network."""
@@ -246,42 +357,22 @@ class NcclTransport(Transport):
             error if isinstance(error, Exception) else None
         )
 
-    def _resolve(self, dtype: Any, op: str) -> tuple[int, int, int]:
-        """NCCL's type and operation, and how many of that type make one element; width 0: reduce in a wider type."""
-        if (dtype, op) in self._resolved:
-            return self._resolved[dtype, op]
-        name = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
-        if dtype.kind == "b" or op in ("land", "lor", "lxor") or name in ("int16", "uint16"):
-            found = (0, 0, 0)
-        elif name in _TYPES:
-            found = (_TYPES[name], _OPERATIONS[op], 2 if dtype.kind == "c" else 1)
-        else:
-            raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by NCCL")
-        self._resolved[dtype, op] = found
-        return found
 
-    def _widened(self, reduce: Callable[[Any, Any, str], None], source: Any, target: Any, op: str) -> None:
-        """Reduce in 32-bit integers what NCCL has no type or operation for.
-
-        Raises
-        ------
-        UnsupportedTypeError
-            Within a group, which is launched after the result would be taken from those.
-        """
-        if self._grouped:
-            raise UnsupportedTypeError(f"NCCL cannot reduce {source.dtype} by {op!r} within a group: do so beside it")
-        xp = self._cupy
-        truth = source.dtype.kind == "b" or op in ("land", "lor", "lxor")
-        wide = (source != 0).astype(xp.int32) if truth else source.astype(xp.int32)
-        plain = op
-        if truth:
-            plain = {"sum": "max", "lor": "max", "prod": "min", "land": "min", "lxor": "sum"}.get(op, op)
-        result = xp.empty(source.shape if target is None else target.shape, xp.int32)
-        reduce(wide, result, plain)
-        if target is not None:
-            if op == "lxor":
-                result &= 1
-            target[...] = result.astype(target.dtype)
+_ENQUEUE = {
+    "allreduce": NcclTransport._allreduce,
+    "reduce": NcclTransport._reduce,
+    "bcast": NcclTransport._bcast,
+    "allgather": NcclTransport._allgather,
+    "allgatherv": NcclTransport._allgatherv,
+    "gather": NcclTransport._gatherv,
+    "gatherv": NcclTransport._gatherv,
+    "scatter": NcclTransport._scatterv,
+    "scatterv": NcclTransport._scatterv,
+    "reduce_scatter": NcclTransport._reduce_scatter,
+    "alltoall": NcclTransport._alltoallv,
+    "alltoallv": NcclTransport._alltoallv,
+    "barrier": NcclTransport._barrier,
+}
 
 
 class _ShutDown:
@@ -289,7 +380,7 @@ class _ShutDown:
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_: Any) -> NoReturn:
-            raise CommunicationError("NCCL was shut down after ranks had waited in vain: nothing can be sent any more")
+            raise CommunicationError("NCCL was shut down after a wait had passed its deadline: nothing can be sent")
 
         return refuse
 
@@ -306,19 +397,6 @@ def _abort_all() -> None:
 at_giving_up(_abort_all)
 
 
-class _Join(Pending):
-    """Orders the current stream after the exchanges beside it: after all of them, whose stream is in order."""
-
-    __slots__ = ("_stream", "event")
-
-    def __init__(self, event: Any, stream: Callable[[], Any]) -> None:
-        self.event = event
-        self._stream = stream
-
-    def wait(self) -> None:
-        self._stream().wait_event(self.event)
-
-
 def _pieces(array: Any, counts: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return rank, address and bytes of the consecutive pieces of a contiguous array that are not empty."""
     address, width = array.data.ptr, array.itemsize
@@ -328,3 +406,101 @@ def _pieces(array: Any, counts: Sequence[int]) -> list[tuple[int, int, int]]:
         for rank, (start, stop) in enumerate(pairwise(ends))
         if stop > start
     ]
+
+
+class _UniqueId(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_char * _UNIQUE_ID_BYTES),)
+
+
+class NcclLibrary:
+    """NCCL by ctypes, for programs of XLA: their communicators are their own, and a process may drive several GPUs.
+
+    XLA's stream and the streams of other programs must not share a communicator. Neither a toolkit nor another package
+    is needed.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Where the library may be; the first that loads is taken.
+
+    Raises
+    ------
+    TransportError
+        If none loads.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program, and
+        # exchange the addresses of what is recorded: while one rank records, another may have nothing to record.
+        os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
+        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
+        reasons = []
+        for path in paths:
+            try:
+                self._library = ctypes.CDLL(path)
+                break
+            except OSError as error:
+                reasons.append(str(error))
+        else:
+            raise TransportError(f"collops.jax needs NCCL on GPUs, which does not load: {'; '.join(reasons)}")
+        self._library.ncclGetErrorString.restype = ctypes.c_char_p
+
+    def addresses(self, functions: Sequence[str]) -> list[int]:
+        """Return the addresses of functions."""
+        return [ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0 for name in functions]
+
+    def unique_id(self) -> bytes:
+        """Make the name under which the ranks of a new communicator find each other."""
+        identity = _UniqueId()
+        self._check(self._library.ncclGetUniqueId(ctypes.byref(identity)), "ncclGetUniqueId")
+        return bytes(identity)
+
+    def connect(self, size: int, rank: int, unique_id: bytes) -> int:
+        """Join this thread's current GPU to a communicator of ranks with a GPU each; return its address. Collective."""
+        comm = ctypes.c_void_p()
+        identity = _UniqueId.from_buffer_copy(unique_id)
+        code = self._library.ncclCommInitRank(ctypes.byref(comm), ctypes.c_int(size), identity, ctypes.c_int(rank))
+        self._check(code, "ncclCommInitRank")
+        return comm.value or 0
+
+    def connect_devices(self, devices: Sequence[int]) -> list[int]:
+        """Join GPUs of this process; return the address of each one's communicator."""
+        count = len(devices)
+        comms = (ctypes.c_void_p * count)()
+        code = self._library.ncclCommInitAll(comms, ctypes.c_int(count), (ctypes.c_int * count)(*devices))
+        self._check(code, "ncclCommInitAll")
+        return [comm or 0 for comm in comms]
+
+    def connect_pairs(self, comm: int, rank: int, size: int, scratch: int) -> None:
+        """Send a byte between any two ranks and sum one up. Collective; returns before the device is done.
+
+        NCCL connects two ranks at their first message. That takes the hosts of both, which must not wait for each other
+        while one of them holds back what the other's device waits for; here nothing else is under way.
+
+        Parameters
+        ----------
+        comm : int
+            From :meth:`connect`.
+        rank, size : int
+            Of the communicator.
+        scratch : int
+            Address of twice `size` bytes on the device.
+        """
+        library, joined = self._library, ctypes.c_void_p(comm)
+        stream, one = ctypes.c_void_p(), ctypes.c_size_t(1)
+        self._check(library.ncclGroupStart(), "ncclGroupStart")
+        codes = []
+        for peer in (peer for peer in range(size) if peer != rank):
+            source, target = ctypes.c_void_p(scratch + peer), ctypes.c_void_p(scratch + size + peer)
+            codes.append(library.ncclSend(source, one, _BYTE, peer, joined, stream))
+            codes.append(library.ncclRecv(target, one, _BYTE, peer, joined, stream))
+        codes.append(library.ncclGroupEnd())
+        first = ctypes.c_void_p(scratch)
+        codes.append(library.ncclAllReduce(first, first, one, _BYTE, _SUM, joined, stream))
+        for code in codes:
+            self._check(code, "connecting all ranks")
+
+    def _check(self, code: int, call: str) -> None:
+        if code:
+            text = self._library.ncclGetErrorString(ctypes.c_int(code)).decode()
+            raise TransportError(f"{call} reports: {text}")

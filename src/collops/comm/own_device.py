@@ -1,11 +1,11 @@
-"""Showing a rank its own GPU alone, before anything starts that would take every GPU it sees."""
+"""Shows a rank its own GPU alone, before anything starts that would take every GPU it sees."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 
-from collops.comm.world import place_on_node
+from collops.comm.mpi import duplicate, load_mpi, on_node
 from collops.errors import InputError
 
 __all__ = ["show_own_device"]
@@ -61,6 +61,17 @@ def _place() -> tuple[int, int]:
         if rank.isdecimal() and size.isdecimal():
             return int(rank), int(size)
     return place_on_node()
+
+
+def place_on_node() -> tuple[int, int]:
+    """Return rank and size of this process among those of its node, before there is a communicator. Collective."""
+    mpi, _ = load_mpi()
+    if mpi is None:
+        return 0, 1
+    control = duplicate(mpi.COMM_WORLD)
+    rank, others = on_node(control)
+    control.Free()
+    return rank, len(others)
 
 
 def _devices_in_use() -> int:

@@ -1,24 +1,120 @@
-"""The reductions that every transport offers, by one set of names and one set of rules.
+"""The dtypes and the reductions that messages know: what each means, and what MPI and NCCL call it.
 
 The rules follow NumPy's reductions on each dtype: on booleans ``sum`` and ``max`` are *or*, ``prod`` and ``min`` are
-*and*. What has no meaning is refused here, before a message is sent, so that all transports agree on it.
+*and*. A reduction without a meaning raises here, before a message is sent, so that all transports agree on it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["OPERATIONS", "check_reduction"]
+__all__ = [
+    "DTYPES",
+    "HALF",
+    "LOGICAL",
+    "MOVED_BY_MPI",
+    "OPERATIONS",
+    "check_dtype",
+    "check_reduction",
+    "nccl_reduction",
+    "widened",
+]
 
-OPERATIONS = ("sum", "prod", "min", "max", "avg", "land", "lor", "lxor")
 
-_NUMERIC_KINDS = "biufcV"  # V: bfloat16 as ml_dtypes registers it
+class Dtype(NamedTuple):
+    """How libraries reduce elements of a dtype.
+
+    Attributes
+    ----------
+    mpi : str
+        Name of MPI's datatype. MPI has no half types: functions of ours reduce them as 16-bit words.
+    nccl : int or None
+        Number of NCCL's datatype; ``None`` where NCCL has none, so that elements are reduced as 32-bit integers.
+    width : int
+        How many numbers of NCCL's datatype make one element.
+    """
+
+    mpi: str
+    nccl: int | None = None
+    width: int = 1
+
+
+DTYPES = {  # the native library numbers them in this order
+    "bool": Dtype("C_BOOL"),
+    "int8": Dtype("INT8_T", 0),
+    "int16": Dtype("INT16_T"),
+    "int32": Dtype("INT32_T", 2),
+    "int64": Dtype("INT64_T", 4),
+    "uint8": Dtype("UINT8_T", 1),
+    "uint16": Dtype("UINT16_T"),
+    "uint32": Dtype("UINT32_T", 3),
+    "uint64": Dtype("UINT64_T", 5),
+    "float16": Dtype("UINT16_T", 6),
+    "bfloat16": Dtype("UINT16_T", 9),
+    "float32": Dtype("FLOAT", 7),
+    "float64": Dtype("DOUBLE", 8),
+    "complex64": Dtype("C_FLOAT_COMPLEX", 7, 2),
+    "complex128": Dtype("C_DOUBLE_COMPLEX", 8, 2),
+}
+HALF = ("float16", "bfloat16")
+LONG_DTYPES = {  # of hosts only, and called after their width; where that is float64's, the name above counts
+    np.dtype(np.longdouble).name: Dtype("LONG_DOUBLE"),
+    np.dtype(np.clongdouble).name: Dtype("C_LONG_DOUBLE_COMPLEX"),
+}
+MOVED_BY_MPI = {
+    1: "BYTE",
+    2: "UINT16_T",
+    4: "UINT32_T",
+    8: "UINT64_T",
+    16: "C_DOUBLE_COMPLEX",
+    32: "C_LONG_DOUBLE_COMPLEX",
+}
+"""By bytes of an element: MPI's datatype for elements that are moved and not reduced."""
+
+
+class Operation(NamedTuple):
+    """A reduction by the names of libraries: MPI's (which sums for an average), and NCCL's number where it has one."""
+
+    mpi: str
+    nccl: int | None = None
+
+
+OPERATIONS = {  # the native library numbers them in this order, without the average
+    "sum": Operation("SUM", 0),
+    "prod": Operation("PROD", 1),
+    "min": Operation("MIN", 3),
+    "max": Operation("MAX", 2),
+    "avg": Operation("SUM", 4),
+    "land": Operation("LAND"),
+    "lor": Operation("LOR"),
+    "lxor": Operation("LXOR"),
+}
+LOGICAL = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}
+"""The reductions of booleans by their logical names."""
+_OF_ZEROS_AND_ONES = {"lor": "max", "land": "min", "lxor": "sum"}
+
+
+def check_dtype(dtype: Any) -> None:
+    """Check that messages can carry a dtype.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        For objects, whose addresses mean nothing on another rank, texts, dates and records, and for numbers in the byte
+        order of another machine.
+    """
+    if dtype.kind not in "biufc" and dtype.name != "bfloat16":
+        raise UnsupportedTypeError(f"messages carry booleans, integers, real and complex numbers, not {dtype}")
+    if not dtype.isnative:
+        raise UnsupportedTypeError(f"arrays of dtype {dtype} have another byte order than this machine: convert them")
 
 
 def check_reduction(op: str, dtype: Any) -> None:
-    """Refuse a reduction that `dtype` has no meaning for.
+    """Check that a reduction has a meaning for a dtype.
 
     Parameters
     ----------
@@ -33,10 +129,10 @@ def check_reduction(op: str, dtype: Any) -> None:
         For an unknown `op`, products and orderings of complex numbers, averages of integers and booleans (they would
         be rounded), logical operations on inexact numbers, and dtypes that are no numbers.
     """
-    if op not in OPERATIONS:
+    if not isinstance(op, str) or op not in OPERATIONS:
         raise UnsupportedTypeError(f"there is no reduction {op!r}; choose one of {', '.join(OPERATIONS)}")
     kind = dtype.kind
-    if kind not in _NUMERIC_KINDS or (kind == "V" and dtype.name != "bfloat16"):
+    if kind not in "biufc" and dtype.name != "bfloat16":
         raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced")
     if kind == "c" and op not in ("sum", "avg"):
         raise UnsupportedTypeError(
@@ -46,3 +142,26 @@ def check_reduction(op: str, dtype: Any) -> None:
         raise UnsupportedTypeError(f"'avg' of {dtype} would be rounded; convert to a floating dtype or use 'sum'")
     if op in ("land", "lor", "lxor") and kind not in "biu":
         raise UnsupportedTypeError(f"{op!r} needs booleans or integers, not {dtype}; compare with zero first")
+
+
+def nccl_reduction(op: str, dtype: Any) -> tuple[int, int, int] | None:
+    """Return NCCL's numbers of the datatype and the operation, and the numbers that make an element.
+
+    ``None`` if NCCL has no such datatype or operation, so that the reduction must be :func:`widened`.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If the dtype is none of ``DTYPES``.
+    """
+    known, operation = DTYPES.get(dtype.name), OPERATIONS[op].nccl
+    if known is None:
+        raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by NCCL")
+    return None if known.nccl is None or operation is None else (known.nccl, operation, known.width)
+
+
+def widened(x: Any, op: str, int32: Any) -> tuple[Any, str]:
+    """Return 32-bit integers to reduce in the place of `x`, and by which operation; ``& 1`` completes ``lxor``."""
+    op = LOGICAL.get(op, op) if x.dtype.kind == "b" else op
+    truth = op in _OF_ZEROS_AND_ONES
+    return (x != 0 if truth else x).astype(int32), _OF_ZEROS_AND_ONES.get(op, op)

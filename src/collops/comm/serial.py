@@ -1,4 +1,4 @@
-"""The transport of a world of one: every message goes to oneself, as a copy or not at all."""
+"""The transport of a world of one: every message goes to this rank itself, as a copy or not at all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from collops.comm.call import Call
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import CommunicationError
 
@@ -20,43 +21,19 @@ class SerialTransport(Transport):
     def __init__(self) -> None:
         self._sent: dict[int, deque[Any]] = {}
 
-    def allreduce(self, source: Any, target: Any, op: str) -> None:
-        _copy(source, target)
-
-    def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
-        _copy(source, target)
-
-    def bcast(self, source: Any, target: Any, root: int) -> None:
-        _copy(source, target)
-
-    def allgather(self, source: Any, target: Any) -> None:
-        _copy(source, target)
-
-    def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
-        _copy(source, target)
-
-    def gatherv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        _copy(source, target)
-
-    def scatterv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        _copy(source, target)
-
-    def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
-        _copy(source, target)
-
-    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
-        _copy(source, target)
+    def run(self, call: Call) -> None:
+        """Copy the source of any call to its target."""
+        if call.target is not call.source:
+            call.target[...] = call.source.reshape(call.target.shape)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
-        for _, array in sends:
-            self._sent.setdefault(tag, deque()).append(array.copy())
-        return _ToMyself([array for _, array in receives], self._sent.setdefault(tag, deque()))
-
-    def barrier(self) -> None:
-        pass
+        """Keep copies of what is sent until it is received."""
+        sent = self._sent.setdefault(tag, deque())
+        sent.extend(array.copy() for _, array in sends)
+        return _ToItself([array for _, array in receives], sent)
 
 
-class _ToMyself(Pending):
+class _ToItself(Pending):
     __slots__ = ("_receives", "_sent")
 
     def __init__(self, receives: list[Any], sent: deque[Any]) -> None:
@@ -66,11 +43,6 @@ class _ToMyself(Pending):
     def wait(self) -> None:
         for array in self._receives:
             if not self._sent:
-                raise CommunicationError("recv: nothing was sent, and in a world of one nobody else will")
-            _copy(self._sent.popleft(), array)
+                raise CommunicationError("recv: nothing was sent, and in a world of one there is no other sender")
+            array[...] = self._sent.popleft().reshape(array.shape)
         self._receives = []
-
-
-def _copy(source: Any, target: Any) -> None:
-    if source is not target:
-        target[...] = source.reshape(target.shape)

@@ -1,19 +1,20 @@
-"""The transport of device arrays through pinned host memory, for wires that cannot read the device.
+"""The transports of device arrays over MPI: through pinned host memory, or on device pointers where MPI takes them.
 
-Large arrays go in chunks, so that the copy of one chunk off the device overlaps with the message of the chunk before.
+Staged arrays go in chunks, so that the copy of one chunk off the device overlaps with the message of the chunk before.
 The host waits for the device here; there is no other way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from collops.comm.call import Call
 from collops.comm.transport import Message, Pending, Transport
 
-__all__ = ["CHUNK_BYTES", "StagedTransport"]
+__all__ = ["CHUNK_BYTES", "GpuAwareTransport", "StagedTransport"]
 
 CHUNK_BYTES = 4 << 20
 
@@ -35,41 +36,15 @@ class StagedTransport(Transport):
         self._cupy = cupy
         self._host = host
 
-    def allreduce(self, source: Any, target: Any, op: str) -> None:
-        self._in_chunks(source, target, lambda chunk: self._host.allreduce(chunk, chunk, op))
-
-    def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
-        def reduce_chunk(chunk: Any) -> None:
-            self._host.reduce(chunk, None if target is None else chunk, op, root)
-
-        self._in_chunks(source, target, reduce_chunk)
-
-    def bcast(self, source: Any, target: Any, root: int) -> None:
-        self._in_chunks(source, target, lambda chunk: self._host.bcast(chunk, chunk, root))
-
-    def allgather(self, source: Any, target: Any) -> None:
-        self._whole(source, target, self._host.allgather)
-
-    def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
-        self._whole(source, target, lambda given, result: self._host.allgatherv(given, result, counts))
-
-    def gatherv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        self._whole(source, target, lambda given, result: self._host.gatherv(given, result, counts, root))
-
-    def scatterv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        self._whole(source, target, lambda given, result: self._host.scatterv(given, result, counts, root))
-
-    def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
-        self._whole(source, target, lambda given, result: self._host.reduce_scatter(given, result, op))
-
-    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
-        self._whole(
-            source,
-            target,
-            lambda given, result: self._host.alltoallv(given, result, send_counts, receive_counts),
-        )
+    def run(self, call: Call) -> None:
+        """Run the call on copies in host memory."""
+        if call.kind in ("allreduce", "reduce", "bcast"):
+            self._run_in_chunks(call)
+        else:
+            self._run_whole(call)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
+        """Start a message for each chunk."""
         stream = self._cupy.cuda.get_current_stream()
         arriving = []
         for peer, array in receives:
@@ -88,20 +63,16 @@ class StagedTransport(Transport):
             sent.append(self._host.start_exchange([(peer, copy)], [], tag))
         return _StagedPending(arriving, sent, stream)
 
-    def barrier(self) -> None:
-        self._cupy.cuda.get_current_stream().synchronize()
-        self._host.barrier()
-
     def _pinned(self, like: Any) -> np.ndarray:
         """Page-locked host memory for `like`, from CuPy's pool."""
         memory = self._cupy.cuda.alloc_pinned_memory(max(1, like.nbytes))
         return np.frombuffer(memory, dtype=like.dtype, count=like.size).reshape(like.shape)
 
-    def _in_chunks(self, source: Any, target: Any, message: Callable[[np.ndarray], None]) -> None:
-        """Send chunk after chunk, the next one being copied off the device meanwhile."""
+    def _run_in_chunks(self, call: Call) -> None:
+        """Run the call on chunk after chunk, while the next one is copied off the device."""
         stream = self._cupy.cuda.get_current_stream()
-        sources = list(_chunks(source))
-        targets = [None] * len(sources) if target is None else list(_chunks(target))
+        sources = list(_chunks(call.source))
+        targets = [None] * len(sources) if call.target is None else list(_chunks(call.target))
         buffers = [self._pinned(chunk) for chunk in sources[:2]]
 
         def fetch(number: int) -> tuple[np.ndarray, Any]:
@@ -115,24 +86,66 @@ class StagedTransport(Transport):
             if number + 1 < len(sources):
                 fetched = fetch(number + 1)
             copied.synchronize()
-            message(chunk)
+            self._host.run(call.on(chunk, None if landing is None else chunk))
             if landing is not None:
                 landing.set(chunk, stream=stream)
         stream.synchronize()  # the pinned buffers go back to the pool now
 
-    def _whole(self, source: Any, target: Any, message: Callable[[Any, Any], None]) -> None:
+    def _run_whole(self, call: Call) -> None:
         stream = self._cupy.cuda.get_current_stream()
-        given = result = None
-        if source is not None:
-            given = self._pinned(source)
-            source.get(out=given, stream=stream, blocking=False)
-        if target is not None:
-            result = self._pinned(target)
+        source = target = None
+        if call.source is not None:
+            source = self._pinned(call.source)
+            call.source.get(out=source, stream=stream, blocking=False)
+        if call.target is not None:
+            target = self._pinned(call.target)
         stream.synchronize()
-        message(given, result)
-        if target is not None:
-            target.set(result, stream=stream)
+        self._host.run(call.on(source, target))
+        if call.target is not None:
+            call.target.set(target, stream=stream)
             stream.synchronize()
+
+
+class GpuAwareTransport(StagedTransport):
+    """Point-to-point messages (and, at level ``all``, collectives) on device pointers, the rest staged.
+
+    Parameters
+    ----------
+    host : Transport
+        Carries what is staged.
+    direct : Transport
+        Takes device pointers, once the current stream is idle.
+    level : str
+        ``"p2p"`` or ``"all"``, see :func:`collops.comm.mpi.gpu_awareness`.
+    """
+
+    name = "mpi"
+
+    def __init__(self, host: Transport, direct: Transport, level: str) -> None:
+        super().__init__(host)
+        self._direct = direct
+        self._kinds = (
+            ("allreduce", "reduce", "bcast", "allgather", "reduce_scatter", "alltoall", "alltoallv")
+            if level == "all"
+            else ()
+        )
+
+    def run(self, call: Call) -> None:
+        """Run the call on device pointers if MPI may be given them."""
+        # Host code reduces half types, and cannot read the device.
+        if call.kind not in self._kinds or (call.array.dtype.itemsize == 2 and call.array.dtype.kind in "fV"):
+            super().run(call)
+            return
+        if call.kind == "bcast" and call.source is not call.target:
+            call.target[...] = call.source
+            call = call.on(call.target, call.target)
+        self._cupy.cuda.get_current_stream().synchronize()
+        self._direct.run(call)
+
+    def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
+        """Start the messages on device pointers."""
+        self._cupy.cuda.get_current_stream().synchronize()
+        return self._direct.start_exchange(sends, receives, tag)
 
 
 class _StagedPending(Pending):

@@ -11,12 +11,12 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from collops.backend import Engine, engine, memory_of
-from collops.comm.buffers import check_kind
+from collops.comm.reductions import check_dtype
 from collops.errors import (
     REFUSALS,
     CommunicationError,
@@ -25,9 +25,6 @@ from collops.errors import (
     UnsupportedTypeError,
 )
 
-if TYPE_CHECKING:
-    from collops.comm.communicator import Communicator
-
 __all__ = ["Symmetric", "allocate"]
 
 Where: TypeAlias = Any
@@ -35,15 +32,15 @@ Where: TypeAlias = Any
 
 _VALUES = 1 << 64  # of a signal
 _live: list[Symmetric] = []
-"""What has not been freed, in the order of its creation, which is the same on every rank."""
+"""Arrays that have not been freed, in the order of their creation, which is the same on every rank."""
 
 
 class Symmetric(ABC):
     """An array on every rank of a communicator, of one shape, that all of them can address.
 
     Made by :meth:`Communicator.symmetric`. Memory begins as zeros and lives until :meth:`free`, the end of a ``with``
-    block, or the end of the program: it is never given back by itself, because that is a collective act. What a method
-    does is ordered on the caller's current stream; on hosts, by the program.
+    block, or the end of the program. It is not freed automatically, because that is collective. Methods are ordered on
+    the caller's current stream; on hosts, by the program.
 
     Attributes
     ----------
@@ -57,7 +54,7 @@ class Symmetric(ABC):
         How many signals every rank has: unsigned 64-bit numbers that begin as 0, and that other ranks set.
     """
 
-    def __init__(self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
+    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
         self.comm = comm
         self.shape = shape
         self.dtype = dtype
@@ -68,7 +65,7 @@ class Symmetric(ABC):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # Ranks that do not share the error would wait for this one in vain; the end of the program frees it then.
+        # With an error on this rank alone the other ranks would not take part; the end of the program frees it then.
         if kind is None or getattr(error, "on_all_ranks", False):
             self.free()
 
@@ -78,12 +75,12 @@ class Symmetric(ABC):
     def peer(self, rank: int) -> Any:
         """Return the memory of `rank` as an array that this rank can read and write. Not collective.
 
-        On GPUs any kernel can use it. Who reads or writes it when, is up to the program.
+        On GPUs any kernel can use it. The program orders reads and writes.
 
         Raises
         ------
         InputError
-            If there is no such rank, or the memory has been given back.
+            If there is no such rank, or the memory has been freed.
         CommunicationError
             If its memory cannot be addressed from here, because it is on another node: use :meth:`put` and :meth:`get`.
         """
@@ -93,7 +90,7 @@ class Symmetric(ABC):
     def put(self, source: Any, rank: int, where: Where = ...) -> None:
         """Copy `source` into the part `where` of the memory of `rank`. Not collective.
 
-        It is there for `rank` to see after a :meth:`fence` and a signal, or after a :meth:`barrier`.
+        `rank` sees it after a :meth:`fence` and a signal, or after a :meth:`barrier`.
 
         Parameters
         ----------
@@ -107,7 +104,7 @@ class Symmetric(ABC):
         Raises
         ------
         InputError
-            If there is no such rank, or the memory has been given back.
+            If there is no such rank, or the memory has been freed.
         LayoutError, UnsupportedTypeError
             If `source` is not of the shape, or not of the dtype and engine of that part.
         """
@@ -139,7 +136,7 @@ class Symmetric(ABC):
         self._put_signal(self._checked(source, where), rank, where, signal, value)
 
     def wait_signal(self, signal: int, value: int) -> None:
-        """Go on when this rank's signal has reached `value`. Not collective.
+        """Wait until this rank's signal has reached `value`. Not collective.
 
         On GPUs the stream waits, not the host.
 
@@ -157,13 +154,13 @@ class Symmetric(ABC):
         self._fence()
 
     def barrier(self) -> None:
-        """Go on when all copies of all ranks are complete. Collective."""
+        """Wait until all copies of all ranks are complete. Collective."""
         self._check_kept()
         self._fence()
         self._barrier()
 
     def free(self) -> None:
-        """Give the memory back; its views must not be used any more. Collective. Does nothing the second time."""
+        """Free the memory, whose views must not be used any more. Collective. Does nothing the second time."""
         if self in _live:
             _live.remove(self)
             self.local = None
@@ -196,7 +193,7 @@ class Symmetric(ABC):
 
     def _check_kept(self) -> None:
         if self.local is None:
-            raise InputError("this symmetric memory has been given back")
+            raise InputError("this symmetric memory has been freed")
 
     def _check_rank(self, rank: int) -> None:
         self._check_kept()
@@ -226,9 +223,7 @@ class Symmetric(ABC):
 class _Alone(Symmetric):
     """Symmetric memory of a world of one, on any engine."""
 
-    def __init__(
-        self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int, engine: Engine
-    ) -> None:
+    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int, engine: Engine) -> None:
         super().__init__(comm, shape, dtype, signals)
         self.local = engine.xp.zeros(shape, dtype)
         self._values = [0] * signals
@@ -252,7 +247,7 @@ class _Alone(Symmetric):
     def _wait_signal(self, signal: int, value: int) -> None:
         if self._values[signal] < value:
             raise CommunicationError(
-                f"signal {signal} is {self._values[signal]}, and nobody else will set it to {value}"
+                f"signal {signal} is {self._values[signal]}, and there is no other rank to set it to {value}"
             )
 
     def _barrier(self) -> None:
@@ -263,7 +258,7 @@ class _Alone(Symmetric):
 
 
 def allocate(
-    comm: Communicator,
+    comm: Any,
     shape: int | Sequence[int],
     dtype: Any,
     *,
@@ -299,13 +294,13 @@ def allocate(
 
 
 def _wanted(shape: Any, dtype: Any, engine_name: str | None, signals: int) -> tuple[tuple[int, ...], np.dtype, Engine]:
-    """Return what is asked for in its normal form."""
+    """Return validated shape, dtype and engine."""
     shape = (shape,) if isinstance(shape, int | np.integer) else shape
     shape = tuple(operator.index(extent) for extent in shape)
     dtype = np.dtype(dtype)
     if any(extent < 0 for extent in shape) or operator.index(signals) < 0:
         raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
-    check_kind(dtype)
+    check_dtype(dtype)
     chosen = engine(engine_name)
     if not chosen.mutable:
         raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
@@ -319,7 +314,7 @@ def nbytes_of(shape: tuple[int, ...], dtype: np.dtype) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def _agree(comm: Communicator, wanted: tuple[Any, ...]) -> None:
+def _agree(comm: Any, wanted: tuple[Any, ...]) -> None:
     everyone = comm.allgather_metadata(list(wanted))
     if any(other != everyone[0] for other in everyone):
         text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(everyone[:4]))
@@ -327,10 +322,10 @@ def _agree(comm: Communicator, wanted: tuple[Any, ...]) -> None:
 
 
 def _free_all() -> None:
-    """Give back what is left, newest first, as long as the other ranks do so too."""
+    """Free all memory that is left, newest first, as long as the other ranks do so too."""
     try:
         while _live:
             _live[-1].comm.barrier()
             _live[-1].free()
     except CommunicationError:
-        _live.clear()  # ranks are missing, so nothing collective can be done any more
+        _live.clear()  # ranks are missing, so that nothing collective can be done any more

@@ -10,15 +10,13 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from collops.comm.mpi import ranks_in_world
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import CommunicationError, TransportError
-
-if TYPE_CHECKING:
-    from collops.comm.communicator import Communicator
 
 __all__ = ["DeviceHeap"]
 
@@ -28,7 +26,7 @@ _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
 class DeviceHeap(Symmetric):
     """Memory of NVSHMEM's symmetric heap, as CuPy arrays."""
 
-    def __init__(self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
+    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
         super().__init__(comm, shape, dtype, signals)
         self._library = library = _started_library(comm)
         self._bytes = nbytes_of(shape, dtype)
@@ -52,7 +50,7 @@ class DeviceHeap(Symmetric):
         self._library.bindings.quiet_on_stream(self._library.stream())
 
     def _new(self, size: int) -> int:
-        # NVSHMEM ends the program when it lacks memory, so that this is found out before it is asked.
+        # NVSHMEM ends the program when it lacks memory: check first.
         self.comm.check(self._library.lack_of(size))
         error: Exception | None = None
         pointer = 0
@@ -116,7 +114,7 @@ class DeviceHeap(Symmetric):
         self._library.bindings.barrier_all_on_stream(self._library.stream())
 
     def _wait(self, what: str) -> None:
-        """Wait for what is on the stream, barriers among it, before NVSHMEM is called from the host.
+        """Wait for the work on the stream, barriers included, before NVSHMEM is called from the host.
 
         Such calls have barriers of their own, and all barriers share their counters. On the device they have no
         deadline, and every rank has to come to them.
@@ -126,7 +124,7 @@ class DeviceHeap(Symmetric):
 
     def _free(self) -> None:
         self._views.clear()
-        self._wait("symmetric memory being given back")
+        self._wait("freeing symmetric memory")
         if self._signal_pointer:
             self._library.bindings.free(self._signal_pointer)
         self._library.bindings.free(self._pointer)
@@ -135,7 +133,7 @@ class DeviceHeap(Symmetric):
 class _Library:
     """NVSHMEM, started: its low-level calls, and what they need of CuPy."""
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(self, comm: Any) -> None:
         import cupy
         import nvshmem.core
         from nvshmem import bindings
@@ -160,14 +158,14 @@ class _Library:
         return self._cupy.cuda.get_current_stream().ptr
 
     def event(self) -> Any:
-        """Return an event behind what is on the current stream."""
+        """Return an event after the work on the current stream."""
         return self._cupy.cuda.get_current_stream().record()
 
     def synchronize(self) -> None:
         self._cupy.cuda.Device(self.device).synchronize()
 
     def lack_of(self, size: int) -> MemoryError | None:
-        """Return what to raise if this GPU cannot give the heap `size` bytes more; it grows in large chunks."""
+        """Return an error if this GPU lacks memory for `size` bytes more of the heap, which grows in large chunks."""
         wanted = -(-size // _CHUNK) * _CHUNK
         free, _ = self._cupy.cuda.runtime.memGetInfo()
         if free < wanted:
@@ -180,7 +178,7 @@ class _Library:
         return None
 
     def array(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype, owner: Any) -> Any:
-        """Return a CuPy array at an address; a neighbour's memory passes for this device's, so that kernels take it."""
+        """Return a CuPy array at an address; kernels take it for memory of this device, also if it is of another."""
         memory = self._cupy.cuda.UnownedMemory(pointer, nbytes_of(shape, dtype), owner, self.device)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
@@ -194,7 +192,7 @@ _members: list[int] = []
 """The ranks of the world that NVSHMEM was started for."""
 
 
-def _started_library(comm: Communicator) -> _Library:
+def _started_library(comm: Any) -> _Library:
     """Return NVSHMEM, started for the ranks of `comm`. Collective.
 
     Raises
@@ -204,11 +202,9 @@ def _started_library(comm: Communicator) -> _Library:
     """
     global _library, _members  # noqa: PLW0603 (there is one NVSHMEM in a process)
     import cupy
-    from mpi4py import MPI
 
     comm.check(_missing(comm))
-    everyone = comm.control.group
-    members = list(MPI.Group.Translate_ranks(everyone, None, MPI.COMM_WORLD.group))
+    members = ranks_in_world(comm.control)
     if _library is None:
         name = f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}"
         devices = comm.allgather_metadata(name)
@@ -223,7 +219,7 @@ def _started_library(comm: Communicator) -> _Library:
     return _library
 
 
-def _missing(comm: Communicator) -> TransportError | None:
+def _missing(comm: Any) -> TransportError | None:
     if importlib.util.find_spec("nvshmem") is None:
         return TransportError("symmetric memory on GPUs needs nvshmem4py: install collops[cuda13]")
     if comm.device_transport is None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from collops.comm.mpi import SharedSegments
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import TransportError
-
-if TYPE_CHECKING:
-    from collops.comm.communicator import Communicator
 
 __all__ = ["SharedWindow"]
 
@@ -23,13 +22,10 @@ _SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
 class SharedWindow(Symmetric):
     """Memory that MPI maps into every process of the node.
 
-    A rank's segment begins with its signals. Values written before ``Win.Sync`` on one rank are seen after ``Win.Sync``
-    on another that has seen a signal set in between.
+    A rank's segment begins with its signals.
     """
 
-    def __init__(self, comm: Communicator, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
-        from mpi4py import MPI
-
+    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
         super().__init__(comm, shape, dtype, signals)
         if comm.local_size != comm.size:
             comm.check(
@@ -38,17 +34,15 @@ class SharedWindow(Symmetric):
         self._offset = -(-8 * signals // _PAGE) * _PAGE
         size = max(_PAGE, self._offset + -(-nbytes_of(shape, dtype) // _PAGE) * _PAGE)
         comm.check(_lack_of(size * comm.size))
-        self._ranks = comm.control.Dup()
         error: Exception | None = None
-        window = None
+        segments = None
         try:
-            window = MPI.Win.Allocate_shared(size, 1, comm=self._ranks)
-        except MPI.Exception as problem:
-            error = MemoryError(f"MPI gives no shared window of {size} bytes: {problem.Get_error_string()}")
+            segments = SharedSegments(comm.control, size)
+        except MemoryError as caught:
+            error = caught
         comm.check(error)
-        assert window is not None
-        self._window = window
-        window.Lock_all(MPI.MODE_NOCHECK)
+        assert segments is not None
+        self._segments = segments
         views = [self._views(rank) for rank in range(comm.size)]
         self._peers = [array for array, _ in views]
         self._signals = [values for _, values in views]
@@ -58,11 +52,10 @@ class SharedWindow(Symmetric):
         self._barrier()
 
     def _fence(self) -> None:
-        self._window.Sync()
+        self._segments.sync()
 
     def _views(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
-        memory, _ = self._window.Shared_query(rank)
-        whole = np.asarray(memory).view(np.uint8)
+        whole = self._segments.of(rank)
         values = whole[: 8 * self.signals].view(np.uint64)
         size = nbytes_of(self.shape, self.dtype)
         return whole[self._offset : self._offset + size].view(self.dtype).reshape(self.shape), values
@@ -74,33 +67,31 @@ class SharedWindow(Symmetric):
         self._peers[rank][where] = source
 
     def _get(self, rank: int, where: Where, out: Any) -> None:
-        self._window.Sync()
+        self._segments.sync()
         out[...] = self._peers[rank][where]
 
     def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
         self._peers[rank][where] = source
-        self._window.Sync()
+        self._segments.sync()
         self._signals[rank][signal] = value
 
     def _wait_signal(self, signal: int, value: int) -> None:
-        self.comm.wait(_Arrival(self._window, self._signals[self.comm.rank], signal, value), f"signal {signal}")
+        self.comm.wait(_Arrival(self._segments.sync, self._signals[self.comm.rank], signal, value), f"signal {signal}")
 
     def _barrier(self) -> None:
-        self._window.Sync()
+        self._segments.sync()
         self.comm.barrier()
-        self._window.Sync()
+        self._segments.sync()
 
     def _free(self) -> None:
         self._peers = self._signals = []
-        self._window.Unlock_all()
-        self._window.Free()
-        self._ranks.Free()
+        self._segments.free()
 
 
 def _lack_of(size: int) -> MemoryError | None:
-    """Return what to raise if this machine has not so much memory to share, which containers often have little of.
+    """Return an error if this machine has too little memory to share; containers often have little.
 
-    MPI would give a window all the same, and the system end the program that writes to it.
+    MPI would allocate it all the same, and the system would end the program that writes to it.
     """
     if not os.path.isdir(_SHARED_FILES):
         return None
@@ -113,15 +104,15 @@ def _lack_of(size: int) -> MemoryError | None:
 class _Arrival:
     """A signal that is waited for."""
 
-    __slots__ = ("_signal", "_signals", "_value", "_window")
+    __slots__ = ("_signal", "_signals", "_sync", "_value")
 
-    def __init__(self, window: Any, signals: np.ndarray, signal: int, value: int) -> None:
-        self._window = window
+    def __init__(self, sync: Callable[[], None], signals: np.ndarray, signal: int, value: int) -> None:
+        self._sync = sync
         self._signals = signals
         self._signal = signal
         self._value = value
 
     @property
     def done(self) -> bool:
-        self._window.Sync()
+        self._sync()
         return bool(self._signals[self._signal] >= self._value)

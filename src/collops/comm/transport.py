@@ -1,8 +1,8 @@
-"""What a transport is: the wire under a communicator, for arrays in one kind of memory.
+"""What a transport is: it runs the calls of a communicator, on arrays in one kind of memory.
 
-A transport moves C-contiguous arrays that the communicator has checked: dtypes agree, shapes fit, reductions have a
-meaning. Counts are in elements. It never allocates a result, never sends metadata, and orders device work on the
-caller's current stream.
+The communicator has validated these :class:`~collops.comm.call.Call` records: arrays are C-contiguous, dtypes agree,
+shapes fit, reductions have a meaning, counts are in elements. A transport allocates no result, sends no metadata, and
+orders device work on the caller's current stream.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
+
+from collops.comm.call import Call
 
 __all__ = ["FIRST_USER_TAG", "Message", "Pending", "Transport"]
 
@@ -35,7 +37,18 @@ class Pending:
 
 
 class Transport(ABC):
-    """One wire. All methods are collective over the transport's ranks except those of point-to-point messages.
+    """Carries the calls and messages between the ranks of a communicator.
+
+    Attributes
+    ----------
+    name : str
+        As users choose it: ``"serial"``, ``"mpi"``, ``"staged"`` or ``"nccl"``.
+    by_address : bool
+        Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream)``, which takes the other
+        rank, an address and a number of bytes for each message, and may use a stream of the transport's own.
+    reductions : dict or None
+        What the transport has found for each dtype and operation that it has reduced, for the fast path of
+        :meth:`Communicator.allreduce`; ``None`` where there is no such path.
 
     Examples
     --------
@@ -47,56 +60,22 @@ class Transport(ABC):
 
     name: str
     by_address: bool = False
-    """Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream)``, which takes the other
-    rank, an address and a number of bytes for each message, and may use a stream of the transport's own."""
+    reductions: dict[tuple[Any, str], Any] | None = None
 
     @abstractmethod
-    def allreduce(self, source: Any, target: Any, op: str) -> None:
-        """Reduce `source` over the ranks into every rank's `target` (which may be `source`)."""
+    def run(self, call: Call) -> None:
+        """Run a collective call. All ranks of the transport run the same one.
 
-    @abstractmethod
-    def reduce(self, source: Any, target: Any, op: str, root: int) -> None:
-        """Reduce `source` over the ranks into `target` of `root`; elsewhere `target` is ``None``."""
-
-    @abstractmethod
-    def bcast(self, source: Any, target: Any, root: int) -> None:
-        """Copy `source` of `root` into every rank's `target` (which may be `source`)."""
-
-    @abstractmethod
-    def allgather(self, source: Any, target: Any) -> None:
-        """Concatenate equally large `source` arrays into every rank's `target`."""
-
-    @abstractmethod
-    def allgatherv(self, source: Any, target: Any, counts: Sequence[int]) -> None:
-        """Concatenate `source` arrays of ``counts[rank]`` elements into every rank's `target`."""
-
-    @abstractmethod
-    def gatherv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        """Concatenate `source` arrays into `target` of `root`; elsewhere `target` is ``None``."""
-
-    @abstractmethod
-    def scatterv(self, source: Any, target: Any, counts: Sequence[int], root: int) -> None:
-        """Cut `source` of `root` into every rank's `target`; elsewhere `source` is ``None``."""
-
-    @abstractmethod
-    def reduce_scatter(self, source: Any, target: Any, op: str) -> None:
-        """Reduce equal blocks of `source` over the ranks; rank *r* gets block *r* in `target`."""
-
-    @abstractmethod
-    def alltoallv(self, source: Any, target: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
-        """Send consecutive pieces of `source` to the ranks; collect theirs in `target`."""
+        The target may be read when this returns; on devices, by work that follows on the current stream.
+        """
 
     @abstractmethod
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
-        """Start any number of messages to and from other ranks, all at once."""
-
-    @abstractmethod
-    def barrier(self) -> None:
-        """Return when every rank has come here (devices: when the stream gets there)."""
+        """Start any number of messages to and from other ranks, all at once. Not collective."""
 
     def group(self) -> AbstractContextManager[Any]:
-        """Merge the calls inside into one launch where the wire can."""
+        """Merge the calls inside into one launch where the transport can."""
         return nullcontext()
 
     def inspect(self) -> None:
-        """Raise what has gone wrong on the wire since the last call, where the wire can tell."""
+        """Raise what has gone wrong on the transport since the last call, where it can tell."""

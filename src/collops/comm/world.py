@@ -1,4 +1,4 @@
-"""The making of communicators: the world's, those of mpi4py's communicators, and those split off them."""
+"""Makes communicators: the world's, those of mpi4py's communicators, and those split off them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,19 @@ from collops.comm.calls import Calls, check_level
 from collops.comm.checked import CheckedTransport
 from collops.comm.choice import TRANSPORTS, by_all, choose
 from collops.comm.communicator import Communicator
-from collops.comm.cores import available_cores, share_of_cores
+from collops.comm.cores import available_cores, limit_blas, share_of_cores
 from collops.comm.deadline import MISMATCH, Watch, default_timeout
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together
-from collops.comm.gpu_aware import DeviceMpi, GpuAwareTransport
-from collops.comm.mpi import MpiTransport
-from collops.comm.nccl import NcclTransport
-from collops.comm.nccl_binding import load_binding
+from collops.comm.mpi import DeviceMpi, MpiTransport, duplicate, load_mpi, on_node, values_kept_with
+from collops.comm.nccl import NcclTransport, load_binding
 from collops.comm.serial import SerialTransport
-from collops.comm.staged import StagedTransport
-from collops.comm.threads import limit_blas
+from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.transport import Transport
-from collops.errors import InputError, TransportError, UnsupportedTypeError
+from collops.errors import InputError
 
-__all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "load_mpi", "place_on_node", "world"]
+__all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "world"]
 
 _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
-_LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 _worlds: dict[str, Communicator] = {}
 
 
@@ -41,9 +37,9 @@ def world(transport: str = "auto") -> Communicator:
     Parameters
     ----------
     transport : str
-        The wire for device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory) or
-        ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
-        arrays go by MPI whatever is chosen. One process without MPI is a world of one.
+        The transport of device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory)
+        or ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
+        arrays always go by MPI. One process without MPI is a world of one.
 
     Notes
     -----
@@ -120,48 +116,10 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
     """
     if transport not in TRANSPORTS:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
-    from mpi4py import MPI
-
-    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        raise UnsupportedTypeError(f"from_mpi4py takes an intracommunicator of mpi4py, not {comm!r}")
-    # Kept with MPI's communicator: handles of those that are freed are given to others.
-    made: Any = comm.Get_attr(_attribute())
-    if made is None:
-        made = {}
-        comm.Set_attr(_attribute(), made)
+    made = values_kept_with(comm)
     if transport not in made:
-        made[transport] = _build(MPI, comm, transport, "mpi4py's communicator was given")
+        made[transport] = _build(load_mpi()[0], comm, transport, "mpi4py's communicator was given")
     return made[transport]
-
-
-@cache
-def _attribute() -> int:
-    """Return the key under which a communicator of MPI keeps those that were made of it."""
-    from mpi4py import MPI
-
-    return MPI.Comm.Create_keyval()
-
-
-def load_mpi() -> tuple[Any, str]:
-    """Return ``mpi4py.MPI`` (or ``None``) and the reason.
-
-    Raises
-    ------
-    TransportError
-        If an MPI launcher started this process but no MPI can be loaded: the ranks could not find each other.
-    """
-    launched = [name for name in _LAUNCHERS if name in os.environ]
-    if importlib.util.find_spec("mpi4py") is None:
-        if launched:
-            raise TransportError(f"an MPI launcher started this process ({launched[0]} is set): install collops[mpi]")
-        return None, "mpi4py is not installed"
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        if launched:
-            raise TransportError(f"an MPI launcher started this process, but MPI does not load: {error}") from error
-        return None, f"mpi4py finds no MPI library ({error})"
-    return MPI, MPI.Get_library_version().splitlines()[0].strip(" \0")
 
 
 def device_count() -> int:
@@ -176,32 +134,21 @@ def device_count() -> int:
         return 0
 
 
-def place_on_node() -> tuple[int, int]:
-    """Return rank and size of this process among those of its node, before there is a communicator. Collective."""
-    mpi, _ = load_mpi()
-    if mpi is None:
-        return 0, 1
-    control = _duplicate(mpi, mpi.COMM_WORLD)
-    place = _node(mpi, control)
-    control.Free()
-    return place
-
-
 def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
     devices, timeout = device_count(), default_timeout()
     if comm is None or comm.size == 1:
-        check_level()  # a mistake in the environment is no less one where there is nobody to agree with
+        check_level()  # a mistake in the environment raises with a single rank, too
         if comm is not None:
             comm = comm.Dup()
-        serial = SerialTransport()
         if devices:
-            _use_device(0 if comm is None else _node(mpi, comm)[0], devices)
-        reasons = (mpi_reason, "a world of one needs no wire")
-        return Communicator(serial, serial if devices else None, control=comm, reasons=reasons)
+            _use_device(0 if comm is None else on_node(comm)[0], devices)
+        return _of_one_rank(bool(devices), comm, 0, 1, (mpi_reason, "one rank needs no transport"))
     abort_on_uncaught_errors(mpi)
-    control = _duplicate(mpi, comm)
-    local_rank, local_size = _node(mpi, control)
-    share = _share_of_cores(mpi, control)
+    control = duplicate(comm)
+    local_rank, cores = on_node(control, available_cores())
+    local_size = len(cores)
+    del cores[local_rank]
+    share = share_of_cores(cores)
     crowded = share < _ONE_CORE
     limit_blas(share)
     watch = Watch(mpi, control, timeout, crowded)
@@ -212,7 +159,7 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     reasons.append(f"device arrays: {chosen.why}")
     if chosen.check != "off":
         reasons.append(f"every call is agreed upon first: COLLOPS_CHECK asks for {chosen.check}")
-    place = _Place(mpi, local_rank, local_size, chosen.wire, tuple(reasons), crowded, chosen.check)
+    place = _Place(mpi, local_rank, local_size, chosen.transport, tuple(reasons), crowded, chosen.check)
     built = _joined(place, control, host, watch)
     if comm == mpi.COMM_WORLD:
         end_together(mpi, control, watch, built.calls)
@@ -225,27 +172,35 @@ class _Place(NamedTuple):
     mpi: Any
     local_rank: int
     local_size: int
-    choice: str | None
+    device: str | None
     reasons: tuple[str, ...]
     crowded: bool
     check: str
 
 
+def _of_one_rank(
+    devices: bool, control: Any, local_rank: int, local_size: int, reasons: tuple[str, ...]
+) -> Communicator:
+    serial = SerialTransport()
+    device = serial if devices else None
+    return Communicator(serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=reasons)
+
+
 def _joined(place: _Place, control: Any, host: MpiTransport, watch: Watch) -> Communicator:
     """Build the communicator of several ranks."""
-    device = _device_transport(place.mpi, control, host, watch, place.choice)
+    transport: Transport = host
+    device = _device_transport(place.mpi, control, host, watch, place.device)
     answer_after_the_end(watch)
     calls = None
-    wire: Transport = host
     if place.check != "off":
         calls = Calls(place.mpi, control, watch, sites=place.check == "sites")
-        wire = CheckedTransport(host, calls, "host")
+        transport = CheckedTransport(host, calls, "host")
         device = None if device is None else CheckedTransport(device, calls, "device")
         watch.turns.kind = MISMATCH  # nothing moves before all ranks have agreed
-    elif place.choice in (None, "staged"):
+    elif place.device in (None, "staged"):
         watch.turns.renew = host.renew
     return Communicator(
-        wire,
+        transport,
         device,
         control=control,
         local_rank=place.local_rank,
@@ -258,17 +213,13 @@ def _joined(place: _Place, control: Any, host: MpiTransport, watch: Watch) -> Co
 
 
 def _derived(parent: _Place, control: Any) -> Communicator:
-    """Build a sub-communicator, with the wires of its parent, among whose ranks the cores are shared out."""
-    mpi = parent.mpi
-    local_rank, local_size = _node(mpi, control)
+    """Build a sub-communicator, with the transports of its parent, among whose ranks the cores are shared out."""
+    local_rank, others = on_node(control)
+    local_size = len(others)
     if control.size == 1:
-        serial = SerialTransport()
-        device = None if parent.choice is None else serial
-        return Communicator(
-            serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=parent.reasons
-        )
-    watch = Watch(mpi, control, default_timeout(), parent.crowded)
-    host = MpiTransport(mpi, control, watch)
+        return _of_one_rank(parent.device is not None, control, local_rank, local_size, parent.reasons)
+    watch = Watch(parent.mpi, control, default_timeout(), parent.crowded)
+    host = MpiTransport(parent.mpi, control, watch)
     return _joined(parent._replace(local_rank=local_rank, local_size=local_size), control, host, watch)
 
 
@@ -283,33 +234,6 @@ def _device_transport(mpi: Any, control: Any, host: MpiTransport, watch: Watch, 
         unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
         return NcclTransport(binding, control.size, control.rank, unique_id)
     return GpuAwareTransport(host, DeviceMpi(mpi, control, watch), choice.removeprefix("mpi-"))
-
-
-def _duplicate(mpi: Any, comm: Any) -> Any:
-    """Return a duplicate of an mpi4py communicator, once all its ranks want one; the first of all waits.
-
-    What set-up does after it has no deadline of its own, but every rank has come by then.
-    """
-    control, request = comm.Idup()
-    Watch(mpi, comm, default_timeout(), crowded=True).wait(request, "setting up a communicator")
-    return control
-
-
-def _node(mpi: Any, comm: Any) -> tuple[int, int]:
-    """Rank and size among the ranks of this node; in a world they pick the GPU."""
-    shared = comm.Split_type(mpi.COMM_TYPE_SHARED)
-    place = (shared.rank, shared.size)
-    shared.Free()
-    return place
-
-
-def _share_of_cores(mpi: Any, comm: Any) -> float:
-    """Return how many cores this rank has for itself among the ranks of its node."""
-    shared = comm.Split_type(mpi.COMM_TYPE_SHARED)
-    cores = shared.allgather(available_cores())
-    del cores[shared.rank]
-    shared.Free()
-    return share_of_cores(cores)
 
 
 def _use_device(local_rank: int, devices: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from collops.comm.buffers import in_elements
+from collops.comm.call import in_elements
 from collops.errors import LayoutError
 from collops.jax.arguments import array, checked_counts
 from collops.jax.primitive import collective, like, linear

@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from collops.comm import Communicator
-from collops.comm.reductions import check_reduction
+from collops.comm.mpi import name_of_operation
+from collops.comm.reductions import LOGICAL, check_reduction, nccl_reduction, widened
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.jax.native import TYPES
 from collops.jax.wires import Wire
@@ -26,8 +27,6 @@ __all__ = [
 ]
 
 COTANGENTS = ("ranks", "replicated")
-_OF_MPI = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR")
-_ON_TRUTH = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}
 _TAGS = 1 << 20
 
 
@@ -47,18 +46,11 @@ def operation(op: Any, dtype: Any) -> str:
     UnsupportedTypeError
         If there is no such reduction, or it has no meaning for `dtype`.
     """
-    name = op if isinstance(op, str) else _name_of_mpi4py(op)
+    name = op if isinstance(op, str) else name_of_operation(op)
+    if name is None:
+        raise UnsupportedTypeError(f"{op!r} is no reduction of collops.jax; choose one by name, such as 'sum'")
     check_reduction(name, dtype)
-    return _ON_TRUTH.get(name, name) if dtype.kind == "b" else name
-
-
-def _name_of_mpi4py(op: Any) -> str:
-    from mpi4py import MPI
-
-    for name in _OF_MPI:
-        if op == getattr(MPI, name):
-            return name.lower()
-    raise UnsupportedTypeError(f"{op!r} is no reduction of collops.jax; choose one by name, such as 'sum'")
+    return LOGICAL.get(name, name) if dtype.kind == "b" else name
 
 
 def reducible(x: Any, op: str, wire: Wire) -> tuple[Any, str, Callable[[Any], Any]]:
@@ -66,12 +58,10 @@ def reducible(x: Any, op: str, wire: Wire) -> tuple[Any, str, Callable[[Any], An
 
     NCCL has no 16-bit integers, booleans and logical operations: they are reduced in 32-bit integers.
     """
-    truth = op in ("land", "lor", "lxor")
-    if not wire.on_devices or not (truth or x.dtype.name in ("int16", "uint16")):
+    if not wire.on_devices or nccl_reduction(op, x.dtype) is not None:
         return x, op, lambda y: y
     dtype = x.dtype
-    wide = (x != 0 if truth else x).astype(jnp.int32)
-    plain = {"lor": "max", "land": "min", "lxor": "sum"}.get(op, op)
+    wide, plain = widened(x, op, jnp.int32)
     return wide, plain, lambda y: (y & 1 if op == "lxor" else y).astype(dtype)
 
 

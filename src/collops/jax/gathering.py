@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from collops.comm.buffers import in_elements
+from collops.comm.call import in_elements
 from collops.errors import LayoutError
 from collops.jax.arguments import array, checked_convention, checked_counts, operation, reducible
 from collops.jax.native import OPS

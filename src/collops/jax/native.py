@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 
+from collops.comm.mpi import addresses, handles, mpi4py_module
+from collops.comm.reductions import DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.errors import InputError, TransportError
 
 __all__ = ["HANDLERS", "OPS", "TYPES", "int64s", "library", "load_mpi"]
@@ -19,18 +21,9 @@ HANDLERS = (
     *("allreduce", "reduce", "bcast", "allgather", "gather"),
     *("scatter", "reduce_scatter", "alltoall", "exchange", "barrier"),
 )
-OPS = ("sum", "prod", "min", "max", "land", "lor", "lxor")
-TYPES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-)
+OPS = tuple(name for name in OPERATIONS if name != "avg")
+TYPES = tuple(DTYPES)
 
-_MPI_TYPES = (
-    *("C_BOOL", "INT8_T", "INT16_T", "INT32_T", "INT64_T", "UINT8_T", "UINT16_T", "UINT32_T", "UINT64_T"),
-    *("UINT16_T", "UINT16_T", "FLOAT", "DOUBLE", "C_FLOAT_COMPLEX", "C_DOUBLE_COMPLEX"),
-)
-_MPI_MOVED = ("BYTE", "UINT16_T", "UINT32_T", "UINT64_T", "C_DOUBLE_COMPLEX")
-_MPI_OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR")
 _MPI_FUNCTIONS = (
     *("Iallreduce", "Ireduce", "Ibcast", "Iallgatherv", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter"),
     *("Ialltoallv", "Isend", "Irecv", "Ibarrier", "Test", "Error_string", "Op_create"),
@@ -70,21 +63,18 @@ def load_mpi() -> None:
     TransportError
         If that MPI may not be called from XLA's threads, or its handles are of a kind that nobody knows.
     """
-    from mpi4py import MPI as mpi
-
+    mpi = mpi4py_module()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise TransportError(
             "collops.jax calls MPI from XLA's threads, but MPI was initialised for one thread; "
             "use an MPI with MPI_THREAD_MULTIPLE and leave mpi4py.rc.thread_level at 'multiple'"
         )
-    loaded = ctypes.CDLL(mpi.__file__)  # finds what this module is linked with
-    functions = [ctypes.cast(loaded[f"MPI_{name}"], ctypes.c_void_p).value or 0 for name in _MPI_FUNCTIONS]
     wrong = library().collops_load_mpi(
         mpi._sizeof(mpi.Comm),
-        int64s(functions),
-        int64s([getattr(mpi, name).handle for name in _MPI_TYPES]),
-        int64s([getattr(mpi, name).handle for name in _MPI_MOVED]),
-        int64s([getattr(mpi, name).handle for name in _MPI_OPS]),
+        int64s(addresses(_MPI_FUNCTIONS)),
+        int64s(handles([dtype.mpi for dtype in DTYPES.values()])),
+        int64s(handles(list(MOVED_BY_MPI.values())[:5])),
+        int64s(handles([OPERATIONS[name].mpi for name in OPS])),
         ctypes.c_int64(int(mpi.IN_PLACE)),
     )
     if wrong is not None:

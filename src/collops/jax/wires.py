@@ -11,7 +11,7 @@ from collops.comm.cores import available_cores
 from collops.comm.deadline import default_timeout
 from collops.errors import InputError, TransportError
 from collops.jax import native, versions
-from collops.jax.devices import Clique, clique_wire, device_wire, has_devices, may_record
+from collops.jax.devices import Clique, clique_transport, device_transport, has_devices, may_record
 
 __all__ = ["Wire", "wire_of"]
 
@@ -67,7 +67,7 @@ class Wire:
         """
         if platform not in self.numbers:
             raise TransportError(
-                f"this communicator has no wire for JAX arrays on {platform}: it needs NCCL, a GPU for each rank"
+                f"this communicator has no transport for JAX arrays on {platform}: it needs NCCL, a GPU for each rank"
             )
         return self.numbers[platform]
 
@@ -140,7 +140,7 @@ def wire_of(comm: Any = None) -> Wire:
 
 def _made(comm: Communicator | Clique) -> Wire:
     if isinstance(comm, Clique):
-        number = clique_wire(comm)
+        number = clique_transport(comm)
         return Wire(None, comm.size, {"cuda": number, "rocm": number}, on_one_node=True)
     numbers = {"cpu": _host_wire(comm)}
     with_devices = comm.allgather_metadata(has_devices())
@@ -148,7 +148,7 @@ def _made(comm: Communicator | Clique) -> Wire:
         without = with_devices.index(False)
         raise TransportError(f"JAX has a GPU on other ranks and none on rank {without}: start at most one rank per GPU")
     if with_devices[0]:
-        numbers["cuda"] = numbers["rocm"] = device_wire(comm)
+        numbers["cuda"] = numbers["rocm"] = device_transport(comm)
     return Wire(comm.rank, comm.size, numbers, on_one_node=comm.local_size == comm.size)
 
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from collops.apps.jacobi.variant import Variant
+from collops.comm.side_stream import SideStream
 
 __all__ = ["Overlap"]
 
@@ -54,12 +55,7 @@ class _SideStream(_NoStream):
     """A stream of high priority, ordered with the caller's by events; a CUDA graph can capture both."""
 
     def __init__(self) -> None:
-        import cupy
-
-        self._cuda = cupy.cuda
-        self._stream = cupy.cuda.Stream(non_blocking=True, priority=_HIGHEST)
-        self._began = cupy.cuda.Event(disable_timing=True)
-        self._ended = cupy.cuda.Event(disable_timing=True)
+        self._side = SideStream(priority=_HIGHEST)
         self._entered = False
 
     @contextmanager
@@ -67,13 +63,11 @@ class _SideStream(_NoStream):
         """Work on this stream; the first time since :meth:`join` it waits for the caller's."""
         if not self._entered:
             self._entered = True
-            self._began.record(self._cuda.get_current_stream())
-            self._stream.wait_event(self._began)
-        with self._stream:
+            self._side.begin()
+        with self._side.stream:
             yield
 
     def join(self) -> None:
         """Let the caller's stream wait for this one."""
         self._entered = False
-        self._ended.record(self._stream)
-        self._cuda.get_current_stream().wait_event(self._ended)
+        self._side.end().wait()

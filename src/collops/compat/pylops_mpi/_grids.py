@@ -13,6 +13,7 @@ from collops.array import Layout
 from collops.array.halo import HaloPlan, halo_widths
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
+from collops.comm.mpi import mpi4py_module
 from collops.compat.pylops_mpi._arrays import wrapped
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
 from collops.compat.pylops_mpi._native import Relabelled, brought, communicator, relabelled, vector_layout
@@ -67,7 +68,7 @@ def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int
     is_active : bool
         Whether this rank is in the grid.
     """
-    from mpi4py import MPI
+    MPI = mpi4py_module()
 
     rank, size = base_comm.Get_rank(), base_comm.Get_size()
     side = math.isqrt(size)

@@ -8,6 +8,7 @@ from typing import Any
 import collops
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
 from collops.comm import Communicator
+from collops.comm.mpi import mpi4py_module
 from collops.operators import LinearOperator
 from collops.operators.algebra import product
 from collops.operators.base import AnyLayout
@@ -30,7 +31,7 @@ __all__ = [
 def mpi_comm(base_comm: Any) -> Any:
     """Return the mpi4py communicator that ``base_comm`` stands for: ``MPI.COMM_WORLD`` for ``None``."""
     if base_comm is None:
-        from mpi4py import MPI
+        MPI = mpi4py_module()
 
         return MPI.COMM_WORLD
     return base_comm
@@ -44,7 +45,7 @@ def communicator(base_comm: Any) -> Communicator:
     """
     if base_comm is None:
         return collops.world()
-    from mpi4py import MPI
+    MPI = mpi4py_module()
 
     alike = MPI.Comm.Compare(base_comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
     return collops.world() if alike else collops.from_mpi4py(base_comm)

@@ -16,6 +16,7 @@ import numpy as np
 import collops
 from collops import profile
 from collops.array import Layout
+from collops.comm.mpi import mpi4py_module
 from collops.compat.pylops_mpi._arrays import Partition, wrapped
 from collops.compat.pylops_mpi._native import brought
 from collops.errors import InputError, TransportError
@@ -119,7 +120,7 @@ def _now() -> float:
 
 
 def _report(text: str, logger: logging.Logger | None) -> None:
-    from mpi4py import MPI
+    MPI = mpi4py_module()
 
     if MPI.COMM_WORLD.Get_rank() != 0:
         return

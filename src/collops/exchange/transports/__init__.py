@@ -7,9 +7,9 @@ import importlib.util
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from collops.comm.mpi import gpu_awareness, mpi4py_module
 from collops.errors import CommunicationError, InputError
 from collops.exchange.exchange import Exchange
-from collops.exchange.transports.mpi_calls import messages_reach_devices, world_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,13 +63,13 @@ def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
     one_host = comm.local_size == comm.size
     if engine.memory == "host":
         return [*(["shared"] if one_host else []), "mpi"]
-    names = []
+    mpi, names = mpi4py_module(), []
     if comm.device_transport == "nccl":
         # NVSHMEM is started once, for the first ranks that ask: only the whole world can rely on it.
-        if one_host and comm.size == world_size() and importlib.util.find_spec("nvshmem") is not None:
+        if one_host and comm.size == mpi.COMM_WORLD.size and importlib.util.find_spec("nvshmem") is not None:
             names.append("symmetric")
         names.append("nccl")
-    return [*names, *(["mpi"] if messages_reach_devices() else []), "staged"]
+    return [*names, *(["mpi"] if gpu_awareness(mpi)[0] != "none" else []), "staged"]
 
 
 def exchange_of(

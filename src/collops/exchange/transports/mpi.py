@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.comm.mpi import PersistentMessages
 from collops.exchange.exchange import PLACES, Exchange
-from collops.exchange.transports.mpi_calls import PersistentMessages
 
 if TYPE_CHECKING:
     from collops.backend import Engine

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from collops.comm import Communicator
+from collops.comm.side_stream import SideStream
 from collops.operators.matrix_mult.products import multiply
 from collops.operators.memory import Scratch, contiguous, store
 
@@ -236,14 +237,13 @@ class _StreamLane(_Lane):
 
     def __init__(self, cupy: Any) -> None:
         self._current = cupy.cuda.get_current_stream
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._edge = cupy.cuda.Event(disable_timing=True)
+        self._side = SideStream()
+        self._stream = self._side.stream
         self._arrived = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
         self._multiplied = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
 
     def begin(self) -> None:
-        self._edge.record(self._current())
-        self._stream.wait_event(self._edge)
+        self._side.begin()
 
     def send(self, slot: int, message: Callable[[], Any], after_product: int | None = None) -> Any:
         if after_product is not None:
@@ -260,5 +260,4 @@ class _StreamLane(_Lane):
         self._multiplied[slot].record(self._current())
 
     def end(self) -> None:
-        self._edge.record(self._stream)
-        self._current().wait_event(self._edge)
+        self._side.end().wait()

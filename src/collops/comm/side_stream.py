@@ -1,0 +1,42 @@
+"""A device stream beside the caller's, for work that overlaps with what the caller launches meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collops.comm.transport import Pending
+
+__all__ = ["SideStream"]
+
+
+class SideStream(Pending):
+    """A stream that events order after the caller's current stream and back; a CUDA graph can capture both.
+
+    Parameters
+    ----------
+    priority : int
+        Of the stream; lower numbers come first. A device that has fewer priorities takes its highest.
+    """
+
+    def __init__(self, priority: int = 0) -> None:
+        import cupy
+
+        self._current = cupy.cuda.get_current_stream
+        self.stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
+        self._ready = cupy.cuda.Event(disable_timing=True)
+        self._done = cupy.cuda.Event(disable_timing=True)
+
+    def begin(self, current: Any = None) -> Any:
+        """Order the side stream after `current`, the current stream by default, and return it."""
+        self._ready.record(self._current() if current is None else current)
+        self.stream.wait_event(self._ready)
+        return self.stream
+
+    def end(self) -> Pending:
+        """Return what orders the current stream after the work so far, when it is waited for."""
+        self._done.record(self.stream)
+        return self
+
+    def wait(self) -> None:
+        """Order the current stream after the work before the last :meth:`end`."""
+        self._current().wait_event(self._done)

@@ -1,0 +1,116 @@
+"""The transports of device arrays on a simulated device: what they make of calls, without a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.comm import staged
+from collops.comm.communicator import Communicator
+from collops.comm.deadline import Watch
+from collops.comm.mpi import DeviceMpi, MpiTransport
+from collops.comm.nccl import NcclTransport
+from collops.comm.staged import GpuAwareTransport, StagedTransport
+from collops.errors import UnsupportedTypeError
+from tests.comm import checks, device
+
+
+@pytest.fixture(scope="module")
+def xp():
+    with device.simulated() as cupy:
+        yield cupy
+
+
+@pytest.fixture(scope="module", params=["nccl", "mpi-p2p", "mpi-all", "staged"])
+def joined(request, comm, xp):
+    """A communicator whose device arrays go by one transport."""
+    from mpi4py import MPI
+
+    control = MPI.COMM_WORLD.Dup()
+    watch = Watch(MPI, control, 60.0, crowded=True)
+    host = MpiTransport(MPI, control, watch)
+    if request.param == "nccl":
+        transport = NcclTransport(device.Nccl(control.Dup()), control.size, control.rank, b"")  # type: ignore[arg-type]
+    elif request.param == "staged":
+        transport = StagedTransport(host)
+    else:
+        transport = GpuAwareTransport(host, DeviceMpi(MPI, control, watch), request.param.removeprefix("mpi-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged, "CHUNK_BYTES", 48)  # so that short arrays are several chunks, the last one ragged
+        yield Communicator(host, transport, control=control, watch=watch)
+
+
+@pytest.mark.parametrize("name", checks.DTYPES)
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
+def test_reductions(joined, xp, name, op):
+    if not (name.startswith("complex") and op != "sum"):
+        checks.check_reductions(joined, xp, name, op)
+
+
+@pytest.mark.parametrize("name", ["bool", "int16", "uint64"])
+@pytest.mark.parametrize("op", ["land", "lor", "lxor"])
+def test_logical_reductions(joined, xp, name, op):
+    checks.check_reductions(joined, xp, name, op)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_average(joined, xp, name):
+    checks.check_average(joined, xp, name)
+
+
+@pytest.mark.parametrize("name", checks.DTYPES)
+def test_movement(joined, xp, name):
+    checks.check_movement(joined, xp, name)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "complex128"])
+def test_messages(joined, xp, name):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged, "CHUNK_BYTES", 4 << 20)
+        checks.check_messages(joined, xp, name)
+
+
+def test_strided_arrays(joined, xp):
+    checks.check_strided(joined, xp)
+
+
+def test_exchange_plans(joined, xp):
+    checks.check_plan(joined, xp)
+    checks.check_plan_of_several_arrays(joined, xp)
+
+
+@pytest.mark.parametrize("size", [5, 6, 7, 12, 13])
+def test_chunks(joined, xp, size):
+    """Around the ends of one and of two chunks of six elements."""
+    x = xp.arange(float(size)) + joined.rank
+    expected = np.arange(float(size)) * joined.size + sum(range(joined.size))
+    np.testing.assert_array_equal(joined.allreduce(x).get(), expected)
+    root = joined.size - 1
+    np.testing.assert_array_equal(joined.bcast(x, root).get(), np.arange(float(size)) + root)
+    right, left = (joined.rank + 1) % joined.size, (joined.rank - 1) % joined.size
+    np.testing.assert_array_equal(joined.sendrecv(x, right, xp.zeros(size), left).get(), np.arange(float(size)) + left)
+
+
+def test_sums_of_small_integers_wrap_around(joined, xp):
+    """16-bit integers that NCCL reduces in 32 bits have the values of other transports."""
+    x = xp.full(3, 20_000, "int16")
+    expected = np.array(20_000 * joined.size).astype("int16")
+    np.testing.assert_array_equal(joined.allreduce(x).get(), np.full(3, expected))
+
+
+def test_a_group_is_one_launch(joined, xp):
+    if joined.device_transport != "nccl":
+        pytest.skip("other transports have no launches")
+    binding = joined._device.binding
+    right, left = (joined.rank + 1) % joined.size, (joined.rank - 1) % joined.size
+    launches = binding.launches
+    out = xp.zeros(3)
+    with joined.group():
+        joined.send(xp.full(3, float(joined.rank)), right)
+        joined.recv(out, left)
+        with pytest.raises(UnsupportedTypeError, match="in a group"):
+            joined.allreduce(xp.ones(3, "int16"))
+        assert not out.any() or joined.size == 1
+    assert binding.launches == launches + 1
+    np.testing.assert_array_equal(out.get(), np.full(3, float(left)))
+    assert float(joined.allreduce(xp.ones(1))[0]) == joined.size
