@@ -1,93 +1,76 @@
-"""What ranks tell each other apart from data: small values, and that one of them has failed."""
+"""Small values and errors that ranks share, apart from their data."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from collops.comm.notes import table
+from collops import errors
 from collops.comm.transport import Transport
-from collops.errors import (
-    CallMismatch,
-    CheckpointError,
-    CollopsError,
-    CommunicationError,
-    CommunicationTimeout,
-    InputError,
-    LayoutError,
-    TransportError,
-    UnsupportedTypeError,
-)
 from collops.profile import messages
 
-__all__ = ["agree", "any_failed", "described", "gather_texts", "raise_together", "shared_error"]
+__all__ = [
+    "agree",
+    "any_failed",
+    "described",
+    "gather_texts",
+    "name_ranks",
+    "raise_together",
+    "shared_error",
+    "table",
+]
 
-_RAISED_BY_NAME: dict[str, type[Exception]] = {
-    kind.__name__: kind
-    for kind in (
-        CallMismatch,
-        CheckpointError,
-        CollopsError,
-        CommunicationError,
-        CommunicationTimeout,
-        InputError,
-        LayoutError,
-        TransportError,
-        UnsupportedTypeError,
-        AttributeError,
-        IndexError,
-        KeyError,
-        MemoryError,
-        OSError,
-        OverflowError,
-        TypeError,
-        ValueError,
-    )
-}
+# The classes that a message alone can make.
+_OURS = [
+    kind for kind in map(vars(errors).get, errors.__all__) if isinstance(kind, type) and "__init__" not in vars(kind)
+]
+_PYTHONS = (AttributeError, IndexError, KeyError, MemoryError, OSError, OverflowError, TypeError, ValueError)
+_SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, *_PYTHONS)}
 
 
-def gather_texts(text: str, wire: Transport, size: int) -> list[str]:
+def gather_texts(text: str, transport: Transport, size: int) -> list[str]:
     """Return every rank's `text`. Collective."""
     mine = np.frombuffer(text.encode(), np.uint8)
     if messages.active:
         messages.record("metadata", mine.size, mine.nbytes)
     lengths = np.empty(size, np.int64)
-    wire.allgather(np.array([mine.size], np.int64), lengths)
+    transport.allgather(np.array([mine.size], np.int64), lengths)
     texts = np.empty(int(lengths.sum()), np.uint8)
-    wire.allgatherv(mine, texts, lengths.tolist())
+    transport.allgatherv(mine, texts, lengths.tolist())
     ends = np.cumsum(lengths)
     return [texts[end - length : end].tobytes().decode() for end, length in zip(ends, lengths, strict=True)]
 
 
-def agree(what: str, text: str, wire: Transport, size: int) -> None:
-    """Raise on every rank unless all pass the same `text`. Collective."""
+def agree(what: str, text: str, transport: Transport, size: int) -> None:
+    """Raise on every rank unless all pass the same `text`; `what` names it in the error. Collective."""
     digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
     extremes = np.array([digest, -digest], np.int64)
     if messages.active:
         messages.record("agreement", extremes.size, extremes.nbytes)
-    wire.allreduce(extremes, extremes, "max")
+    transport.allreduce(extremes, extremes, "max")
     if extremes[0] == -extremes[1]:
         return
-    lines = dict(enumerate(gather_texts(text, wire, size)))
-    error = InputError(f"{what} differs between ranks:\n{table(lines, size, '')}")
+    lines = dict(enumerate(gather_texts(text, transport, size)))
+    error = errors.InputError(f"{what} differs between ranks:\n{table(lines, size, '')}")
     error.on_all_ranks = True
     raise error
 
 
-def any_failed(error: Exception | None, wire: Transport, size: int) -> bool:
+def any_failed(error: Exception | None, transport: Transport, size: int) -> bool:
     """Return whether any rank passes an error. Collective."""
     failed = np.array([error is not None], np.int8)
     if size > 1:
         if messages.active:
             messages.record("metadata", failed.size, failed.nbytes)
-        wire.allreduce(failed, failed, "max")
+        transport.allreduce(failed, failed, "max")
     return bool(failed[0])
 
 
 def described(error: Exception | None) -> list[str] | None:
-    """Return an error as what other ranks can raise."""
+    """Return an error in a form that JSON can carry and :func:`raise_together` can raise."""
     return None if error is None else [type(error).__name__, str(error)]
 
 
@@ -96,12 +79,32 @@ def raise_together(error: Exception | None, reports: list[Any]) -> NoReturn:
     ranks = [rank for rank, report in enumerate(reports) if report is not None]
     kind, text = reports[ranks[0]]
     if len(ranks) < len(reports):
-        text = f"rank {', '.join(map(str, ranks))}: {text}"
+        text = f"{name_ranks(ranks)}: {text}"
     raise shared_error(kind, text) from error
 
 
 def shared_error(kind: str, text: str) -> Exception:
-    """Return the error that all ranks raise where some have one of the class called `kind`."""
-    shared: Any = _RAISED_BY_NAME.get(kind, CollopsError)(text)
-    shared.on_all_ranks = True  # no rank waits for another that is ending
+    """Return the error that all ranks raise where some of them have one of the class called `kind`."""
+    shared: Any = _SHARED.get(kind, errors.CollopsError)(text)
+    shared.on_all_ranks = True  # so that no rank aborts the others while they report it
     return shared
+
+
+def table(lines: Mapping[int, str], size: int, otherwise: str) -> str:
+    """Return a text with one line for all ranks that have the same; `otherwise` is that of ranks without a line."""
+    ranks: dict[str, list[int]] = {}
+    for rank in range(size):
+        ranks.setdefault(lines.get(rank, otherwise), []).append(rank)
+    return "\n".join(f"  {name_ranks(same)}: {line}" for line, same in ranks.items())
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks, which are in ascending order, as ``rank 2`` or ``ranks 0, 2-5``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers}"
