@@ -24,7 +24,8 @@ from pylops import Diagonal, FirstDerivative
 import collops
 from collops.backend import engine
 from collops.comm import Communicator
-from collops.comm.deadline import Watch
+from collops.comm.control_channel import ControlChannel
+from collops.comm.failure import Failures
 from collops.comm.mpi import MpiTransport
 from collops.solvers import CGLS, solve
 from collops_bench.record import Measurement, new_record, write_record
@@ -60,8 +61,8 @@ def communicators():
     made = {}
     for name, kind, transport in ((OURS, Communicator, MpiTransport), (PLAIN, Plain, PlainTransport)):
         control = MPI.COMM_WORLD.Dup()
-        watch = Watch(MPI, control, 600.0, crowded=False)
-        made[name] = kind(transport(MPI, control, watch), None, control=control, watch=watch)
+        failures = Failures(ControlChannel(MPI, control), 600.0, crowded=False)
+        made[name] = kind(transport(MPI, control, failures), None, control=control, failures=failures)
     return made
 
 

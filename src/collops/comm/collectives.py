@@ -1,6 +1,6 @@
 """The collective operations on arrays, by the methods of a communicator.
 
-Each checks all that it can refuse before it begins on a wire (:mod:`collops.comm.turns` says why).
+Each validates its arguments before it begins to communicate (:mod:`collops.comm.failure` says why).
 """
 
 from __future__ import annotations

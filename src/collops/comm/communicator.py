@@ -106,11 +106,11 @@ class Communicator(Collectives, PointToPoint):
         CommunicationError
             If the device's wire has failed.
         """
-        if self._watch is None:
+        if self._failures is None:
             event.synchronize()
         else:
             inspect = None if self._device is None else self._device.inspect
-            self._watch.until(lambda: event.done, operation, inspect=inspect)
+            self._failures.until(lambda: event.done, operation, inspect=inspect)
 
     @collective
     def split(self, color: int | None, key: int = 0) -> Communicator | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores
-from collops.comm.deadline import default_timeout
+from collops.comm.failure import default_timeout
 from collops.comm.gpu_aware import gpu_awareness
 from collops.comm.nccl_binding import available_binding, load_binding
 from collops.comm.world import device_count, load_mpi

@@ -1,6 +1,6 @@
 """The transport of host arrays: MPI's buffered calls, never a pickle, every wait with a deadline.
 
-The nonblocking form of each call is used so that the wait can be watched (:mod:`collops.comm.deadline`).
+The nonblocking form of each call is used so that every wait can have a deadline (:mod:`collops.comm.failure`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from collops.comm.deadline import Watch
-from collops.comm.notes import ranks_text
+from collops.comm.agreement import name_ranks
+from collops.comm.failure import Failures
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import UnsupportedTypeError
 
@@ -107,19 +107,19 @@ class MpiTransport(Transport):
         ``mpi4py.MPI``.
     comm : mpi4py.MPI.Comm
         Whose ranks are joined; two private duplicates of it are made, for collectives and for exchanges.
-    watch : Watch
+    failures : Failures
         Waits for the requests.
     """
 
     name = "mpi"
 
-    def __init__(self, mpi: Any, comm: Any, watch: Watch) -> None:
+    def __init__(self, mpi: Any, comm: Any, failures: Failures) -> None:
         self._mpi = mpi
         self._origin = comm
         self._comm = comm.Dup()
         self._messages = comm.Dup()
-        self._watch = watch
-        self._wait = watch.wait
+        self._failures = failures
+        self._wait = failures.wait
         self._wire = Wire(mpi)
         self._size = comm.size
         self._rank = comm.rank
@@ -127,7 +127,7 @@ class MpiTransport(Transport):
     def renew(self) -> None:
         """Go on with another duplicate for collectives, whatever is under way on the one before. Collective."""
         comm, request = self._origin.Idup()
-        self._watch.wait(request, "making wires anew", range(self._size))
+        self._failures.wait(request, "replacing the transports", range(self._size))
         self._comm = comm
 
     def allreduce(self, source: Any, target: Any, op: str) -> None:
@@ -137,7 +137,7 @@ class MpiTransport(Transport):
         try:  # what most often is next to nothing need not be waited for
             done = request.Test()
         except self._mpi.Exception as error:
-            self._watch.failed(error, "allreduce")
+            self._failures.failed(error, "allreduce")
         if not done:
             self._wait(request, "allreduce")
         if op == "avg":
@@ -204,7 +204,7 @@ class MpiTransport(Transport):
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         requests = [self._messages.Irecv(self._described(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._described(array), dest=peer, tag=tag) for peer, array in sends]
-        return _Requests(requests, self._watch, [peer for peer, _ in receives], [peer for peer, _ in sends])
+        return _Requests(requests, self._failures, [peer for peer, _ in receives], [peer for peer, _ in sends])
 
     def barrier(self) -> None:
         self._wait(self._comm.Ibarrier(), "barrier")
@@ -221,22 +221,22 @@ class MpiTransport(Transport):
 
 
 class _Requests(Pending):
-    __slots__ = ("_requests", "_sources", "_targets", "_watch")
+    __slots__ = ("_failures", "_requests", "_sources", "_targets")
 
-    def __init__(self, requests: list[Any], watch: Watch, sources: list[int], targets: list[int]) -> None:
+    def __init__(self, requests: list[Any], failures: Failures, sources: list[int], targets: list[int]) -> None:
         self._requests = requests
-        self._watch = watch
+        self._failures = failures
         self._sources = sources
         self._targets = targets
 
     def __str__(self) -> str:
         ends = [("from", self._sources), ("to", self._targets)]
-        return "messages " + " and ".join(f"{way} rank(s) {ranks_text(sorted({*of}))}" for way, of in ends if of)
+        return "messages " + " and ".join(f"{way} {name_ranks(sorted({*of}))}" for way, of in ends if of)
 
     def wait(self) -> None:
         requests, self._requests = self._requests, []
         # Neighbours that need nothing more may end while others are late.
-        self._watch.wait_all(requests, self, [*self._sources, *self._targets])
+        self._failures.wait_all(requests, self, [*self._sources, *self._targets])
 
 
 def _pieces(buffer: Any, counts: Sequence[int], datatype: Any) -> list[Any]:

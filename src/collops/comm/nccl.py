@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
-from collops.comm.deadline import at_giving_up
+from collops.comm.failure import at_giving_up
 from collops.comm.nccl_binding import Nccl4py, NcclOfCupy
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import CommunicationError, UnsupportedTypeError

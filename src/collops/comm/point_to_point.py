@@ -74,8 +74,8 @@ class PointToPoint(Ranks):
                     stack.enter_context(self._device.group())
                 yield
         except BaseException as error:
-            if pending and self._watch is not None:
-                self._watch.leave_behind(pending, f"a group was left by {type(error).__name__}: {error}")
+            if pending and self._failures is not None:
+                self._failures.leave_behind(pending, f"a group was left by {type(error).__name__}: {error}")
             raise
         finally:
             self._pending = None

@@ -11,9 +11,9 @@ from collops.comm.transport import Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from collops.comm.calls import Calls
+    from collops.comm.call_agreement import CallAgreement
     from collops.comm.communicator import Communicator
-    from collops.comm.deadline import Watch
+    from collops.comm.failure import Failures
 
 __all__ = ["Ranks"]
 
@@ -35,11 +35,11 @@ class Ranks:
         This rank's place on its node.
     reasons : sequence of str
         Why the wires are what they are.
-    watch : Watch, optional
-        Of several ranks: waits for what they send.
+    failures : Failures, optional
+        Of several ranks: waits for their messages.
     derive : callable, optional
         Makes the communicator of an mpi4py communicator that was split off `control`.
-    calls : Calls, optional
+    calls : CallAgreement, optional
         Where calls are checked (``COLLOPS_CHECK``).
     """
 
@@ -52,9 +52,9 @@ class Ranks:
         local_rank: int = 0,
         local_size: int = 1,
         reasons: Sequence[str] = (),
-        watch: Watch | None = None,
+        failures: Failures | None = None,
         derive: Callable[[Any], Communicator] | None = None,
-        calls: Calls | None = None,
+        calls: CallAgreement | None = None,
     ) -> None:
         self.control = control
         self.rank: int = 0 if control is None else control.rank
@@ -65,8 +65,7 @@ class Ranks:
         self.calls = calls
         self._host = host
         self._device = device
-        self._watch = watch
-        self._turns = None if watch is None else watch.turns
+        self._failures = failures
         self._derive = derive
         self._pending: list[Pending] | None = None
 
@@ -83,13 +82,13 @@ class Ranks:
         error : Exception
             Why.
         """
-        if self._turns is not None:
-            self._turns.refuse(call, error)
+        if self._failures is not None:
+            self._failures.refuse(call, error)
 
     def _wire(self, engine: Engine) -> Transport:
         """Return the wire of an engine's arrays."""
-        if self._turns is not None and self._turns.attention:
-            self._turns.look()
+        if self._failures is not None and self._failures.attention:
+            self._failures.look()
         if engine.traced:
             raise UnsupportedTypeError(f"arrays of {engine.name} are sent by the program that is traced: give one as x")
         if engine.memory == "host":
@@ -112,11 +111,11 @@ class Ranks:
             wire = self._host
         else:
             wire = self._wire(engine)
-        turns = self._turns
-        if turns is not None:
-            if turns.attention:
-                turns.attend()
-            turns.number += 1
+        failures = self._failures
+        if failures is not None:
+            if failures.attention:
+                failures.attend()
+            failures.number += 1
         return wire
 
     def _check_rank(self, rank: int, name: str) -> None:
