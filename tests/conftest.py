@@ -28,7 +28,7 @@ import hypothesis
 import pytest
 
 import collops
-from collops.comm.abort import abort
+from collops.comm.ending import abort
 from collops.errors import CommunicationTimeout
 
 # All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.

@@ -199,7 +199,7 @@ class CommunicationTimeout(CommunicationError, TimeoutError):
 
 
 class CallMismatch(CommunicationError):
-    """Ranks made calls that do not belong together (found by ``COLLOPS_CHECK``); the message shows each rank's call.
+    """Ranks made calls that do not match (found by ``COLLOPS_CHECK``); the message shows each rank's call.
 
     Examples
     --------

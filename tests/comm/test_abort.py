@@ -14,7 +14,7 @@ pytestmark = pytest.mark.serial
 PROGRAM = """
 import os, sys
 from types import SimpleNamespace
-from collops.comm.abort import abort
+from collops.comm.ending import abort
 world = SimpleNamespace(Abort=os._exit)
 sys.stdout.write("a result")
 abort(SimpleNamespace(COMM_WORLD=world), 7, "the reason")

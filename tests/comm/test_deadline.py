@@ -62,9 +62,9 @@ def test_the_ranks_that_give_up_name_the_one_that_is_missing(tmp_path):
     first = next(line for line in lines if line.startswith("RANK 0"))
     second = next(line for line in lines if line.startswith("RANK 1"))
     assert "allreduce at <string>:12 (Communicator.allreduce)" in first
-    assert "the deadline is 5 s" in first and "rank(s) 2 never arrived of 3" in first
-    assert "another rank gave up" in second and "rank(s) 2 never arrived of 3" in second
-    assert sum("this communicator cannot be used any more, since CommunicationTimeout" in line for line in lines) == 2
+    assert "the deadline is 5 s" in first and "rank 2 of 3 never arrived" in first
+    assert "another rank gave up" in second and "rank 2 of 3 never arrived" in second
+    assert sum("this communicator can no longer be used: CommunicationTimeout" in line for line in lines) == 2
 
 
 def test_an_agreed_error_is_raised_by_each_rank():

@@ -7,8 +7,8 @@ import pytest
 
 from collops.comm import staged
 from collops.comm.communicator import Communicator
-from collops.comm.deadline import Watch
-from collops.comm.mpi import DeviceMpi, MpiTransport
+from collops.comm.failure import Failures
+from collops.comm.mpi import ControlChannel, DeviceMpi, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.errors import UnsupportedTypeError
@@ -27,17 +27,17 @@ def joined(request, comm, xp):
     from mpi4py import MPI
 
     control = MPI.COMM_WORLD.Dup()
-    watch = Watch(MPI, control, 60.0, crowded=True)
-    host = MpiTransport(MPI, control, watch)
+    failures = Failures(ControlChannel(MPI, control), 60.0, crowded=True)
+    host = MpiTransport(MPI, control, failures)
     if request.param == "nccl":
         transport = NcclTransport(device.Nccl(control.Dup()), control.size, control.rank, b"")  # type: ignore[arg-type]
     elif request.param == "staged":
         transport = StagedTransport(host)
     else:
-        transport = GpuAwareTransport(host, DeviceMpi(MPI, control, watch), request.param.removeprefix("mpi-"))
+        transport = GpuAwareTransport(host, DeviceMpi(MPI, control, failures), request.param.removeprefix("mpi-"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged, "CHUNK_BYTES", 48)  # so that short arrays are several chunks, the last one ragged
-        yield Communicator(host, transport, control=control, watch=watch)
+        yield Communicator(host, transport, control=control, failures=failures)
 
 
 @pytest.mark.parametrize("name", checks.DTYPES)

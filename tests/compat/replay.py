@@ -62,7 +62,7 @@ def main(folder: str, *words: str) -> None:
     from matplotlib.figure import Figure
     from mpi4py import MPI
 
-    from collops.comm.abort import abort
+    from collops.comm.ending import abort
 
     rank = MPI.COMM_WORLD.Get_rank()
     results = Path(folder).resolve()

@@ -152,7 +152,7 @@ def test_matrix_files_with_other_characters_do_not_reach_the_parser(tmp_path):
 )
 def test_variables_of_the_environment_are_parsed_strictly(monkeypatch, name, values):
     from collops.backend import engine
-    from collops.comm.deadline import default_timeout
+    from collops.comm.failure import default_timeout
     from collops.comm.mpi import gpu_awareness
     from collops.profile.settings import Settings
 

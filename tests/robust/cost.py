@@ -24,8 +24,8 @@ from pylops import Diagonal, FirstDerivative
 import collops
 from collops.backend import engine
 from collops.comm import Communicator
-from collops.comm.deadline import Watch
-from collops.comm.mpi import MpiTransport
+from collops.comm.failure import Failures
+from collops.comm.mpi import ControlChannel, MpiTransport
 from collops.solvers import CGLS, solve
 from collops_bench.record import Measurement, new_record, write_record
 from collops_bench.timing import Spread, Timing
@@ -61,9 +61,9 @@ def communicators():
     made = {}
     for name, kind, transport in ((OURS, Communicator, MpiTransport), (PLAIN, Plain, PlainTransport)):
         control = MPI.COMM_WORLD.Dup()
-        watch = Watch(MPI, control, 600.0, crowded=False)
-        counts = watch if kind is Communicator else None  # without it, calls are not counted
-        made[name] = kind(transport(MPI, control, watch), None, control=control, watch=counts)
+        failures = Failures(ControlChannel(MPI, control), 600.0, crowded=False)
+        counts = failures if kind is Communicator else None  # without it, calls are not counted
+        made[name] = kind(transport(MPI, control, failures), None, control=control, failures=counts)
     return made
 
 

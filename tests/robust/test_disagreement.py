@@ -322,7 +322,7 @@ def test_right_programs_on_arrays_are_let_through(checked):
 
 def test_a_check_that_does_not_exist(comm, monkeypatch):
     monkeypatch.setenv("COLLOPS_CHECK", "perhaps")
-    from collops.comm.calls import check_level
+    from collops.comm.call_agreement import check_level
 
     with pytest.raises(errors.InputError, match="perhaps"):
         check_level()
@@ -366,5 +366,5 @@ def test_a_rank_that_makes_no_call_is_missing():
     result = run_ranks(2, BUSY, {"COLLOPS_CHECK": "1"})
     assert result.returncode != 0
     assert "CommunicationTimeout" in result.stderr
-    assert "rank(s) 1 never arrived of 2" in result.stderr
+    assert "rank 1 of 2 never arrived" in result.stderr
     assert "rank 0: allreduce(sum) of 1 float64 at <string>:10" in result.stderr

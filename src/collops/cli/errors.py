@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from collops.cli.launch import started
-from collops.comm.abort import abort
+from collops.comm.ending import abort
 from collops.errors import CollopsError, Interrupted
 
 __all__ = ["BAD_INPUT", "guarded", "report"]

@@ -1,49 +1,24 @@
-"""Errors that all ranks raise because some of them have failed."""
+"""Errors that all ranks raise because some of them have failed, and how they name ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from collops.errors import (
-    CallMismatch,
-    CheckpointError,
-    CollopsError,
-    CommunicationError,
-    CommunicationTimeout,
-    InputError,
-    LayoutError,
-    TransportError,
-    UnsupportedTypeError,
-)
+from collops import errors
 
-__all__ = ["described", "raise_together", "shared_error"]
+__all__ = ["described", "name_ranks", "raise_together", "shared_error", "table"]
 
-_RAISED_BY_NAME: dict[str, type[Exception]] = {
-    kind.__name__: kind
-    for kind in (
-        CallMismatch,
-        CheckpointError,
-        CollopsError,
-        CommunicationError,
-        CommunicationTimeout,
-        InputError,
-        LayoutError,
-        TransportError,
-        UnsupportedTypeError,
-        AttributeError,
-        IndexError,
-        KeyError,
-        MemoryError,
-        OSError,
-        OverflowError,
-        TypeError,
-        ValueError,
-    )
-}
+# The classes that a message alone can make.
+_OURS = [
+    kind for kind in map(vars(errors).get, errors.__all__) if isinstance(kind, type) and "__init__" not in vars(kind)
+]
+_PYTHONS = (AttributeError, IndexError, KeyError, MemoryError, OSError, OverflowError, TypeError, ValueError)
+_SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, *_PYTHONS)}
 
 
 def described(error: Exception | None) -> list[str] | None:
-    """Return an error as what other ranks can raise."""
+    """Return an error in a form that JSON can carry and :func:`raise_together` can raise."""
     return None if error is None else [type(error).__name__, str(error)]
 
 
@@ -52,12 +27,32 @@ def raise_together(error: Exception | None, reports: list[Any]) -> NoReturn:
     ranks = [rank for rank, report in enumerate(reports) if report is not None]
     kind, text = reports[ranks[0]]
     if len(ranks) < len(reports):
-        text = f"rank {', '.join(map(str, ranks))}: {text}"
+        text = f"{name_ranks(ranks)}: {text}"
     raise shared_error(kind, text) from error
 
 
 def shared_error(kind: str, text: str) -> Exception:
-    """Return the error that all ranks raise where some have one of the class called `kind`."""
-    shared: Any = _RAISED_BY_NAME.get(kind, CollopsError)(text)
-    shared.on_all_ranks = True  # no rank waits for another that is ending
+    """Return the error that all ranks raise where some of them have one of the class called `kind`."""
+    shared: Any = _SHARED.get(kind, errors.CollopsError)(text)
+    shared.on_all_ranks = True  # so that no rank aborts the others while they report it
     return shared
+
+
+def table(lines: Mapping[int, str], size: int, otherwise: str) -> str:
+    """Return a text with one line for all ranks that have the same; `otherwise` is that of ranks without a line."""
+    ranks: dict[str, list[int]] = {}
+    for rank in range(size):
+        ranks.setdefault(lines.get(rank, otherwise), []).append(rank)
+    return "\n".join(f"  {name_ranks(same)}: {line}" for line, same in ranks.items())
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks, which are in ascending order, as ``rank 2`` or ``ranks 0, 2-5``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers}"

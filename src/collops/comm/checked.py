@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from collops.comm.call import Call
-from collops.comm.calls import RECEIVE, SEND, Calls, Need
+from collops.comm.call_agreement import RECEIVE, SEND, CallAgreement, Expectation
 from collops.comm.transport import FIRST_USER_TAG, Message, Pending, Transport
 
 __all__ = ["CheckedTransport"]
@@ -20,13 +20,13 @@ class CheckedTransport(Transport):
     ----------
     inner : Transport
         Carries the data.
-    calls : Calls
+    calls : CallAgreement
         Of the ranks.
     memory : str
         ``"host"`` or ``"device"``: arrays must be in the same memory everywhere.
     """
 
-    def __init__(self, inner: Transport, calls: Calls, memory: str) -> None:
+    def __init__(self, inner: Transport, calls: CallAgreement, memory: str) -> None:
         self.name = inner.name
         self.by_address = inner.by_address
         self.group = inner.group
@@ -70,7 +70,7 @@ class CheckedTransport(Transport):
         On hosts each starts when its own rank has agreed: others may depend on it. On devices they start as one launch.
         """
         opened, self.opened = self.opened, []
-        needs: dict[int, list[Need]] = {}
+        needs: dict[int, list[Expectation]] = {}
         for each in opened:
             for peer, need in each.needs(self._memory, self._inner):
                 needs.setdefault(peer, []).append(need)
@@ -117,13 +117,16 @@ class _Checked(Pending):
         parts += [f"receive {array.size} {array.dtype.name} from rank {peer}" for peer, array in self._receives]
         return f"{' and '.join(parts)}{f', tag {tag}' if tag else ''}"
 
-    def needs(self, memory: str, inner: Transport) -> Iterator[tuple[int, Need]]:
+    def needs(self, memory: str, inner: Transport) -> Iterator[tuple[int, Expectation]]:
         """Yield what the other ranks must do."""
         for kind, messages in ((SEND, self._sends), (RECEIVE, self._receives)):
             for peer, array in messages:
                 facts = {"dtype": array.dtype.name, "elements": array.size, "tag": self._tag, "memory": memory}
                 ends = ([(peer, array)], []) if kind == SEND else ([], [(peer, array)])
-                yield peer, Need(kind, facts, then=partial(self._start, inner, *ends) if memory == "host" else None)
+                yield (
+                    peer,
+                    Expectation(kind, facts, then=partial(self._start, inner, *ends) if memory == "host" else None),
+                )
 
     def start(self, inner: Transport) -> None:
         """Start all messages, which have been agreed upon."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from collops.comm.agreement import described, raise_together
-from collops.comm.calls import LEVELS, check_level
+from collops.comm.agreement import described, raise_together, table
+from collops.comm.call_agreement import LEVELS, check_level
 from collops.comm.mpi import gpu_awareness
 from collops.comm.nccl import available_binding
-from collops.comm.notes import table
 from collops.errors import CollopsError, InputError, TransportError
 
 __all__ = ["TRANSPORTS", "Chosen", "by_all", "choose"]
@@ -32,7 +31,7 @@ class Chosen(NamedTuple):
     why : str
         The reason, for users.
     check : str
-        The strictest check that ``COLLOPS_CHECK`` asks for on any rank; one of :data:`collops.comm.calls.LEVELS`.
+        The strictest check that ``COLLOPS_CHECK`` asks for on any rank, one of ``call_agreement.LEVELS``.
     """
 
     transport: str | None

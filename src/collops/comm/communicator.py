@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.backend import Engine, engine_of
-from collops.comm.agreement import described, raise_together
+from collops.comm.agreement import described, raise_together, table
 from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, validated
 from collops.comm.mpi import split
-from collops.comm.notes import table
 from collops.comm.reductions import check_dtype
 from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
 from collops.errors import REFUSALS, CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
@@ -25,8 +24,8 @@ from collops.profile.marks import Span, active
 from collops.profile.messages import active as counted
 
 if TYPE_CHECKING:
-    from collops.comm.calls import Calls
-    from collops.comm.deadline import Watch
+    from collops.comm.call_agreement import CallAgreement
+    from collops.comm.failure import Failures
     from collops.comm.symmetric import Symmetric
 
 __all__ = ["Communicator"]
@@ -77,9 +76,9 @@ class Communicator:
         local_rank: int = 0,
         local_size: int = 1,
         reasons: Sequence[str] = (),
-        watch: Watch | None = None,
+        failures: Failures | None = None,
         derive: Callable[[Any], Communicator] | None = None,
-        calls: Calls | None = None,
+        calls: CallAgreement | None = None,
     ) -> None:
         self.control = control
         self.rank: int = 0 if control is None else control.rank
@@ -90,8 +89,7 @@ class Communicator:
         self.calls = calls
         self._host = host
         self._device = device
-        self._watch = watch
-        self._turns = None if watch is None else watch.turns
+        self._failures = failures
         self._derive = derive
         self._pending: list[Pending] | None = None
         self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
@@ -174,11 +172,11 @@ class Communicator:
                 else:
                     target = None
                 if target is not None:
-                    turns = self._turns
-                    if turns is not None:  # as in _begin
-                        if turns.attention:
-                            turns.attend()
-                        turns.number += 1
+                    failures = self._failures
+                    if failures is not None:  # as in _begin
+                        if failures.attention:
+                            failures.attend()
+                        failures.number += 1
                     transport.run(Call("allreduce", x, target, op, resolved))
                     return target
         return self._run("allreduce", x, out, op)
@@ -313,8 +311,8 @@ class Communicator:
                     stack.enter_context(self._device.group())
                 yield
         except BaseException as error:
-            if pending and self._watch is not None:
-                self._watch.leave_behind(pending, f"a group was left by {type(error).__name__}: {error}")
+            if pending and self._failures is not None:
+                self._failures.leave_behind(pending, f"a group was left by {type(error).__name__}: {error}")
             raise
         finally:
             self._pending = None
@@ -417,8 +415,8 @@ class Communicator:
         error : Exception
             Why.
         """
-        if self._turns is not None:
-            self._turns.refuse(call, error)
+        if self._failures is not None:
+            self._failures.refuse(call, error)
 
     def wait(self, event: Any, operation: str = "device work") -> None:
         """Wait on the host for a device event, with the deadline of every other wait. Not collective.
@@ -438,11 +436,11 @@ class Communicator:
         CommunicationError
             If the device's transport has failed.
         """
-        if self._watch is None:
+        if self._failures is None:
             event.synchronize()
         else:
             inspect = None if self._device is None else self._device.inspect
-            self._watch.until(lambda: event.done, operation, inspect=inspect)
+            self._failures.until(lambda: event.done, operation, inspect=inspect)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Join the ranks that pass the same `color`, in the order of `key`, then of rank.
@@ -624,8 +622,8 @@ class Communicator:
 
     def _transport_for(self, engine: Engine) -> Transport:
         """Return the transport of an engine's arrays."""
-        if self._turns is not None and self._turns.attention:
-            self._turns.look()
+        if self._failures is not None and self._failures.attention:
+            self._failures.look()
         if engine.traced:
             raise UnsupportedTypeError(f"arrays of {engine.name} are sent by the program that is traced: give one as x")
         if engine.memory == "host":
@@ -642,11 +640,11 @@ class Communicator:
     def _begin(self, engine: Engine = _HOST) -> Transport:
         """Return the transport of a collective call, which this rank begins now. Validate before."""
         transport = self._host if engine is _HOST else self._transport_for(engine)
-        turns = self._turns
-        if turns is not None:  # count the call, unless other ranks have refused it, or the communicator has failed
-            if turns.attention:
-                turns.attend()
-            turns.number += 1
+        failures = self._failures
+        if failures is not None:  # count the call, unless other ranks have refused it, or the communicator has failed
+            if failures.attention:
+                failures.attend()
+            failures.number += 1
         return transport
 
     @contextmanager

@@ -1,45 +1,47 @@
-"""How a program of several ranks ends: for all with an error on one, and agreed upon where calls are checked."""
+"""How a program of several ranks ends: all ranks together, and at once if one of them has an error of its own."""
 
 from __future__ import annotations
 
 import atexit
+import fcntl
+import os
+import stat
+import struct
 import sys
+import termios
 import time
 import weakref
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
-from collops.comm.abort import abort
-from collops.comm.calls import Calls
-from collops.comm.deadline import ENDED, Watch
+from collops.comm.call_agreement import CallAgreement
+from collops.comm.failure import PROGRAM_END, Failures
 from collops.errors import CommunicationError
 
-__all__ = ["abort_on_uncaught_errors", "answer_after_the_end", "end_together"]
+__all__ = ["abort", "abort_on_uncaught_errors", "answer_after_the_end", "end_together"]
 
-_END = "the end of the program"
 _SHORTEST_NAP_SECONDS, _LONGEST_NAP_SECONDS = 2e-5, 5e-3
-_UNNOTICED_SECONDS = 1.0  # that a rank may end before others without their hearing of it
-_MISSED_SECONDS = 5.0  # for ranks that have given up, but may still end by themselves
-_answering: weakref.WeakSet[Watch] = weakref.WeakSet()
+_UNANNOUNCED_SECONDS = 1.0  # by which ranks may end one after the other without a message
+_MISSED_SECONDS = 5.0  # for ranks that gave up and may still end by themselves
+_LONGEST_SECONDS = 2.0  # that a launcher may take to read: one that hangs must not keep the other ranks waiting
+_answering: weakref.WeakSet[Failures] = weakref.WeakSet()
 
 
-def answer_after_the_end(watch: Watch) -> None:
-    """Have those that wait on a communicator hear that this rank's program has ended, until all ranks' have."""
-    _answering.add(watch)
+def answer_after_the_end(failures: Failures) -> None:
+    """Have a communicator's other ranks told that this rank's program has ended, until all programs have."""
+    _answering.add(failures)
 
 
-def end_together(mpi: Any, control: Any, watch: Watch, calls: Calls | None) -> None:
-    """Have this rank wait for the others when its program ends, as MPI does, but answering those that wait for it.
+def end_together(mpi: Any, failures: Failures, agreement: CallAgreement | None) -> None:
+    """Have this rank wait for the others when its program ends, as MPI does, but answer those that wait for it.
 
     Parameters
     ----------
     mpi : module
         ``mpi4py.MPI``.
-    control : mpi4py.MPI.Comm
+    failures : Failures
         Of the world.
-    watch : Watch
-        Of the world.
-    calls : Calls, optional
+    agreement : CallAgreement, optional
         Where calls are checked, the end of the program is one of them.
     """
 
@@ -47,43 +49,38 @@ def end_together(mpi: Any, control: Any, watch: Watch, calls: Calls | None) -> N
         if mpi.Is_finalized():
             return
         try:
-            if calls is not None and not watch.failure:
-                calls.collective(_END, {"call": "end"})
+            if agreement is not None and not failures.failure:
+                agreement.collective(PROGRAM_END, {"call": "end"})
         except CommunicationError as error:
             abort(mpi, 1, f"collops: {type(error).__name__}: {error}")
-        _wait_for_others(mpi, control, watch)
+        _wait_for_others(mpi, failures)
 
     atexit.register(end)
 
 
-def _wait_for_others(mpi: Any, control: Any, watch: Watch) -> None:
-    everyone = control.Ibarrier()
-    begin, nap, told = time.monotonic(), _SHORTEST_NAP_SECONDS, False
-    while not everyone.Test():
+def _wait_for_others(mpi: Any, failures: Failures) -> None:
+    all_ended = failures.channel.barrier()
+    begin, nap, announced = time.monotonic(), _SHORTEST_NAP_SECONDS, False
+    while not all_ended():
         time.sleep(nap)
         nap = min(2 * nap, _LONGEST_NAP_SECONDS)
         waited = time.monotonic() - begin
         for each in _answering:
-            if each.notes.waiting():
-                each.notes.swap({"kind": ENDED, "call": _END, "place": "", "why": ""})
-        if waited > _UNNOTICED_SECONDS and not told:
-            for each in _answering:
-                each.notes.say_end(each.turns.done)
-            told = True
-        if waited > _MISSED_SECONDS and watch.failure:
-            abort(mpi, 1, f"collops: rank {control.rank} has ended and ends all ranks, since some no longer answer")
-    # Messages that nobody took would be an error of the program for MPI.
+            each.answer()
+            if waited > _UNANNOUNCED_SECONDS and not announced:
+                each.end()
+        announced = announced or waited > _UNANNOUNCED_SECONDS
+        if waited > _MISSED_SECONDS and failures.failure:
+            rank = failures.channel.rank
+            abort(mpi, 1, f"collops: rank {rank} has ended and ends all ranks, because some no longer answer")
     for each in _answering:
-        each.notes.hear_ends()
-        for _ in each.notes.hear_words():
-            pass
+        each.receive()  # MPI would report messages that are never received
 
 
 def abort_on_uncaught_errors(mpi: Any) -> None:
-    """End all ranks when one ends with an error that it does not share with them; they would wait for it for ever.
+    """End all ranks when one ends with an error that the others do not raise; they would wait for it for ever.
 
-    Errors that :meth:`Communicator.check` raised end every rank by themselves. The hook that was there before reports
-    the error.
+    Errors with `on_all_ranks` end every rank by themselves. The previous ``sys.excepthook`` reports the error.
     """
     if getattr(sys.excepthook, "ends_all_ranks", False):
         return
@@ -99,3 +96,32 @@ def abort_on_uncaught_errors(mpi: Any) -> None:
 
     end_all_ranks.ends_all_ranks = True  # type: ignore[attr-defined]
     sys.excepthook = end_all_ranks
+
+
+def abort(mpi: Any, code: int, why: str) -> None:
+    """End the processes of all ranks with exit code `code`, after one line `why` on standard error.
+
+    This rank first waits until its launcher has read what it wrote: launchers drop what is still in their pipes.
+    """
+    try:
+        # The more important stream first, and in one piece, so that lines of several ranks do not mix.
+        _deliver(sys.stderr, 2, f"{why}\n")
+        _deliver(sys.stdout, 1)
+    finally:  # also if nothing can be written any more
+        mpi.COMM_WORLD.Abort(code)
+
+
+def _deliver(stream: TextIO, descriptor: int, text: str = "") -> None:
+    stream.write(text)
+    stream.flush()
+    given_up = time.monotonic() + _LONGEST_SECONDS
+    while _unread_bytes(descriptor) and time.monotonic() < given_up:
+        time.sleep(1e-3)
+
+
+def _unread_bytes(descriptor: int) -> int:
+    # Files and terminals outlive the launcher; only a pipe's contents do not.
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return 0
+    (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, struct.pack("i", 0)))
+    return int(count)

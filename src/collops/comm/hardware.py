@@ -9,7 +9,7 @@ from typing import Any
 
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores
-from collops.comm.deadline import default_timeout
+from collops.comm.failure import default_timeout
 from collops.comm.mpi import gpu_awareness, load_mpi
 from collops.comm.nccl import available_binding, load_binding
 from collops.comm.world import device_count

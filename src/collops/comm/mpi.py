@@ -1,30 +1,34 @@
 """MPI, of which this is the only module that imports it: the transport of host arrays, and what set-up asks of MPI.
 
-Calls on arrays are buffered, never pickled. Their nonblocking form is used, so that every wait has a deadline
-(:mod:`collops.comm.deadline`).
+CallAgreement on arrays are buffered, never pickled. Their nonblocking form is used, so that every wait has a deadline
+(:mod:`collops.comm.failure`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import json
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from collops.comm.agreement import name_ranks
 from collops.comm.call import Call
-from collops.comm.deadline import Watch, default_timeout
-from collops.comm.notes import ranks_text
+from collops.comm.failure import Failures, default_timeout
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 __all__ = [
+    "CALL_TAG",
+    "FAILURE_TAG",
+    "ControlChannel",
     "DeviceMpi",
     "MpiTransport",
     "PersistentMessages",
@@ -44,6 +48,8 @@ __all__ = [
 
 _LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 _GPU_LEVELS = ("none", "p2p", "all")
+# Every MPI has tags up to 32767. Users who share their communicator during its set-up are unlikely to have these.
+FAILURE_TAG, CALL_TAG = 32000, 32001
 
 
 def load_mpi() -> tuple[Any, str]:
@@ -114,7 +120,9 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
 def duplicate(comm: Any) -> Any:
     """Return a duplicate of an mpi4py communicator, once all its ranks want one, which has a deadline. Collective."""
     made, request = comm.Idup()
-    Watch(mpi4py_module(), comm, default_timeout(), crowded=True).wait(request, "setting up a communicator")
+    Failures(ControlChannel(mpi4py_module(), comm), default_timeout(), crowded=True).wait(
+        request, "setting up a communicator"
+    )
     return made
 
 
@@ -180,6 +188,61 @@ def name_of_operation(op: Any) -> str | None:
     return next((name for name, known in OPERATIONS.items() if op == getattr(mpi, known.mpi)), None)
 
 
+class ControlChannel:
+    """Sends JSON between the ranks of an MPI communicator, without waiting for the receivers.
+
+    Parameters
+    ----------
+    mpi : module
+        ``mpi4py.MPI``.
+    comm : mpi4py.MPI.Comm
+        Carries the messages.
+    tag : int
+        No other message on `comm` may have it.
+
+    Attributes
+    ----------
+    rank, size : int
+        Of `comm`.
+    error : type
+        The exception that MPI's calls raise.
+    """
+
+    def __init__(self, mpi: Any, comm: Any, tag: int = FAILURE_TAG) -> None:
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+        self.error: type[Exception] = mpi.Exception
+        self._mpi = mpi
+        self._comm = comm
+        self._tag = tag
+        self._status = mpi.Status()
+        self._sends: list[Any] = []  # MPI reads their memory; what a dead rank never receives stays here
+
+    def send(self, message: Any, ranks: Collection[int] | None = None) -> None:
+        """Send what JSON can carry to `ranks`, by default to all other ranks. Not collective."""
+        content = np.frombuffer(json.dumps(message).encode(), np.uint8)
+        self.delivered()
+        targets = [rank for rank in range(self.size) if rank != self.rank] if ranks is None else ranks
+        self._sends += [self._comm.Isend(content, dest=rank, tag=self._tag) for rank in targets]
+
+    def delivered(self) -> bool:
+        """Return whether MPI has finished with everything that was sent. Not collective."""
+        self._sends = [request for request in self._sends if not request.Test()]
+        return not self._sends
+
+    def receive(self) -> Iterator[tuple[int, Any]]:
+        """Give the messages that have arrived, each with its sender. Not collective."""
+        while self._comm.Iprobe(source=self._mpi.ANY_SOURCE, tag=self._tag, status=self._status):
+            sender = self._status.Get_source()
+            content = np.empty(self._status.Get_count(self._mpi.BYTE), np.uint8)
+            self._comm.Recv(content, source=sender, tag=self._tag)
+            yield sender, json.loads(content.tobytes())
+
+    def barrier(self) -> Callable[[], bool]:
+        """Enter a barrier, and return a function that tells whether all ranks have entered it. Collective."""
+        return self._comm.Ibarrier().Test
+
+
 class MpiTransport(Transport):
     """Buffered MPI on host arrays.
 
@@ -189,20 +252,20 @@ class MpiTransport(Transport):
         ``mpi4py.MPI``.
     comm : mpi4py.MPI.Comm
         Whose ranks are joined; two private duplicates of it are made, for collectives and for exchanges.
-    watch : Watch
+    failures : Failures
         Waits for the requests.
     """
 
     name = "mpi"
     _direct = True  # mpi4py finds the memory of an array by itself
 
-    def __init__(self, mpi: Any, comm: Any, watch: Watch) -> None:
+    def __init__(self, mpi: Any, comm: Any, failures: Failures) -> None:
         self._mpi = mpi
         self._in_place = mpi.IN_PLACE
         self._origin = comm
         self._comm = comm.Dup()
         self._messages = comm.Dup()
-        self._watch = watch
+        self._failures = failures
         self._size = comm.size
         self._rank = comm.rank
         self._moved = {width: getattr(mpi, name) for width, name in MOVED_BY_MPI.items()}
@@ -212,7 +275,7 @@ class MpiTransport(Transport):
     def renew(self) -> None:
         """Continue with another duplicate for collectives, whatever is under way on the one before. Collective."""
         comm, request = self._origin.Idup()
-        self._watch.wait(request, "making transports anew", range(self._size))
+        self._failures.wait(request, "making transports anew", range(self._size))
         self._comm = comm
 
     def run(self, call: Call) -> None:
@@ -221,9 +284,9 @@ class MpiTransport(Transport):
         try:  # a call that is done already costs no wait
             done = request.Test()
         except self._mpi.Exception as error:
-            self._watch.failed(error, call.kind)
+            self._failures.failed(error, call.kind)
         if not done:
-            self._watch.wait(request, call.kind)
+            self._failures.wait(request, call.kind)
         if call.op == "avg" and call.target is not None:
             _divide(call.target, self._size)
 
@@ -231,7 +294,7 @@ class MpiTransport(Transport):
         """Start the messages."""
         requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
-        return _Requests(requests, self._watch, [peer for peer, _ in receives], [peer for peer, _ in sends])
+        return _Requests(requests, self._failures, [peer for peer, _ in receives], [peer for peer, _ in sends])
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
         """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
@@ -342,22 +405,22 @@ class DeviceMpi(MpiTransport):
 
 
 class _Requests(Pending):
-    __slots__ = ("_requests", "_sources", "_targets", "_watch")
+    __slots__ = ("_failures", "_requests", "_sources", "_targets")
 
-    def __init__(self, requests: list[Any], watch: Watch, sources: list[int], targets: list[int]) -> None:
+    def __init__(self, requests: list[Any], failures: Failures, sources: list[int], targets: list[int]) -> None:
         self._requests = requests
-        self._watch = watch
+        self._failures = failures
         self._sources = sources
         self._targets = targets
 
     def __str__(self) -> str:
         ends = [("from", self._sources), ("to", self._targets)]
-        return "messages " + " and ".join(f"{way} rank(s) {ranks_text(sorted({*of}))}" for way, of in ends if of)
+        return "messages " + " and ".join(f"{way} {name_ranks(sorted({*of}))}" for way, of in ends if of)
 
     def wait(self) -> None:
         requests, self._requests = self._requests, []
         # Neighbours that need nothing more may end while others are late.
-        self._watch.wait_all(requests, self, [*self._sources, *self._targets])
+        self._failures.wait_all(requests, self, [*self._sources, *self._targets])
 
 
 class SharedSegments:

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
 from collops.comm.call import Call
-from collops.comm.deadline import at_giving_up
+from collops.comm.failure import at_giving_up
 from collops.comm.reductions import nccl_reduction, widened
 from collops.comm.side_stream import SideStream
 from collops.comm.transport import Message, Pending, Transport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from collops.comm.deadline import default_timeout
+from collops.comm.failure import default_timeout
 
 __all__ = ["patience"]
 

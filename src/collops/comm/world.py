@@ -9,14 +9,23 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from collops import profile
-from collops.comm.calls import Calls, check_level
+from collops.comm.call_agreement import CallAgreement, check_level
 from collops.comm.checked import CheckedTransport
 from collops.comm.choice import TRANSPORTS, by_all, choose
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
-from collops.comm.deadline import MISMATCH, Watch, default_timeout
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together
-from collops.comm.mpi import DeviceMpi, MpiTransport, duplicate, load_mpi, on_node, values_kept_with
+from collops.comm.failure import Failures, default_timeout
+from collops.comm.mpi import (
+    CALL_TAG,
+    ControlChannel,
+    DeviceMpi,
+    MpiTransport,
+    duplicate,
+    load_mpi,
+    on_node,
+    values_kept_with,
+)
 from collops.comm.nccl import NcclTransport, load_binding
 from collops.comm.serial import SerialTransport
 from collops.comm.staged import GpuAwareTransport, StagedTransport
@@ -151,8 +160,8 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     share = share_of_cores(cores)
     crowded = share < _ONE_CORE
     limit_blas(share)
-    watch = Watch(mpi, control, timeout, crowded)
-    host = MpiTransport(mpi, control, watch)
+    failures = Failures(ControlChannel(mpi, control), timeout, crowded)
+    host = MpiTransport(mpi, control, failures)
     reasons = [f"host arrays: {mpi_reason}"]
     identity = _use_device(local_rank, devices) if devices else ""
     chosen = choose(mpi, control, transport, identity)
@@ -160,9 +169,9 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     if chosen.check != "off":
         reasons.append(f"every call is agreed upon first: COLLOPS_CHECK asks for {chosen.check}")
     place = _Place(mpi, local_rank, local_size, chosen.transport, tuple(reasons), crowded, chosen.check)
-    built = _joined(place, control, host, watch)
+    built = _joined(place, control, host, failures)
     if comm == mpi.COMM_WORLD:
-        end_together(mpi, control, watch, built.calls)
+        end_together(mpi, failures, built.calls)
     return built
 
 
@@ -186,19 +195,18 @@ def _of_one_rank(
     return Communicator(serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=reasons)
 
 
-def _joined(place: _Place, control: Any, host: MpiTransport, watch: Watch) -> Communicator:
+def _joined(place: _Place, control: Any, host: MpiTransport, failures: Failures) -> Communicator:
     """Build the communicator of several ranks."""
     transport: Transport = host
-    device = _device_transport(place.mpi, control, host, watch, place.device)
-    answer_after_the_end(watch)
+    device = _device_transport(place.mpi, control, host, failures, place.device)
+    answer_after_the_end(failures)
     calls = None
     if place.check != "off":
-        calls = Calls(place.mpi, control, watch, sites=place.check == "sites")
+        calls = CallAgreement(ControlChannel(place.mpi, control, CALL_TAG), failures, sites=place.check == "sites")
         transport = CheckedTransport(host, calls, "host")
         device = None if device is None else CheckedTransport(device, calls, "device")
-        watch.turns.kind = MISMATCH  # nothing moves before all ranks have agreed
     elif place.device in (None, "staged"):
-        watch.turns.renew = host.renew
+        failures.renew = host.renew
     return Communicator(
         transport,
         device,
@@ -206,7 +214,7 @@ def _joined(place: _Place, control: Any, host: MpiTransport, watch: Watch) -> Co
         local_rank=place.local_rank,
         local_size=place.local_size,
         reasons=place.reasons,
-        watch=watch,
+        failures=failures,
         derive=lambda split: _derived(place, split),
         calls=calls,
     )
@@ -218,12 +226,14 @@ def _derived(parent: _Place, control: Any) -> Communicator:
     local_size = len(others)
     if control.size == 1:
         return _of_one_rank(parent.device is not None, control, local_rank, local_size, parent.reasons)
-    watch = Watch(parent.mpi, control, default_timeout(), parent.crowded)
-    host = MpiTransport(parent.mpi, control, watch)
-    return _joined(parent._replace(local_rank=local_rank, local_size=local_size), control, host, watch)
+    failures = Failures(ControlChannel(parent.mpi, control), default_timeout(), parent.crowded)
+    host = MpiTransport(parent.mpi, control, failures)
+    return _joined(parent._replace(local_rank=local_rank, local_size=local_size), control, host, failures)
 
 
-def _device_transport(mpi: Any, control: Any, host: MpiTransport, watch: Watch, choice: str | None) -> Transport | None:
+def _device_transport(
+    mpi: Any, control: Any, host: MpiTransport, failures: Failures, choice: str | None
+) -> Transport | None:
     if choice is None:
         return None
     if choice == "staged":
@@ -233,7 +243,7 @@ def _device_transport(mpi: Any, control: Any, host: MpiTransport, watch: Watch, 
         binding = load_binding()
         unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
         return NcclTransport(binding, control.size, control.rank, unique_id)
-    return GpuAwareTransport(host, DeviceMpi(mpi, control, watch), choice.removeprefix("mpi-"))
+    return GpuAwareTransport(host, DeviceMpi(mpi, control, failures), choice.removeprefix("mpi-"))
 
 
 def _use_device(local_rank: int, devices: int) -> str:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from collops.comm import Communicator, from_mpi4py, world
 from collops.comm.cores import available_cores
-from collops.comm.deadline import default_timeout
+from collops.comm.failure import default_timeout
 from collops.errors import InputError, TransportError
 from collops.jax import native, versions
 from collops.jax.devices import Clique, clique_transport, device_transport, has_devices, may_record

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -74,9 +72,9 @@ def test_all_ranks_raise_what_some_refuse(comm, call, error):
         with pytest.raises(error) as caught:
             call(comm, comm.rank in refusing)
         if comm.rank not in refusing:
-            assert "rank 0" in str(caught.value)
+            assert str(caught.value).startswith(("rank 0", "ranks 0"))
         assert in_step(comm)
-    assert comm._turns is None or not comm._turns.attention
+    assert comm._failures is None or not comm._failures.attention
 
 
 def test_one_refusal_after_another(comm):
@@ -93,31 +91,8 @@ def test_an_error_that_leaves_a_group_does_not_wait_for_its_messages(own):
         own.recv(np.zeros(3), (own.rank + 1) % own.size)
         raise ZeroDivisionError("mine")
     for call in (own.barrier, lambda: own.send(np.zeros(3), (own.rank - 1) % own.size)):
-        with pytest.raises(CommunicationError, match="any more, since a group was left by ZeroDivisionError: mine"):
+        with pytest.raises(CommunicationError, match="a group was left by ZeroDivisionError: mine"):
             call()
-
-
-def test_who_leaves_a_call_has_not_done_its_part(own):
-    """What a rank that ends tells the others; it may end by ``sys.exit`` in a handler of signals, while it waits."""
-    turns = own._turns
-    own.barrier()
-    begun = turns.number
-    assert turns.done == begun
-    with pytest.raises(SystemExit):
-        own._watch.until(sys.exit, "leaving")
-    assert turns.done == begun
-    with pytest.raises(SystemExit):
-        own._watch.wait(Leaving(), "leaving")
-    assert turns.done == begun - 1
-    own.barrier()
-    assert turns.done == begun + 1
-
-
-class Leaving:
-    """A request during which a handler of signals ends the program."""
-
-    def Test(self):
-        sys.exit()
 
 
 @pytest.mark.parametrize(
@@ -140,9 +115,11 @@ def test_ranks_that_have_gone_on_lose_the_communicator(comm, own, call):
         assert in_step(own)
         return
     for _ in range(2):
-        with pytest.raises(CommunicationError, match=r"rank 1 refused \w+ at .*test_turns.py:\d+ .*Error: (out|root)"):
+        with pytest.raises(
+            CommunicationError, match=r"rank 1 raised \w+ in \w+ at .*test_refusals.py:\d+ .*: (out|root)"
+        ):
             own.allreduce(1.0)
-    with pytest.raises(CommunicationError, match="cannot be used any more"):
+    with pytest.raises(CommunicationError, match="can no longer be used"):
         own.send(np.ones(1), 0)
 
 

@@ -1,0 +1,448 @@
+"""How ranks learn that one of them has failed: every wait ends with its result or with an error that ranks share.
+
+Each communicator of several ranks has one :class:`Failures`, through which every wait of the host goes. It handles a
+rank that misses the deadline, a rank that raises because of its arguments while others have begun the call (a
+*refusal*), a rank whose program has ended, and ranks whose calls differ (``COLLOPS_CHECK``).
+
+**Messages.** A rank sends them to all others on a channel that carries no data, and waits for nobody to receive them:
+
+* :class:`FailureNotice`: "I have given up." Sent when a deadline passes, a needed rank has ended, or a mismatch or a
+  refusal cannot be undone. A rank that finds one while it waits gives up too and answers with its own, so that all
+  raise an error with one table of what each rank was doing. A rank without an answer after ten seconds is missing.
+* :class:`CallReport`: "I refused call *n*", or "I had begun call *n* and have left it". Ranks count their collective
+  calls. A rank that finds a refusal of the call in which it waits sends the second kind and raises the same error.
+* :class:`ProgramEnd`: "My program ended after *n* calls." An ended rank answers notices until all have ended.
+
+**States**, in two attributes that the communicator tests before a call:
+
+* in step: `attention` is False.
+* disputed: `attention` is True, because this rank has refused a call or has received a report. :meth:`Failures.attend`
+  leads back in step when every rank has reported on every call that this rank refused or left.
+* closed: `failure` says why, and every later call raises. Giving up leads here from any state, since data may be under
+  way; except after a mismatch that all ranks answered, which leads in step, since calls are checked before data move.
+
+**Why no later call is paired with a refused one.** MPI pairs collective calls by their order alone. A rank that refused
+call *n*, or left it, therefore begins no other call until every rank has reported on *n*. If one of them had begun *n*,
+all replace their transports first (`renew`), and what was sent on the old ones is never received. A rank that completed
+its part in *n* before it learned of the refusal, as the root of a broadcast may, cannot report. It finds the refusal in
+a later wait and gives up, as does a rank whose transports cannot be replaced; until then the ranks that refused *n* or
+left it still begin nothing, so nothing was paired wrongly when the communicator closes.
+
+**Cost.** Without a failure no message is sent: a call increments `number` and tests `attention`, and a wait polls some
+thousand times before it looks at the clock and the channel.
+
+**Late and early messages.** A message carries the number of times that ranks have given up so far (`incident`), with
+which their count of calls begins anew. A message of an earlier incident is dropped, so that a late notice starts no new
+one. A message of a later incident is kept until this rank arrives there.
+
+**Not covered.** Refused point-to-point messages, moves of star forests and primitives of JAX are not counted: others
+wait for them until their deadline. A rank that answers a mismatch after others have counted it as missing does not
+learn that they have closed the communicator, and waits for them until its deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from collops.comm.agreement import name_ranks, shared_error, table
+from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
+
+__all__ = ["PROGRAM_END", "Cause", "Failures", "at_giving_up", "call_site", "default_timeout"]
+
+PROGRAM_END = "the end of the program"
+_SPINS, _SPINS_IF_CROWDED = 5000, 20
+_YIELDS = 2000
+_NAP_SECONDS = 20e-6
+_LOOK_SECONDS = 0.01  # between two looks at the clock and the channel
+_LAST_SECONDS = 1.0  # for messages that a rank sent before its program ended
+_GRACE_SECONDS = 10.0  # for answers of ranks that compute, or that a busy machine holds back
+
+
+class Cause(StrEnum):
+    """Why a rank gives up."""
+
+    TIMEOUT = "timeout"
+    REFUSAL = "refusal"
+    MISMATCH = "mismatch"
+    ENDED = "ended"
+
+
+class FailureNotice(NamedTuple):
+    """A rank has given up in `call`; `reason` is empty unless it holds for all ranks."""
+
+    cause: str
+    call: str
+    reason: str = ""
+
+
+class CallReport(NamedTuple):
+    """In the collective call `number` a rank raised `error` (the name of its class), or had begun if that is empty."""
+
+    number: int
+    call: str = ""
+    error: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"raised {self.error} in {self.call}: {self.text}"
+
+
+class ProgramEnd(NamedTuple):
+    """The program of a rank has ended after it did its part in so many collective calls."""
+
+    calls: int
+
+
+_MESSAGES: dict[str, Any] = {kind.__name__: kind for kind in (FailureNotice, CallReport, ProgramEnd)}
+_cleanups: list[Callable[[], None]] = []
+
+
+def default_timeout() -> float | None:
+    """Return the environment's ``COLLOPS_TIMEOUT`` in seconds, 600 by default; ``None`` for ``none`` or 0."""
+    text = os.environ.get("COLLOPS_TIMEOUT", "600").strip().lower()
+    if text in ("none", "0", ""):
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"COLLOPS_TIMEOUT={text!r}: give a number of seconds, or 'none' for no deadline")
+    return seconds
+
+
+def at_giving_up(cleanup: Callable[[], None]) -> None:
+    """Have `cleanup` called when this rank gives up a wait: it frees what would keep a device busy for ever."""
+    _cleanups.append(cleanup)
+
+
+class Failures:
+    """The failures of one communicator's ranks; see the module for the protocol.
+
+    Parameters
+    ----------
+    channel : ControlChannel of :mod:`collops.comm.mpi`, or a simulation of it
+        Carries the messages.
+    timeout : float or None
+        Deadline of each wait in seconds; ``None`` for no deadline.
+    crowded : bool
+        Whether this rank has less than one core, so that a wait soon lets other processes run.
+
+    Attributes
+    ----------
+    number : int
+        Collective calls that this rank has begun or refused since the last incident. The communicator increments it.
+    attention : bool
+        Whether :meth:`attend` must be called before the next collective call.
+    failure : str
+        Why nothing can be sent any more; empty otherwise.
+    incident : int
+        How often the ranks have given up.
+    renew : callable, optional
+        Replaces the transports of collective calls. Collective. ``None`` if they cannot be replaced.
+    checked : bool
+        Whether ranks agree on each call before data move, so that a refusal is a mismatch.
+    """
+
+    def __init__(self, channel: Any, timeout: float | None, crowded: bool) -> None:
+        self.channel = channel
+        self.timeout = timeout
+        self.number = 0
+        self.attention = False
+        self.failure = ""
+        self.incident = 0
+        self.renew: Callable[[], None] | None = None
+        self.checked = False
+        self._spins = _SPINS_IF_CROWDED if crowded else _SPINS
+        self._left = -1  # the call that this rank left without completing its part
+        self._reports: dict[int, dict[int, CallReport]] = {}  # by call and rank
+        self._notices: dict[int, FailureNotice] = {}
+        self._ends: dict[int, tuple[int, int]] = {}  # incident and calls of ranks whose program has ended
+        self._early: list[tuple[int, Any]] = []
+        self._abandoned: list[Any] = []  # requests that were given up: MPI may still use their memory
+
+    def wait(self, request: Any, operation: object, needs: Collection[int] | None = None) -> None:
+        """Return when an MPI `request` is complete.
+
+        Errors call the wait `operation`. `needs` are the ranks without which the request cannot complete; by default
+        this is a collective call, which needs every rank that has not begun it. Raises the error of a rank that refused
+        this call; else `CommunicationTimeout` when a deadline passes here or on another rank, `CallMismatch` when a
+        rank found that calls differ, and `CommunicationError` when the program of a needed rank has ended, a refusal
+        cannot be undone, or MPI reports an error.
+        """
+        try:
+            self.until(request.Test, operation, needs, inside=needs is None)
+        except self.channel.error as error:
+            self._abandoned.append(request)
+            self.failed(error, operation)
+        except BaseException:
+            self._abandoned.append(request)
+            self._left = self.number
+            raise
+
+    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int]) -> None:
+        """Return when all `requests` are complete, each of which needs one of the `peers`; see :meth:`wait`."""
+        try:
+            for request, peer in zip(requests, peers, strict=True):
+                self.wait(request, operation, (peer,))
+        except BaseException:
+            self._abandoned += requests
+            raise
+
+    def until(
+        self,
+        done: Callable[[], bool],
+        operation: object,
+        needs: Collection[int] | None = None,
+        inspect: Callable[[], None] | None = None,
+        inside: bool = False,
+    ) -> None:
+        """Poll `done` until it returns true, or raise as :meth:`wait` does.
+
+        `inspect` is called now and then during a long wait, and raises what has gone wrong. `inside` says whether this
+        is the wait of the latest collective call, so that all ranks can still raise the error of one that refuses it.
+        """
+        for _ in range(self._spins):
+            if done():
+                return
+        for _ in range(_YIELDS):  # with more ranks than cores, another rank needs this core
+            time.sleep(0)
+            if done():
+                return
+        start = time.monotonic()
+        next_look, hopeless = start + _LOOK_SECONDS, float("inf")
+        while not done():
+            time.sleep(_NAP_SECONDS)
+            now = time.monotonic()
+            if now < next_look:
+                continue
+            next_look = now + _LOOK_SECONDS
+            if inspect is not None:
+                inspect()
+            waited = f"waited {now - start:.1f} s"
+            self._react(operation, inside, waited)
+            if hopeless == float("inf") and self._has_ended(needs):
+                hopeless = now + _LAST_SECONDS
+            if now > hopeless:
+                self.give_up(Cause.TIMEOUT, operation, f"{waited}; the program of some ranks has ended")
+            if self.timeout is not None and now - start > self.timeout:
+                self.give_up(
+                    Cause.TIMEOUT, operation, f"{waited}; the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)"
+                )
+
+    def failed(self, error: Any, operation: object) -> NoReturn:
+        """Raise what MPI reports of an operation."""
+        raise CommunicationError(f"{_located(operation)}: MPI reports: {error.Get_error_string()}") from error
+
+    def look(self, operation: object = "a message") -> None:
+        """Raise if this communicator is closed, another rank has given up, or a call of this rank was refused.
+
+        Not collective.
+        """
+        if self.failure:
+            raise CommunicationError(f"this communicator can no longer be used: {self.failure}")
+        self._react(operation, inside=False)
+
+    def refuse(self, call: str, error: Exception) -> None:
+        """Tell the other ranks that this rank raises `error` instead of beginning its next collective call.
+
+        Not collective. Nothing is sent if all ranks raise the error anyway, or if the transport has failed.
+        """
+        transport_failed = isinstance(error, CommunicationError) and not isinstance(error, TransportError)
+        if transport_failed or getattr(error, "on_all_ranks", False) or self.failure:
+            return
+        self.number += 1
+        self._report(CallReport(self.number, _located(call), type(error).__name__, str(error)))
+
+    def attend(self) -> None:
+        """Return when all ranks are in step, so that the next collective call can begin; raise if they cannot be.
+
+        Collective. If a rank is already known to refuse that next call, its error is raised.
+        """
+        self.look("the next call")
+        rank, everyone = self.channel.rank, range(self.channel.size)
+        for number in sorted(number for number, reports in self._reports.items() if rank in reports):
+            reports = self._reports[number]
+            who, first = _refused_by(reports)
+            operation = f"recovery after {who} raised {first.error} in {first.call}"
+            self.until(partial(self._all_reported, reports, operation), operation, everyone)
+            if self.renew is not None and len(_refusals(reports)) < len(reports):
+                self.renew()
+            del self._reports[number]
+        if _refusals(self._reports.get(self.number + 1, {})):
+            self.number += 1
+            self._join(self.number, "this call", inside=True)
+        self.attention = bool(self._reports)
+
+    def give_up(self, cause: Cause, operation: object, reason: str) -> NoReturn:
+        """Exchange notices with the other ranks, and raise the error that all of them raise.
+
+        `operation` is what this rank waits in; `reason` completes the sentence "rank 3 ...". The error is a
+        `CallMismatch` if a rank found one, a `CommunicationError` if a program has ended or a rank refused a call that
+        others completed, and a `CommunicationTimeout` otherwise.
+        """
+        size, here = self.channel.size, _located(operation)
+        notices = self._exchange(FailureNotice(cause, here, reason if cause == Cause.REFUSAL else ""))
+        lines = {rank: str(report) for reports in self._reports.values() for rank, report in _refusals(reports).items()}
+        lines |= {rank: notice.call for rank, notice in notices.items()}
+        missing = [rank for rank in range(size) if rank not in lines]
+        everyone = table(lines, size, "in no call of collops, or gone")
+        causes = {notice.cause for notice in notices.values()}
+        if Cause.MISMATCH in causes:
+            mismatch = CallMismatch(f"the ranks' calls do not match (COLLOPS_CHECK):\n{everyone}")
+            mismatch.on_all_ranks = not missing
+            self._restart(_headline(mismatch) if missing else "")
+            raise mismatch
+        for cleanup in _cleanups:
+            cleanup()
+        ended = [rank for rank, notice in notices.items() if notice.cause == Cause.ENDED]
+        groups = (ended, "ended"), (missing, "never arrived")
+        who = " and ".join(f"{name_ranks(ranks)} of {size} {outcome}" for ranks, outcome in groups if ranks)
+        reason = next((notice.reason for notice in notices.values() if notice.reason), reason)
+        kind = CommunicationError if ended or Cause.REFUSAL in causes else CommunicationTimeout
+        who = who or f"all {size} ranks gave up"
+        error = kind(f"{here}: rank {self.channel.rank} {reason}; {who}:\n{everyone}")
+        self._restart(_headline(error))
+        raise error
+
+    def leave_behind(self, messages: Sequence[Any], why: str) -> None:
+        """Close the communicator, since other ranks may wait for `messages`, or send them, and this rank does not."""
+        self._abandoned += messages
+        self._restart(why)
+
+    def end(self) -> None:
+        """Tell the other ranks that this rank's program has ended. Not collective."""
+        self._send(ProgramEnd(self.number - (self._left == self.number)))
+
+    def answer(self) -> None:
+        """Answer ranks that have given up, after the end of this rank's program. Not collective."""
+        self.receive()
+        if self._notices:
+            self._exchange(FailureNotice(Cause.ENDED, PROGRAM_END))
+
+    def receive(self) -> None:
+        """Sort the messages that have arrived; see the module on late and early ones. Not collective."""
+        arrived, self._early = [*self._early, *self.channel.receive()], []
+        for rank, content in arrived:
+            incident, kind, *fields = content
+            message = _MESSAGES[kind](*fields)
+            if isinstance(message, ProgramEnd):
+                self._ends[rank] = (incident, message.calls)
+            elif incident > self.incident:
+                self._early.append((rank, content))
+            elif incident == self.incident and isinstance(message, FailureNotice):
+                self._notices[rank] = message
+            elif incident == self.incident:
+                self._reports.setdefault(message.number, {})[rank] = message
+                self.attention = True
+
+    def _react(self, operation: object, inside: bool, waited: str = "did not wait") -> None:
+        """Raise if another rank has given up, or has refused a call that this rank has begun."""
+        self.receive()
+        if self._notices:
+            self.give_up(Cause.TIMEOUT, operation, f"{waited}; another rank gave up waiting")
+        begun = (number for number in self._reports if number <= self.number)
+        for number in sorted(begun):
+            if self.channel.rank not in self._reports[number] and _refusals(self._reports[number]):
+                self._join(number, operation, inside)
+
+    def _join(self, number: int, operation: object, inside: bool) -> NoReturn:
+        """Raise the error of the ranks that refused a call; give up if this rank has already completed its part."""
+        who, first = _refused_by(self._reports[number])
+        if not inside or number != self.number or self.renew is None:
+            cause = Cause.MISMATCH if self.checked else Cause.REFUSAL
+            self.give_up(cause, operation, f"cannot continue because {who} {first}")
+        self._report(CallReport(number))
+        raise shared_error(first.error, f"{who}: {first.text}")
+
+    def _all_reported(self, reports: dict[int, CallReport], operation: str) -> bool:
+        """Return whether every rank has reported on a call."""
+        self._react(operation, inside=False)
+        return len(reports) == self.channel.size
+
+    def _has_ended(self, needs: Collection[int] | None) -> bool:
+        """Return whether the program of a needed rank has ended."""
+        if needs is None:  # ranks that did their part in this call before their program ended are not needed any more
+            return any(reached < (self.incident, self.number) for reached in self._ends.values())
+        return not self._ends.keys().isdisjoint(needs)
+
+    def _restart(self, failure: str) -> None:
+        """Count calls anew, and close the communicator if there is a failure."""
+        self.failure = failure or self.failure
+        self.attention = bool(self.failure)
+        self.number, self._left = 0, -1
+        self._reports.clear()
+
+    def _exchange(self, mine: FailureNotice) -> dict[int, FailureNotice]:
+        """Send this rank's notice, and return those of all ranks that answer in time."""
+        self._send(mine)
+        end = time.monotonic() + _GRACE_SECONDS
+        while len(self._notices) < self.channel.size - 1 and time.monotonic() < end:
+            time.sleep(1e-3)
+            self.receive()
+        notices, self._notices = {**self._notices, self.channel.rank: mine}, {}
+        self.incident += 1
+        return dict(sorted(notices.items()))
+
+    def _report(self, report: CallReport) -> None:
+        self._reports.setdefault(report.number, {})[self.channel.rank] = report
+        self.attention = True
+        self._send(report)
+
+    def _send(self, message: FailureNotice | CallReport | ProgramEnd) -> None:
+        self.channel.send([self.incident, type(message).__name__, *message])
+
+
+def _refusals(reports: Mapping[int, CallReport]) -> dict[int, CallReport]:
+    return {rank: report for rank, report in reports.items() if report.error}
+
+
+def _refused_by(reports: Mapping[int, CallReport]) -> tuple[str, CallReport]:
+    """Return the ranks that refused a call, as text, and the report of the first of them."""
+    refusals = _refusals(reports)
+    return name_ranks(sorted(refusals)), refusals[min(refusals)]
+
+
+def _headline(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+_PACKAGE = Path(__file__).parents[1]
+_USERS = tuple(f"{_PACKAGE / name}/" for name in ("apps", "cli"))  # programs that come with the library
+_NAMED_PARTS = 2  # of a path: folders above may differ from node to node
+
+
+def call_site(with_function: bool = True) -> str:
+    """Return the innermost line outside this library as ``FILE:LINE``, and the function that it called in parentheses.
+
+    Empty after the program's last line. Not collective. Expensive: for errors and checks only.
+    """
+    frame = sys._getframe(1)
+    function = ""
+    while _is_library(frame.f_code.co_filename):
+        function = frame.f_code.co_qualname
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    name = frame.f_code.co_filename
+    place = name if name.startswith("<") else "/".join(Path(name).parts[-_NAMED_PARTS:])
+    return f"{place}:{frame.f_lineno}" + (f" ({function})" if with_function else "")
+
+
+def _located(operation: object) -> str:
+    site = call_site()
+    return f"{operation} at {site}" if site else str(operation)
+
+
+def _is_library(filename: str) -> bool:
+    if filename == contextlib.__file__:  # between a with statement and the function that it enters or leaves
+        return True
+    return filename.startswith(f"{_PACKAGE}/") and not filename.startswith(_USERS)
