@@ -192,7 +192,7 @@ def test_errors_are_the_same_on_every_rank(comm):
             HStack([np.ones((odd, 2))], comm)
     with pytest.raises(InputError, match="no rank has a local operator"):
         BlockDiag([], comm)
-    with pytest.raises(UnsupportedTypeError, match="no local operator"):
+    with pytest.raises(UnsupportedTypeError, match="not a local operator"):
         VStack([object()] if comm.rank == 0 else [np.ones((2, 4))], comm)
     with pytest.raises(LayoutError, match="two axes"):
         VStack([np.ones(3)] if comm.rank == 0 else [], comm)
