@@ -236,5 +236,5 @@ def test_strided_input(comm):
         op.forward(zeros(op.domain, comm=comm), x)
     x.local_array = np.zeros(3)
     x.local_array.flags.writeable = False
-    with pytest.raises(InputError, match="only be read"):
+    with pytest.raises(InputError, match="read-only"):
         op.forward(zeros(op.domain, comm=comm), x)
