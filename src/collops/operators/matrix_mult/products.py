@@ -1,4 +1,4 @@
-"""Products of local matrices, by the BLAS of their engine; conjugate transposes take no copy."""
+"""Products of local matrices by the BLAS of their engine; conjugate transposes take no copy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ _CONJUGATE_TRANSPOSE = 2
 
 
 def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
-    """Return ``a @ b``, or the product with the conjugate transpose of `a`; in `out` where that is given.
+    """Return ``a @ b``, or the product with the conjugate transpose of `a`; in `out` if that is given.
 
-    Parameters
-    ----------
-    a, b, out : array, 2-D
-        C-contiguous, of one engine and one dtype; possibly empty. `out` may be ``None``.
-    adjoint : bool
-        Whether `a` is transposed and conjugated.
-    accumulate : bool
-        Whether the product is added to the values of `out`.
+    Matrices are C-contiguous, of one engine and one dtype, and may be empty. With `accumulate`, the product is added
+    to the values of `out`.
     """
     engine = engine_of(b)
     if engine.mutable and out is not None:
