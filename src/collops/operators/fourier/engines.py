@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.fft
 
 from collops.backend import Engine
 
@@ -68,13 +67,16 @@ class HostTransforms:
     multiplies = True
 
     def __init__(self, threads: int) -> None:
+        import scipy.fft
+
+        self._scipy: Any = scipy.fft
         self._threads = threads
 
     def fft(self, work: np.ndarray, axis: int, norm: str, inverse: bool) -> np.ndarray:
         """Transform a complex array in place."""
         if work.size == 0:
             return work
-        transform, scaling = (scipy.fft.ifft, _INVERSE) if inverse else (scipy.fft.fft, _FORWARD)
+        transform, scaling = (self._scipy.ifft, _INVERSE) if inverse else (self._scipy.fft, _FORWARD)
         result = transform(work, axis=axis, norm=scaling[norm], overwrite_x=True, workers=self._workers(work))
         if not np.may_share_memory(result, work):  # SciPy need not use the memory that it may overwrite
             work[...] = result
@@ -86,7 +88,7 @@ class HostTransforms:
         if source.size and workers is None:
             np.fft.rfft(source, axis=axis, norm=_FORWARD[norm], out=target)
         elif source.size:
-            target[...] = scipy.fft.rfft(source, axis=axis, norm=_FORWARD[norm], workers=workers)
+            target[...] = self._scipy.rfft(source, axis=axis, norm=_FORWARD[norm], workers=workers)
         return target
 
     def irfft(self, source: np.ndarray, target: np.ndarray, axis: int, norm: str, samples: int) -> np.ndarray:
@@ -95,7 +97,7 @@ class HostTransforms:
         if target.size and workers is None:
             np.fft.irfft(source, samples, axis=axis, norm=_INVERSE[norm], out=target)
         elif target.size:
-            target[...] = scipy.fft.irfft(source, samples, axis=axis, norm=_INVERSE[norm], workers=workers)
+            target[...] = self._scipy.irfft(source, samples, axis=axis, norm=_INVERSE[norm], workers=workers)
         return target
 
     def _workers(self, array: np.ndarray) -> int | None:
