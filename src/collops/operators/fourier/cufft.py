@@ -80,8 +80,7 @@ class Transforms:
             samples = max(given, taken)
             apart = (given, taken) if stride == 1 else (1, 1)
             plan = self._plans[key] = cufft.PlanNd(
-                *((samples,), (given,), stride, apart[0], (taken,), stride, apart[1]),
-                *(kind, batch, "C", 0, taken),
+                *((samples,), (given,), stride, apart[0], (taken,), stride, apart[1]), *(kind, batch, "C", 0, taken)
             )
         return plan
 

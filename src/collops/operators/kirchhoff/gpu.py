@@ -161,13 +161,5 @@ class CudaKernels:
         self._convolve(
             (self._traces, -(-self._samples // tile)),
             (128,),
-            (
-                traces,
-                taps,
-                result,
-                np.int32(self._samples),
-                np.int32(self._taps),
-                np.int32(center),
-                np.int32(as_pairs),
-            ),
+            (traces, taps, result, np.int32(self._samples), np.int32(self._taps), np.int32(center), np.int32(as_pairs)),
         )

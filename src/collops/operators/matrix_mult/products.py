@@ -44,13 +44,7 @@ def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: boo
 def _multiply_on_host(a: np.ndarray, b: np.ndarray, out: np.ndarray, adjoint: bool, accumulate: bool) -> None:
     # BLAS counts columns first: it computes the transposed product of the transposed matrices.
     _gemm(out.dtype.char)(
-        1,
-        b.T,
-        a.T,
-        beta=int(accumulate),
-        c=out.T,
-        trans_b=_CONJUGATE_TRANSPOSE if adjoint else 0,
-        overwrite_c=True,
+        1, b.T, a.T, beta=int(accumulate), c=out.T, trans_b=_CONJUGATE_TRANSPOSE if adjoint else 0, overwrite_c=True
     )
 
 
