@@ -120,13 +120,13 @@ class LiftedOperator:
     Arrays of JAX are copied to NumPy arrays for operators of PyLops and SciPy; others get the arrays of JAX themselves.
     """
 
-    def __init__(self, operator: Any) -> None:
+    def __init__(self, operator: Any, matvec: Any = None, rmatvec: Any = None) -> None:
         self.operator = operator
         self.shape: tuple[int, int] = (int(operator.shape[0]), int(operator.shape[1]))
         self.dtype = np.dtype(operator.dtype)
         self.clinear = bool(getattr(operator, "clinear", True))
-        self._matvec = operator.matvec
-        self._rmatvec = operator.rmatvec
+        self._matvec = matvec or operator.matvec
+        self._rmatvec = rmatvec or operator.rmatvec
         package = type(operator).__module__.partition(".")[0]
         self._on_host = package in ("pylops", "scipy") and type(operator).__name__ != "JaxOperator"
 
@@ -143,33 +143,17 @@ class LiftedOperator:
         return store(self._rmatvec(y), out)
 
 
-class SparseMatrix:
+class SparseMatrix(LiftedOperator):
     """A sparse matrix of SciPy or CuPy in any format, kept as compressed rows."""
 
     def __init__(self, matrix: Any) -> None:
-        self._matrix = matrix.tocsr()
-        self._transposed = self._matrix.T  # compressed columns of the same memory
-        self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
-        self.dtype = np.dtype(matrix.dtype)
-        self._complex = self.dtype.kind == "c"
+        rows = matrix.tocsr()
+        columns = rows.T  # compressed columns of the same memory
 
-    def forward_local(self, x: Any, out: Any) -> Any:
-        """Return the matrix times `x`."""
-        if engine_of(x).traced:
-            return applied_on_host(self._times, self._adjoint_times, self.shape, self.dtype, x)
-        return store(self._times(x), out)
+        def adjoint(y: Any) -> Any:
+            return (columns @ y.conj()).conj() if self.dtype.kind == "c" else columns @ y
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
-        """Return the conjugate transpose times `y`."""
-        if engine_of(y).traced:
-            return applied_on_host(self._adjoint_times, self._times, self.shape[::-1], self.dtype, y)
-        return store(self._adjoint_times(y), out)
-
-    def _times(self, x: Any) -> Any:
-        return self._matrix @ x
-
-    def _adjoint_times(self, y: Any) -> Any:
-        return (self._transposed @ y.conj()).conj() if self._complex else self._transposed @ y
+        super().__init__(rows, lambda x: rows @ x, adjoint)
 
 
 class OneRank:
