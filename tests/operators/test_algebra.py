@@ -8,7 +8,16 @@ import pytest
 from collops import profile
 from collops.array import from_global, random, zeros
 from collops.errors import CollopsError, InputError, LayoutError
-from collops.operators import BlockDiag, Diagonal, Identity, LinearOperator, StackedVStack, VStack
+from collops.operators import (
+    BlockDiag,
+    Diagonal,
+    FirstDerivative,
+    Identity,
+    LinearOperator,
+    SecondDerivative,
+    StackedVStack,
+    VStack,
+)
 
 from .problems import assert_close, blocks, joined, matrix, vector
 
@@ -63,6 +72,15 @@ def test_products_and_powers(pair, comm):
     check(normal**1, whole, comm)
     check(normal**3, whole @ whole @ whole, comm)
     check((normal + 2 * normal) ** 2, 9 * whole @ whole, comm)
+
+
+def test_products_of_many_factors_on_one_layout(comm):
+    """Each factor reads one buffer and writes another: none works in place."""
+    a, b = FirstDerivative(17, kind="forward", comm=comm), SecondDerivative(17, comm=comm)
+    op, x = a @ b @ a.H @ b, random(a.domain, comm=comm, seed=1)
+    for _ in range(2):
+        assert_close((op @ x).gather(), (a @ (b @ (a.H @ (b @ x)))).gather())
+        assert_close((op.H @ x).gather(), (b.H @ (a @ (b.H @ (a.H @ x)))).gather())
 
 
 def test_adjoint_transpose_conjugate(pair, comm):

@@ -92,7 +92,7 @@ class ArrayKernel:
         self._run(self._inner, sources, targets, landing)
 
     def rest(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
-        """Compute the rows that :meth:`inner` left out."""
+        """Compute the rows that :meth:`inner` omits."""
         self._run(self._rest, sources, targets, landing)
         return targets
 

@@ -81,7 +81,7 @@ class CudaKernel:
         self._run(launches, launches.inner)
 
     def rest(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
-        """Compute the rows that :meth:`inner` left out."""
+        """Compute the rows that :meth:`inner` omits."""
         launches = self._pointed(sources, targets, landing)
         self._run(launches, launches.rest)
         return targets
