@@ -107,6 +107,14 @@ def test_results_are_not_shared(comm):
     assert_close((twice @ x.astype("f4")).gather(), kept.gather(), "f4")
 
 
+def test_types_of_results_do_not_depend_on_earlier_calls(comm):
+    for op in (Identity(9, 7, comm=comm, dtype="f4"), VStack([matrix(3, 4, "f4", comm.rank)], comm)):
+        for dtype in ("f4", "c8", "f8", "f4", "c16"):
+            wanted = np.result_type("f4", dtype)
+            assert (op @ random(op.domain, comm=comm, dtype=dtype, seed=1)).dtype == wanted
+            assert (op.H @ random(op.range, comm=comm, dtype=dtype, seed=1)).dtype == wanted
+
+
 def test_a_matrix_declared_single_keeps_single(comm):
     op = BlockDiag([matrix(3, 3, "f4", comm.rank)], comm)
     assert (2 * op @ op + op).forward(random(op.domain, comm=comm, dtype="f4")).dtype == np.float32
