@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.array import from_global, random, zeros
+from collops.array import Layout, from_global, random, zeros
 from collops.errors import CollopsError, InputError, LayoutError
 from collops.operators import (
     BlockDiag,
@@ -15,6 +15,7 @@ from collops.operators import (
     Identity,
     LinearOperator,
     SecondDerivative,
+    StackedHStack,
     StackedVStack,
     VStack,
 )
@@ -113,6 +114,50 @@ def test_types_of_results_do_not_depend_on_earlier_calls(comm):
             wanted = np.result_type("f4", dtype)
             assert (op @ random(op.domain, comm=comm, dtype=dtype, seed=1)).dtype == wanted
             assert (op.H @ random(op.range, comm=comm, dtype=dtype, seed=1)).dtype == wanted
+
+
+class Negative(LinearOperator):
+    """An operator that ignores `out`, and cannot be captured."""
+
+    capturable = False
+
+    def __init__(self, layout, comm):
+        super().__init__(layout, layout, float, comm)
+
+    def _forward(self, x, out):
+        return -x
+
+    _adjoint = _forward
+
+
+def test_out_has_the_result_of_an_operator_that_ignores_it(comm):
+    op = Negative(Layout.split(9, comm.size), comm)
+    x, out = random(op.domain, comm=comm, seed=1), zeros(op.domain, comm=comm)
+    for apply in (op.forward, op.adjoint):
+        out.fill(0)
+        assert apply(x, out) is out
+        assert_close(out.gather(), -x.gather())
+
+
+def test_an_operator_that_cannot_be_captured_makes_no_other_one_capturable(comm):
+    layout = Layout.split(9, comm.size)
+    one, other = Negative(layout, comm), Identity(layout, comm=comm)
+    assert (other + other).capturable and (other @ other).capturable
+    made = [one + other, other @ one, one.H, StackedVStack([other, one]), (1j * one).conj()]
+    assert not any(op.capturable for op in made)
+
+
+def test_stacks_add_up_their_operators(comm):
+    parts = [kind(17, comm=comm) for kind in (Identity, FirstDerivative, SecondDerivative)]
+    x = random(parts[0].domain, comm=comm, seed=1)
+    stack = StackedVStack(parts)
+    y = stack @ x
+    total = sum((part.H @ piece).gather() for part, piece in zip(parts, y, strict=True))
+    for _ in range(2):
+        assert_close((stack.H @ y).gather(), total)
+    beside = StackedHStack(parts)
+    total = sum((part @ piece).gather() for part, piece in zip(parts, y, strict=True))
+    assert_close((beside @ y).gather(), total)
 
 
 def test_a_matrix_declared_single_keeps_single(comm):
