@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.array import from_global, random, zeros
+from collops.array import Layout, from_global, random, zeros
 from collops.errors import CollopsError, InputError, LayoutError
-from collops.operators import BlockDiag, Diagonal, Identity, LinearOperator, StackedVStack, VStack
+from collops.operators import (
+    BlockDiag,
+    Diagonal,
+    FirstDerivative,
+    Identity,
+    LinearOperator,
+    SecondDerivative,
+    StackedHStack,
+    StackedVStack,
+    VStack,
+)
 
 from .problems import assert_close, blocks, joined, matrix, vector
 
@@ -65,6 +75,15 @@ def test_products_and_powers(pair, comm):
     check((normal + 2 * normal) ** 2, 9 * whole @ whole, comm)
 
 
+def test_products_of_many_factors_on_one_layout(comm):
+    """Each factor reads one buffer and writes another: none works in place."""
+    a, b = FirstDerivative(17, kind="forward", comm=comm), SecondDerivative(17, comm=comm)
+    op, x = a @ b @ a.H @ b, random(a.domain, comm=comm, seed=1)
+    for _ in range(2):
+        assert_close((op @ x).gather(), (a @ (b @ (a.H @ (b @ x)))).gather())
+        assert_close((op.H @ x).gather(), (b.H @ (a @ (b.H @ (a.H @ x)))).gather())
+
+
 def test_adjoint_transpose_conjugate(pair, comm):
     a, b, wa, wb = pair
     check(a.T, wa.T, comm)
@@ -87,6 +106,58 @@ def test_results_are_not_shared(comm):
     assert_close(first.gather(), kept.gather())
     assert_close(second.gather(), 2 * kept.gather())
     assert_close((twice @ x.astype("f4")).gather(), kept.gather(), "f4")
+
+
+def test_types_of_results_do_not_depend_on_earlier_calls(comm):
+    for op in (Identity(9, 7, comm=comm, dtype="f4"), VStack([matrix(3, 4, "f4", comm.rank)], comm)):
+        for dtype in ("f4", "c8", "f8", "f4", "c16"):
+            wanted = np.result_type("f4", dtype)
+            assert (op @ random(op.domain, comm=comm, dtype=dtype, seed=1)).dtype == wanted
+            assert (op.H @ random(op.range, comm=comm, dtype=dtype, seed=1)).dtype == wanted
+
+
+class Negative(LinearOperator):
+    """An operator that ignores `out`, and cannot be captured."""
+
+    capturable = False
+
+    def __init__(self, layout, comm):
+        super().__init__(layout, layout, float, comm)
+
+    def _forward(self, x, out):
+        return -x
+
+    _adjoint = _forward
+
+
+def test_out_has_the_result_of_an_operator_that_ignores_it(comm):
+    op = Negative(Layout.split(9, comm.size), comm)
+    x, out = random(op.domain, comm=comm, seed=1), zeros(op.domain, comm=comm)
+    for apply in (op.forward, op.adjoint):
+        out.fill(0)
+        assert apply(x, out) is out
+        assert_close(out.gather(), -x.gather())
+
+
+def test_an_operator_that_cannot_be_captured_makes_no_other_one_capturable(comm):
+    layout = Layout.split(9, comm.size)
+    one, other = Negative(layout, comm), Identity(layout, comm=comm)
+    assert (other + other).capturable and (other @ other).capturable
+    made = [one + other, other @ one, one.H, StackedVStack([other, one]), (1j * one).conj()]
+    assert not any(op.capturable for op in made)
+
+
+def test_stacks_add_up_their_operators(comm):
+    parts = [kind(17, comm=comm) for kind in (Identity, FirstDerivative, SecondDerivative)]
+    x = random(parts[0].domain, comm=comm, seed=1)
+    stack = StackedVStack(parts)
+    y = stack @ x
+    total = sum((part.H @ piece).gather() for part, piece in zip(parts, y, strict=True))
+    for _ in range(2):
+        assert_close((stack.H @ y).gather(), total)
+    beside = StackedHStack(parts)
+    total = sum((part @ piece).gather() for part, piece in zip(parts, y, strict=True))
+    assert_close((beside @ y).gather(), total)
 
 
 def test_a_matrix_declared_single_keeps_single(comm):

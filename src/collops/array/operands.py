@@ -38,6 +38,7 @@ class Operand:
         ndim: Any
         _like: Any
         _stored: Any
+        _hold: Any
 
 
 def check_alike(x: Any, y: Any) -> None:

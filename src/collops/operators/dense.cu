@@ -1,6 +1,6 @@
 // Products of a dense matrix in C order with a vector, and of its transpose, at the speed of memory.
 //
-// Forward: a block of threads computes ROWS neighbouring elements, so that what it loads of the vector serves several rows.
+// Forward: a block of threads computes ROWS neighbouring elements, so that it loads the vector once for several rows.
 // Adjoint: a block sums up a strip of columns over a range of rows; the last block of a strip to finish adds the partial
 // sums of all, always in the same order, so that the result is the same every time. No block waits for another.
 
@@ -17,7 +17,7 @@ constexpr int BATCH = 8;
 template <typename T>
 __device__ T block_sum(T sum, T* shared)
 {
-    // Through shared memory and not by shuffles, whose width differs between makers.
+    // Through shared memory, not by shuffles, whose width differs between vendors.
     shared[threadIdx.x] = sum;
     __syncthreads();
     for (int half = THREADS / 2; half > 0; half /= 2) {

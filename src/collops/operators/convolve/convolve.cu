@@ -1,7 +1,7 @@
 // Convolution along the middle axis of three with filters that vary along it, interpolated between those of a bank.
 //
-// A thread computes one element. Threads of a warp are neighbours in memory, so that what they load is too, and mostly
-// use the same two filters. Sums over the two filters are kept apart where the weights are the same for all taps.
+// A thread computes one element. Threads of a warp compute and load neighbouring elements, and mostly use the same
+// two filters. The sums over the two filters are separate if the weights are the same for all taps.
 
 template <typename T>
 struct Complex {
@@ -78,7 +78,7 @@ __device__ void forward(const T* __restrict__ extended, const T* __restrict__ ba
     long long distance = first + sample - half;
     Position position(distance, step, last);
     T sum{};
-    for (int tap = taps - 1; tap >= 0; --tap) {  // the first sample that reaches this one does so with its last tap
+    for (int tap = taps - 1; tap >= 0; --tap) {  // the first sample that contributes does so with its last tap
         const T near = bank[position.number * taps + tap];
         const T far = bank[(position.number < last ? position.number + 1 : last) * taps + tap];
         add_product(sum, between(near, far, static_cast<Real>(position.rest) * width), *source);

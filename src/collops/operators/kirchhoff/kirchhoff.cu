@@ -1,9 +1,9 @@
 // Kirchhoff demigration and migration on a GPU, and the convolution with the wavelet.
 //
-// Travel times are fixed-point numbers in units of the sampling step, `fraction_bits` bits of them behind the
-// point, so that the sum of a source and a receiver time is exact, its integer part is a shift and its fraction a
+// Travel times are fixed-point numbers in units of the sampling step, with `fraction_bits`
+// fractional bits, so that the sum of a source and a receiver time is exact, its integer part is a shift and its fraction a
 // mask: a float would keep only four digits of the fraction at the end of a long trace. The host saturates the
-// tables such that a sum never overflows and a point that is never reached falls behind the last sample.
+// tables such that a sum never overflows and a point that is never reached falls after the last sample.
 //
 // compile-with: -DRECEIVERS_PER_BLOCK=1
 // compile-with: -DRECEIVERS_PER_BLOCK=2
@@ -51,9 +51,9 @@ typedef Real Sum;
 
 #define SOURCES_PER_PASS 5  // of 4, 5 and 10 the fastest on an H200 at all slopes, in float32 and float64
 
-#define NOWHERE 0x3fffffff  // an index behind every window
+#define NOWHERE 0x3fffffff  // an index beyond every window
 
-// The part of a time behind the point, made from its bits without a conversion: 1.fraction minus 1.
+// The fraction of a time, from its bits without a conversion: 1.fraction minus 1.
 __device__ __forceinline__ Real fraction_of(Fixed time, int fraction_bits)
 {
     const Bits mantissa = ((Bits)time << (MANTISSA_BITS - fraction_bits)) & (((Bits)1 << MANTISSA_BITS) - 1);
@@ -66,7 +66,7 @@ struct Run {
     Real left, right;
 };
 
-// The samples of one trace that a block makes, in shared memory.
+// The samples of one trace that a block computes, in shared memory.
 struct Window {
     Sum *sums;
     int start, length;
@@ -80,13 +80,13 @@ __device__ __forceinline__ void add_to_window(const Window &window, int index, R
         atomicAdd(window.sums + local, AS_SUM(value, window.scale));
 }
 
-__device__ __forceinline__ double larger(double a, double b)  // or what is no number
+__device__ __forceinline__ double larger(double a, double b)  // or NaN
 {
     return b > a || b != b ? b : a;
 }
 
 // ---- the scale of repeatable sums: by one block, from the image -------------------------------------------------------
-// A sum of all elements stays below 2^62. Where that is infinite or no number, the scale is no number, and so is every sum.
+// A sum of all elements stays below 2^62. If it is infinite or NaN, the scale and every sum are NaN.
 extern "C" __global__ void __launch_bounds__(1024)
 choose_scale(const Real *__restrict__ image, long long n_points, double *scale)
 {
@@ -111,7 +111,7 @@ choose_scale(const Real *__restrict__ image, long long n_points, double *scale)
 // ---- forward: lanes along depth, each marching over a segment of columns ------------------------------------------
 // Neighbouring depths fall on different samples (few conflicts), neighbouring columns on the same or the next one,
 // so that a run of them is summed in registers and reaches shared memory once. Times that follow no order only cost
-// more atomic additions. A trace that is longer than shared memory is made in windows, one block each.
+// more atomic additions. A trace that is longer than shared memory is computed in windows, one block each.
 extern "C" __global__ void __launch_bounds__(256)
 forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
         const Fixed *__restrict__ receiver_times, const double *__restrict__ scale, Real *__restrict__ traces,
@@ -213,9 +213,9 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
 }
 
 // ---- convolution of every trace with the wavelet --------------------------------------------------------------------
-// result[i] = sum over k of wavelet[k] * trace[i + center - k]. A block makes a tile of one trace; a thread makes four
+// result[i] = sum over k of wavelet[k] * trace[i + center - k]. A block computes a tile of one trace; a thread computes four
 // neighbouring samples from a window of seven in registers. `as_pairs` writes (value, next value - value), zeros
-// at the last sample, which is what the adjoint interpolates from.
+// at the last sample, from which the adjoint interpolates.
 #define TILE_THREADS 128
 #define TILE (4 * TILE_THREADS)
 #define TAPS 64

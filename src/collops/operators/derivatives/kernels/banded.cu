@@ -1,7 +1,7 @@
 // Products of an array with bands along its axes, added up or kept apart, in one pass over memory.
 //
-// The array is rows x columns: the rows are those of the *marched* axis, along which a thread goes with what it has
-// read in registers, so that nothing is read twice; without such an axis, all rows of the last axis. A column is PACK
+// The array is rows x columns: the rows are those of the *marched* axis, along which a thread proceeds, keeping in
+// registers what it has read, so that nothing is read twice; without such an axis, all rows of the last axis. A column is PACK
 // neighbouring numbers. A complex array is one of twice as many real numbers (PARTS = 2).
 //
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1
@@ -38,7 +38,7 @@ typedef float4 Wide;
 #define LAST 0  // whether there is one along the last axis
 #endif
 #ifndef LOWER
-#define LOWER 0  // how far the usual row of the marched band reaches down
+#define LOWER 0  // how far the stencil of the marched band reaches down
 #endif
 #ifndef UPPER
 #define UPPER 0  // and up
@@ -50,13 +50,13 @@ typedef float4 Wide;
 #define LAST_UPPER 0
 #endif
 #ifndef SHUFFLE
-#define SHUFFLE 0  // whether threads pass each other the numbers beside theirs along the last axis
+#define SHUFFLE 0  // whether threads exchange the numbers next to theirs along the last axis
 #endif
 #ifndef SEVERAL
 #define SEVERAL 0  // 1: every band has an array of its own to read; 2: one to write
 #endif
 #ifndef ADD
-#define ADD 0  // whether the products are added to what the target holds, which is one array
+#define ADD 0  // whether the products are added to the values of the only target
 #endif
 
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
@@ -64,7 +64,7 @@ typedef float4 Wide;
 #define STORE_WHOLE(address, wide) (*(address) = (wide))
 #else
 #define GRID_CONSTANT __grid_constant__  // or a function that is not inlined would be given a copy of the argument
-#define STORE_WHOLE(address, wide) __stwb(address, wide)  // which the compiler does not take apart
+#define STORE_WHOLE(address, wide) __stwb(address, wide)  // which the compiler does not split
 #endif
 
 #define REACH 2
@@ -72,7 +72,7 @@ typedef float4 Wide;
 #define MOST_SPECIAL 8
 #define BANDS (MARCH + OTHERS + LAST)
 #define LAST_BAND (BANDS - 1)
-#define BATCH 4    // rows whose numbers are all asked for before the first is used
+#define BATCH 4    // rows whose numbers are all loaded before the first is used
 #define AT_ONCE 2  // the same at the ends of rows
 
 typedef long long Long;
@@ -254,7 +254,7 @@ struct Sides {
     Real below[SIDE(LAST_LOWER)], above[SIDE(LAST_UPPER)];
 };
 
-// What of the sides of the pack `here` has to be read: asked for together with the pack, some rows before it is used.
+// The sides of the pack `here` that must be read: loaded together with the pack, some rows before it is used.
 __device__ __forceinline__ Sides load_sides(const Real* here, bool below, bool above, const Lanes& lanes)
 {
     Sides sides;
@@ -271,7 +271,7 @@ __device__ __forceinline__ Sides load_sides(const Real* here, bool below, bool a
     return sides;
 }
 
-// Get the rest of them from the threads beside this one. All threads of a warp come here together.
+// Get the others from the neighbouring threads. All threads of a warp call this together.
 __device__ __forceinline__ void pass_sides(Sides& sides, const Pack& center, const Lanes& lanes)
 {
 #if SHUFFLE
@@ -288,8 +288,8 @@ __device__ __forceinline__ void pass_sides(Sides& sides, const Pack& center, con
 #endif
 }
 
-// The band of the last axis on a pack, `center`, without the elements in `ends`: those on which it is not the usual one,
-// or needs what is not in the array.
+// The band of the last axis on a pack, `center`, without the elements in `ends`: those with a special row, and those that
+// need elements beyond the array.
 __device__ __forceinline__ void add_last(Pack& sum, const Band& band, const Pack& center, const Sides& sides,
                                          unsigned ends)
 {
@@ -310,7 +310,7 @@ __device__ __forceinline__ void add_last(Pack& sum, const Band& band, const Pack
     }
 }
 
-// Add to `target` what add_last left out, for `rows` rows of which the first is row `row` of the last axis, each
+// Add to `target` the elements that add_last omitted, for `rows` rows of which the first is row `row` of the last axis, each
 // `row_step` rows and `inner` numbers after the one before. Done once at the end, since few threads have any of it and
 // it takes registers; where the coefficients are zeros, as at most ends, there is nothing to do.
 __device__ __noinline__ void add_ends(const Band& band, Real* target, Long row, Long row_step, Long inner, Long column,
@@ -333,7 +333,7 @@ __device__ __noinline__ void add_ends(const Band& band, Real* target, Long row, 
                        (other < 0 ? band.planes_before : other < band.extent ? band.extent : band.planes_after);
         }
         if (!any) continue;
-        // What several rows need is asked for before the first of it is used, as in the loop over the others.
+        // The values for several rows are loaded before the first is used, as in the loop over the others.
         for (int first = 0; first < rows; first += AT_ONCE) {
             Real totals[AT_ONCE], values[AT_ONCE][WIDTH];
             #pragma unroll
@@ -389,7 +389,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
 
 #if MARCH
     const Band& march = p.bands[0];
-    // Most threads meet no row of another rank and no special one, and need not ask at every row.
+    // Most threads have no row of another rank and no special row, and need not test every row.
     const bool inside = begin >= LOWER && end + UPPER <= march.extent;
     const bool regular = begin >= march.head_end && end <= march.tail_begin;
     const Real* const coming = march.source + start + UPPER * p.inner;
@@ -399,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
 #endif
 
 #if LAST
-    Sides sides[UPPER + BATCH];  // of this row and of those that are under way
+    Sides sides[UPPER + BATCH];  // of this row and of those that are being loaded
     #pragma unroll
     for (int k = 0; k < UPPER; ++k)
         sides[k] = load_sides(last.source + start + (begin + k) * p.inner, below && begin + k < end,
