@@ -61,8 +61,8 @@ class Layout:
     """A block partition of a global array over ranks.
 
     Every axis of the array is whole on each rank, or split over one axis of a process grid. An axis of the process grid
-    that splits no axis of the array replicates it. Layouts are immutable and interned: equal layouts are one object, and
-    are compared with ``is``. For that, the process grid is stored in a normal form, without extents of 1 and with
+    that splits no axis of the array replicates it. Layouts are immutable and interned: equal layouts are one object,
+    compared with ``is``. For that, the process grid is stored in a normal form, without extents of 1 and with
     neighbouring replicating axes merged.
 
     :meth:`split`, :meth:`grid` and :meth:`replicated` make the common layouts; the constructor is the general form.
@@ -168,9 +168,7 @@ class Layout:
         ranks = as_ranks(ranks)
         process_grid = as_extents(process_grid, "process grid", smallest=1)
         if math.prod(process_grid) != ranks:
-            raise LayoutError(
-                f"a process grid {process_grid} is for {math.prod(process_grid)} ranks, not for {ranks}"
-            )
+            raise LayoutError(f"a process grid {process_grid} is for {math.prod(process_grid)} ranks, not for {ranks}")
         grid, places = normal_grid(process_grid, checked_axes(axes, shape, process_grid))
         blocks = block_sizes(shape, grid, places, sizes)
         groups = normal_mask(mask, ranks)
@@ -439,7 +437,7 @@ class Layout:
         Returns
         -------
         tuple of int or None
-            One group number per rank, counted from 0 in the order of first appearance; ``None`` if no message is needed.
+            One group number per rank, counted from 0 in the order of first appearance; ``None`` if none is needed.
         """
         chosen = self.split_axes if axes is None else tuple(a for a in self.split_axes if a in set(axes))
         if chosen in self._groups:
@@ -546,8 +544,8 @@ class Layout:
             if fits and all(size * inner % new_inner == 0 for size in self.sizes[axis]):
                 return target, [size * inner // new_inner for size in self.sizes[axis]]
         raise LayoutError(
-            f"{self} cannot be reshaped to {new} without moving data: the parts of axis {axis} are not parts of an axis "
-            "of the new shape; first call redistribute with a layout that is split along its first axis"
+            f"{self} cannot be reshaped to {new} without moving data: the parts of axis {axis} are not parts of an "
+            "axis of the new shape; first call redistribute with a layout that is split along its first axis"
         )
 
     def without_mask(self) -> Layout:

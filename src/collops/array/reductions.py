@@ -213,7 +213,7 @@ def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) 
         return part
     if op not in ("min", "max") or part.dtype.kind in "biu":
         return communicator.allreduce(part, op)
-    # NaN wins, as in NumPy. Transports differ in that, so it is sent as a flag. Where the flag is set, values are unused.
+    # As in NumPy, the result is NaN if any operand is. Transports differ in that, so NaN is sent as a flag.
     missing = xp.isnan(part)
     flag = missing.astype(part.dtype)
     both = xp.stack([xp.where(missing, xp.zeros_like(part), part), flag if op == "max" else -flag])
