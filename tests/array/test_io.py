@@ -123,7 +123,7 @@ def test_overwriting_is_asked_for(comm, folder):
         x.save(folder / "x")
     (2 * x).save(folder / "x", overwrite=True)
     assert float(ca.load(folder / "x", comm=comm).sum()) == 10
-    with pytest.raises(InputError, match="no Zarr store"):  # never deletes what it did not write
+    with pytest.raises(InputError, match="not a Zarr store"):  # never deletes what it did not write
         x.save(folder, overwrite=True)
     assert (folder / "x").exists()
 
@@ -140,7 +140,7 @@ def test_files_of_others_and_bad_files(comm, folder):
         x = ca.load(folder / name, comm=comm)
         assert x.dtype == np.float32
         np.testing.assert_array_equal(x.gather(), a)
-    with pytest.raises(InputError, match="no Zarr 3 store"):
+    with pytest.raises(InputError, match="not a Zarr 3 store"):
         ca.load(folder / "missing", comm=comm)
     with pytest.raises(InputError):
         ca.load(folder / "broken", comm=comm)

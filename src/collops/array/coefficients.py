@@ -16,7 +16,7 @@ _NUMBERS = (float, complex, int, np.number, np.bool_)
 class Finite(tuple):
     """A coefficient of :func:`collops.array.axpby`, given as a pair or triple, that is 0 if its value is not finite.
 
-    The array that it multiplies is then not read.
+    The array that it multiplies then does not contribute, not even NaN.
 
     Examples
     --------

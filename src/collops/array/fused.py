@@ -62,7 +62,8 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
         Coefficients. The kernel reads a 0-d array on the device, without synchronising with the host. A pair
         ``(-1, alpha)`` is the product, a triple ``(-1, alpha, beta)`` is ``-alpha / beta``: 0 if ``beta`` is 0 and NaN
         if it is infinite. As a :class:`collops.array.Finite`, a pair or triple is 0 if it is not finite. A coefficient
-        never raises the precision of the result. An array with a coefficient of exactly 0 is not read, as in BLAS.
+        never raises the precision of the result. As in BLAS, an array with a coefficient of exactly 0 does not
+        contribute, not even NaN.
     x, y : DistributedArray or StackedArray
         Arrays of one layout.
     out : DistributedArray or StackedArray, optional
