@@ -28,9 +28,10 @@ def device(comm):
 @pytest.fixture(params=["exchange first", "exchange beside"])
 def beside(request, monkeypatch):
     """Both ways to order the exchange, whatever the size."""
-    from collops.operators.derivatives.kernels import cupy_kernels
 
-    monkeypatch.setattr(cupy_kernels, "_LARGE", 0 if request.param == "exchange beside" else 1 << 60)
+    from collops.operators.derivatives.kernels import cuda
+
+    monkeypatch.setattr(cuda, "_LARGE", 0 if request.param == "exchange beside" else 1 << 60)
 
 
 def arrays(layout, comm, dtype, seed):

@@ -12,7 +12,6 @@ from collops.array.base import BaseArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.halo import extended_array
 from collops.array.layout import Layout
-from collops.array.memory import check_memory
 from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import check_copies, gathered, redistributed
@@ -110,18 +109,6 @@ class DistributedArray(BaseArray):
         array.engine = self.engine
         array._plan = self._plan
         array.local_array = local_array
-        return array
-
-    def _empty(self, layout: Layout, dtype: np.dtype) -> DistributedArray:
-        """Make an array of another layout for its ranks, on the same engine, from what is known to fit together."""
-        check_memory(layout, dtype, self.engine)
-        array = _new(DistributedArray)
-        array.layout = layout
-        array.comm = self.comm
-        array.engine = self.engine
-        array._plan = reduction_plan(layout, self.comm)
-        engine = self.engine
-        array.local_array = engine.xp.empty(layout.local_shape(self.comm.rank), engine.dtype(dtype))
         return array
 
     def _stored(self, value: Any, out: Any) -> Any:
@@ -256,6 +243,8 @@ class DistributedArray(BaseArray):
             targets = tuple(None if out is None else local_operand(self, out) for out in outs)
             arguments["out"] = targets[0] if len(targets) == 1 else targets
         result: Any = function(*operands, **arguments)
+        if outs is None and not isinstance(result, tuple):
+            return self._like(result)
         results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
         stored = tuple(map(self._stored, results, (None,) * len(results) if outs is None else outs))
         return stored if isinstance(result, tuple) else stored[0]
@@ -275,7 +264,7 @@ class DistributedArray(BaseArray):
         dtype = as_dtype(dtype)
         if dtype == self.dtype and not copy:
             return self
-        return self._like(self.local_array.astype(self.engine.dtype(dtype)))
+        return self._like(self.local_array.astype(dtype if self.engine.mutable else self.engine.dtype(dtype)))
 
     @property
     def real(self) -> Self:
@@ -289,7 +278,11 @@ class DistributedArray(BaseArray):
 
     def fill(self, value: Any) -> None:
         """Set all elements to a number, in place. No messages."""
-        self._hold(local_operand(self, value))
+        value = local_operand(self, value)
+        if self.engine.mutable:
+            self.local_array[...] = value
+        else:
+            self._hold(value)
 
     def _choose(self, x: Any, y: Any) -> Self:
         """Choose between `x` and `y` where this array is true or not; see :func:`collops.array.where`."""

@@ -103,7 +103,9 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     if x.engine.traced:
         a, b = _replicated(a, x), _replicated(b, x)
     value = kernels_for(x.engine).axpby(a, x_local, b, y.local_array, None if out is None else out.local_array)
-    return x._stored(value, out)
+    if out is None:
+        return x._like(value)
+    return out if value is out.local_array else out._hold(value)
 
 
 def shared(value: Any, comm: Communicator) -> Any:
@@ -262,8 +264,8 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | No
             raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if len(pairs) == 1 and out is None and not pairs[0][0].engine.traced:
-        return (_one_dot(*pairs[0], conjugate),)
+    if len(pairs) == 1 and out is None and not x.engine.traced:
+        return (_one_dot(x, y, conjugate),)
     if not pairs:
         return ()
     if out is not None and out.array is not None and out.array.size != len(pairs):

@@ -94,7 +94,7 @@ class StackedArray(BaseArray):
     @property
     def dtype(self) -> np.dtype:
         """The dtype that holds the elements of all parts."""
-        return np.result_type(*[leaf.dtype for leaf in self.leaves])
+        return np.result_type(*[leaf.local_array.dtype for leaf in self.leaves])
 
     @property
     def size(self) -> int:

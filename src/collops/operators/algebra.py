@@ -14,7 +14,6 @@ from collops.array.dtypes import combined
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import AnyLayout, Buffers, LinearOperator, is_complex, is_scalar
-from collops.operators.memory import applied, filled, writable
 
 __all__ = [
     "Adjoint",
@@ -354,17 +353,16 @@ class Conjugate(LinearOperator):
         self._buffers = Buffers()
 
     def _forward(self, x: Any, out: Any) -> Any:
-        result = self.operator._forward(self._conjugated(x, self.domain), out)
+        if x.dtype.kind == "c":
+            x = _conjugate(x, self._buffers.get(self.domain, self.domain, x, x.dtype))
+        result = self.operator._forward(x, out)
         return _conjugate(result, result)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        result = self.operator._adjoint(self._conjugated(y, self.range), out)
+        if y.dtype.kind == "c":
+            y = _conjugate(y, self._buffers.get(self.range, self.range, y, y.dtype))
+        result = self.operator._adjoint(y, out)
         return _conjugate(result, result)
-
-    def _conjugated(self, x: Any, layout: Any) -> Any:
-        if not is_complex(x.dtype):
-            return x
-        return _conjugate(x, self._buffers.get(layout, layout, x, x.dtype))
 
 
 class Flat(LinearOperator):
@@ -412,8 +410,10 @@ def _conjugate(x: Any, out: Any) -> Any:
     if isinstance(x, StackedArray):
         for part, target in zip(x.arrays, out.arrays, strict=True):
             _conjugate(part, target)
+    elif x.engine.mutable:
+        x.engine.xp.conjugate(x.local_array, out.local_array)
     else:
-        filled(out, applied(x.engine.xp.conjugate, x.local_array, out=writable(out)))
+        out.local_array = x.engine.xp.conjugate(x.local_array)
     return out
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from numbers import Number
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby, empty
-from collops.array.dtypes import as_dtype
+from collops.array.dtypes import as_dtype, real_of
 from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
@@ -89,6 +89,7 @@ class LinearOperator:
         self.range = range
         self.dtype = as_dtype(dtype)
         self.comm = comm
+        self._allocators: dict[Hashable, Callable[[], Any]] = {}
         comm.announce(type(self).__name__, shape=[range.size, domain.size], dtype=self.dtype.name)
 
     # For subclasses
@@ -104,9 +105,20 @@ class LinearOperator:
     def _adjoint(self, y: Any, out: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no adjoint")
 
-    def _new(self, layout: AnyLayout, like: Any) -> Any:
-        """Return an array for the result of applying the operator to `like`."""
-        return new_array(layout, like, np.result_type(self.dtype, like.dtype))
+    def _new(self, layout: AnyLayout, like: Any, real: bool = False) -> Any:
+        """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.
+
+        Its dtype is the common one of the operator and `like`, or that of its real part.
+        """
+        key = layout, like.dtype, like.engine, real
+        make = self._allocators.get(key)
+        if make is None:
+            dtype = np.result_type(self.dtype, like.dtype)
+            dtype = real_of(dtype) if real else dtype
+            if not like.engine.mutable:  # JAX's configuration, which may change, decides on the dtype
+                return new_array(layout, like, dtype)
+            make = self._allocators[key] = allocator(layout, like, dtype)
+        return make()
 
     # Application
 
@@ -139,19 +151,23 @@ class LinearOperator:
         UnsupportedTypeError
             If an argument is no distributed array, or `out` cannot hold the result.
         """
-        self._check(x, self.domain, "forward takes an array")
+        if getattr(x, "layout", None) is not self.domain or x.comm is not self.comm:
+            self._raise_misfit(x, self.domain, "forward takes an array")
         if out is not None:
             self._check_out(x, out, self.range)
-        return _returned(self._forward(x, out), out)
+        result = self._forward(x, out)
+        return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
     def adjoint(self, y: Any, out: Any = None) -> Any:
         """Apply the adjoint, the conjugate transpose, to an array in the layout ``range``. See :meth:`forward`."""
-        self._check(y, self.range, "adjoint takes an array")
+        if getattr(y, "layout", None) is not self.range or y.comm is not self.comm:
+            self._raise_misfit(y, self.range, "adjoint takes an array")
         if out is not None:
             self._check_out(y, out, self.domain)
-        return _returned(self._adjoint(y, out), out)
+        result = self._adjoint(y, out)
+        return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
-    def _check(self, array: Any, layout: AnyLayout, role: str) -> None:
+    def _raise_misfit(self, array: Any, layout: AnyLayout, role: str) -> NoReturn:
         if not isinstance(array, DistributedArray | StackedArray):
             raise UnsupportedTypeError(
                 f"{type(self).__name__}.{role} of collops, not {type(array).__module__}.{type(array).__qualname__}; "
@@ -163,19 +179,27 @@ class LinearOperator:
                 f"{type(self).__name__}.{role} in the layout {layout}, but this one is {array.layout}; "
                 "redistribute it with redistribute(), or use reshape()"
             )
-        if array.comm is not self.comm:
-            raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
+        raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
 
     def _check_out(self, given: Any, out: Any, layout: AnyLayout) -> None:
-        self._check(out, layout, "out is an array")
-        if _share_memory(given, out):
-            raise InputError(f"{type(self).__name__} cannot work in place: out must be another array than the input")
-        for leaf in out.leaves if out.engine.mutable else ():
-            flags = leaf.local_array.flags
+        if getattr(out, "layout", None) is not layout or out.comm is not self.comm:
+            self._raise_misfit(out, layout, "out is an array")
+        engine = out.engine
+        sources = given.leaves if given.engine is engine else ()
+        for leaf in out.leaves if engine.mutable else ():
+            memory = leaf.local_array
+            for source in sources:
+                if source is leaf or engine.xp.may_share_memory(memory, source.local_array):
+                    raise InputError(
+                        f"{type(self).__name__} cannot work in place: out must be another array than the input"
+                    )
+            flags = memory.flags
             if not flags.c_contiguous or not getattr(flags, "aligned", True):
                 raise LayoutError(f"{type(self).__name__} fills contiguous arrays only, which this out is not")
             if not getattr(flags, "writeable", True):
                 raise InputError(f"{type(self).__name__} cannot fill an out that may only be read")
+        if out is given:
+            raise InputError(f"{type(self).__name__} cannot work in place: out must be another array than the input")
 
     # Algebra
 
@@ -271,26 +295,21 @@ class LinearOperator:
         return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
 
 
-def _returned(result: Any, out: Any) -> Any:
-    """Return the result of an operator, in `out` where the caller gave it."""
-    return result if out is None or result is out else axpby(1, result, 0, result, out=out)
-
-
-def _share_memory(one: Any, other: Any) -> bool:
-    """Return whether two arrays overlap; only writable memory counts."""
-    if one is other:
-        return True
-    if one.engine is not other.engine or not one.engine.mutable:
-        return False
-    overlap = one.engine.xp.may_share_memory
-    return any(overlap(a.local_array, b.local_array) for a in one.leaves for b in other.leaves)
-
-
 def new_array(layout: AnyLayout, like: Any, dtype: Any) -> Any:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
-    if isinstance(layout, Layout) and isinstance(like, DistributedArray):
-        return like._empty(layout, as_dtype(dtype))  # without checks, which would cost time in every iteration
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
+
+
+def allocator(layout: AnyLayout, like: Any, dtype: Any) -> Callable[[], Any]:
+    """Return a function without arguments that does what :func:`new_array` does, and whose checks are made here."""
+    prototype = new_array(layout, like, dtype)
+    if isinstance(layout, StackedLayout):
+        parts = [allocator(part, like, dtype) for part in layout]
+        prototype = prototype._like(())
+        return lambda: prototype._like([make() for make in parts])
+    shape, xp = prototype.local_array.shape, like.engine.xp
+    kind, prototype = prototype.dtype, prototype._like(None)
+    return lambda: prototype._like(xp.empty(shape, kind))
 
 
 def is_complex(dtype: Any) -> bool:

@@ -16,7 +16,7 @@ from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, as_layout, communicator_of
-from collops.operators.memory import Coefficients, applied, check_holds, filled, writable
+from collops.operators.memory import Coefficients, check_holds, filled, writable
 
 __all__ = ["Diagonal", "Identity", "Sum", "Transpose", "Zero"]
 
@@ -90,9 +90,11 @@ class Diagonal(LinearOperator):
         factors = diagonal.on(x.engine)
         if out is None:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
-        check_holds(out.dtype, self.dtype)
-        check_holds(out.dtype, x.dtype)
-        return filled(out, applied(x.engine.xp.multiply, factors, x.local_array, out=writable(out)))
+        check_holds(out.dtype, self.dtype, x.dtype)
+        if not out.engine.mutable:
+            return filled(out, x.engine.xp.multiply(factors, x.local_array))
+        x.engine.xp.multiply(factors, x.local_array, out.local_array)
+        return out
 
 
 class Identity(LinearOperator):
@@ -144,11 +146,10 @@ class Identity(LinearOperator):
         return self._copied(y, self._new(self.domain, y) if out is None else out)
 
     def _copied(self, source: Any, target: Any) -> Any:
-        given, wanted = source.local_array, target.local_array
+        given, wanted, engine = source.local_array, target.local_array, source.engine
         if given.shape == wanted.shape:
             return filled(target, given)
         check_holds(wanted.dtype, given.dtype)
-        engine = source.engine
         wanted = engine.put(wanted, ..., 0)
         return filled(target, engine.put(wanted, self._common, given[self._common]))
 
@@ -199,9 +200,9 @@ class Sum(LinearOperator):
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        check_holds(out.dtype, x.dtype)
-        memory = writable(out)
-        total = x.local_array.sum(axis=self.axis, dtype=out.dtype, out=memory)
+        memory, dtype = writable(out), out.local_array.dtype
+        check_holds(dtype, x.local_array.dtype)
+        total = x.local_array.sum(axis=self.axis, dtype=dtype, out=memory)
         if self._others is not None:
             total = self._others.allreduce(total, out=memory)
         return filled(out, total)

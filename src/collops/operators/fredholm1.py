@@ -11,7 +11,7 @@ from collops.array.redistribute import Move
 from collops.backend import engine_of
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import LinearOperator, new_array
+from collops.operators.base import LinearOperator
 from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled, writable
 
 if TYPE_CHECKING:
@@ -146,12 +146,12 @@ class Fredholm1(LinearOperator):
                 f"G is an array of {self._engine.name}, so that it cannot be applied to one of {x.engine.name}"
             )
         if out is None:
-            out = new_array(taken.layout, x, np.result_type(self.dtype, x.dtype))
+            out = self._new(taken.layout, x)
+        scratch, local = self._scratch, x.local_array
         # Real matrices stay real when they multiply complex vectors.
-        dtype = np.result_type(self.dtype, np.complex64) if x.dtype.kind == "c" else self.dtype
-        check_holds(out.dtype, dtype)
-        scratch = self._scratch
-        source = scratch.contiguous("input", given.slices_of(x.local_array), dtype, x.engine)
+        dtype = np.result_type(self.dtype, np.complex64) if local.dtype.kind == "c" else self.dtype
+        check_holds(out.local_array.dtype, dtype)
+        source = scratch.contiguous("input", given.slices_of(local), dtype, x.engine)
         target = writable(out)
         if target is not None and target.dtype != dtype:
             target = scratch.get("output", target.shape, dtype, x.engine)

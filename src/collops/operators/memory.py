@@ -33,7 +33,8 @@ def writable(out: Any) -> Any:
 
 def filled(out: Any, value: Any) -> Any:
     """Return the distributed array `out` with `value` as its local array, converted as :func:`store` does."""
-    out.local_array = store(value, out.local_array)
+    if value is not out.local_array:
+        out.local_array = store(value, out.local_array)
     return out
 
 
@@ -56,7 +57,8 @@ def store(value: Any, out: Any) -> Any:
     """
     if out is None or value is out:
         return value
-    check_holds(out.dtype, value.dtype)
+    if value.dtype is not out.dtype:
+        check_holds(out.dtype, value.dtype)
     if value.shape != out.shape:
         if value.size != out.size:
             raise LayoutError(f"a local operator returned shape {value.shape} instead of {out.shape}")
@@ -96,20 +98,25 @@ def operand(x: Any, dtype: Any) -> Any:
     UnsupportedTypeError
         If `x` is complex and `dtype` is not.
     """
-    check_holds(dtype, x.dtype)
-    return contiguous(x.local_array, dtype)
+    local = x.local_array
+    if local.dtype == dtype and x.engine.mutable and local.flags.c_contiguous:
+        return local
+    check_holds(dtype, local.dtype)
+    return contiguous(local, dtype)
 
 
-def check_holds(wanted: Any, given: Any) -> None:
-    """Raise if an array of dtype `wanted` cannot hold values of dtype `given`.
+def check_holds(wanted: Any, *given: Any) -> None:
+    """Raise if an array of dtype `wanted` cannot hold values of the dtypes `given`.
 
     Raises
     ------
     UnsupportedTypeError
-        If `given` is complex and `wanted` is not: imaginary parts are never dropped silently.
+        If one of `given` is complex and `wanted` is not: imaginary parts are never dropped silently.
     """
-    if given.kind == "c" and wanted.kind != "c":
-        raise UnsupportedTypeError(f"a result of dtype {given} does not fit into {wanted}")
+    if wanted.kind != "c":
+        for dtype in given:
+            if dtype.kind == "c":
+                raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into {wanted}")
 
 
 class Scratch:
@@ -127,7 +134,7 @@ class Scratch:
         """Return the array in `slot`, with any values; ``None`` on an engine of immutable arrays."""
         if not engine.mutable:
             return None
-        key = (slot, shape, dtype, engine)
+        key = slot, shape, dtype, engine
         array = self._arrays.get(key)
         if array is None:
             array = self._arrays[key] = engine.xp.empty(shape, dtype)
@@ -135,7 +142,9 @@ class Scratch:
 
     def contiguous(self, slot: Hashable, array: Any, dtype: Any, engine: Engine) -> Any:
         """Return an array in C order and in `dtype`: itself, or a copy in `slot`."""
-        if not engine.mutable or (array.dtype == dtype and array.flags.c_contiguous):
+        if engine.mutable and array.dtype == dtype and array.flags.c_contiguous:
+            return array
+        if not engine.mutable:
             return contiguous(array, dtype)
         return store(array, self.get(slot, array.shape, dtype, engine))
 

@@ -11,10 +11,10 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from collops.operators.derivatives.kernels import launches
+from collops.operators.derivatives.kernels import cuda
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-SOURCE = Path(launches.__file__).with_name("banded.cu")
+SOURCE = Path(cuda.__file__).with_name("banded.cu")
 DRIVER = """
 #define __global__
 #define __device__
@@ -55,7 +55,7 @@ def library(options: tuple[str, ...], folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def run(options: tuple[str, ...], launch: launches.Launch, folder: Path) -> None:
+def run(options: tuple[str, ...], launch: cuda.Launch, folder: Path) -> None:
     """Do what a launch would do."""
     loaded = library(options, folder)
     loaded.argument_bytes.restype = ctypes.c_ulonglong

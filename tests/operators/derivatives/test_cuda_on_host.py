@@ -10,11 +10,10 @@ import pytest
 
 from collops.array import Layout
 from collops.backend import engine
-from collops.operators.derivatives.bands import first_derivative, second_derivative
-from collops.operators.derivatives.kernels import launches
+from collops.operators.derivatives.bands import Face, Several, Term, first_derivative, second_derivative
+from collops.operators.derivatives.kernels import cuda
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
-from collops.operators.derivatives.kernels.launches import Launches, fits
-from collops.operators.derivatives.stencil import Face, Several, Term
+from collops.operators.derivatives.kernels.cuda import Launches, fits
 
 from .host_cuda import COMPILER, run
 from .problems import assert_same, values
@@ -173,7 +172,7 @@ def test_added_to_what_there_is(dtype, wide, folder):
 
 def test_long_chunks(folder, monkeypatch):
     """Threads that go along as many rows as they may."""
-    monkeypatch.setattr(launches, "_THREADS_AT_ONCE", 1)
+    monkeypatch.setattr(cuda, "_THREADS_AT_ONCE", 1)
     layout = Layout.split((150, 40), 2)
     bands = [(axis, second_derivative(layout.shape[axis], 1.0, "centered", True)) for axis in (1, 0)]
     check(layout, bands, Several.NONE, "f4", True, folder)

@@ -7,14 +7,27 @@ serves forward and adjoint of every derivative.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from collops.errors import InputError, LayoutError
 
-__all__ = ["KINDS", "MOST_SPECIAL", "REACH", "WIDTH", "Band", "LocalBand", "first_derivative", "second_derivative"]
+__all__ = [
+    "KINDS",
+    "MOST_SPECIAL",
+    "REACH",
+    "WIDTH",
+    "Band",
+    "Face",
+    "LocalBand",
+    "Several",
+    "Term",
+    "first_derivative",
+    "second_derivative",
+]
 
 REACH = 2
 """No formula reaches further than this from the diagonal."""
@@ -154,6 +167,31 @@ class LocalBand:
         if number >= self.tail_begin:
             return self.special[self.tail_row + number - self.tail_begin]
         return self.stencil
+
+
+class Face(NamedTuple):
+    """The planes before or after a block: their shape, and their elements of the memory that messages land in."""
+
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class Term(NamedTuple):
+    """A product with the rows of a band along one axis, and the planes on either side of the block that it needs."""
+
+    axis: int
+    band: LocalBand
+    before: Face | None
+    after: Face | None
+
+
+class Several(Enum):
+    """Which arrays exist once for each term; the terms share the others."""
+
+    NONE = 0
+    SOURCES = 1
+    TARGETS = 2
 
 
 def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: int = 3) -> Band:

@@ -13,8 +13,8 @@ from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.operators.base import LinearOperator
-from collops.operators.derivatives.bands import Band, first_derivative, second_derivative
-from collops.operators.derivatives.stencil import Several, Stencil
+from collops.operators.derivatives.bands import Band, Several, first_derivative, second_derivative
+from collops.operators.derivatives.stencil import Stencil
 from collops.operators.dims import Dims, as_layout
 from collops.operators.memory import filled, operand
 
@@ -42,20 +42,20 @@ class _Banded(LinearOperator):
         self._adjoint_stencil = Stencil(layout, [(axis, band.transposed) for axis, band in bands], comm)
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return self._product(self._forward_stencil, x, self._new(self.range, x) if out is None else out)
+        out = self._new(self.range, x) if out is None else out
+        local = out.local_array
+        return filled(out, self._forward_stencil((operand(x, local.dtype),), (local,), out.engine)[0])
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._product(self._adjoint_stencil, y, self._new(self.domain, y) if out is None else out)
+        out = self._new(self.domain, y) if out is None else out
+        local = out.local_array
+        return filled(out, self._adjoint_stencil((operand(y, local.dtype),), (local,), out.engine)[0])
 
     def _add_forward(self, x: Any, out: Any) -> None:
-        self._product(self._forward_stencil, x, out, add=True)
+        self._forward_stencil((operand(x, out.dtype),), (out.local_array,), out.engine, add=True)
 
     def _add_adjoint(self, y: Any, out: Any) -> None:
-        self._product(self._adjoint_stencil, y, out, add=True)
-
-    @staticmethod
-    def _product(stencil: Stencil, x: Any, out: Any, add: bool = False) -> Any:
-        return filled(out, stencil((operand(x, out.dtype),), (out.local_array,), out.engine, add)[0])
+        self._adjoint_stencil((operand(y, out.dtype),), (out.local_array,), out.engine, add=True)
 
 
 class FirstDerivative(_Banded):

@@ -4,64 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops.array import Layout
 from collops.array.regions import Region, transfers
 from collops.comm import ExchangePlan
-from collops.operators.derivatives.bands import Band, LocalBand
+from collops.operators.derivatives.bands import Band, Face, Several, Term
+from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
+from collops.operators.derivatives.kernels.generic import GenericKernel
 from collops.operators.memory import Scratch
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Face", "Several", "Stencil", "Term"]
+__all__ = ["Stencil"]
 
 _ALIGNED = 16  # elements: wherever a face begins, wide loads can begin
-
-
-class Face(NamedTuple):
-    """The planes before or after a block, as they lie in the memory that messages land in.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        That of the block with the number of planes along the derivative's axis.
-    begin, end : int
-        Its elements of the landing.
-    """
-
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-class Term(NamedTuple):
-    """A product with a band along one axis.
-
-    Attributes
-    ----------
-    axis : int
-    band : LocalBand
-        Its rows of this rank.
-    before, after : Face or None
-        Where the planes on either side of the block land.
-    """
-
-    axis: int
-    band: LocalBand
-    before: Face | None
-    after: Face | None
-
-
-class Several(Enum):
-    """Which arrays exist once for each term; the terms share the others."""
-
-    NONE = 0
-    SOURCES = 1
-    TARGETS = 2
 
 
 class _Piece(NamedTuple):
@@ -216,9 +175,9 @@ class Stencil:
         if kernel is None:
             kernel = self._kernels[key] = self._make(*key)
         faces = self._faces
-        landing = faces.landing(engine, sources[0].dtype)
         if not faces.needed:
-            return kernel.whole(sources, targets, landing)
+            return kernel.whole(sources, targets, None)
+        landing = faces.landing(engine, sources[0].dtype)
         given = sources if self._several is Several.SOURCES else sources[0]
         exchange = faces.start(given, landing, kernel.splits)
         if not kernel.splits:
@@ -227,10 +186,7 @@ class Stencil:
         return kernel.rest(sources, targets, faces.finish(exchange, engine))
 
     def _make(self, engine: Engine, dtype: Any, add: bool) -> Any:
+        make_kernel: Any = ArrayKernel if engine.mutable else GenericKernel
         if engine.name == "cupy":
-            from collops.operators.derivatives.kernels.cupy_kernels import make_kernel
-        elif engine.mutable:
-            from collops.operators.derivatives.kernels.array_kernels import ArrayKernel as make_kernel
-        else:
-            from collops.operators.derivatives.kernels.generic import GenericKernel as make_kernel
+            from collops.operators.derivatives.kernels.cuda import make_kernel
         return make_kernel(self._shape, self._terms, self._several, dtype, engine, add)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from collops.array import Layout
-from collops.array.dtypes import real_of
 from collops.array.redistribute import Move
 from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
-from collops.operators.base import LinearOperator, new_array
+from collops.operators.base import LinearOperator
 from collops.operators.fourier.route import Stage, alike, find_route
 from collops.operators.fourier.transform import AxisTransform, ToComplex
 from collops.operators.fourier.workspace import Workspace
@@ -87,25 +86,28 @@ class Fourier(LinearOperator):
 
     def _forward(self, x: Any, out: Any) -> Any:
         if out is None:
-            out = new_array(self.range, x, np.result_type(self.dtype, x.dtype))
+            out = self._new(self.range, x)
         elif out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the data of a Fourier transform are complex and do not fit into {out.dtype}")
         return filled(out, self._pipeline.forward(x.local_array, writable(out), self._workspace(out)))
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         if out is None:
-            dtype = np.result_type(self.dtype, y.dtype)
-            out = new_array(self.domain, y, dtype if self.clinear else real_of(dtype))
+            out = self._new(self.domain, y, real=not self.clinear)
         elif self.clinear and out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the model of this transform is complex and does not fit into {out.dtype}")
         return filled(out, self._pipeline.adjoint(y.local_array, writable(out), self._workspace(out)))
 
     def _workspace(self, out: Any) -> Workspace:
         """Return the scratch memory and the transforms of the result's engine and precision."""
-        key = (out.engine, np.result_type(out.dtype, np.complex64))
-        workspace = self._workspaces.get(key)
+        engine, dtype = out.engine, out.local_array.dtype
+        workspace = self._workspaces.get((engine, dtype))
         if workspace is None:
-            workspace = self._workspaces[key] = Workspace(*key, self._pipeline.size, self._threads)
+            kind = np.result_type(dtype, np.complex64)
+            workspace = self._workspaces.get((engine, kind)) or Workspace(
+                engine, kind, self._pipeline.size, self._threads
+            )
+            self._workspaces[engine, kind] = self._workspaces[engine, dtype] = workspace
         return workspace
 
 

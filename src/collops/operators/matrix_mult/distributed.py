@@ -171,22 +171,25 @@ class MatrixMult(LinearOperator):
         return self._applied("adjoint", "forward", y, self._new(self.domain, y) if out is None else out)
 
     def _applied(self, direction: str, back: str, source: Any, target: Any) -> Any:
-        engine = source.engine
+        engine, local = source.engine, source.local_array
         if engine is not self._engine:
             raise UnsupportedTypeError(
                 f"a matrix of the engine {self._engine.name} cannot multiply arrays of {engine.name}"
             )
-        dtype = self.dtype if source.dtype == self.dtype else np.result_type(self.dtype, source.dtype)
-        given = self._scratch.contiguous("given", source.local_array, dtype, engine)
-        check_holds(target.dtype, dtype)
+        dtype = self.dtype if local.dtype == self.dtype else np.result_type(self.dtype, local.dtype)
+        given = self._scratch.contiguous("given", local, dtype, engine)
+        check_holds(target.local_array.dtype, dtype)
         result = writable(target)
         if result is not None and result.dtype != dtype:
             result = self._scratch.get("result", result.shape, dtype, engine)
-        if result is not None and is_complex(dtype) and not is_complex(self.dtype):
+        if result is not None and dtype.kind == "c" and self.dtype.kind != "c":
             getattr(self._of(real_of(dtype)), direction)(as_columns(given), as_columns(result), engine)
             return filled(target, result)
         algorithm = self._of(dtype)
-        product, adjoint = getattr(algorithm, direction), getattr(algorithm, back)
+        product = getattr(algorithm, direction)
+        if not engine.traced:
+            return filled(target, product(given, result, engine))
+        adjoint = getattr(algorithm, back)
 
         def transposed(cotangent: Any) -> Any:
             return adjoint(cotangent.conj(), None, engine).conj()

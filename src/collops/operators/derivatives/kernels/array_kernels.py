@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from collops.backend import Engine
-from collops.operators.derivatives.bands import REACH
-from collops.operators.derivatives.stencil import Several, Term
+from collops.operators.derivatives.bands import REACH, Several, Term
 
 __all__ = ["ArrayKernel"]
 
@@ -95,7 +94,8 @@ class ArrayKernel:
         self._rest = [step for number, term in enumerate(terms) for step in self._rest_steps(number, term)]
         if not blocks:
             self._rest = []
-        extra = [step.shape for step in (*self._inner, *self._rest) if len(step.pairs) > step.fresh]
+        self._all = self._inner + self._rest
+        extra = [step.shape for step in self._all if len(step.pairs) > step.fresh]
         memory = self._xp.empty(max(map(math.prod, extra), default=0), dtype)
         self._scratch = {key: memory[: math.prod(key)].reshape(key) for key in set(extra)}
 
@@ -110,8 +110,8 @@ class ArrayKernel:
 
     def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
         """Compute everything."""
-        self._run(self._inner, sources, targets, landing)
-        return self.rest(sources, targets, landing)
+        self._run(self._all, sources, targets, landing)
+        return targets
 
     def _run(self, steps: Sequence[_Step], sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
         add, subtract, multiply = self._xp.add, self._xp.subtract, self._xp.multiply
@@ -121,11 +121,12 @@ class ArrayKernel:
                 target[...] = 0
             for factor, first, second, minus in pairs:
                 into = target if fresh else self._scratch[shape]
-                view = _view(first, source, landing)
+                view = source[first.box] if first.face is None else _view(first, landing)
                 if second is None:
                     multiply(view, factor, out=into)
                 else:
-                    (subtract if minus else add)(view, _view(second, source, landing), out=into)
+                    other = source[second.box] if second.face is None else _view(second, landing)
+                    (subtract if minus else add)(view, other, out=into)
                     if factor != 1:
                         multiply(into, factor, out=into)
                 if not fresh:
@@ -177,9 +178,8 @@ class ArrayKernel:
                 yield _Step(number, box, _extent(box), _paired(parts), fresh)
 
 
-def _view(operand: _Operand, source: Any, landing: Any) -> Any:
-    box, face, shape = operand
-    return source[box] if face is None else landing[face].reshape(shape)[box]
+def _view(operand: _Operand, landing: Any) -> Any:
+    return landing[operand.face].reshape(operand.shape)[operand.box]
 
 
 def _paired(parts: Sequence[tuple[float, _Operand]]) -> list[_Pair]:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine
-from collops.operators.derivatives.bands import REACH, WIDTH
-from collops.operators.derivatives.stencil import Face, Several, Term
+from collops.operators.derivatives.bands import REACH, WIDTH, Face, Several, Term
 
 __all__ = ["GenericKernel"]
 
