@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array", bound=Operand)
 
-__all__ = ["Scalars", "axpby", "divide", "dot", "dots", "shared", "update_solution_and_direction"]
+__all__ = ["Scalars", "axpby", "divide", "dot", "dots", "shared", "update_solution_and_direction", "vdot"]
 
 
 class Scalars:
@@ -236,6 +236,11 @@ def dot(x: Array, y: Array) -> Any:
     return _dots(((x, y),), False, None)[0]
 
 
+def vdot(x: Array, y: Array) -> Any:
+    """Return the sum of ``conj(x) * y``. Collective: one scalar allreduce, none if replicated."""
+    return _dots(((x, y),), True, None)[0]
+
+
 def divide(a: Any, b: Any, out: Any = None) -> Any:
     """Return ``a / b`` of 0-d arrays or numbers; 0 if `b` is 0, NaN if it is infinite. One kernel on devices.
 
@@ -264,8 +269,10 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | No
             raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if len(pairs) == 1 and out is None and not x.engine.traced:
-        return (_one_dot(x, y, conjugate),)
+    if len(pairs) == 1 and out is None:
+        x, y = pairs[0]
+        if not x.engine.traced:
+            return (_one_dot(x, y, conjugate),)
     if not pairs:
         return ()
     if out is not None and out.array is not None and out.array.size != len(pairs):

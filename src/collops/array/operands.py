@@ -36,6 +36,7 @@ class Operand:
         shape: Any
         size: Any
         ndim: Any
+        _hold: Any
         _like: Any
         _stored: Any
 

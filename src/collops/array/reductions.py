@@ -141,7 +141,7 @@ def norm(x: Operand, ord: float | None = None, axis: int | None = None) -> Any:
         raise UnsupportedTypeError("the order of a norm cannot be NaN")
     xp = x.engine.xp
     if axis is None and order == 2 and x.dtype.kind not in "biu":
-        return xp.sqrt(fused.dots((x, x))[0])
+        return xp.sqrt(fused.vdot(x, x))
     axes = _checked_axes(x, axis, None)
     if math.isinf(order):
         _check_not_empty(x, axes, "norm")
