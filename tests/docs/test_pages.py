@@ -55,7 +55,7 @@ def test_every_message_is_on_the_page_of_messages(page_of_messages):
     text = page_of_messages
     for one in (
         "- `a layout for … ranks does not fit a communicator of …` (LayoutError)",
-        "- `COLLOPS_NATIVE=… is no file` (InputError)",
+        "- `COLLOPS_NATIVE=… is not a file` (InputError)",
     ):
         assert one in text
     listed = {(message.text, message.error) for message in messages.messages()}
