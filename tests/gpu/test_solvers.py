@@ -65,7 +65,7 @@ def test_dense_products(shape, dtype, order):
 
 def test_dense_products_of_other_types():
     from collops.operators.cublas import CublasMatrix
-    from collops.operators.dense_kernels import KernelMatrix
+    from collops.operators.dense import KernelMatrix
 
     host = random_matrix(5, 3, "f4", 1)
     op = lift_local(cupy.asarray(host))

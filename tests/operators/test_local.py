@@ -122,7 +122,7 @@ def test_wrong_sizes_are_refused():
 
 @pytest.mark.parametrize("thing", [None, 3, "x", object(), [1, 2]])
 def test_what_is_no_operator_is_refused(thing):
-    with pytest.raises(UnsupportedTypeError, match="no local operator"):
+    with pytest.raises(UnsupportedTypeError, match="not a local operator"):
         lift_local(thing)
 
 

@@ -13,7 +13,7 @@ from collops.array import DistributedArray, StackedArray, StackedLayout, axpby
 from collops.array.dtypes import combined
 from collops.backend import engine_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import AnyLayout, Buffers, LinearOperator, is_complex, is_scalar
+from collops.operators.base import AnyLayout, Buffers, LinearOperator, check_operators, is_complex, is_scalar
 
 __all__ = [
     "Adjoint",
@@ -32,18 +32,7 @@ __all__ = [
 
 
 def combination(terms: Sequence[tuple[Any, LinearOperator]]) -> LinearOperator:
-    """Return the sum of operators times coefficients, with nested sums merged.
-
-    Parameters
-    ----------
-    terms : sequence of (scalar, LinearOperator)
-        At least one; all with the same domain and range.
-
-    Raises
-    ------
-    LayoutError
-        If domains or ranges differ.
-    """
+    """Return the sum of operators times coefficients, with nested sums merged."""
     flat: list[tuple[Any, LinearOperator]] = []
     for coefficient, term in terms:
         value = plain_number(coefficient)
@@ -53,25 +42,14 @@ def combination(terms: Sequence[tuple[Any, LinearOperator]]) -> LinearOperator:
             flat.append((value, term))
     if len(flat) == 1:
         coefficient, only = flat[0]
-        # A complex 1 still makes a real operator complex.
+        # A complex 1 makes a real operator complex.
         if isinstance(coefficient, Number) and coefficient == 1 and _times(only.dtype, coefficient) == only.dtype:
             return only
     return Combination(flat)
 
 
 def product(*factors: LinearOperator) -> LinearOperator:
-    """Return the operator that applies `factors` from right to left, with nested products merged.
-
-    Parameters
-    ----------
-    *factors : LinearOperator
-        At least one; the domain of each is the range of the next.
-
-    Raises
-    ------
-    LayoutError
-        If they do not fit each other.
-    """
+    """Return the operator that applies `factors` from right to left, with nested products merged."""
     flat: list[LinearOperator] = []
     for factor in factors:
         flat += factor.factors if isinstance(factor, Product) else (factor,)
@@ -81,17 +59,10 @@ def product(*factors: LinearOperator) -> LinearOperator:
 def power(base: LinearOperator, exponent: int) -> LinearOperator:
     """Return `base` applied `exponent` times.
 
-    Parameters
-    ----------
-    base : LinearOperator
-        With the same domain and range.
-    exponent : int
-        At least 1.
-
     Raises
     ------
     InputError
-        If `exponent` is no integer of at least 1.
+        If `exponent` is not an integer of at least 1.
     LayoutError
         If domain and range differ.
     """
@@ -112,7 +83,7 @@ def adjoint_of(op: LinearOperator) -> LinearOperator:
 
 
 def conjugate_of(op: LinearOperator) -> LinearOperator:
-    """Return the operator with conjugated coefficients; a real operator is its own."""
+    """Return the operator with conjugated coefficients; a real operator is its own conjugate."""
     if isinstance(op, Conjugate):
         return op.operator
     if isinstance(op, Adjoint):
@@ -121,43 +92,9 @@ def conjugate_of(op: LinearOperator) -> LinearOperator:
 
 
 def flattened(op: LinearOperator) -> LinearOperator:
-    """Return the operator between ravelled arrays; the operator itself if its layouts are flat already.
-
-    Raises
-    ------
-    LayoutError
-        If its domain or range cannot be ravelled without moving data between ranks.
-    """
+    """Return the operator between ravelled arrays; the operator itself if its layouts are one-dimensional."""
     domain, range_ = _flat_layout(op.domain), _flat_layout(op.range)
     return op if domain is op.domain and range_ is op.range else Flat(op, domain, range_)
-
-
-def check_operators(*operators: Any) -> None:
-    """Raise unless all are distributed operators.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If one is something else.
-    """
-    for op in operators:
-        if not isinstance(op, LinearOperator):
-            raise UnsupportedTypeError(
-                f"expected a distributed operator, not {type(op).__module__}.{type(op).__qualname__}; "
-                "collops.operators.VStack or BlockDiag makes one of local operators"
-            )
-
-
-def check_together(*operators: LinearOperator) -> None:
-    """Raise unless all operators are on one communicator.
-
-    Raises
-    ------
-    LayoutError
-        If one has another communicator than the first.
-    """
-    if any(op.comm is not operators[0].comm for op in operators):
-        raise LayoutError("operators on different communicators cannot be combined; make all of them with one comm=")
 
 
 class Combination(LinearOperator):
@@ -171,7 +108,7 @@ class Combination(LinearOperator):
     Raises
     ------
     LayoutError
-        If domains or ranges differ.
+        If domains, ranges or communicators differ.
 
     Examples
     --------
@@ -194,13 +131,11 @@ class Combination(LinearOperator):
         for _, term in self.terms[1:]:
             if term.domain is not first.domain or term.range is not first.range:
                 raise LayoutError(f"operators can be added when their layouts are the same, not {first!r} and {term!r}")
-        check_together(*(term for _, term in self.terms))
         dtype = np.result_type(*(term.dtype for _, term in self.terms))
         for coefficient, _ in self.terms:
             dtype = _times(dtype, coefficient)
         super().__init__(first.domain, first.range, dtype, first.comm)
-        self.capturable = all(term.capturable for _, term in self.terms)
-        self.clinear = all(term.clinear for _, term in self.terms)
+        self._inherit([term for _, term in self.terms])
         self._forward_terms = [(coefficient, term._forward) for coefficient, term in self.terms]
         self._adjoint_terms = [self._adjoint_term(coefficient.conjugate(), term) for coefficient, term in self.terms]
         self._buffers = Buffers()
@@ -209,7 +144,7 @@ class Combination(LinearOperator):
         if term.clinear or not is_complex(np.result_type(coefficient)):
             return coefficient, term._adjoint
 
-        # An operator that takes the real part must take that of the product.
+        # An operator that takes the real part must take the real part of the product.
         def apply(y: Any, out: Any) -> Any:
             dtype = np.result_type(y.dtype, np.complex64)
             product = axpby(coefficient, y, 0.0, y, out=self._buffers.get(("product", term), self.range, y, dtype))
@@ -248,7 +183,7 @@ class Product(LinearOperator):
     Raises
     ------
     LayoutError
-        If they do not fit each other.
+        If the layouts do not match, or communicators differ.
 
     Examples
     --------
@@ -263,7 +198,6 @@ class Product(LinearOperator):
         if not self.factors:
             raise InputError("a product of operators needs at least one")
         check_operators(*self.factors)
-        check_together(*self.factors)
         for left, right in zip(self.factors, self.factors[1:], strict=False):
             if left.domain is not right.range:
                 raise LayoutError(
@@ -273,8 +207,7 @@ class Product(LinearOperator):
         last = self.factors[-1]
         dtype = np.result_type(*(factor.dtype for factor in self.factors))
         super().__init__(last.domain, self.factors[0].range, dtype, last.comm)
-        self.capturable = all(factor.capturable for factor in self.factors)
-        self.clinear = all(factor.clinear for factor in self.factors)
+        self._inherit(self.factors)
         self._forward_chain = [(factor._forward, factor.range, factor.dtype) for factor in reversed(self.factors)]
         self._adjoint_chain = [(factor._adjoint, factor.domain, factor.dtype) for factor in self.factors]
         self._buffers = Buffers()
@@ -287,7 +220,7 @@ class Product(LinearOperator):
 
     def _apply(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Any, out: Any) -> Any:
         for number, (apply, layout, dtype) in enumerate(chain[:-1]):
-            # Two buffers per layout take turns: one factor reads one while it writes the other.
+            # Two buffers per layout alternate: a factor reads one while it writes the other.
             x = apply(x, self._buffers.get((layout, number % 2), layout, x, np.result_type(dtype, x.dtype)))
         return chain[-1][0](x, out)
 
@@ -298,7 +231,7 @@ class Adjoint(LinearOperator):
     Parameters
     ----------
     operator : LinearOperator
-        Any.
+        Any operator.
 
     Examples
     --------
@@ -313,8 +246,7 @@ class Adjoint(LinearOperator):
         check_operators(operator)
         super().__init__(operator.range, operator.domain, operator.dtype, operator.comm)
         self.operator = operator
-        self.capturable = operator.capturable
-        self.clinear = operator.clinear
+        self._inherit([operator])
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self.operator._adjoint(x, out)
@@ -329,11 +261,11 @@ class Conjugate(LinearOperator):
     Parameters
     ----------
     operator : LinearOperator
-        Any.
+        Any operator.
 
     Notes
     -----
-    Computed as :math:`\overline{A \overline{x}}`, which needs no other coefficients than those of A.
+    Computed as :math:`\overline{A \overline{x}}`, which needs no coefficients but those of A.
 
     Examples
     --------
@@ -348,8 +280,7 @@ class Conjugate(LinearOperator):
         check_operators(operator)
         super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
         self.operator = operator
-        self.capturable = operator.capturable
-        self.clinear = operator.clinear
+        self._inherit([operator])
         self._buffers = Buffers()
 
     def _forward(self, x: Any, out: Any) -> Any:
@@ -366,21 +297,12 @@ class Conjugate(LinearOperator):
 
 
 class Flat(LinearOperator):
-    """An operator on its arrays ravelled in C order, so that it can be stacked with others. Views only, no messages.
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        Any.
-    domain, range : Layout or StackedLayout
-        Its own layouts with every array ravelled.
-    """
+    """An operator on its arrays ravelled in C order, so that it can be stacked with others. Views only, no messages."""
 
     def __init__(self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> None:
         super().__init__(domain, range, operator.dtype, operator.comm)
         self.operator = operator
-        self.capturable = operator.capturable
-        self.clinear = operator.clinear
+        self._inherit([operator])
         if operator._add_forward is not None:
             self._add_forward = self._adding(operator._add_forward, operator.domain, operator.range)
         if operator._add_adjoint is not None:
@@ -424,7 +346,7 @@ def _times(dtype: np.dtype, coefficient: Any) -> np.dtype:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a coefficient as a Python number, which never raises the precision of arrays; one of JAX as it is."""
+    """Return a coefficient as a Python number, which never raises the precision of arrays; a JAX scalar unchanged."""
     return value.item() if hasattr(value, "item") and not engine_of(value).traced else value
 
 
@@ -435,7 +357,7 @@ def _flat_layout(layout: AnyLayout) -> AnyLayout:
 
 
 def _seen_in(array: Any, layout: AnyLayout) -> Any:
-    """Return an array in a layout that differs from its own in shape only; contiguous memory is shared."""
+    """Return an array in a layout that differs from its own only in shape; contiguous memory is shared."""
     if array.layout is layout:
         return array
     if isinstance(layout, StackedLayout):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -16,7 +16,16 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["AnyArray", "AnyLayout", "Buffers", "LinearOperator", "is_complex", "is_scalar", "new_array"]
+__all__ = [
+    "AnyArray",
+    "AnyLayout",
+    "Buffers",
+    "LinearOperator",
+    "check_operators",
+    "is_complex",
+    "is_scalar",
+    "new_array",
+]
 
 AnyArray: TypeAlias = DistributedArray | StackedArray
 AnyLayout: TypeAlias = Layout | StackedLayout
@@ -30,12 +39,10 @@ class LinearOperator:
 
     Parameters
     ----------
-    domain : Layout or StackedLayout
-        Of the arrays that :meth:`forward` takes.
-    range : Layout or StackedLayout
-        Of the arrays that it returns.
+    domain, range : Layout or StackedLayout
+        Layout of the arrays that :meth:`forward` takes, and of those that it returns.
     dtype : dtype
-        Of the operator's coefficients. Results have the common type of this and the input, unless `out` says otherwise.
+        Type of the coefficients. Results have the common type of this and the input, unless `out` has another.
     comm : Communicator
         The ranks.
 
@@ -48,16 +55,16 @@ class LinearOperator:
         Global numbers of rows and columns.
     capturable : bool
         Whether a solver may record the operator's device work once and replay it (a CUDA graph). An operator whose work
-        depends on values that the host reads, or that differs from call to call, sets this to ``False``.
+        depends on values that the host reads, or differs from call to call, sets this to ``False``.
     clinear : bool
-        Whether it is linear over the complex numbers. An operator that takes real parts, such as the adjoint of a
-        Fourier transform of real arrays, is linear over the real ones only, and so are operators made of it: their
-        adjoint is by the real part of the inner product.
+        Whether the operator is linear over the complex numbers. An operator that takes real parts, such as the adjoint
+        of a Fourier transform of real arrays, is linear over the real numbers only, and so are operators made of it:
+        their adjoint is defined by the real part of the inner product.
 
     Raises
     ------
     LayoutError
-        If the layouts are on different numbers of ranks.
+        If the layouts are for different numbers of ranks.
     InputError
         If there is no such dtype.
 
@@ -92,10 +99,15 @@ class LinearOperator:
         self._allocators: dict[Hashable, Callable[[], Any]] = {}
         comm.announce(type(self).__name__, shape=[range.size, domain.size], dtype=self.dtype.name)
 
+    def _inherit(self, operators: Sequence[LinearOperator]) -> None:
+        """Be capturable, and linear over the complex numbers, where all of `operators` are."""
+        self.capturable = all(op.capturable for op in operators)
+        self.clinear = all(op.clinear for op in operators)
+
     # For subclasses
 
-    # Functions of source and target, if the operator can add to the values of the target in the pass that computes the
-    # product. The target's engine is one of mutable arrays.
+    # Functions of source and target that add the product to the target in the pass that computes it, for operators that
+    # can do so. The target is mutable.
     _add_forward: Any = None
     _add_adjoint: Any = None
 
@@ -135,21 +147,21 @@ class LinearOperator:
         x : DistributedArray or StackedArray
             In the layout ``domain``.
         out : DistributedArray or StackedArray, optional
-            In the layout ``range``, without common memory with `x`; gets the result.
+            In the layout ``range``; shares no memory with `x`; receives the result.
 
         Returns
         -------
         DistributedArray or StackedArray
-            The result, in `out` where it was given.
+            The result: `out` if it was given.
 
         Raises
         ------
         LayoutError
             If an array has another layout or communicator, or `out` is not contiguous.
         InputError
-            If `out` has memory in common with `x`, or may only be read.
+            If `out` shares memory with `x`, or is read-only.
         UnsupportedTypeError
-            If an argument is no distributed array, or `out` cannot hold the result.
+            If an argument is not a distributed array, or `out` cannot hold the result.
         """
         if getattr(x, "layout", None) is not self.domain or x.comm is not self.comm:
             self._raise_misfit(x, self.domain, "forward takes an array")
@@ -191,15 +203,15 @@ class LinearOperator:
             for source in sources:
                 if source is leaf or engine.xp.may_share_memory(memory, source.local_array):
                     raise InputError(
-                        f"{type(self).__name__} cannot work in place: out must be another array than the input"
+                        f"{type(self).__name__} cannot work in place: out must not share memory with the input"
                     )
             flags = memory.flags
             if not flags.c_contiguous or not getattr(flags, "aligned", True):
-                raise LayoutError(f"{type(self).__name__} fills contiguous arrays only, which this out is not")
+                raise LayoutError(f"{type(self).__name__} fills contiguous arrays only; this out is not contiguous")
             if not getattr(flags, "writeable", True):
-                raise InputError(f"{type(self).__name__} cannot fill an out that may only be read")
+                raise InputError(f"{type(self).__name__} cannot fill an out that is read-only")
         if out is given:
-            raise InputError(f"{type(self).__name__} cannot work in place: out must be another array than the input")
+            raise InputError(f"{type(self).__name__} cannot work in place: out must not share memory with the input")
 
     # Algebra
 
@@ -217,7 +229,7 @@ class LinearOperator:
 
     @property
     def flat(self) -> LinearOperator:
-        """The same operator on ravelled arrays (``domain.reshape(size)``), by views: for stacks, which are flat.
+        """The same operator on ravelled arrays (``domain.reshape(size)``), by views, so that it can be stacked.
 
         Raises
         ------
@@ -295,13 +307,35 @@ class LinearOperator:
         return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
 
 
+def check_operators(*operators: Any) -> None:
+    """Raise unless all are distributed operators on one communicator.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If one is not a distributed operator.
+    LayoutError
+        If communicators differ.
+    """
+    for op in operators:
+        if not isinstance(op, LinearOperator):
+            raise UnsupportedTypeError(
+                f"expected a distributed operator, not {type(op).__module__}.{type(op).__qualname__}; "
+                "collops.operators.VStack, HStack or BlockDiag makes one of local operators"
+            )
+        if op.comm is not operators[0].comm:
+            raise LayoutError(
+                "operators on different communicators cannot be combined; make all of them with one comm="
+            )
+
+
 def new_array(layout: AnyLayout, like: Any, dtype: Any) -> Any:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 
 
 def allocator(layout: AnyLayout, like: Any, dtype: Any) -> Callable[[], Any]:
-    """Return a function without arguments that does what :func:`new_array` does, and whose checks are made here."""
+    """Return a function without arguments that does what :func:`new_array` does; all checks are made here, once."""
     prototype = new_array(layout, like, dtype)
     if isinstance(layout, StackedLayout):
         parts = [allocator(part, like, dtype) for part in layout]
@@ -343,13 +377,13 @@ class Buffers:
         Parameters
         ----------
         slot : hashable
-            Its name; one slot has one layout.
+            Name; one slot has one layout.
         layout : Layout or StackedLayout
-            Of the array.
+            Layout of the array.
         like : DistributedArray or StackedArray
-            Has the engine and the communicator of the array.
+            Array with the same engine and communicator.
         dtype : dtype
-            Of its elements; each dtype has an array of its own.
+            Element type; each has an array of its own.
         """
         if not like.engine.mutable:
             return None
@@ -361,7 +395,7 @@ class Buffers:
 
 
 def is_scalar(value: Any) -> bool:
-    """Return whether `value` is a number, or an array without axes."""
+    """Return whether `value` is a number or an array without axes."""
     return isinstance(value, Number | np.generic) or (
         getattr(value, "ndim", None) == 0 and not isinstance(value, DistributedArray | StackedArray)
     )

@@ -1,4 +1,4 @@
-"""The operators that need no messages, or one reduction: Diagonal, Identity, Sum, Transpose and Zero."""
+"""Operators that need no messages, or one reduction: Diagonal, Identity, Sum, Transpose and Zero."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["Diagonal", "Identity", "Sum", "Transpose", "Zero"]
 
 
 class Diagonal(LinearOperator):
-    r"""The product with a diagonal: :math:`y_i = d_i x_i`. No messages.
+    """The product with a diagonal: :math:`y_i = d_i x_i`. No messages.
 
     Parameters
     ----------
     diag : array or DistributedArray
-        Of the shape of the model, or a vector as long as one of its axes. A plain array is the whole diagonal, the same
-        on every rank, of which each keeps its part; a distributed one is replicated, or has the layout of the model
-        (a vector: that of the axis).
+        An array of the shape of the model, or a vector as long as one of its axes. A plain array is the whole
+        diagonal, the same on every rank; each rank keeps its part. A distributed one is replicated, or has the layout
+        of the model (a vector: that of the axis).
     dims : Layout, int or sequence of int, optional
         The model; by default that of a distributed diagonal, or the shape of a plain one, split along axis 0.
     axis : int, optional
-        The axis along which a vector is multiplied.
+        Axis along which a vector is multiplied.
     comm : Communicator, optional
         The ranks; by default those of a distributed diagonal, else the world.
     dtype : dtype, optional
-        Of the operator; by default that of `diag`.
+        Type of the operator; by default that of `diag`.
 
     Raises
     ------
@@ -98,29 +98,29 @@ class Diagonal(LinearOperator):
 
 
 class Identity(LinearOperator):
-    """The identity, from a model to data of the same or of other extents. No messages.
+    """The identity, from a model to data of the same or another shape. No messages.
 
-    Where the data are larger than the model, forward pads them with zeros at the end of every axis; where they are
-    smaller, it takes the first elements. Adjoint does the reverse. Every element stays on its rank: the layout of one
-    side follows from that of the other.
+    If the data are larger than the model, forward pads them with zeros at the end of every axis; if they are smaller,
+    it takes the first elements. Adjoint does the reverse. Every element stays on its rank: the layout of one side
+    follows from that of the other.
 
     Parameters
     ----------
     N : Layout, int or sequence of int
-        The data. A shape is distributed like the model: cut where the data are smaller, with larger last blocks where
-        they are larger. Split along axis 0 where neither is a layout.
+        The data. A shape is distributed like the model: cut if the data are smaller, with larger last blocks if they
+        are larger. If neither is a layout, the larger one is split along axis 0.
     M : Layout, int or sequence of int, optional
         The model; equal to the data by default. A shape is distributed like the data.
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
-        Of the operator.
+        Type of the operator.
 
     Raises
     ------
     LayoutError
-        If the numbers of axes differ, one side is larger along one axis and smaller along another, or two layouts
-        are given that hold an element on different ranks.
+        If the numbers of axes differ, one side is larger along one axis and smaller along another, or the two layouts
+        given hold an element on different ranks.
 
     Examples
     --------
@@ -157,8 +157,8 @@ class Identity(LinearOperator):
 class Sum(LinearOperator):
     r"""The sum along one axis: :math:`y_j = \sum_i x_{i, j}`.
 
-    Forward sends one allreduce of the sum among the ranks that the axis is split over, none if it is whole. Adjoint
-    spreads the data along the axis and sends nothing. Where the axis was split, the data are replicated along that axis
+    Forward sends one allreduce of the sum among the ranks that the axis is split over, none if it is not split. Adjoint
+    spreads the data along the axis and sends no message. If the axis is split, the data are replicated along that axis
     of the process grid.
 
     Collective.
@@ -168,11 +168,9 @@ class Sum(LinearOperator):
     dims : Layout or sequence of int
         The model, with at least two axes; a shape is split along axis 0.
     axis : int, optional
-        The axis that is summed.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Of the operator.
+        Axis that is summed.
+    comm, dtype
+        As for :class:`Identity`.
 
     Raises
     ------
@@ -191,7 +189,7 @@ class Sum(LinearOperator):
         comm = communicator_or_world(comm)
         model = as_layout(dims, comm)
         if model.ndim < 2:
-            raise LayoutError("a sum along an axis needs a model with at least two axes; the dot product sums a vector")
+            raise LayoutError("a sum along an axis needs a model with at least two axes; a dot product sums a vector")
         self.axis = normal_axis(axis, model.ndim)
         super().__init__(model, model.drop(self.axis), dtype, comm)
         groups = model.reduction_groups((self.axis,))
@@ -221,11 +219,9 @@ class Transpose(LinearOperator):
     dims : Layout or sequence of int
         The model; a shape is split along axis 0.
     axes : sequence of int
-        For each axis of the data, the axis of the model that it is.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Of the operator.
+        The axis of the model that becomes each axis of the data.
+    comm, dtype
+        As for :class:`Identity`.
 
     Raises
     ------
@@ -285,10 +281,8 @@ class Zero(LinearOperator):
         The data; a shape is split along axis 0.
     M : Layout, int or sequence of int, optional
         The model; equal to the data by default.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Of the operator.
+    comm, dtype
+        As for :class:`Identity`.
 
     Examples
     --------
@@ -333,7 +327,8 @@ def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
         local = diag.local_array
     else:
         raise LayoutError(
-            f"a diagonal in the layout {diag.layout} does not lie where the model {model} does; redistribute it"
+            f"a diagonal in the layout {diag.layout} has its elements on other ranks than the model {model}; "
+            "redistribute it"
         )
     if not isinstance(diag, DistributedArray):
         local = local.copy()  # so that a large global array is not kept alive
@@ -371,7 +366,7 @@ def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
 
 
 def _spread_like(layout: Layout, shape: tuple[int, ...]) -> Layout:
-    """Return the layout of an array of another shape whose elements are where those of `layout` are."""
+    """Return the layout of an array of another shape whose elements are on the ranks that `layout` gives them."""
     if not (_fits(shape, layout.shape) or _fits(layout.shape, shape)):
         raise _misfit(shape, layout.shape)
     sizes = []

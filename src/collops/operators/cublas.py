@@ -1,7 +1,8 @@
-"""Matrix products by cuBLAS, called directly: CuPy refuses its own calls in a capture.
+"""Matrix products by cuBLAS, called directly: CuPy does not allow its own calls of cuBLAS in a capture.
 
-CuPy refuses since cuBLAS may allocate memory at its first calls on a stream. Here every stream gets a workspace
-beforehand, so that nothing is allocated in a capture.
+The reason is that cuBLAS may allocate memory at its first call on a stream. Here every stream gets a workspace
+beforehand, so that nothing is allocated in a capture. cuBLAS counts columns first: an array in C order is its own
+transpose to it.
 """
 
 from __future__ import annotations
@@ -17,23 +18,140 @@ import cupy
 import numpy as np
 
 from collops.errors import CollopsError, LayoutError
-from collops.operators.memory import as_columns, store
+from collops.operators.memory import as_columns, contiguous, result_memory, store
 
 __all__ = ["CublasBatch", "CublasMatrix", "multiply"]
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
-_GEMV = {"f": "cublasSgemv_v2", "d": "cublasDgemv_v2", "F": "cublasCgemv_v2", "D": "cublasZgemv_v2"}
-_GEMM = {
-    "f": "cublasSgemmStridedBatched",
-    "d": "cublasDgemmStridedBatched",
-    "F": "cublasCgemmStridedBatched",
-    "D": "cublasZgemmStridedBatched",
+_LETTERS = {"f": "S", "d": "D", "F": "C", "D": "Z"}
+_POINTER, _INTEGER, _STRIDE = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+_ONE_MATRIX, _STRIDED = [_POINTER, _INTEGER], [_POINTER, _INTEGER, _STRIDE]
+_ARGUMENTS = {
+    "gemv_v2": [_POINTER, *[_INTEGER] * 3, _POINTER, *_ONE_MATRIX, *_ONE_MATRIX, _POINTER, *_ONE_MATRIX],
+    "gemm_v2": [_POINTER, *[_INTEGER] * 5, _POINTER, *_ONE_MATRIX, *_ONE_MATRIX, _POINTER, *_ONE_MATRIX],
+    "gemmStridedBatched": [_POINTER, *[_INTEGER] * 5, _POINTER, *_STRIDED, *_STRIDED, _POINTER, *_STRIDED, _INTEGER],
 }
-_ONE_GEMM = {"f": "cublasSgemm_v2", "d": "cublasDgemm_v2", "F": "cublasCgemm_v2", "D": "cublasZgemm_v2"}
 _VERSIONS = (13, 12, 11)
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
 _MOST = (1 << 31) - 1
+
+
+class CublasMatrix:
+    """The local operator of a dense matrix on a CUDA device, in single or double precision, real or complex.
+
+    The matrix is not copied if it is contiguous in either order.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        if not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
+            matrix = cupy.ascontiguousarray(matrix)
+        _check_extents(*matrix.shape)
+        self._matrix = matrix
+        self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
+        self.dtype: np.dtype = matrix.dtype
+        self._device = int(matrix.device.id)
+        self._gemv = _routine("gemv_v2", self.dtype.char)
+        self._zero, self._one, _ = _constants(self.dtype.char)
+        self._conjugated: Any = None
+        # The adjoint of a complex matrix in C order is a product with the conjugate alone, which cuBLAS does not have.
+        if matrix.flags.c_contiguous:
+            self._extents = self.shape[::-1]
+            self._operations = _TRANSPOSED, None if self.dtype.kind == "c" else _NORMAL
+        else:
+            self._extents = self.shape
+            self._operations = _NORMAL, _ADJOINT
+
+    def forward_local(self, x: Any, out: Any) -> Any:
+        """Return the matrix times `x`."""
+        return self._product(self._operations[0], x, out, self.shape[0])
+
+    def adjoint_local(self, y: Any, out: Any) -> Any:
+        """Return the conjugate transpose times `y`."""
+        if self._operations[1] is not None:
+            return self._product(self._operations[1], y, out, self.shape[1])
+        if self._conjugated is None:
+            self._conjugated = cupy.empty(self.shape[0], self.dtype)
+        cupy.conjugate(y, out=self._conjugated)
+        result = self._product(_NORMAL, self._conjugated, out, self.shape[1])
+        return cupy.conjugate(result, out=result)
+
+    def _product(self, operation: int, x: Any, out: Any, size: int) -> Any:
+        x, target = contiguous(x, self.dtype), result_memory(out, size, self.dtype, cupy)
+        if x.size == 0 or size == 0:
+            target.fill(0)  # cuBLAS would not write to it
+            return store(target, out)
+        rows, columns = self._extents
+        status = self._gemv(
+            *(_handle(self._device), operation, rows, columns),
+            *(self._one, self._matrix.data.ptr, rows, x.data.ptr, 1),
+            *(self._zero, target.data.ptr, 1),
+        )
+        if status:
+            _raise(status, "gemv")
+        return store(target, out)
+
+
+class CublasBatch:
+    """A batch of matrices (batch, rows, columns) in C order on a CUDA device, each of which multiplies one matrix."""
+
+    capturable = True
+
+    def __init__(self, matrices: Any) -> None:
+        _check_extents(*matrices.shape)
+        self._matrices = matrices
+        self.dtype: np.dtype = matrices.dtype
+        self._device = int(matrices.device.id)
+        self._gemm = _routine("gemmStridedBatched", self.dtype.char)
+        self._zero, self._one, _ = _constants(self.dtype.char)
+
+    def forward(self, x: Any, out: Any) -> Any:
+        """Fill `out`, of shape (batch, rows, n), with the products with `x`, of shape (batch, columns, n)."""
+        return self._product(_NORMAL, x, out)
+
+    def adjoint(self, y: Any, out: Any) -> Any:
+        """Fill `out`, of shape (batch, columns, n), with the products of the conjugate transposes with `y`."""
+        return self._product(_ADJOINT, y, out)
+
+    def _product(self, operation: int, x: Any, out: Any) -> Any:
+        if out.size == 0:
+            return out
+        if x.size == 0:
+            out.fill(0)
+            return out
+        result = out
+        if self.dtype.kind != "c" and x.dtype.kind == "c":
+            x, result = as_columns(x), as_columns(out)
+        # The product of the transposes in reverse order; our adjoint is the conjugate of their matrix, transposed
+        # again.
+        columns, inner, width = result.shape[1], x.shape[1], x.shape[2]
+        leading = self._matrices.shape[2]
+        status = self._gemm(
+            *(_handle(self._device), _NORMAL, operation, width, columns, inner),
+            *(self._one, x.data.ptr, width, inner * width),
+            *(self._matrices.data.ptr, leading, self._matrices.shape[1] * leading),
+            *(self._zero, result.data.ptr, width, columns * width, len(x)),
+        )
+        if status:
+            _raise(status, "gemmStridedBatched")
+        return out
+
+
+def multiply(a: Any, b: Any, c: Any, *, adjoint: bool, accumulate: bool) -> None:
+    """Set `c` to ``a @ b``, or to the product with the conjugate transpose of `a`; or add the product to `c`.
+
+    All are C-contiguous matrices on a device, not empty, of one dtype: single or double precision, real or complex.
+    """
+    rows, columns = c.shape
+    _check_extents(rows, columns, *a.shape)
+    zero, one, _ = _constants(c.dtype.char)
+    status = _routine("gemm_v2", c.dtype.char)(
+        *(_handle(c.device.id), _NORMAL, _ADJOINT if adjoint else _NORMAL, columns, rows, b.shape[0]),
+        *(one, b.data.ptr, columns, a.data.ptr, a.shape[1]),
+        *(one if accumulate else zero, c.data.ptr, columns),
+    )
+    if status:
+        _raise(status, "gemm")
 
 
 class _Handle:
@@ -56,14 +174,10 @@ class _Handle:
             workspace = self._workspaces.get(stream)
             if workspace is None:
                 workspace = self._workspaces[stream] = cupy.cuda.alloc(self._nbytes)
-            # Setting the stream takes the workspace away, so that this order matters.
+            # Setting the stream resets the workspace, so that this order matters.
             _check(self.library.cublasSetStream_v2(self.value, ctypes.c_void_p(stream)), "cublasSetStream")
-            _check(
-                self.library.cublasSetWorkspace_v2(
-                    self.value, ctypes.c_void_p(workspace.ptr), ctypes.c_size_t(self._nbytes)
-                ),
-                "cublasSetWorkspace",
-            )
+            address, nbytes = ctypes.c_void_p(workspace.ptr), ctypes.c_size_t(self._nbytes)
+            _check(self.library.cublasSetWorkspace_v2(self.value, address, nbytes), "cublasSetWorkspace")
             self._stream = stream
         return self.value
 
@@ -76,190 +190,6 @@ class _Handles(threading.local):
 _handles = _Handles()
 
 
-class CublasMatrix:
-    """A dense matrix on a CUDA device, in single or double precision, real or complex.
-
-    Parameters
-    ----------
-    matrix : cupy.ndarray, 2-D
-        Used where it lies when it is contiguous in either order, else copied once.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : numpy.dtype
-
-    Raises
-    ------
-    LayoutError
-        If the matrix has more rows or columns than 32 bits can count.
-    """
-
-    __slots__ = (
-        "_adjoint_operation",
-        "_conjugated",
-        "_device",
-        "_extents",
-        "_forward_operation",
-        "_gemv",
-        "_matrix",
-        "_numbers",
-        "_one",
-        "_zero",
-        "dtype",
-        "shape",
-    )
-
-    def __init__(self, matrix: Any) -> None:
-        if not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
-            matrix = cupy.ascontiguousarray(matrix)
-        if max(matrix.shape) > _MOST:
-            raise LayoutError(f"cuBLAS counts rows and columns with 32 bits, too few for a matrix {matrix.shape}")
-        self._matrix = matrix
-        self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
-        self.dtype: np.dtype = matrix.dtype
-        self._device = int(matrix.device.id)
-        self._gemv = _gemv(self.dtype.char)
-        self._numbers = np.array([1, 0], self.dtype)
-        self._one = self._numbers.ctypes.data
-        self._zero = self._one + self._numbers.itemsize
-        self._conjugated: Any = None
-        # cuBLAS counts columns first, so that a matrix in C order is the transposed one to it. Of that it has no
-        # product with the conjugate only, which the adjoint would need.
-        if matrix.flags.c_contiguous:
-            self._extents = (self.shape[1], self.shape[0])
-            self._forward_operation = _TRANSPOSED
-            self._adjoint_operation = None if self.dtype.kind == "c" else _NORMAL
-        else:
-            self._extents = self.shape
-            self._forward_operation = _NORMAL
-            self._adjoint_operation = _ADJOINT
-
-    def forward_local(self, x: Any, out: Any) -> Any:
-        """Return the matrix times `x`."""
-        return self._product(self._forward_operation, x, out, self.shape[0])
-
-    def adjoint_local(self, y: Any, out: Any) -> Any:
-        """Return the conjugate transpose times `y`."""
-        if self._adjoint_operation is not None:
-            return self._product(self._adjoint_operation, y, out, self.shape[1])
-        if self._conjugated is None:
-            self._conjugated = cupy.empty(self.shape[0], self.dtype)
-        cupy.conjugate(y, out=self._conjugated)
-        result = self._product(_NORMAL, self._conjugated, out, self.shape[1])
-        return cupy.conjugate(result, out=result)
-
-    def _product(self, operation: int, x: Any, out: Any, size: int) -> Any:
-        if x.dtype != self.dtype or not x.flags.c_contiguous:
-            x = cupy.ascontiguousarray(x, self.dtype)
-        target = out
-        if out is None or out.dtype != self.dtype:
-            target = cupy.empty(size, self.dtype)
-        if x.size == 0 or size == 0:
-            target.fill(0)  # cuBLAS would leave it as it is
-        else:
-            rows, columns = self._extents
-            status = self._gemv(
-                _handle(self._device),
-                operation,
-                rows,
-                columns,
-                self._one,
-                self._matrix.data.ptr,
-                rows,
-                x.data.ptr,
-                1,
-                self._zero,
-                target.data.ptr,
-                1,
-            )
-            if status:
-                _check(status, "gemv")
-        return target if target is out else store(target, out)
-
-
-class CublasBatch:
-    """Matrices of one shape on a CUDA device, in single or double precision, each of which multiplies one of its own.
-
-    Parameters
-    ----------
-    matrices : cupy.ndarray, 3-D
-        Of shape (batch, rows, columns), in C order.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-    capturable : bool
-
-    Raises
-    ------
-    LayoutError
-        If an extent is larger than 32 bits can count.
-    """
-
-    __slots__ = ("_complex", "_device", "_gemm", "_matrices", "_numbers", "_one", "_zero", "dtype")
-
-    capturable = True
-
-    def __init__(self, matrices: Any) -> None:
-        if max(matrices.shape) > _MOST:
-            raise LayoutError(f"cuBLAS counts with 32 bits, too few for a batch of matrices {matrices.shape}")
-        self._matrices = matrices
-        self.dtype: np.dtype = matrices.dtype
-        self._complex = self.dtype.kind == "c"
-        self._device = int(matrices.device.id)
-        self._gemm = _gemm(self.dtype.char)
-        self._numbers = np.array([1, 0], self.dtype)
-        self._one = self._numbers.ctypes.data
-        self._zero = self._one + self._numbers.itemsize
-
-    def forward(self, x: Any, out: Any) -> Any:
-        """Fill `out`, of shape (batch, rows, n), with the products with `x`, of shape (batch, columns, n)."""
-        return self._product(_NORMAL, x, out)
-
-    def adjoint(self, y: Any, out: Any) -> Any:
-        """Fill `out`, of shape (batch, columns, n), with the products of the conjugate transposes with `y`."""
-        return self._product(_ADJOINT, y, out)
-
-    def _product(self, operation: int, x: Any, out: Any) -> Any:
-        if out.size == 0:
-            return out
-        if x.size == 0:
-            out.fill(0)
-            return out
-        if not self._complex and x.dtype.kind == "c":
-            x, result = as_columns(x), as_columns(out)
-        else:
-            result = out
-        # To cuBLAS, which counts columns first, every array here is its transpose: the product of the transposes in
-        # reverse order, of which an adjoint of ours is the conjugate of theirs, transposed again.
-        columns, inner, width = result.shape[1], x.shape[1], x.shape[2]
-        leading = self._matrices.shape[2]
-        status = self._gemm(
-            _handle(self._device),
-            _NORMAL,
-            operation,
-            width,
-            columns,
-            inner,
-            self._one,
-            x.data.ptr,
-            width,
-            inner * width,
-            self._matrices.data.ptr,
-            leading,
-            self._matrices.shape[1] * leading,
-            self._zero,
-            result.data.ptr,
-            width,
-            columns * width,
-            len(x),
-        )
-        if status:
-            _check(status, "gemmStridedBatched")
-        return out
-
-
 def _handle(device: int) -> ctypes.c_void_p:
     """Return this thread's handle of a device, working on the current stream."""
     handle = _handles.by_device.get(device)
@@ -269,104 +199,23 @@ def _handle(device: int) -> ctypes.c_void_p:
 
 
 @cache
-def _gemm(char: str) -> Any:
-    function = getattr(_library(), _GEMM[char])
-    pointer, integer, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
-    operand = [pointer, integer, stride]
-    function.argtypes = [*[pointer, *[integer] * 5, pointer], *operand, *operand, pointer, *operand, integer]
-    return function
-
-
-def multiply(a: Any, b: Any, c: Any, *, adjoint: bool, accumulate: bool) -> None:
-    """Compute ``c = a @ b``, or with the conjugate transpose of `a`; or add that to `c`.
-
-    Parameters
-    ----------
-    a, b, c : cupy.ndarray, 2-D
-        C-contiguous, not empty and of one dtype, which is single or double precision, real or complex.
-    adjoint : bool
-        Whether `a` is transposed and conjugated, which takes no copy.
-    accumulate : bool
-        Whether the product is added to what `c` holds.
-
-    Raises
-    ------
-    LayoutError
-        If an extent is more than 32 bits can count.
-    """
-    rows, columns = c.shape
-    if max(rows, columns, *a.shape) > _MOST:
-        raise LayoutError(f"cuBLAS counts with 32 bits, too few for a product of {a.shape} and {b.shape}")
-    zero, one = _zero_and_one(c.dtype.char)
-    # cuBLAS counts columns first: it computes the transposed product of the transposed matrices.
-    status = _one_gemm(c.dtype.char)(
-        _handle(c.device.id),
-        _NORMAL,
-        _ADJOINT if adjoint else _NORMAL,
-        columns,
-        rows,
-        b.shape[0],
-        one.ctypes.data,
-        b.data.ptr,
-        columns,
-        a.data.ptr,
-        a.shape[1],
-        (one if accumulate else zero).ctypes.data,
-        c.data.ptr,
-        columns,
-    )
-    if status:
-        _check(status, "gemm")
-
-
-@cache
-def _zero_and_one(char: str) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(1, char), np.ones(1, char)
-
-
-@cache
-def _one_gemm(char: str) -> Any:
-    function = getattr(_library(), _ONE_GEMM[char])
-    pointer, integer = ctypes.c_void_p, ctypes.c_int
-    sizes = [integer] * 5
-    function.argtypes = [
-        *(pointer, *sizes, pointer),
-        *(pointer, integer, pointer, integer),
-        *(pointer, pointer, integer),
-    ]
+def _routine(name: str, char: str) -> Any:
+    function = getattr(_library(), f"cublas{_LETTERS[char]}{name}")
+    function.argtypes = _ARGUMENTS[name]
     return function
 
 
 @cache
-def _gemv(char: str) -> Any:
-    function = getattr(_library(), _GEMV[char])
-    pointer, integer = ctypes.c_void_p, ctypes.c_int
-    function.argtypes = [
-        pointer,
-        integer,
-        integer,
-        integer,
-        pointer,
-        pointer,
-        integer,
-        pointer,
-        integer,
-        pointer,
-        pointer,
-        integer,
-    ]
-    return function
+def _constants(char: str) -> tuple[int, int, np.ndarray]:
+    """Return the addresses of zero and one in host memory, and the array that keeps them alive."""
+    values = np.array([0, 1], char)
+    address = values.ctypes.data
+    return address, address + values.itemsize, values
 
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the cuBLAS that CuPy uses, so that two versions never meet in one process.
-
-    Raises
-    ------
-    CollopsError
-        If it cannot be found.
-    """
+    """Return the cuBLAS that CuPy uses, so that there are never two versions in one process."""
     cupy.cuda.device.get_cublas_handle()  # loads it
     names = [f"libcublas.so.{version}" for version in _VERSIONS]
     for name in names:
@@ -374,21 +223,23 @@ def _library() -> ctypes.CDLL:
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         except OSError:
             continue
-    for path in _loaded_files():
-        if path.name.startswith("libcublas.so"):
-            return ctypes.CDLL(str(path))
+    maps = Path("/proc/self/maps")  # where the system lists the files that a process has loaded
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    for file in sorted({line.split(maxsplit=5)[5] for line in lines if ".so" in line}):
+        if Path(file).name.startswith("libcublas.so"):
+            return ctypes.CDLL(file)
     raise CollopsError("cuBLAS is not among the libraries that CuPy has loaded; expected one of " + ", ".join(names))
 
 
-def _loaded_files() -> list[Path]:
-    """Return the shared libraries of this process, where the system lists them."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return []
-    files = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if ".so" in line}
-    return [Path(file) for file in sorted(files)]
+def _check_extents(*extents: int) -> None:
+    if max(extents) > _MOST:
+        raise LayoutError(f"cuBLAS counts with 32 bits, too few for matrices with the extents {extents}")
 
 
 def _check(status: int, call: str) -> None:
     if status:
-        raise CollopsError(f"cuBLAS: {call} failed with status {status}")
+        _raise(status, call)
+
+
+def _raise(status: int, call: str) -> None:
+    raise CollopsError(f"cuBLAS: {call} failed with status {status}")

@@ -18,35 +18,16 @@ Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 
 
 def communicator_of(made_of: Any, comm: Communicator | None) -> Communicator:
-    """Return the ranks of an operator: those of a distributed array that it is made of, else `comm` or the world.
-
-    Raises
-    ------
-    LayoutError
-        If `comm` is another communicator than that of the array.
-    """
+    """Return the ranks of an operator: those of a distributed array that it is made of, else `comm` or the world."""
     if not isinstance(made_of, DistributedArray):
         return communicator_or_world(comm)
     if comm is not None and comm is not made_of.comm:
-        raise LayoutError("comm must be the communicator of the array that the operator is made of; leave it out")
+        raise LayoutError("comm must be the communicator of the array that the operator is made of; omit it")
     return made_of.comm
 
 
 def as_layout(dims: Dims, comm: Communicator) -> Layout:
-    """Return the layout that `dims` stand for.
-
-    Parameters
-    ----------
-    dims : Layout, int or sequence of int
-        A layout is returned as it is; a shape is split along axis 0.
-    comm : Communicator
-        The ranks.
-
-    Raises
-    ------
-    LayoutError
-        If the layout is for another number of ranks.
-    """
+    """Return a layout as it is, and a shape as a layout split along axis 0; raise LayoutError if the ranks differ."""
     if not isinstance(dims, Layout):
         return Layout.split(dims, comm.size)
     if dims.ranks != comm.size:

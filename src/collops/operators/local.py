@@ -1,4 +1,4 @@
-"""Local operators, which one rank applies to its own part, and how operators of other packages become one."""
+"""Local operators, which one rank applies to its own part, and how operators of other packages become such."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class LocalOperator(Protocol):
     shape : tuple of int
         Numbers of rows and columns.
     dtype : numpy.dtype
-        Of the coefficients.
+        Type of the coefficients.
 
     Notes
     -----
-    An attribute ``capturable = False`` or ``clinear = False`` also holds for every stack that has the operator; see
-    :class:`LinearOperator`.
+    An attribute ``capturable = False`` or ``clinear = False`` also applies to every stack that contains the operator;
+    see :class:`LinearOperator`.
 
     Examples
     --------
@@ -80,9 +80,9 @@ def lift_local(op: Any) -> LocalOperator:
     Raises
     ------
     UnsupportedTypeError
-        If `op` is none of these, or a distributed operator of several ranks.
+        If `op` is none of these, or a distributed operator on several ranks.
     LayoutError
-        If it is an array that has not two axes.
+        If it is an array without exactly two axes.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def lift_local(op: Any) -> LocalOperator:
         if callable(getattr(op, "matvec", None)) and callable(getattr(op, "rmatvec", None)):
             return LiftedOperator(op)
     raise UnsupportedTypeError(
-        f"{type(op).__module__}.{type(op).__qualname__} is no local operator: it needs shape, dtype, matvec and "
+        f"{type(op).__module__}.{type(op).__qualname__} is not a local operator: it needs shape, dtype, matvec and "
         "rmatvec (PyLops, SciPy), or forward_local and adjoint_local"
     )
 
@@ -117,14 +117,8 @@ def lift_local(op: Any) -> LocalOperator:
 class LiftedOperator:
     """An operator of another package, applied through its ``matvec`` and ``rmatvec``.
 
-    Parameters
-    ----------
-    operator : object with shape, dtype, matvec and rmatvec
-        For instance one of PyLops or ``scipy.sparse.linalg``, to which arrays of JAX are copied as NumPy arrays; others
-        get arrays of JAX themselves.
+    Arrays of JAX are copied to NumPy arrays for operators of PyLops and SciPy; others get the arrays of JAX themselves.
     """
-
-    __slots__ = ("_matvec", "_on_host", "_rmatvec", "clinear", "dtype", "operator", "shape")
 
     def __init__(self, operator: Any) -> None:
         self.operator = operator
@@ -150,15 +144,7 @@ class LiftedOperator:
 
 
 class SparseMatrix:
-    """A sparse matrix of SciPy or CuPy.
-
-    Parameters
-    ----------
-    matrix : sparse matrix or sparse array
-        In any format; kept as compressed rows.
-    """
-
-    __slots__ = ("_complex", "_matrix", "_transposed", "dtype", "shape")
+    """A sparse matrix of SciPy or CuPy in any format, kept as compressed rows."""
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix.tocsr()
@@ -187,27 +173,15 @@ class SparseMatrix:
 
 
 class OneRank:
-    """An operator on a communicator of one rank, applied to flat arrays in this rank's memory.
+    """An operator between single arrays on a communicator of one rank, applied to flat arrays in this rank's memory.
 
-    Parameters
-    ----------
-    operator : LinearOperator
-        Between single arrays, on one rank.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it has several ranks.
-    LayoutError
-        If there is a stack of arrays on one side.
+    Raises UnsupportedTypeError if it has several ranks, LayoutError if one side is a stack of arrays.
     """
-
-    __slots__ = ("capturable", "clinear", "dtype", "operator", "shape")
 
     def __init__(self, operator: LinearOperator) -> None:
         if operator.comm.size > 1:
             raise UnsupportedTypeError(
-                f"{operator!r} has {operator.comm.size} ranks and is no local operator; distributed operators are "
+                f"{operator!r} has {operator.comm.size} ranks and is not a local operator; distributed operators are "
                 "stacked by StackedVStack, StackedHStack and StackedBlockDiag"
             )
         if isinstance(operator.domain, StackedLayout) or isinstance(operator.range, StackedLayout):
@@ -241,18 +215,10 @@ def applied_on_host(
     dtype: np.dtype,
     x: Any,
 ) -> Any:
-    """Return ``forward(x)`` of a JAX array: a call from the compiled program back to Python, with copies of the arrays.
+    """Return ``forward(x)`` of a vector of JAX, possibly traced, by a callback from the program to Python.
 
-    Parameters
-    ----------
-    forward, adjoint : callable
-        A linear map between vectors on the host, and its adjoint, which becomes its derivative.
-    shape : tuple of int
-        Numbers of rows and columns.
-    dtype : numpy.dtype
-        Of the map's coefficients.
-    x : jax.Array
-        The vector; may be traced.
+    `forward` and `adjoint` are a linear map between vectors on the host, of `shape` and with coefficients of `dtype`,
+    and its adjoint, which becomes its derivative. The vectors are copied.
     """
     import jax
 
@@ -276,10 +242,10 @@ def applied_on_host(
 
 
 def _dense_matrix(op: Any) -> Any:
-    """Return the 2-D array behind `op`, or ``None`` where there is none."""
+    """Return the 2-D array behind `op`; ``None`` if there is none."""
     pylops = sys.modules.get("pylops")
     if pylops is not None and isinstance(op, pylops.MatrixMult):
-        # PyLops itself applies those with otherdims, which multiply matrices, those of sparse matrices, and subclasses.
+        # PyLops itself applies subclasses, products with matrices (otherdims) and products with sparse matrices.
         if op.reshape or hasattr(op.A, "tocsr") or type(op) is not pylops.MatrixMult:
             return None
         return op.A

@@ -1,7 +1,7 @@
 """Local arrays of operators: results in given memory, scratch memory, and constants on every engine.
 
 Local functions take ``out``, an array whose memory they may use, or ``None``; they return their result. On an engine of
-immutable arrays there is no memory to give: ``out`` is ``None`` there.
+immutable arrays ``out`` is ``None``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "contiguous",
     "filled",
     "operand",
+    "result_memory",
     "store",
     "writable",
 ]
@@ -39,14 +40,9 @@ def filled(out: Any, value: Any) -> Any:
 
 
 def store(value: Any, out: Any) -> Any:
-    """Return `value` in the shape and dtype of `out`: `out` itself, overwritten, where its memory can be written to.
+    """Return `value` in the shape and dtype of `out`: `out` itself, overwritten, if it is mutable.
 
-    Parameters
-    ----------
-    value : array
-        Any shape of the same size; possibly `out` itself.
-    out : array or None
-        ``None`` to return `value` as it is.
+    Without `out`, `value` is returned as it is.
 
     Raises
     ------
@@ -70,12 +66,12 @@ def store(value: Any, out: Any) -> Any:
 
 
 def applied(function: Callable[..., Any], *arguments: Any, out: Any) -> Any:
-    """Return ``function(*arguments)``, computed in `out` where that is given: functions of JAX have no ``out``."""
+    """Return ``function(*arguments)``, computed in `out` if that is given: functions of JAX have no ``out``."""
     return function(*arguments) if out is None else function(*arguments, out=out)
 
 
 def as_columns(x: Any) -> Any:
-    """Return a complex array in C order as a real one with twice as many columns, without a copy where there are views.
+    """Return a complex array in C order as a real one with twice as many columns; a view where the engine has views.
 
     A real matrix multiplies real and imaginary parts as columns, and need not become complex.
     """
@@ -83,21 +79,20 @@ def as_columns(x: Any) -> Any:
 
 
 def contiguous(array: Any, dtype: Any) -> Any:
-    """Return an array as one of `dtype` in C order; itself where it is that already."""
+    """Return an array in `dtype` and C order; the array itself if it has them."""
     engine = engine_of(array)
     if array.dtype == dtype and (not engine.mutable or array.flags.c_contiguous):
         return array
     return engine.xp.ascontiguousarray(array, dtype) if engine.mutable else array.astype(engine.dtype(dtype))
 
 
-def operand(x: Any, dtype: Any) -> Any:
-    """Return the local array of `x` as a contiguous array of `dtype`.
+def result_memory(out: Any, size: int, dtype: Any, xp: Any) -> Any:
+    """Return the memory that a kernel fills with `size` elements of `dtype`: `out` if it is such an array."""
+    return xp.empty(size, dtype) if out is None or out.dtype != dtype else out
 
-    Raises
-    ------
-    UnsupportedTypeError
-        If `x` is complex and `dtype` is not.
-    """
+
+def operand(x: Any, dtype: Any) -> Any:
+    """Return the local array of `x` as a contiguous array of `dtype`; raise if only `x` is complex."""
     local = x.local_array
     if local.dtype == dtype and x.engine.mutable and local.flags.c_contiguous:
         return local
@@ -106,13 +101,7 @@ def operand(x: Any, dtype: Any) -> Any:
 
 
 def check_holds(wanted: Any, *given: Any) -> None:
-    """Raise if an array of dtype `wanted` cannot hold values of the dtypes `given`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If one of `given` is complex and `wanted` is not: imaginary parts are never dropped silently.
-    """
+    """Raise UnsupportedTypeError if one of the dtypes `given` is complex and `wanted` is not."""
     if wanted.kind != "c":
         for dtype in given:
             if dtype.kind == "c":
@@ -131,7 +120,7 @@ class Scratch:
         self._arrays: dict[Hashable, Any] = {}
 
     def get(self, slot: Hashable, shape: tuple[int, ...], dtype: Any, engine: Engine) -> Any:
-        """Return the array in `slot`, with any values; ``None`` on an engine of immutable arrays."""
+        """Return the array in `slot`, with undefined values; ``None`` on an engine of immutable arrays."""
         if not engine.mutable:
             return None
         key = slot, shape, dtype, engine
@@ -150,13 +139,7 @@ class Scratch:
 
 
 class Coefficients:
-    """A constant array in the memory of every engine that needs it, copied there at its first use.
-
-    Parameters
-    ----------
-    array : array
-        Of any engine; its own uses it without a copy.
-    """
+    """A constant array of any engine, copied at its first use to the memory of every other engine that needs it."""
 
     __slots__ = ("_given", "_own", "_there")
 

@@ -9,52 +9,65 @@ from typing import Any
 import numpy as np
 
 from collops.array import StackedLayout, axpby
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.algebra import check_together
-from collops.operators.base import AnyLayout, Buffers, LinearOperator
+from collops.errors import InputError, LayoutError
+from collops.operators.base import AnyLayout, Buffers, LinearOperator, check_operators
 
 __all__ = ["StackedBlockDiag", "StackedHStack", "StackedVStack"]
 
 
 class _Stack(LinearOperator):
-    """The base of all stacks: the operators, their common type, and how results are collected."""
+    """The base of all stacks: which sides the operators share, and how results are collected."""
 
-    def __init__(self, operators: Sequence[LinearOperator], domain: AnyLayout, range: AnyLayout) -> None:
-        dtype = np.result_type(*(op.dtype for op in operators))
-        super().__init__(domain, range, dtype, operators[0].comm)
-        self.operators = tuple(operators)
-        self.capturable = all(op.capturable for op in operators)
-        self.clinear = all(op.clinear for op in operators)
+    shares_domain = shares_range = False
+
+    def __init__(self, operators: Sequence[LinearOperator]) -> None:
+        self.operators = operators = tuple(operators)
+        name = type(self).__name__
+        if not operators:
+            raise InputError(f"{name} needs at least one operator")
+        check_operators(*operators)
+        super().__init__(
+            _layout([op.domain for op in operators], self.shares_domain, f"{name} needs operators with one domain"),
+            _layout([op.range for op in operators], self.shares_range, f"{name} needs operators with one range"),
+            np.result_type(*(op.dtype for op in operators)),
+            operators[0].comm,
+        )
+        self._inherit(operators)
         self._forwards = [op._forward for op in operators]
         self._adjoints = [op._adjoint for op in operators]
         self._added_forwards = [op._add_forward for op in operators]
         self._added_adjoints = [op._add_adjoint for op in operators]
         self._buffers = Buffers()
 
-    def _each(self, applies: Sequence[Any], sources: Sequence[Any], layout: AnyLayout, like: Any, out: Any) -> Any:
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        sources = [x] * len(self.operators) if self.shares_domain else x.arrays
+        if self.shares_range:
+            return self._total(self._forwards, self._added_forwards, sources, out)
+        return self._each(self._forwards, sources, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        sources = [y] * len(self.operators) if self.shares_range else y.arrays
+        if self.shares_domain:
+            return self._total(self._adjoints, self._added_adjoints, sources, out)
+        return self._each(self._adjoints, sources, out)
+
+    @staticmethod
+    def _each(applies: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
         """Apply each operator to its source, and return the stack of the results."""
-        out = self._new(layout, like) if out is None else out
         parts = [apply(source, target) for apply, source, target in zip(applies, sources, out.arrays, strict=True)]
         return out if all(map(operator.is_, parts, out.arrays)) else out._like(parts)
 
-    def _total(
-        self,
-        applies: Sequence[Any],
-        adds: Sequence[Any],
-        sources: Sequence[Any],
-        layout: AnyLayout,
-        like: Any,
-        out: Any,
-    ) -> Any:
+    def _total(self, applies: Sequence[Any], adds: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
         """Apply each operator to its source, and return the sum of the results."""
-        out = self._new(layout, like) if out is None else out
         total = applies[0](sources[0], out)
         for apply, add, source in zip(applies[1:], adds[1:], sources[1:], strict=True):
             if add is not None and total.engine.mutable:
                 add(source, total)
-                continue
-            part = apply(source, self._buffers.get(layout, layout, like, total.dtype))
-            total = axpby(1, part, 1, total, out=total)
+            else:
+                part = apply(source, self._buffers.get(total.layout, total.layout, source, total.dtype))
+                total = axpby(1, part, 1, total, out=total)
         return total
 
 
@@ -69,7 +82,7 @@ class StackedVStack(_Stack):
     Raises
     ------
     LayoutError
-        If their domains differ.
+        If their domains or communicators differ.
     UnsupportedTypeError
         If one is no distributed operator.
 
@@ -83,16 +96,7 @@ class StackedVStack(_Stack):
     (array([1., 1., 1., 1.]), array([0., 0., 0., 0.]))
     """
 
-    def __init__(self, operators: Sequence[LinearOperator]) -> None:
-        operators = _checked(operators, "StackedVStack")
-        domain = _common([op.domain for op in operators], "StackedVStack", "domain")
-        super().__init__(operators, domain, StackedLayout([op.range for op in operators]))
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._each(self._forwards, [x] * len(self.operators), self.range, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._total(self._adjoints, self._added_adjoints, y.arrays, self.domain, y, out)
+    shares_domain = True
 
 
 class StackedHStack(_Stack):
@@ -105,10 +109,8 @@ class StackedHStack(_Stack):
 
     Raises
     ------
-    LayoutError
-        If their ranges differ.
-    UnsupportedTypeError
-        If one is no distributed operator.
+    LayoutError, UnsupportedTypeError
+        As for :class:`StackedVStack`.
 
     Examples
     --------
@@ -119,16 +121,7 @@ class StackedHStack(_Stack):
     ((4, 8), True)
     """
 
-    def __init__(self, operators: Sequence[LinearOperator]) -> None:
-        operators = _checked(operators, "StackedHStack")
-        range_ = _common([op.range for op in operators], "StackedHStack", "range")
-        super().__init__(operators, StackedLayout([op.domain for op in operators]), range_)
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._total(self._forwards, self._added_forwards, x.arrays, self.range, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._each(self._adjoints, [y] * len(self.operators), self.domain, y, out)
+    shares_range = True
 
 
 class StackedBlockDiag(_Stack):
@@ -141,8 +134,8 @@ class StackedBlockDiag(_Stack):
 
     Raises
     ------
-    UnsupportedTypeError
-        If one is no distributed operator.
+    LayoutError, UnsupportedTypeError
+        As for :class:`StackedVStack`.
 
     Examples
     --------
@@ -153,34 +146,12 @@ class StackedBlockDiag(_Stack):
     ((8, 8), True)
     """
 
-    def __init__(self, operators: Sequence[LinearOperator]) -> None:
-        operators = _checked(operators, "StackedBlockDiag")
-        domain = StackedLayout([op.domain for op in operators])
-        super().__init__(operators, domain, StackedLayout([op.range for op in operators]))
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._each(self._forwards, x.arrays, self.range, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._each(self._adjoints, y.arrays, self.domain, y, out)
-
-
-def _checked(operators: Sequence[LinearOperator], name: str) -> tuple[LinearOperator, ...]:
-    operators = tuple(operators)
-    if not operators:
-        raise InputError(f"{name} needs at least one operator")
-    for op in operators:
-        if not isinstance(op, LinearOperator):
-            raise UnsupportedTypeError(
-                f"{name} stacks distributed operators, not {type(op).__module__}.{type(op).__qualname__}; "
-                "local ones are stacked by VStack, HStack and BlockDiag"
-            )
-    check_together(*operators)
-    return operators
-
-
-def _common(layouts: Sequence[AnyLayout], name: str, side: str) -> AnyLayout:
+def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:
+    """Return the layout of one side of a stack: that of all operators where they share it, else theirs stacked."""
+    if not shared:
+        return StackedLayout(layouts)
     for layout in layouts[1:]:
         if layout is not layouts[0]:
-            raise LayoutError(f"{name} needs operators with one {side}, not {layouts[0]} and {layout}")
+            raise LayoutError(f"{need}, not {layouts[0]} and {layout}")
     return layouts[0]

@@ -22,7 +22,7 @@ __all__ = ["BlockDiag", "HStack", "SharedVectorStack", "VStack"]
 
 
 class _Block(NamedTuple):
-    """A local operator, the piece of a vector that it reads, and the piece that it computes."""
+    """A local operator, the slice of a vector that it reads, and the slice that it computes."""
 
     apply: Callable[[Any, Any], Any]
     read: slice
@@ -32,15 +32,15 @@ class _Block(NamedTuple):
 class BlockDiag(LinearOperator):
     """Operators along the diagonal, spread over the ranks: :math:`y = [A_0 x_0; A_1 x_1; …]`.
 
-    Model and data are split alike, each rank holding the parts of its own operators. Neither forward nor adjoint
-    sends anything.
+    Model and data are split in the same way: each rank holds the parts of its own operators. Forward and adjoint send
+    no messages.
 
     Collective: sizes and types are exchanged once.
 
     Parameters
     ----------
     ops : iterable of operators
-        Those of this rank, possibly none, each anything that :func:`collops.operators.lift_local` takes.
+        Operators of this rank, possibly none; each anything that :func:`collops.operators.lift_local` takes.
     comm : Communicator, optional
         The ranks; the world by default.
     mask : sequence of int, optional
@@ -88,19 +88,19 @@ class BlockDiag(LinearOperator):
 
 
 class SharedVectorStack(LinearOperator):
-    """Operators spread over the ranks, all with the same vector on one side, and each with its own piece on the other.
+    """Operators spread over the ranks that share one vector, on one side; on the other, each has its own piece.
 
-    From the shared vector to the pieces nothing is sent; towards it the ranks' results are added up by one allreduce.
+    From the shared vector to the pieces no message is sent; in the other direction one allreduce adds up the results
+    of all ranks.
+
     Collective: sizes and types are exchanged once.
 
     Parameters
     ----------
-    ops : iterable of operators
-        Those of this rank, possibly none, each anything that :func:`collops.operators.lift_local` takes.
-    comm : Communicator, optional
-        The ranks; the world by default.
+    ops, comm
+        As for :class:`BlockDiag`.
     dims : sequence of int, optional
-        Shape of the shared vector, so that images keep theirs; 1-D by default.
+        Shape of the shared vector; 1-D by default.
     mask : sequence of int, optional
         Group number of each rank. Each group has a shared vector of its own, summed within the group.
 
@@ -176,7 +176,7 @@ class SharedVectorStack(LinearOperator):
         return total
 
     def _shape_of_copies(self, extents: set[int], dims: Sequence[int] | int | None) -> tuple[int, ...]:
-        """Return the shape of the shared vector, given the extents that the operators have there."""
+        """Return the shape of the shared vector, given the extents of the operators on that side."""
         name, what = type(self).__name__, "columns" if self.shares_domain else "rows"
         if len(extents) != 1:
             shown = ", ".join(str(extent) for extent in sorted(extents))
@@ -191,8 +191,8 @@ class SharedVectorStack(LinearOperator):
 class VStack(SharedVectorStack):
     """Operators on top of each other, spread over the ranks: :math:`y = [A_0 x; A_1 x; …]`.
 
-    Every rank brings any number of operators, none included. The model is replicated; the data are split, each rank
-    holding the rows of its own operators. Forward sends nothing. Adjoint sends one allreduce of the model.
+    Each rank passes any number of operators, possibly none. The model is replicated; the data are split: each rank
+    holds the rows of its own operators. Forward sends no message. Adjoint sends one allreduce of the model.
 
     Collective: sizes and types are exchanged once.
 
@@ -201,7 +201,7 @@ class VStack(SharedVectorStack):
     ops, comm, mask
         As for :class:`~collops.operators.stacks.SharedVectorStack`.
     dims : sequence of int, optional
-        Shape of the model, so that images keep theirs; 1-D by default.
+        Shape of the model; 1-D by default.
 
     Raises
     ------
@@ -225,7 +225,7 @@ class HStack(SharedVectorStack):
     """Operators side by side, spread over the ranks: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
     The mirror of :class:`VStack`: the model is split, each rank holding the part that its own operators read; the data
-    are replicated. Forward sends one allreduce of the data. Adjoint sends nothing.
+    are replicated. Forward sends one allreduce of the data. Adjoint sends no message.
 
     Collective: sizes and types are exchanged once.
 
@@ -257,25 +257,9 @@ class HStack(SharedVectorStack):
 class _RankParts:
     """The local operators of this rank, and the sizes and types of all ranks'. Collective: two metadata messages.
 
-    Attributes
-    ----------
-    operators : tuple of LocalOperator
-        Those of this rank; possibly none.
-    rows, columns : tuple of int
-        Per rank the sum over its operators.
-    extents : pair of set of int
-        The different numbers of rows and of columns that the operators of all ranks have.
-    dtype : numpy.dtype
-        The common type of all of them.
-    capturable, clinear : bool
-        Whether all of them are; see :class:`LinearOperator`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        On every rank, if an operator of any rank cannot be lifted.
-    InputError
-        If there is no operator at all.
+    ``rows`` and ``columns`` are the sums of each rank, ``extents`` the distinct numbers of rows and of columns of all
+    operators; ``dtype``, ``capturable`` and ``clinear`` are common to all. Raises on every rank if an operator of any
+    rank cannot be lifted, or there is no operator at all.
     """
 
     def __init__(self, ops: Iterable[Any], comm: Communicator) -> None:
@@ -310,9 +294,9 @@ def _cut(extents: Iterable[int]) -> list[slice]:
 
 
 def _pieces(blocks: Sequence[_Block], given: Any, out: Any, xp: Any) -> Any:
-    """Return the results of the blocks, one after the other; in `out` where that is given."""
+    """Return the results of the blocks, one after the other; in `out` if that is given."""
     if out is None:
-        # A rank without operators takes part in the derivative of `given` as well, which may be a sum over all ranks.
+        # A rank without operators also takes part in the derivative of `given`, which may be a sum over all ranks.
         return xp.concatenate([apply(given[read], None) for apply, read, _ in blocks] or [given[:0]])
     for apply, read, write in blocks:
         part = out[write]

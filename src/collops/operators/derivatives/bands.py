@@ -1,7 +1,7 @@
 """Finite-difference formulas along one axis as banded matrices, which are transposed, cut and scaled by arithmetic.
 
-A derivative has one formula for all rows but a few at either end. Its transpose has the same form, so that one kernel
-serves forward and adjoint of every derivative.
+A derivative has one formula for all rows except a few at either end. Its transpose has the same form, so that one
+kernel computes forward and adjoint of every derivative.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ REACH = 2
 """No formula reaches further than this from the diagonal."""
 WIDTH = 2 * REACH + 1
 MOST_SPECIAL = 8
-"""Rows of a band that differ from the others: a formula has two at either end at most, its transpose four."""
-_SAMPLE = MOST_SPECIAL + REACH + 2  # rows that show all that a longer matrix has, the middle one being one of many
+"""Rows of a band that differ from the stencil: a formula has at most two at either end, its transpose four."""
+_SAMPLE = MOST_SPECIAL + REACH + 2  # rows that contain every row of a longer matrix; the middle one is the stencil
 
 KINDS = ("forward", "centered", "backward")
 
@@ -43,25 +43,11 @@ _Formula: TypeAlias = dict[int, float]
 
 
 class Band:
-    """A square matrix with a band of ``WIDTH`` diagonals, and equal rows but for a few at either end.
+    """A square matrix with a band of ``WIDTH`` diagonals, whose rows are equal except for a few at either end.
 
-    Parameters
-    ----------
-    size : int
-        Number of rows and columns.
-    rows : numpy.ndarray, shape (min(size, 12), WIDTH)
-        Coefficients of a matrix of so many rows, from ``-REACH`` to ``REACH`` beside the diagonal, zero where there is
-        no column. The middle row is repeated until there are `size`.
-
-    Attributes
-    ----------
-    size : int
-    stencil : numpy.ndarray, shape (WIDTH,)
-        The row that is repeated.
-    special : numpy.ndarray, shape (at most MOST_SPECIAL, WIDTH)
-        The others, from the first on.
-    head, tail : int
-        How many of the others are at either end.
+    `rows` are the coefficients of a matrix of at most 12 rows, from ``-REACH`` to ``REACH`` beside the diagonal; its
+    middle row, the ``stencil``, is repeated until there are `size`. The other rows are ``special``: ``head`` of them
+    at the beginning and ``tail`` at the end.
     """
 
     def __init__(self, size: int, rows: np.ndarray) -> None:
@@ -102,7 +88,7 @@ class Band:
         return self.stencil
 
     def columns(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first column that rows `start` to `stop` need, and the one after the last, themselves included."""
+        """Return the range of columns that the rows from `start` to `stop` need, themselves included."""
         low, high = start, stop
         first_tail = self.size - self.tail
         ends = {start, stop - 1, max(start, self.head), min(stop, first_tail) - 1}
@@ -119,29 +105,12 @@ class Band:
 
 
 class LocalBand:
-    """The rows of a band that one rank has, counted from its first one.
+    """The rows of a band that one rank has, counted from its first row.
 
-    Parameters
-    ----------
-    band : Band
-        The matrix.
-    start, extent : int
-        Its rows of this rank.
-
-    Attributes
-    ----------
-    extent : int
-        Number of rows.
-    stencil, special : numpy.ndarray
-        As those of the band.
-    before, after : int
-        How many columns the rows need beyond their own.
-    head_end, tail_begin : int
-        Rows from the one to the other have the stencil.
-    head_row, tail_row : int
-        Which of the special rows the first of this rank is, and which the one at `tail_begin`.
-    inner_begin, inner_end : int
-        Rows with the stencil that need no columns but their own.
+    ``before`` and ``after`` are the numbers of columns that the rows need beyond their own. Rows from ``head_end`` to
+    ``tail_begin`` have the stencil; those from ``inner_begin`` to ``inner_end`` also need no columns but their own.
+    ``head_row`` and ``tail_row`` are the places among the special rows of the first row here and of that at
+    ``tail_begin``.
     """
 
     def __init__(self, band: Band, start: int, extent: int) -> None:
@@ -195,27 +164,15 @@ class Several(Enum):
 
 
 def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: int = 3) -> Band:
-    """Return the matrix of the first derivative along an axis.
-
-    Parameters
-    ----------
-    size : int
-        Number of points.
-    sampling : float
-        Distance between them.
-    kind : {"forward", "centered", "backward"}
-        One-sided with two points, or centered.
-    edge : bool
-        Whether the centered formula is replaced by shorter ones at the ends; otherwise the derivative is zero there.
-    order : {3, 5}
-        Number of points of the centered formula.
+    """Return the matrix of the first derivative along an axis of `size` points; parameters as for `FirstDerivative`.
 
     Raises
     ------
     InputError
-        If `kind` or `order` is none of these, or `sampling` is no number other than 0 with a finite inverse.
+        If `kind` or `order` is not one of the allowed values, or `sampling` is not a nonzero number with a finite
+        inverse.
     LayoutError
-        If `edge` is asked for with one point.
+        If `edge` is true and there is only one point.
     """
     scale = _scale(sampling, 1, kind)
     if order not in (3, 5):
@@ -225,7 +182,7 @@ def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: i
     if kind == "backward":
         return _band(size, scale, lambda row, _: {-1: -1.0, 0: 1.0} if row > 0 else {})
     if edge and size == 1:
-        raise LayoutError("a first derivative at the edges needs an axis of two points at least, not of one")
+        raise LayoutError("a first derivative at the edges needs an axis of at least two points, not one")
 
     def centered(row: int, n: int) -> _Formula:
         from_end = min(row, n - 1 - row)
@@ -241,20 +198,18 @@ def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: i
 
 
 def second_derivative(size: int, sampling: float, kind: str, edge: bool) -> Band:
-    """Return the matrix of the second derivative along an axis; parameters as for :func:`first_derivative`.
-
-    At the ends, `edge` uses the formula of the neighbouring point.
+    """Return the matrix of the second derivative along an axis of `size` points; parameters as for `SecondDerivative`.
 
     Raises
     ------
     InputError
-        If `kind` is none of its values, or `sampling` is no number other than 0 whose square has a finite inverse.
+        If `kind` is not one of its values, or the square of `sampling` has no finite inverse.
     LayoutError
-        If `edge` is asked for with fewer than three points.
+        If `edge` is true and there are fewer than three points.
     """
     scale = _scale(sampling, 2, kind)
     if kind == "centered" and edge and 0 < size < 3:
-        raise LayoutError(f"a second derivative at the edges needs an axis of three points at least, not of {size}")
+        raise LayoutError(f"a second derivative at the edges needs an axis of at least three points, not {size}")
 
     def formula(row: int, n: int) -> _Formula:
         center = {"forward": row + 1, "centered": row, "backward": row - 1}[kind]
@@ -277,11 +232,11 @@ def _band(size: int, scale: float, formula: Callable[[int, int], _Formula]) -> B
 
 
 def _scale(sampling: float, order: int, kind: str) -> float:
-    """Return what divided differences of this order are multiplied by, having checked the arguments of a derivative."""
+    """Return the factor of divided differences of this order, after checking the arguments of a derivative."""
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: choose forward, centered or backward")
     if not (np.isreal(sampling) and np.isfinite(sampling) and sampling != 0):
-        raise InputError(f"sampling={sampling!r}: points must have a real distance other than 0")
+        raise InputError(f"sampling={sampling!r}: the distance of points is a real number other than 0")
     with np.errstate(over="ignore", under="ignore", divide="ignore"):
         scale = float(1 / np.float64(np.real(sampling)) ** order)
     if scale == 0 or not np.isfinite(scale):

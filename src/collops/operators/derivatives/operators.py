@@ -22,19 +22,7 @@ __all__ = ["FirstDerivative", "Gradient", "Laplacian", "SecondDerivative"]
 
 
 class _Banded(LinearOperator):
-    """A sum of products with bands along axes, from a layout to itself. Collective.
-
-    Parameters
-    ----------
-    layout : Layout
-        Domain and range.
-    bands : sequence of (int, Band)
-        Axis and matrix of each product.
-    comm : Communicator
-        The ranks.
-    dtype : dtype
-        Of the operator.
-    """
+    """A sum of products with bands along axes, from a layout to itself: pairs of an axis and a matrix. Collective."""
 
     def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: Any) -> None:
         super().__init__(layout, layout, dtype, comm)
@@ -61,18 +49,18 @@ class _Banded(LinearOperator):
 class FirstDerivative(_Banded):
     r"""First derivative along one axis by finite differences.
 
-    One exchange with all neighbours at once where the axis is split, and no message where it is whole.
+    One exchange with all neighbours at once if the axis is split; no message otherwise.
 
     Parameters
     ----------
     dims : Layout, int or sequence of int
-        Layout of the array, any process grid; or its shape, which is then split along axis 0.
+        Layout of the array, on any process grid; or its shape, which is split along axis 0.
     axis : int
-        The axis of the derivative.
+        Axis of the derivative.
     sampling : float
-        Distance of two points; the derivative is by its unit.
+        Distance of neighbouring points.
     kind : {"centered", "forward", "backward"}
-        With points on both sides, or on one.
+        Formula with points on both sides, or on one.
     edge : bool
         Whether a centered derivative has shorter formulas at the ends; otherwise it is zero there.
     order : {3, 5}
@@ -80,21 +68,21 @@ class FirstDerivative(_Banded):
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
-        Of the operator. Arrays of other real types are converted, complex ones give complex results.
+        Type of the operator. Arrays of other real types are converted; complex arrays give complex results.
 
     Raises
     ------
     InputError
-        If `kind`, `order` or `sampling` is none of these.
+        If `kind`, `order` or `sampling` is not allowed.
     LayoutError
-        If there is no such axis, or it has one point and `edge` is asked for.
+        If there is no such axis, or it has one point and `edge` is true.
 
     Notes
     -----
     With the sampling :math:`\Delta`, the formulas are :math:`(x_{i+1} - x_i) / \Delta` (forward),
     :math:`(x_i - x_{i-1}) / \Delta` (backward), :math:`(x_{i+1} - x_{i-1}) / 2\Delta` (centered, order 3), and
-    :math:`(x_{i-2} - 8 x_{i-1} + 8 x_{i+1} - x_{i+2}) / 12\Delta` (order 5). Where a formula would need points beyond
-    the array, the result is zero, as in PyLops.
+    :math:`(x_{i-2} - 8 x_{i-1} + 8 x_{i+1} - x_{i+2}) / 12\Delta` (order 5). The result is zero where a formula would
+    need points beyond the array, as in PyLops.
 
     Examples
     --------
@@ -129,21 +117,22 @@ class FirstDerivative(_Banded):
 class SecondDerivative(_Banded):
     r"""Second derivative along one axis by finite differences with three points.
 
-    One exchange with all neighbours at once where the axis is split, and no message where it is whole.
+    One exchange with all neighbours at once if the axis is split; no message otherwise.
 
     Parameters
     ----------
     dims, axis, sampling, kind, comm, dtype
         As for :class:`FirstDerivative`.
     edge : bool
-        Whether a centered derivative uses the neighbouring point's formula at the ends; otherwise it is zero there.
+        Whether a centered derivative uses the formula of the neighbouring point at the ends; otherwise it is zero
+        there.
 
     Raises
     ------
     InputError
-        If `kind` or `sampling` is none of these.
+        If `kind` or `sampling` is not allowed.
     LayoutError
-        If there is no such axis, or it has fewer than three points and `edge` is asked for.
+        If there is no such axis, or it has fewer than three points and `edge` is true.
 
     Notes
     -----
@@ -180,27 +169,27 @@ class SecondDerivative(_Banded):
 
 
 class Gradient(LinearOperator):
-    r"""First derivatives along all axes, as a stack of so many arrays.
+    r"""First derivatives along all axes, as a stack with one array for each.
 
     One exchange for all axes together in either direction, with all neighbours at once.
 
     Parameters
     ----------
     sampling : float or sequence of float
-        Distance of two points along every axis, or along each.
+        Distance of neighbouring points along every axis, or along each.
     dims, edge, kind, comm, dtype
         As for :class:`FirstDerivative`.
 
     Raises
     ------
     InputError
-        If `sampling` has neither one number nor one for each axis, or it or `kind` is none of those.
+        If there is neither one `sampling` nor one for each axis, or it or `kind` is not allowed.
     LayoutError
-        If an axis has one point and `edge` is asked for.
+        If an axis has one point and `edge` is true.
 
     Notes
     -----
-    Forward gives :math:`[D_0 x; D_1 x; …]` with the first derivatives :math:`D_a` of :class:`FirstDerivative`, adjoint
+    Forward is :math:`[D_0 x; D_1 x; …]` with the first derivatives :math:`D_a` of :class:`FirstDerivative`, adjoint
     the sum :math:`\sum_a D_a^T y_a`. The range is a :class:`~collops.array.StackedLayout` of one array for each axis.
 
     Examples
@@ -257,16 +246,16 @@ class Gradient(LinearOperator):
 class Laplacian(_Banded):
     r"""Weighted sum of the second derivatives along several axes.
 
-    One exchange for all axes together, with all neighbours at once; no message where all these axes are whole.
+    One exchange for all axes together, with all neighbours at once; no message if none of the axes is split.
 
     Parameters
     ----------
     axes : sequence of int
-        The axes of the derivatives, each at most once.
+        Axes of the derivatives, each at most once.
     weights : sequence of float
-        Of the derivatives: the Laplacian proper has ones.
+        Weights of the derivatives: ones for the Laplacian proper.
     sampling : sequence of float
-        Distance of two points along each of the axes.
+        Distance of neighbouring points along each of the axes.
     dims, edge, kind, comm, dtype
         As for :class:`SecondDerivative`.
 
@@ -274,9 +263,9 @@ class Laplacian(_Banded):
     ------
     InputError
         If `axes`, `weights` and `sampling` have different lengths or none, an axis is named twice, or `kind` or a
-        sampling is none of those.
+        sampling is not allowed.
     LayoutError
-        If there is no such axis, or it has fewer than three points and `edge` is asked for.
+        If there is no such axis, or it has fewer than three points and `edge` is true.
 
     Notes
     -----

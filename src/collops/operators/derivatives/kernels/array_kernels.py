@@ -23,7 +23,7 @@ Box: TypeAlias = tuple[slice, ...]
 
 
 class _Operand(NamedTuple):
-    """A view: of the source, or of the face that lies in some elements of the landing."""
+    """A view of the source, or of a face in the memory that messages land in."""
 
     box: Box
     face: slice | None
@@ -50,22 +50,10 @@ class _Step(NamedTuple):
 
 
 class ArrayKernel:
-    """Bands on arrays of any engine with ufuncs that write into given memory.
+    """Bands on mutable arrays of any engine, by ufuncs that write into given memory.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the local arrays.
-    terms : sequence of Term
-        The bands.
-    several : Several
-        Whether each term has a source or target of its own. Otherwise products with one target are added up.
-    dtype : numpy.dtype
-        Of the arrays.
-    engine : Engine
-        Of the arrays.
-    add : bool
-        Whether the products are added to the values of the only target.
+    `several` says whether each term has a source or target of its own; otherwise products with one target are added up.
+    With `add`, they are added to the values of the only target.
     """
 
     splits = True
@@ -83,7 +71,7 @@ class ArrayKernel:
         self._shape = shape
         self._sources = range(len(terms)) if several is Several.SOURCES else [0] * len(terms)
         self._targets = range(len(terms)) if several is Several.TARGETS else [0] * len(terms)
-        # The first term of a target overwrites it. Where others follow, it does so at once in all rows.
+        # The first term of a target overwrites it, in all rows at once if other terms follow.
         self._first = [not add and (several is Several.TARGETS or number == 0) for number in range(len(terms))]
         self._alone = several is Several.TARGETS or len(terms) == 1
         itemsize = dtype.itemsize
@@ -134,7 +122,7 @@ class ArrayKernel:
                 fresh = False
 
     def _inner_steps(self, terms: Sequence[Term], block: Box) -> Iterator[_Step]:
-        """Yield the products of one block that need no more than its array, and no special row."""
+        """Yield the products of one block that need neither a face nor a special row."""
         for number, (axis, band, _, _) in enumerate(terms):
             bounds = block[axis]
             begin, end = max(bounds.start, band.inner_begin), min(bounds.stop, band.inner_end)
@@ -156,7 +144,7 @@ class ArrayKernel:
                     yield _Step(number, block, _extent(block), [], True)
 
     def _rest_steps(self, number: int, term: Term) -> Iterator[_Step]:
-        """Yield the products of the rows at the sides of the block, each for itself."""
+        """Yield the products of the rows at the sides of the block, row by row."""
         axis, band, before, after = term
         whole: Box = tuple(slice(0, n) for n in self._shape)
         fresh = self._first[number] and self._alone
@@ -183,7 +171,7 @@ def _view(operand: _Operand, landing: Any) -> Any:
 
 
 def _paired(parts: Sequence[tuple[float, _Operand]]) -> list[_Pair]:
-    """Return products in which two views share a coefficient, or its opposite, wherever two do."""
+    """Combine pairs of products whose coefficients are equal or opposite."""
     left = list(parts)
     pairs = []
     while left:
@@ -201,7 +189,7 @@ def _paired(parts: Sequence[tuple[float, _Operand]]) -> list[_Pair]:
 
 
 def _blocks(shape: tuple[int, ...], elements: int) -> Iterator[Box]:
-    """Yield the boxes that cut an array in C order into pieces of about so many elements."""
+    """Yield the boxes that cut an array in C order into pieces of about `elements` elements."""
     size = 1
     steps = []
     for extent in reversed(shape):

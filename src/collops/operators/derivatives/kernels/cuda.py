@@ -43,7 +43,7 @@ def make_kernel(
     engine: Engine,
     add: bool = False,
 ) -> Any:
-    """Return the kernel; where ``banded.cu`` does not fit, one by CuPy's own ufuncs."""
+    """Return the kernel: ``banded.cu``, or CuPy's ufuncs if its limits are exceeded."""
     if math.prod(shape) and fits(shape, terms, dtype):
         return CudaKernel(shape, terms, several, dtype, add)
     return ArrayKernel(shape, terms, several, dtype, engine, add)
@@ -59,13 +59,9 @@ def _function(device: int, options: tuple[str, ...]) -> Any:
 
 
 class CudaKernel:
-    """Bands on arrays of one shape and type; parameters as for :func:`make_kernel`.
+    """Bands on arrays of one shape and dtype; parameters as for :class:`array_kernels.ArrayKernel`.
 
-    Attributes
-    ----------
-    splits : bool
-        Whether the exchange goes beside the rows that need no face: for large arrays, split along the marched axis
-        only.
+    ``splits`` is true for large arrays that are split along the marched axis only.
     """
 
     def __init__(
@@ -116,15 +112,9 @@ class CudaKernel:
 
 
 class Launch(NamedTuple):
-    """One launch.
+    """One launch: grid, block, and its argument, one element of the struct.
 
-    Attributes
-    ----------
-    grid, block : tuple of int
-    argument : numpy.ndarray
-        One element of the struct.
-    by_value : numpy.ndarray
-        The same memory as one element without fields, which CuPy passes on twenty microseconds sooner.
+    ``by_value`` is the same memory as one element without fields, which CuPy passes twenty microseconds faster.
     """
 
     grid: tuple[int, int]
@@ -134,7 +124,7 @@ class Launch(NamedTuple):
 
 
 def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool:
-    """Return whether ``banded.cu`` has the type, can count the elements, and takes so many terms."""
+    """Return whether ``banded.cu`` has the dtype, can count the elements, and takes so many terms."""
     if dtype.char not in _PARTS:
         return False
     real = np.dtype(dtype.char.lower())
@@ -143,34 +133,12 @@ def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool
 
 
 class Launches:
-    """The launches for one width of reading.
+    """The launches for one width of reading: 16 bytes at once if `wide` and rows are multiples of them, else a number.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the local arrays; not empty.
-    terms : sequence of Term
-        The bands.
-    several : Several
-        Which arrays there is one of for each term.
-    dtype : numpy.dtype
-        Single or double precision, real or complex.
-    wide : bool
-        Whether threads read 16 bytes at once, where rows are multiples of them. Otherwise, number by number.
-    add : bool
-        Whether the products are added to the values of the only target.
-
-    Attributes
-    ----------
-    options : tuple of str
-        For the compiler.
-    aligned : bool
-        Whether addresses must be multiples of 16 bytes.
-    whole, inner, rest : Launch or None
-        All rows; those that need no face; the others. ``None`` where there are none. The last two are of use where all
-        faces are those of the marched axis.
-    march : int or None
-        The number of the term along whose axis threads go.
+    ``options`` are those of the compiler; ``aligned`` tells whether addresses must be multiples of 16 bytes. ``whole``,
+    ``inner`` and ``rest`` are the launches for all rows, those that need no face, and the others; ``None`` if there
+    are none. The last two are used if all faces are those of the axis along which threads march, that of the term
+    number ``march``.
     """
 
     def __init__(
@@ -288,7 +256,7 @@ class Launches:
         return Launch(grid, (across, down), argument, argument.view(np.dtype((np.void, argument.itemsize))))
 
     def _describe(self, band: Any, number: int) -> None:
-        """Fill in what does not depend on addresses."""
+        """Set the fields of a band that do not depend on addresses."""
         term = self._terms[number]
         local = term.band
         band["stride"] = self._strides[number]
@@ -302,13 +270,13 @@ class Launches:
 
 
 def _reach(term: Term) -> tuple[int, int]:
-    """Return how far the usual row reaches down and up."""
+    """Return how far the stencil reaches down and up."""
     offsets = np.flatnonzero(term.band.stencil) - REACH
     return (max(0, -int(offsets[0])), max(0, int(offsets[-1]))) if len(offsets) else (0, 0)
 
 
 def _inner_rows(term: Term) -> tuple[int, int]:
-    """Return the rows that need no face, special ones among them."""
+    """Return the range of rows that need no face, special rows included."""
     band = term.band
     low, high = 0, band.extent
     for row in (*range(min(REACH, band.extent)), *range(max(0, band.extent - REACH), band.extent)):

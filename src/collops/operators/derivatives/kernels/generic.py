@@ -58,7 +58,7 @@ class GenericKernel:
         return sum(parts[1:], parts[0]) if parts else self._xp.zeros_like(source)
 
     def _side(self, face: Face | None, axis: int, landing: Any, dtype: Any) -> list[Any]:
-        """Return ``REACH`` planes, from the block outwards: those of a face, if any, and zeros."""
+        """Return ``REACH`` planes, from the block outwards: those of a face, if there is one, and zeros."""
         planes = [] if face is None else [landing[face.begin : face.end].reshape(face.shape)]
         missing = REACH - (0 if face is None else face.shape[axis])
         shape = [missing if a == axis else n for a, n in enumerate(self._shape)]
@@ -66,7 +66,7 @@ class GenericKernel:
 
 
 def _factors(term: Term, ndim: int, dtype: np.dtype) -> list[Any]:
-    """Return for each diagonal its coefficients along the axis, or one number if they are equal; ``None`` for zeros."""
+    """Return the coefficients of each diagonal: along the axis, as one number if equal, as ``None`` if zero."""
     band = term.band
     rows = np.tile(np.asarray(band.stencil, dtype), (band.extent, 1))
     for number in (*range(min(band.head_end, band.extent)), *range(max(band.tail_begin, 0), band.extent)):
