@@ -68,7 +68,7 @@ def test_every_message_is_on_the_page_of_messages(page_of_messages):
 @pytest.mark.parametrize(
     ("title", "message"),
     [
-        ("Too large", "an array of … with the layout … needs … GiB on one rank, where there are … GiB of memory"),
+        ("Too large", "an array of … with the layout … needs … GiB on one rank, which has … GiB of memory"),
         ("Shapes, sizes or layouts that do not fit", "the arrays have different layouts"),
         ("Numbers of the wrong kind", "complex values do not fit into an array of …"),
         ("A file that cannot be used", "… is empty: copy the SEG-Y file again"),
