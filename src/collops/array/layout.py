@@ -117,25 +117,6 @@ class Layout:
     True
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_blocks",
-        "_groups",
-        "_representatives",
-        "_starts",
-        "_strides",
-        "axes",
-        "is_replicated",
-        "mask",
-        "ndim",
-        "process_grid",
-        "ranks",
-        "shape",
-        "size",
-        "sizes",
-        "split_axes",
-    )
-
     shape: tuple[int, ...]
     ranks: int
     process_grid: tuple[int, ...]
@@ -176,36 +157,19 @@ class Layout:
         with _interning:
             layout = _interned.get(key)
             if layout is None:
-                layout = _interned[key] = cls._make(*key)
-        return layout
-
-    @classmethod
-    def _make(
-        cls,
-        shape: tuple[int, ...],
-        ranks: int,
-        grid: tuple[int, ...],
-        axes: tuple[int | None, ...],
-        sizes: tuple[tuple[int, ...], ...],
-        mask: tuple[int, ...] | None,
-    ) -> Layout:
-        layout = object.__new__(cls)
-        layout.shape = shape
-        layout.ranks = ranks
-        layout.process_grid = grid
-        layout.axes = axes
-        layout.sizes = sizes
-        layout.mask = mask
-        layout.ndim = len(shape)
-        layout.size = math.prod(shape)
-        layout.split_axes = tuple(axis for axis, place in enumerate(axes) if place is not None)
-        layout.is_replicated = not layout.split_axes
-        layout._starts = tuple(tuple(accumulate(blocks[:-1], initial=0)) for blocks in sizes)
-        layout._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
-        layout._blocks = {}
-        layout._groups = {}
-        layout._representatives = None
-        layout._check_mask()
+                layout = object.__new__(cls)
+                layout.shape, layout.ranks, layout.process_grid, layout.axes, layout.sizes, layout.mask = key
+                layout.ndim = len(shape)
+                layout.size = math.prod(shape)
+                layout.split_axes = tuple(axis for axis, place in enumerate(places) if place is not None)
+                layout.is_replicated = not layout.split_axes
+                layout._starts = tuple(tuple(accumulate(sizes[:-1], initial=0)) for sizes in blocks)
+                layout._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
+                layout._blocks = {}
+                layout._groups = {}
+                layout._representatives = None
+                layout._check_mask()
+                _interned[key] = layout
         return layout
 
     @classmethod
@@ -555,8 +519,8 @@ class Layout:
         return Layout(self.shape, self.ranks, self.process_grid, self.axes, self.sizes)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # `_representatives` is filled on first use; everything else is written once, by `_make`.
-        if hasattr(self, name) and name != "_representatives":
+        # `_representatives` is filled on first use; everything else is set once, by `__new__`.
+        if name not in Layout.__annotations__ or (hasattr(self, name) and name != "_representatives"):
             raise AttributeError(f"layouts are immutable: cannot set {name!r}; make a new layout")
         object.__setattr__(self, name, value)
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-from jax.interpreters import ad, batching
-
 from collops.jax.arguments import array, checked_convention, operation, reducible
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.native import OPS
-from collops.jax.primitive import collective, whole
+from collops.jax.primitive import collective, linear
 from collops.jax.replicated import local_adjoint
 
 __all__ = ["allreduce", "allreduce_p", "reduced", "replicated_operand"]
@@ -85,16 +82,10 @@ allreduce_p = collective(
 )
 
 
-def _transpose(cotangents: Any, x: Any, *, op: str, comm: NativeComm, replicated: bool) -> Any:
-    cotangent = whole(cotangents[0])
+def _transposed(cotangent: Any, *, op: str, comm: NativeComm, replicated: bool) -> Any:
     if replicated:
-        return [local_adjoint(cotangent, allreduce_p, {"op": op, "comm": comm, "replicated": True})]
-    return [reduced(cotangent, op, comm)]
+        return local_adjoint(cotangent, allreduce_p, {"op": op, "comm": comm, "replicated": True})
+    return reduced(cotangent, op, comm)
 
 
-def _batch(values: Any, places: Any, **parameters: Any) -> Any:
-    return allreduce_p.bind(jnp.moveaxis(values[0], places[0], 0), **parameters), [0]
-
-
-ad.primitive_transposes[allreduce_p] = _transpose
-batching.primitive_batchers[allreduce_p] = _batch
+linear(allreduce_p, _transposed, batch_axes=(0, 0))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 from collops.comm.buffers import in_elements
 from collops.errors import LayoutError
 from collops.jax.arguments import array, checked_counts
@@ -102,14 +100,8 @@ def _attributes(avals: Any, leaving: tuple[int, ...], arriving: tuple[int, ...],
 alltoall_p = collective("alltoall", lambda x, arriving, **_: [like(x, (sum(arriving), *x.shape[1:]))], _attributes)
 
 
-def _transposed(
-    cotangent: Any, _: Any, *, leaving: tuple[int, ...], arriving: tuple[int, ...], comm: NativeComm
-) -> Any:
+def _transposed(cotangent: Any, *, leaving: tuple[int, ...], arriving: tuple[int, ...], comm: NativeComm) -> Any:
     return _exchanged(cotangent, arriving, leaving, comm)
 
 
-def _batched(x: Any, place: int, **parameters: Any) -> Any:
-    return alltoall_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 1
-
-
-linear(alltoall_p, _transposed, _batched)
+linear(alltoall_p, _transposed, batch_axes=(1, 1))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from collops.errors import LayoutError
 from collops.jax.arguments import array, checked_rank
 from collops.jax.communicators import NativeComm, native_comm
@@ -109,21 +107,5 @@ scatter_p = collective(
 )
 
 
-def _gather_transposed(cotangent: Any, _: Any, **parameters: Any) -> Any:
-    return scatter_p.bind(cotangent, **parameters)[0]
-
-
-def _scatter_transposed(cotangent: Any, _: Any, **parameters: Any) -> Any:
-    return gather_p.bind(cotangent, **parameters)[0]
-
-
-def _gather_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return gather_p.bind(jnp.moveaxis(x, place, 0), **parameters)[0], 1
-
-
-def _scatter_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return scatter_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 0
-
-
-linear(gather_p, _gather_transposed, _gather_batched)
-linear(scatter_p, _scatter_transposed, _scatter_batched)
+linear(gather_p, lambda cotangent, **parameters: scatter_p.bind(cotangent, **parameters)[0], batch_axes=(0, 1))
+linear(scatter_p, lambda cotangent, **parameters: gather_p.bind(cotangent, **parameters)[0], batch_axes=(1, 0))

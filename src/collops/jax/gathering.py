@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 from collops.comm.buffers import in_elements
 from collops.errors import LayoutError
 from collops.jax.arguments import array, checked_convention, checked_counts, operation, reducible
@@ -156,27 +154,15 @@ reduce_scatter_p = collective(
 )
 
 
-def _allgather_transposed(
-    cotangent: Any, _: Any, *, counts: tuple[int, ...], comm: NativeComm, replicated: bool
-) -> Any:
+def _allgather_transposed(cotangent: Any, *, counts: tuple[int, ...], comm: NativeComm, replicated: bool) -> Any:
     if replicated:
         return local_adjoint(cotangent, allgather_p, {"counts": counts, "comm": comm, "replicated": True})
     return scattered(cotangent, "sum", counts, comm)
 
 
-def _allgather_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return allgather_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 1
-
-
-linear(allgather_p, _allgather_transposed, _allgather_batched)
-
-
-def _reduce_scatter_transposed(cotangent: Any, _: Any, *, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any:
+def _reduce_scatter_transposed(cotangent: Any, *, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any:
     return gathered(cotangent, counts, comm)
 
 
-def _reduce_scatter_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return reduce_scatter_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 1
-
-
-linear(reduce_scatter_p, _reduce_scatter_transposed, _reduce_scatter_batched)
+linear(allgather_p, _allgather_transposed, batch_axes=(1, 1))
+linear(reduce_scatter_p, _reduce_scatter_transposed, batch_axes=(1, 1))

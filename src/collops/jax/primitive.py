@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -64,11 +65,7 @@ def collective(
     return primitive
 
 
-def linear(
-    primitive: Primitive,
-    transposed: Callable[..., Sequence[Any]],
-    batched: Callable[..., tuple[Sequence[Any], Sequence[int]]],
-) -> None:
+def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tuple[int, int]) -> None:
     """Register the transformation rules of a linear primitive with one operand and one result.
 
     Parameters
@@ -76,23 +73,20 @@ def linear(
     primitive : Primitive
         The primitive.
     transposed : callable
-        Returns the cotangent of the operand for the cotangent of the result, the operand's abstract value and the
-        parameters.
-    batched : callable
-        Returns the result and the position of its batch axis, for the operand, the position of its batch axis and the
-        parameters. Programs of other ranks may have the batch axis elsewhere, so it must be moved to one fixed position
-        before sending.
+        Returns the cotangent of the operand for the cotangent of the result and the parameters.
+    batch_axes : pair of int
+        Position of a batch axis in the operand and in the result. It is fixed, because JAX may put the batch axis
+        elsewhere on other ranks, whose programs differ.
     """
 
     def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
         return primitive.bind(*primals, **parameters), primitive.bind(*map(whole, tangents), **parameters)
 
-    def transpose(cotangents: Any, x: Any, **parameters: Any) -> Any:
-        return [transposed(whole(cotangents[0]), x.aval, **parameters)]
+    def transpose(cotangents: Any, _: Any, **parameters: Any) -> Any:
+        return [transposed(whole(cotangents[0]), **parameters)]
 
-    def batch(values: Any, places: Any, **parameters: Any) -> Any:
-        result, place = batched(values[0], places[0], **parameters)
-        return [result], [place]
+    def batch(values: Any, axes: Any, **parameters: Any) -> Any:
+        return primitive.bind(jnp.moveaxis(values[0], axes[0], batch_axes[0]), **parameters), [batch_axes[1]]
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose

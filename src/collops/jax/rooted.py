@@ -120,23 +120,11 @@ reduce_p = collective(
 )
 
 
-def _bcast_transposed(cotangent: Any, _: Any, *, root: int, comm: NativeComm, replicated: bool) -> Any:
+def _bcast_transposed(cotangent: Any, *, root: int, comm: NativeComm, replicated: bool) -> Any:
     if replicated:
         return local_adjoint(cotangent, bcast_p, {"root": root, "comm": comm, "replicated": True})
     return _reduced_to(cotangent, "sum", root, comm)
 
 
-def _reduce_transposed(cotangent: Any, _: Any, *, op: str, root: int, comm: NativeComm) -> Any:
-    return broadcast(cotangent, root, comm)
-
-
-def _bcast_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return bcast_p.bind(jnp.moveaxis(x, place, 0), **parameters)[0], 0
-
-
-def _reduce_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return reduce_p.bind(jnp.moveaxis(x, place, 0), **parameters)[0], 0
-
-
-linear(bcast_p, _bcast_transposed, _bcast_batched)
-linear(reduce_p, _reduce_transposed, _reduce_batched)
+linear(bcast_p, _bcast_transposed, batch_axes=(0, 0))
+linear(reduce_p, lambda cotangent, op, root, comm: broadcast(cotangent, root, comm), batch_axes=(0, 0))
