@@ -74,6 +74,21 @@ def test_another_number_of_ranks(comm, folder):
     np.testing.assert_array_equal(y.gather(), a)
 
 
+def test_a_replicated_array_stays_replicated_on_another_number_of_ranks(comm, folder):
+    a = values((5, 2))
+    ca.from_global(a, Layout.replicated(a.shape, comm.size), comm=comm).save(folder / "x")
+    comm.barrier()
+    if comm.rank == 0:  # as if more ranks had written it
+        place = folder / "x" / "zarr.json"
+        about = json.loads(place.read_text())
+        about["attributes"]["collops"] |= {"ranks": 9, "process_grid": [9]}
+        place.write_text(json.dumps(about))
+    comm.barrier()
+    x = ca.load(folder / "x", comm=comm)
+    assert x.layout is Layout.replicated(a.shape, comm.size)
+    np.testing.assert_array_equal(x.local_array, a)
+
+
 def test_chunks_smaller_than_blocks(comm, folder, monkeypatch):
     monkeypatch.setattr("collops.array.store._CHUNK_BYTES", 200)
     a = values((23, 5, 4))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collops.backend import engine
-from collops.operators.fourier.kernels.numpy_kernels import Transforms
+from collops.operators.fourier.engines import HostTransforms
 from collops.operators.fourier.transform import AxisTransform, pays
 from collops.operators.fourier.workspace import Workspace
 
@@ -31,7 +31,7 @@ def test_is_the_fast_transform(monkeypatch, samples, length, options, dtype, tol
     assert pays(samples, transform.taken, 6)
     results = []
     for multiplies in (True, False):
-        monkeypatch.setattr(Transforms, "multiplies", multiplies)
+        monkeypatch.setattr(HostTransforms, "multiplies", multiplies)
         forward, adjoint = np.full_like(data, np.nan), np.full_like(model, np.nan)
         transform.forward(model, forward, workspace, False)
         transform.adjoint(data.copy(), adjoint, workspace, False)

@@ -269,10 +269,8 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | No
             raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if len(pairs) == 1 and out is None:
-        x, y = pairs[0]
-        if not x.engine.traced:
-            return (_one_dot(x, y, conjugate),)
+    if len(pairs) == 1 and out is None and not pairs[0][0].engine.traced:
+        return (_one_dot(*pairs[0], conjugate),)
     if not pairs:
         return ()
     if out is not None and out.array is not None and out.array.size != len(pairs):

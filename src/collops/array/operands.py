@@ -36,9 +36,9 @@ class Operand:
         shape: Any
         size: Any
         ndim: Any
-        _hold: Any
         _like: Any
         _stored: Any
+        _hold: Any
 
 
 def check_alike(x: Any, y: Any) -> None:

@@ -1,60 +1,46 @@
-"""Linear operators on distributed arrays: their algebra, stacks of them, and the operators themselves."""
+"""Linear operators on distributed arrays: their algebra, stacks of them, and the operators themselves.
 
-from __future__ import annotations
+Each line exports one name; adding an operator takes its file and a line here.
+"""
 
-from collops.operators.algebra import Adjoint, Combination, Conjugate, Product
-from collops.operators.base import Buffers, LinearOperator
-from collops.operators.basic import Diagonal, Identity, Sum, Transpose, Zero
-from collops.operators.convolve import NonStationaryConvolve1D
-from collops.operators.csr import CSRMatrix
-from collops.operators.derivatives import FirstDerivative, Gradient, Laplacian, SecondDerivative
-from collops.operators.dottest import dottest
-from collops.operators.fourier import FFT, FFT2D, FFTND
-from collops.operators.fredholm1 import Fredholm1
-from collops.operators.halo import Halo
-from collops.operators.kirchhoff.distributed import Kirchhoff
-from collops.operators.local import LocalOperator, lift_local
-from collops.operators.matrix_mult import MatrixMult, best_process_grid
-from collops.operators.mdc import MDC
-from collops.operators.restriction import Restriction
-from collops.operators.stacked import StackedBlockDiag, StackedHStack, StackedVStack
-from collops.operators.stacks import BlockDiag, HStack, VStack
+from types import ModuleType as _Module
 
-__all__ = [
-    "FFT",
-    "FFT2D",
-    "FFTND",
-    "MDC",
-    "Adjoint",
-    "BlockDiag",
-    "Buffers",
-    "CSRMatrix",
-    "Combination",
-    "Conjugate",
-    "Diagonal",
-    "FirstDerivative",
-    "Fredholm1",
-    "Gradient",
-    "HStack",
-    "Halo",
-    "Identity",
-    "Kirchhoff",
-    "Laplacian",
-    "LinearOperator",
-    "LocalOperator",
-    "MatrixMult",
-    "NonStationaryConvolve1D",
-    "Product",
-    "Restriction",
-    "SecondDerivative",
-    "StackedBlockDiag",
-    "StackedHStack",
-    "StackedVStack",
-    "Sum",
-    "Transpose",
-    "VStack",
-    "Zero",
-    "best_process_grid",
-    "dottest",
-    "lift_local",
-]
+from collops.operators.algebra import Adjoint as Adjoint
+from collops.operators.algebra import Combination as Combination
+from collops.operators.algebra import Conjugate as Conjugate
+from collops.operators.algebra import Product as Product
+from collops.operators.base import Buffers as Buffers
+from collops.operators.base import LinearOperator as LinearOperator
+from collops.operators.basic import Diagonal as Diagonal
+from collops.operators.basic import Identity as Identity
+from collops.operators.basic import Sum as Sum
+from collops.operators.basic import Transpose as Transpose
+from collops.operators.basic import Zero as Zero
+from collops.operators.convolve import NonStationaryConvolve1D as NonStationaryConvolve1D
+from collops.operators.csr import CSRMatrix as CSRMatrix
+from collops.operators.derivatives import FirstDerivative as FirstDerivative
+from collops.operators.derivatives import Gradient as Gradient
+from collops.operators.derivatives import Laplacian as Laplacian
+from collops.operators.derivatives import SecondDerivative as SecondDerivative
+from collops.operators.dottest import dottest as dottest
+from collops.operators.fourier import FFT as FFT
+from collops.operators.fourier import FFT2D as FFT2D
+from collops.operators.fourier import FFTND as FFTND
+from collops.operators.fredholm1 import Fredholm1 as Fredholm1
+from collops.operators.halo import Halo as Halo
+from collops.operators.kirchhoff.distributed import Kirchhoff as Kirchhoff
+from collops.operators.local import LocalOperator as LocalOperator
+from collops.operators.local import lift_local as lift_local
+from collops.operators.matrix_mult import MatrixMult as MatrixMult
+from collops.operators.matrix_mult import best_process_grid as best_process_grid
+from collops.operators.mdc import MDC as MDC
+from collops.operators.restriction import Restriction as Restriction
+from collops.operators.stacked import StackedBlockDiag as StackedBlockDiag
+from collops.operators.stacked import StackedHStack as StackedHStack
+from collops.operators.stacked import StackedVStack as StackedVStack
+from collops.operators.stacks import BlockDiag as BlockDiag
+from collops.operators.stacks import HStack as HStack
+from collops.operators.stacks import VStack as VStack
+
+_names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]
+__all__ = list(_names)  # pyright: ignore[reportUnsupportedDunderAll]

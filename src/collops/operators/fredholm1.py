@@ -25,31 +25,31 @@ Form: TypeAlias = Literal["split", "replicated"]
 
 
 class Fredholm1(LinearOperator):
-    r"""Fredholm integral of the first kind: the matrices of all slices, each applied to its own part of the model.
+    r"""Fredholm integral of the first kind: the matrix of each slice applied to its own part of the model.
 
-    Every rank brings any number of slices, none included; slices are numbered in the order of the ranks. Where model
-    and data are split by slices, nothing is sent. A side that is replicated costs one allgatherv of it, when it is the
-    result; none when it is the input.
+    Each rank passes any number of slices, possibly none; slices are numbered in the order of the ranks. If model
+    and data are split by slices, no message is sent. A replicated side costs one allgatherv if it is the result,
+    none if it is the input.
 
     Collective: shapes and types are exchanged once.
 
     Parameters
     ----------
     G : array, 3-D
-        The slices of this rank, of shape (slices, nx, ny); used where it lies if it is in C order, of any engine.
+        The slices of this rank, of shape (slices, nx, ny), on any engine; not copied if it is in C order.
     nz : int
         Columns that each matrix is applied to.
     saveGt : bool
-        Whether the conjugate transposes are stored beside `G`, in twice the memory. BLAS transposes as it reads, so
-        that this rarely pays; on GPUs it is not needed, and nothing is stored.
+        Whether the conjugate transposes are stored besides `G`, in twice the memory. This rarely pays, since BLAS
+        transposes as it reads; on GPUs it has no effect.
     usematmul : bool
-        All slices by one call, or (on the host) one call for each.
+        Whether one call multiplies all slices, or (on the host) one call each slice.
     model, data : {"split", "replicated"}
         Whether each rank has the slices that its part of `G` needs, or all of them.
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
-        To which `G` is converted; by default it stays as it is.
+        Type to which `G` is converted; by default it is not converted.
 
     Attributes
     ----------
@@ -65,9 +65,9 @@ class Fredholm1(LinearOperator):
     LayoutError
         On every rank, if the shapes of the ranks' slices do not fit together.
     InputError
-        On every rank, if an option is none of those above.
+        On every rank, if an option is not one of those above.
     UnsupportedTypeError
-        On every rank, if `dtype` would lose imaginary parts.
+        On every rank, if `dtype` would drop imaginary parts.
 
     Notes
     -----
@@ -163,8 +163,6 @@ class Fredholm1(LinearOperator):
 class _Side:
     """The model or the data: the part that a user holds, and the slices that this rank works on."""
 
-    __slots__ = ("_to_slices", "_to_whole", "all_here", "layout", "part_shape")
-
     def __init__(self, layout: Layout, split: Layout, comm: Communicator) -> None:
         self.layout = layout
         self.part_shape = split.local_shape(comm.rank)
@@ -173,11 +171,11 @@ class _Side:
         self._to_whole = None if self.all_here else Move(split, layout, comm)
 
     def slices_of(self, local: Any) -> Any:
-        """Return this rank's slices of its part: a view where there are views."""
+        """Return the slices of this rank from its part: a view if the engine has views."""
         return local if self._to_slices is None else self._to_slices.view(local)
 
     def whole(self, part: Any, out: Any) -> Any:
-        """Return every rank's slices, in `out` where that is given. One allgatherv."""
+        """Return the slices of every rank, in `out` if that is given. One allgatherv."""
         assert self._to_whole is not None
         return self._to_whole(part, out)
 
@@ -197,40 +195,19 @@ def _matrices(G: Any, dtype: Any) -> Any:
         raise LayoutError(f"G must have three axes, (slices, nx, ny), not the shape {tuple(G.shape)}")
     kind = G.dtype if dtype is None else np.dtype(dtype)
     if kind.kind != "c" and G.dtype.kind == "c":
-        raise UnsupportedTypeError(f"G has dtype {G.dtype}, whose imaginary part {kind} would lose")
+        raise UnsupportedTypeError(f"G has dtype {G.dtype}, whose imaginary part {kind} would drop")
     if kind.kind in "biu":
         kind = np.dtype(np.float64)
     return contiguous(G, kind)
 
 
 class _BatchedMatrix:
-    r"""Matrices of one shape, each of which multiplies a matrix of its own.
+    r"""Matrices (batch, rows, columns) in C order, each of which multiplies a matrix of its own.
 
-    Parameters
-    ----------
-    matrices : array, 3-D
-        Of shape (batch, rows, columns), in C order.
-    keep_adjoint : bool
-        Whether the conjugate transposes are stored as well.
-    at_once : bool
-        One call for the whole batch, or one for each matrix.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-    capturable : bool
-        Whether a stream may be captured meanwhile.
-
-    Notes
-    -----
-    BLAS transposes as it reads, but has no product with conjugates alone, so that the adjoint of complex matrices which
-    are not stored is computed as :math:`\overline{G^T \overline{y}}`: the vectors are conjugated, not the matrices.
+    BLAS transposes as it reads, but has no product with a conjugate alone. Without stored adjoints (`keep_adjoint`),
+    the adjoint of complex matrices is therefore computed as :math:`\overline{G^T \overline{y}}`: the vectors are
+    conjugated, not the matrices. `at_once` chooses one call for the whole batch, or one for each matrix.
     """
-
-    __slots__ = (
-        *("_adjoints", "_at_once", "_complex", "_conjugates", "_engine", "_matrices", "_scratch"),
-        *("capturable", "dtype"),
-    )
 
     def __init__(self, matrices: Any, keep_adjoint: bool, at_once: bool) -> None:
         self._engine = engine_of(matrices)
@@ -246,11 +223,11 @@ class _BatchedMatrix:
         self.capturable = self._engine.name != "cupy"  # CuPy raises when its calls of cuBLAS are captured
 
     def forward(self, x: Any, out: Any) -> Any:
-        """Return the products with `x`, (batch, columns, n), as (batch, rows, n); in `out` where that is given."""
+        """Return the products with `x`, (batch, columns, n), as (batch, rows, n); in `out` if that is given."""
         return self._product(self._matrices, x, out)
 
     def adjoint(self, y: Any, out: Any) -> Any:
-        """Return the products of the conjugate transposes with `y`, as (batch, columns, n); likewise."""
+        """Return the products of the conjugate transposes with `y`, as (batch, columns, n)."""
         if not self._conjugates:
             return self._product(self._adjoints, y, out)
         conjugate = self._engine.xp.conjugate
@@ -274,16 +251,7 @@ class _BatchedMatrix:
 def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
     """Return the products of a batch of matrices on its engine: on CUDA devices by calls that can be captured.
 
-    Parameters
-    ----------
-    matrices : array, 3-D
-        Of shape (batch, rows, columns), in C order.
-    keep_adjoint, at_once : bool
-        See :class:`_BatchedMatrix`. Our calls of cuBLAS have use for neither: it conjugates as it reads.
-
-    Returns
-    -------
-    BatchedMatrix or CublasBatch
+    Parameters are those of :class:`_BatchedMatrix`; cuBLAS conjugates as it reads and ignores the options.
     """
     engine = engine_of(matrices)
     if engine.name == "cupy" and matrices.dtype.char in _BY_CUBLAS and not engine.xp.cuda.runtime.is_hip:

@@ -28,9 +28,9 @@ Form: TypeAlias = Literal["replicated", "split"] | Layout
 class MDC(LinearOperator):
     r"""Multi-dimensional convolution of real wavefields with a kernel whose frequencies are spread over the ranks.
 
-    Every rank brings any number of frequencies, none included, numbered in the order of the ranks. Model and data are
-    in the time domain. How each of them is spread decides what is sent, always in the frequency domain, where only
-    the frequencies of the kernel travel:
+    Each rank passes any number of frequencies, possibly none, numbered in the order of the ranks. Model and data are
+    in the time domain. The form of each decides on the messages, which are always sent in the frequency domain and
+    hold only the frequencies of the kernel:
 
     ============== =================================== ===================================================
     form           messages                            each rank
@@ -39,13 +39,13 @@ class MDC(LinearOperator):
                    the spectra as result               products need no message
     ``split``      one all-to-all-v of the spectra     has its share of the receivers (sources), and
                                                        transforms only these
-    a layout       what it takes to transform the time
-                   axis and to spread the frequencies
+    a layout       those of the transform of the time  has the part that the layout gives it
+                   axis and of the redistribution
     ============== =================================== ===================================================
 
-    The default is ``replicated`` for both, which sends the fewest messages: one in forward and one in adjoint. From
-    three ranks on ``split`` moves fewer bytes, and its vectors and transforms are divided by the number of ranks: take
-    it for large wavefields.
+    The default is ``replicated`` for both, which sends the fewest messages: one in forward and one in adjoint. With
+    three ranks or more, ``split`` moves fewer bytes, and its vectors and transforms are divided by the number of
+    ranks: use it for large wavefields.
 
     Collective: shapes and types are exchanged once.
 
@@ -54,13 +54,13 @@ class MDC(LinearOperator):
     G : array, 3-D
         Spectra of the kernel at the lowest frequencies, this rank's share, of shape (frequencies, ns, nr).
     nt : int
-        Samples in time of model and data; with `twosided` of both halves together, an odd number.
+        Samples in time of model and data; with `twosided` an odd number, of both halves together.
     nv : int
         Number of virtual sources.
     nfmax : int, optional
-        Frequencies of all ranks together; counted where it is not given.
+        Number of frequencies of all ranks together; counted by default.
     dt, dr : float
-        Sampling of time (s) and of receivers (m), which scale the integrals.
+        Sampling of time (s) and of receivers (m), which scales the integrals.
     twosided : bool
         Whether the model has negative times too, with its zero in the middle.
     saveGt : bool
@@ -68,11 +68,11 @@ class MDC(LinearOperator):
     conj : bool
         Whether to convolve with the conjugate of `G`.
     prescaled : bool
-        Whether `G` is scaled by ``dt * dr * sqrt(nt)`` already.
+        Whether `G` is already scaled by ``dt * dr * sqrt(nt)``.
     usematmul : bool
         See :class:`Fredholm1`.
     model, data : {"replicated", "split"} or Layout
-        How each is spread over the ranks; see above.
+        Form of each; see above.
     comm : Communicator, optional
         The ranks; the world by default.
 
@@ -83,17 +83,17 @@ class MDC(LinearOperator):
     dtype : numpy.dtype
         The real type of the precision of `G`; model and data are real.
     kernel : LinearOperator
-        What is applied to the spectra.
+        The operator that is applied to the spectra.
 
     Raises
     ------
     InputError
-        On every rank, if `nt` is even and `twosided`, `nfmax` is not the number of frequencies that the ranks bring, or
+        On every rank, if `nt` is even and `twosided`, `nfmax` is not the number of frequencies of all ranks, or
         there are more of them than `nt` samples have; or `dt` or `dr` is not finite.
     LayoutError
         On every rank, if the ranks' kernels or a given layout do not fit.
     UnsupportedTypeError
-        Where it is applied, if the input is complex.
+        When it is applied, if the input is complex.
 
     Notes
     -----
@@ -149,7 +149,7 @@ class MDC(LinearOperator):
         self.capturable = fredholm.capturable
         self.kernel = fredholm.conj() if conj else fredholm
         self._spectral = np.result_type(fredholm.dtype, np.complex64)
-        # The scaling goes with that of the frequencies, so that neither `G` nor the arrays are scaled for it.
+        # Part of the factors of the frequencies, so that neither `G` nor the arrays are scaled.
         scale = 1.0 if prescaled else _interval("dt", dt) * _interval("dr", dr) * math.sqrt(samples)
         self._to_spectra = self._band(domain, fredholm.domain, shift_before=twosided, scale=scale)
         self._to_data = self._band(range, fredholm.range)
@@ -173,7 +173,9 @@ class MDC(LinearOperator):
 
     def _spectra(self, band: Fourier, x: Any) -> Any:
         if x.dtype.kind == "c":
-            raise UnsupportedTypeError(f"MDC convolves real wavefields, not {x.dtype}; apply it to real and imag apart")
+            raise UnsupportedTypeError(
+                f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
+            )
         return band._forward(x, self._buffer("spectra", band.range, x))
 
     def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
@@ -190,7 +192,7 @@ def _interval(name: str, value: Any) -> float:
 
 
 def _samples(nt: Any, twosided: bool, frequencies: int, nfmax: Any) -> int:
-    """Return the number of samples in time, if all frequencies fit to it."""
+    """Return the number of samples in time, if it allows all frequencies."""
     try:
         samples = operator.index(nt)
     except TypeError:

@@ -1,6 +1,6 @@
 """Non-stationary convolution by matrix products: a block of samples is a small banded matrix times its surroundings.
 
-The matrices of short axes are made once. Those of long ones, which would take too much memory, are made anew by each
+The matrices of short axes are made once. Those of long ones, which would take too much memory, are made again at each
 application, as many at a time as fit into the cache, since that takes less time than to load them.
 """
 
@@ -25,32 +25,16 @@ _AT_ONCE = 1 << 20  # bytes of those that are made at a time
 
 
 class FilterBank:
-    """Filters at regularly spaced samples; linear interpolation between them, and the nearest one beyond them.
+    """Filters at regularly spaced samples, with linear interpolation between them and the nearest one beyond them.
 
-    Parameters
-    ----------
-    hs : array, 2-D
-        The filters, of shape (filters, taps), centred in the middle of an odd number of taps.
-    ih : sequence of int
-        The samples where they are.
-    extent : int
-        Number of samples of the axis.
-    dtype : dtype
-        Of the filters that are kept.
-
-    Attributes
-    ----------
-    taps : numpy.ndarray
-        The filters, of shape (filters, taps).
-    origin, step : int
-        Sample of the first filter, and samples from each to the next.
-    half : int
-        Taps before the one in the middle.
+    `hs` are the filters, (filters, taps), with an odd number of taps and the centre in the middle; `ih` are their
+    samples, of an axis with `extent` samples. ``origin`` and ``step`` are the sample of the first filter and the
+    spacing, ``half`` the number of taps before the centre.
 
     Raises
     ------
     InputError
-        If the number of taps is even, filters and samples are not equally many, or the samples are not regularly
+        If the number of taps is even, the numbers of filters and samples differ, or the samples are not regularly
         spaced or not inside the axis.
     UnsupportedTypeError
         If the filters are complex and `dtype` is not.
@@ -94,15 +78,7 @@ class FilterBank:
 
 
 class BlockConvolution:
-    """Convolution of local arrays on hosts.
-
-    Parameters
-    ----------
-    bank : FilterBank
-        The filters.
-    offset, extent : int
-        First sample of this rank along the axis, and how many it has.
-    """
+    """Convolution of local arrays on hosts, whose `extent` samples along the axis begin at `offset`."""
 
     def __init__(self, bank: FilterBank, offset: int, extent: int) -> None:
         self._bank = bank
@@ -116,17 +92,7 @@ class BlockConvolution:
         self._kept: dict[bool, list[tuple[int, np.ndarray]]] = {}
 
     def __call__(self, extended: np.ndarray, out: np.ndarray, *, adjoint: bool) -> None:
-        """Fill `out` from an array with halos.
-
-        Parameters
-        ----------
-        extended : array
-            Of shape (outer, half + samples + half, inner), C-contiguous.
-        out : array
-            Of shape (outer, samples, inner), C-contiguous, of the same dtype.
-        adjoint : bool
-            The direction.
-        """
+        """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
         if out.size == 0:
             return
         for begin, matrices in self._matrices(adjoint):
@@ -139,7 +105,7 @@ class BlockConvolution:
             _multiply(matrices[:, :whole, : reach - length + whole], extended[:, surroundings], out[:, begin:])
 
     def _matrices(self, adjoint: bool) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield groups of matrices with the first sample that they are for; the last block is a group of its own."""
+        """Yield groups of matrices, each with its first sample; the last block is a group of its own."""
         kept = self._kept.get(adjoint)
         if kept is None and self._keep:
             kept = self._kept[adjoint] = list(self._made(adjoint))
@@ -159,7 +125,8 @@ class BlockConvolution:
         reach = length + 2 * half
         first = self._offset + begin - half
         filters = self._bank.at(first, first + (count - 1) * length + reach)
-        # Of a column, only the part within the block is needed; as rows of the transposed matrix, with room for it all.
+        # Only the part of a column within the block is needed; these are rows of the transposed matrix, with space for
+        # all.
         rows = np.zeros((count, reach, length + 4 * half), filters.dtype)
         steps = rows.strides
         diagonals = as_strided(rows, (count, reach, 2 * half + 1), (steps[0], steps[1] + steps[2], steps[2]))

@@ -1,4 +1,4 @@
-"""Non-stationary convolution on GPUs, by a kernel of our own."""
+"""Non-stationary convolution on GPUs, by the kernel of ``convolve.cu``."""
 
 from __future__ import annotations
 
@@ -19,20 +19,7 @@ _TYPES = "fdFD"
 
 
 class CudaConvolution:
-    """Convolution of local arrays on a device. Nothing is allocated after construction.
-
-    Parameters
-    ----------
-    bank : FilterBank
-        The filters, in single or double precision, real or complex.
-    offset, extent : int
-        First sample of this rank along the axis, and how many it has.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If the filters are of another dtype.
-    """
+    """Convolution of local arrays on a device; parameters as for :class:`BlockConvolution`."""
 
     def __init__(self, bank: FilterBank, offset: int, extent: int) -> None:
         char = bank.taps.dtype.char

@@ -25,22 +25,7 @@ class Block(Protocol):
 
 
 def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Block:
-    """Return the block of an engine.
-
-    Parameters
-    ----------
-    engine : Engine
-        Of the vectors.
-    matrix : scipy.sparse.csr_array
-        The values, on the host.
-    dtype : dtype
-        Of the vectors.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If there is none.
-    """
+    """Return the local block of a SciPy matrix for vectors of an engine and a dtype; raise if the engine has none."""
     if engine.name == "numpy":
         return _SciPyBlock(matrix)
     if engine.name == "cupy":

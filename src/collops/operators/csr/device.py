@@ -1,7 +1,7 @@
-"""Sparse blocks on the GPU, by a kernel of our own, which a CUDA graph can record, unlike CuPy's calls of cuSPARSE.
+"""Sparse blocks on the GPU, by a kernel that a CUDA graph can record, unlike CuPy's calls of cuSPARSE.
 
 On an H200 it multiplies a 27-point stencil at 3.3 TB/s; cuSPARSE's two algorithms, called directly, at 3.1 and 2.3. The
-adjoint multiplies by a transposed copy, made when it is first used, so that its sums need no atomic operations and have
+adjoint multiplies by a transposed copy, made at its first use, so that its sums need no atomic operations and have
 the same bits in every run.
 """
 
@@ -27,19 +27,7 @@ _LONG = 16  # entries of a row
 
 
 class DeviceBlock:
-    """A matrix on the GPU.
-
-    Parameters
-    ----------
-    matrix : scipy.sparse.csr_array
-    dtype : dtype
-        Of the vectors; values are kept in it.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is not of single or double precision.
-    """
+    """A matrix on the GPU, with its values in the dtype of the vectors: single or double precision."""
 
     def __init__(self, matrix: Any, dtype: np.dtype) -> None:
         if dtype.name not in _ELEMENTS:
@@ -61,7 +49,7 @@ class DeviceBlock:
 
 
 class _Rows:
-    """Compressed rows on the device, those without entries left out, and the launches of their product."""
+    """Compressed rows on the device, without empty rows, and the launches of their product."""
 
     def __init__(self, matrix: Any, dtype: np.dtype, sign: int) -> None:
         filled = np.flatnonzero(np.diff(matrix.indptr))

@@ -1,4 +1,4 @@
-"""Matrix Market files: read by one rank, in any of the format's kinds, for the others to get their rows."""
+"""Matrix Market files of any of the format's kinds: read by one rank, which sends the other ranks their rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ _CHUNK = 1 << 24
 
 
 def read_matrix(path: str | Path) -> Any:
-    """Return the matrix of a file, by coordinates, symmetric parts written out. Not collective.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or is no Matrix Market file.
-    """
+    """Return the matrix of a file by coordinates, symmetric parts written out; raise InputError. Not collective."""
     from scipy import io, sparse
 
     try:
@@ -48,7 +42,7 @@ def read_matrix(path: str | Path) -> Any:
 
 
 def _check_text(path: Path) -> None:
-    """Refuse what is no text: the parser that SciPy has reads beyond its memory where there are other characters."""
+    """Raise for files with other characters than numbers: SciPy's parser reads beyond its memory there."""
     opened = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
     in_header = True
     with opened(path, "rb") as file:
@@ -62,11 +56,11 @@ def _check_text(path: Path) -> None:
                     continue
                 in_header, chunk = False, b"\n".join(lines[begin:])
             if chunk.translate(None, _TEXT):
-                raise InputError(f"{path} is no Matrix Market file: it has other characters than numbers are made of")
+                raise InputError(f"{path} is no Matrix Market file: it has other characters than those of numbers")
 
 
 def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, _: str, symmetry: str) -> None:
-    """Refuse a file whose first lines promise more than it can hold, before memory is asked for."""
+    """Raise for a file whose first lines announce more than it can hold, before memory is allocated."""
     fewest = 4 if form == "coordinate" else 2  # bytes of the line of an entry: two indices or a value, and the ends
     if form == "array" and symmetry != "general":
         entries = rows * (rows - 1) // 2  # without the other triangle, which the file leaves out
@@ -74,17 +68,13 @@ def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, _:
     if held is not None and entries * fewest > held + fewest:
         raise InputError(f"{path} promises {entries} entries but has {held} bytes: it is truncated or damaged")
     if 8 * max(rows, columns) > memory_of(engine("numpy")):
-        raise InputError(f"{path} is of a matrix of {rows} x {columns}: this machine has no room for its vectors")
+        raise InputError(
+            f"{path} is a matrix of {rows} x {columns}: its vectors do not fit into the memory of this machine"
+        )
 
 
 def read_triples(comm: Communicator, path: str | Path) -> tuple[tuple[int, int], Any, Any, Any]:
-    """Return the shape on every rank, and rows, columns and values on rank 0, none elsewhere. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the file cannot be used.
-    """
+    """Return the shape on every rank; rows, columns and values on rank 0, empty elsewhere. Collective."""
     import numpy as np
 
     matrix, error = None, None

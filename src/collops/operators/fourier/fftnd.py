@@ -26,11 +26,11 @@ _NORMS = ("ortho", "none", "1/n")
 
 
 class FFTND(Fourier):
-    r"""N-dimensional Fourier transform along any axes, whether they are split or not.
+    r"""N-dimensional Fourier transform along any axes, split or not.
 
-    Nothing is sent along axes that every rank has whole. Where axes are split, the array is redistributed on the way,
-    each time by one all-to-all-v: once for one split axis (slabs), once or twice for two (pencils), whichever moves
-    less. The data stay in the layout of the last transform unless `range_layout` is given; adjoint takes the same
+    No message is sent along axes that are whole on every rank. If axes are split, the array is redistributed on the
+    way, each time by one all-to-all-v: once for one split axis (slabs), once or twice for two (pencils), whichever
+    moves less. The data stay in the layout of the last transform unless `range_layout` is given; adjoint takes the same
     steps backwards.
 
     Collective.
@@ -46,21 +46,22 @@ class FFTND(Fourier):
     sampling : float or sequence of float
         Distance of samples along each axis, for the frequencies.
     norm : {"ortho", "none", "1/n"}
-        Scaling of both forward and adjoint by :math:`1/\sqrt{n}`, which makes the adjoint the inverse, not at all, or
-        by :math:`1/n`, with :math:`n` the product of the lengths.
+        Scaling of both forward and adjoint: by :math:`1/\sqrt{n}`, which makes the adjoint the inverse, none, or by
+        :math:`1/n`, with :math:`n` the product of the lengths.
     real : bool
-        Whether the model is real. Of the last of `axes` the data then have only the frequencies that are not negative,
-        and those between zero and Nyquist are multiplied by :math:`\sqrt{2}`, so that inner products stay the same.
+        Whether the model is real. Along the last of `axes` the data then have only the frequencies that are not
+        negative, and those between zero and Nyquist are multiplied by :math:`\sqrt{2}`, so that inner products stay
+        the same.
     ifftshift_before, fftshift_after : bool or sequence of bool
         Whether the zero of the model, and that of the data, is in the middle of the axis.
     dtype : dtype
-        Of the model. The data and the operator have the complex type of the same precision. With a real type the model
-        is real even where all frequencies are kept.
+        Type of the model. The data and the operator have the complex type of the same precision. With a real type the
+        model is real even if all frequencies are kept.
     comm : Communicator, optional
         The ranks; the world by default.
     range_layout : Layout or "domain", optional
         Layout of the data: any of their shape, or ``"domain"`` for one that is split as the model is. By default the
-        layout that costs the fewest messages: that in which the last transform leaves them.
+        layout that takes the fewest messages: that of the last transform.
 
     Attributes
     ----------
@@ -73,7 +74,7 @@ class FFTND(Fourier):
     norm : str
     real : bool
     rdtype, cdtype : numpy.dtype
-        Of model and data.
+        Types of model and data.
     clinear : bool
         Whether the model is complex. Otherwise the operator is linear over the real numbers: the imaginary part of a
         complex input is ignored, and the result of the adjoint is real.
@@ -83,9 +84,9 @@ class FFTND(Fourier):
     LayoutError
         If an axis does not exist, is named twice or is empty, or a layout does not fit.
     InputError
-        If an option is none of those above.
+        If an option is not one of those above.
     UnsupportedTypeError
-        If `dtype` is no real or complex type.
+        If `dtype` is not a real or complex floating type.
 
     Notes
     -----
@@ -149,23 +150,21 @@ class FFTND(Fourier):
 
 
 class FFT(FFTND):
-    """Fourier transform along one axis, whether it is split or not.
+    """Fourier transform along one axis, split or not.
 
-    Along a whole axis nothing is sent. A split axis is made whole by one all-to-all-v, which splits another one
-    instead; the data stay so, unless `range_layout` says otherwise. A vector has no other axis: all ranks then
-    transform all of it, and keep their parts. Collective.
+    No message is sent along a whole axis. A split axis is made whole by one all-to-all-v, which splits another one
+    instead; the data keep that layout unless `range_layout` says otherwise. A vector has no other axis: every rank then
+    transforms all of it and keeps its part. Collective.
 
     Parameters
     ----------
-    dims : Layout, int or sequence of int
-        The model: a layout on any process grid, or a shape that is split along axis 0.
     axis : int
         Axis to transform.
     nfft : int, optional
         Length of the transform: the model is padded with zeros at the end, or cut. By default its extent.
     sampling : float
         Distance of samples, for the frequencies.
-    norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
+    dims, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
         As for :class:`FFTND`.
 
     Attributes
@@ -174,16 +173,9 @@ class FFT(FFTND):
     f : numpy.ndarray
         The frequencies, in cycles per unit of `sampling`.
 
-    Raises
-    ------
-    LayoutError
-        If the axis does not exist or is empty, or a layout does not fit.
-    InputError
-        If an option is none of those allowed.
-
     See Also
     --------
-    FFTND : What is computed, and the other attributes.
+    FFTND : What is computed, the other attributes, and the exceptions.
 
     Examples
     --------
@@ -219,18 +211,16 @@ class FFT(FFTND):
 
 
 class FFT2D(FFTND):
-    """Two-dimensional Fourier transform along any two axes, whether they are split or not.
+    """Two-dimensional Fourier transform along any two axes, split or not.
 
     Sends one all-to-all-v each way if the model is split along one of the axes; two if the data are to be split like
     the model, or if the split axis is that of a real transform, which comes first; none if both are whole. Collective.
 
     Parameters
     ----------
-    dims : Layout, int or sequence of int
-        The model: a layout on any process grid, or a shape that is split along axis 0.
     axes : sequence of two int
         Axes to transform.
-    nffts, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
+    dims, nffts, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
         As for :class:`FFTND`.
 
     Attributes
@@ -241,13 +231,11 @@ class FFT2D(FFTND):
     Raises
     ------
     InputError
-        If `axes` are not two, or an option is none of those allowed.
-    LayoutError
-        If an axis does not exist, is named twice or is empty, or a layout does not fit.
+        If there are not two `axes`.
 
     See Also
     --------
-    FFTND : What is computed, and the other attributes.
+    FFTND : What is computed, the other attributes, and the exceptions.
 
     Examples
     --------
@@ -301,15 +289,7 @@ class _AxisArguments(NamedTuple):
 def _axis_arguments(
     domain: Layout, axes: Any, nffts: Any, sampling: Any, norm: str, ifftshift_before: Any, fftshift_after: Any
 ) -> list[_AxisArguments]:
-    """Return the arguments for each axis, checked, in the order in which the axes are given.
-
-    Raises
-    ------
-    LayoutError
-        If an axis does not exist, is named twice, or has no elements.
-    InputError
-        If an argument has neither one value nor one for each axis, or a value is none of those that are allowed.
-    """
+    """Return the arguments for each axis, checked, in the order in which the axes are given."""
     if norm not in _NORMS:
         raise InputError(f"norm must be 'ortho', 'none' or '1/n', not {norm!r}")
     numbers = [normal_axis(axis, domain.ndim) for axis in np.atleast_1d(axes).tolist()]
@@ -332,13 +312,7 @@ def _axis_arguments(
 
 
 def _data_dtype(dtype: Any) -> tuple[np.dtype, np.dtype]:
-    """Return the real and the complex type that belong to the dtype of a model.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is no real or complex floating type.
-    """
+    """Return the real and the complex type that belong to the dtype of a model."""
     kind = np.dtype(dtype)
     if kind.kind not in "fc":
         raise UnsupportedTypeError(f"Fourier transforms work on real and complex numbers, not on {kind}")

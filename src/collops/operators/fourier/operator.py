@@ -39,7 +39,7 @@ class Fourier(LinearOperator):
     Parameters
     ----------
     domain : Layout
-        Of the model.
+        Layout of the model.
     transforms : sequence of AxisTransform
         One for each axis, a real one first.
     dtype : dtype
@@ -50,8 +50,8 @@ class Fourier(LinearOperator):
         Whether the model is complex. Otherwise the operator is linear over the real numbers: the imaginary part of its
         input is ignored, and the result of the adjoint is real.
     range_layout : Layout, "domain" or None
-        Of the data: a layout, that of the model with the extents of the data, or that in which the fewest messages
-        leave them.
+        Layout of the data: a given one, that of the model with the extents of the data, or the one that takes the
+        fewest messages.
 
     Raises
     ------
@@ -152,19 +152,13 @@ class _Between(NamedTuple):
 
 
 class _MoveStep:
-    """A change of layout. Collective.
-
-    Parameters
-    ----------
-    forward, back : Move
-        From the one layout to the other, and back.
-    """
+    """A change of layout. Collective: one all-to-all-v at most."""
 
     in_place = False
 
     @staticmethod
     def elements(shape: tuple[int, ...]) -> int:
-        """Return how many complex numbers are needed beside input and result."""
+        """Return how many complex numbers are needed besides input and result."""
         return 0
 
     def __init__(self, forward: Move, back: Move) -> None:
@@ -172,28 +166,18 @@ class _MoveStep:
         self._back = back
 
     def forward(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
-        """Return `source` in the other layout. One all-to-all-v at most."""
+        """Return `source` in the second layout."""
         return self._forward(source, target)
 
     def adjoint(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
-        """Return `source` in the first layout. One all-to-all-v at most."""
+        """Return `source` in the first layout."""
         return self._back(source, target)
 
 
 class _Pipeline:
-    """Steps one after the other.
+    """Steps one after the other, and the arrays before, between and after them.
 
-    Parameters
-    ----------
-    steps : sequence of AxisTransform, ToComplex and _MoveStep
-        At least one.
-    between : sequence of _Between
-        The arrays before, between and after the steps.
-
-    Attributes
-    ----------
-    size : int
-        Complex numbers in the largest scratch array.
+    ``size`` is the number of complex elements of the largest scratch array.
     """
 
     def __init__(self, steps: Sequence[Any], between: Sequence[_Between]) -> None:
@@ -206,11 +190,11 @@ class _Pipeline:
         self._first, self._last = between[0], between[-1]
 
     def forward(self, local: Any, out: Any, workspace: Workspace) -> Any:
-        """Return the data of this rank's part of the model, in `out` where that is given."""
+        """Return this rank's part of the data from its part of the model, in `out` if that is given."""
         return self._run(self._forward, local, self._first, out, self._last, workspace)
 
     def adjoint(self, local: Any, out: Any, workspace: Workspace) -> Any:
-        """Return the model of this rank's part of the data, in `out` where that is given."""
+        """Return this rank's part of the model from its part of the data, in `out` if that is given."""
         return self._run(self._adjoint, local, self._last, out, self._first, workspace)
 
     def _run(
@@ -237,7 +221,7 @@ class _Instruction(NamedTuple):
 
 
 def _program(applies: Sequence[Any], steps: Sequence[Any], between: Sequence[_Between]) -> list[_Instruction]:
-    """Decide where each step writes: in place where it can, else into one of two arrays that take turns."""
+    """Decide where each step writes: in place if it can, else into one of two arrays that alternate."""
     slots: list[str | None] = [None]
     for step in reversed(steps[1:]):
         slots.append(slots[-1] if step.in_place else "even" if slots[-1] != "even" else "odd")
@@ -249,7 +233,7 @@ def _program(applies: Sequence[Any], steps: Sequence[Any], between: Sequence[_Be
 
 
 def _threads_of_rank(comm: Communicator) -> int:
-    """Return OMP_NUM_THREADS where that is set, else this rank's share of the cores. No messages."""
+    """Return OMP_NUM_THREADS if it is set, else this rank's share of the cores. No messages."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
     if limit.isdigit() and int(limit) > 0:
         return int(limit)

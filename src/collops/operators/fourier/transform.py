@@ -22,17 +22,15 @@ class AxisTransform:
 
     Parameters
     ----------
-    axis : int
-        The axis.
-    samples : int
-        Its extent in the model.
+    axis, samples : int
+        The axis, and its extent in the model.
     length : int
-        Of the transform: the model is padded with zeros, or cut.
+        Length of the transform: the model is padded with zeros, or cut.
     norm : {"ortho", "none", "1/n"}
-        Scaling of forward and adjoint alike: by :math:`1/\sqrt{n}`, none, or by :math:`1/n`.
+        Scaling of both forward and adjoint: by :math:`1/\sqrt{n}`, none, or by :math:`1/n`.
     real : bool
-        Whether the model is real, and only frequencies that are not negative are kept, those between zero and Nyquist
-        times :math:`\sqrt{2}` to make up for the others.
+        Whether the model is real, and only frequencies that are not negative are kept; those between zero and Nyquist
+        are multiplied by :math:`\sqrt{2}` to represent the others.
     shift_before, shift_after : bool
         Whether the zero of the model, and that of the data, is in the middle.
     kept : int, optional
@@ -42,10 +40,8 @@ class AxisTransform:
 
     Attributes
     ----------
-    axis : int
     given, taken : int
         Extents of the axis in model and data.
-    real : bool
     in_place : bool
         Whether model and data may be one array.
     """
@@ -78,7 +74,7 @@ class AxisTransform:
         self._dense: dict[np.dtype, _DenseTransform] = {}
 
     def elements(self, shape: tuple[int, ...]) -> int:
-        """Return how many complex numbers are needed beside a model of `shape` and its data."""
+        """Return how many complex numbers are needed besides a model of `shape` and its data."""
         lines = math.prod(shape[: self.axis]) * math.prod(shape[self.axis + 1 :])
         return lines * self._bins  # no fewer than the real numbers that the model is padded to
 
@@ -109,7 +105,7 @@ class AxisTransform:
         return work if self._before.identity else self._before.place_back(work, target, xp)
 
     def _by_matrix(self, model: Any, data: Any, workspace: Workspace) -> bool:
-        """Return whether a product with a matrix is faster, and the arrays have the types and orders that it needs."""
+        """Return whether a product with a matrix is faster, and the arrays have the types and orders it needs."""
         return (
             workspace.transforms.multiplies
             and self.axis == 0
@@ -169,7 +165,7 @@ class ToComplex:
 
     @staticmethod
     def elements(shape: tuple[int, ...]) -> int:
-        """Return how many complex numbers are needed beside input and result."""
+        """Return how many complex numbers are needed besides input and result."""
         return 0
 
     def forward(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
@@ -182,9 +178,7 @@ class ToComplex:
 
 
 class _Weights:
-    """Factors of the frequencies of a real transform: those between zero and Nyquist stand for two."""
-
-    __slots__ = ("_axis", "_beyond", "_factors", "_kept", "_twice")
+    """Factors of the frequencies of a real transform: those between zero and Nyquist represent two."""
 
     def __init__(self, axis: int, length: int, count: int, scale: float) -> None:
         leading = (slice(None),) * axis
@@ -220,24 +214,10 @@ class _Weights:
 
 
 class _Placement:
-    """A map of one axis to another: rotated, then cut or padded with zeros at its end.
+    """A map of one axis to another: rotated so that element `shift` is first, then cut or padded with zeros at its end.
 
-    Parameters
-    ----------
-    axis : int
-        The axis of the arrays.
-    given, taken : int
-        Its extents before and after.
-    shift : int
-        Which element becomes the first.
-
-    Attributes
-    ----------
-    identity : bool
-        Whether nothing moves.
+    ``identity`` is true if it moves nothing.
     """
-
-    __slots__ = ("_axis", "_back", "_there", "identity")
 
     def __init__(self, axis: int, given: int, taken: int, shift: int) -> None:
         shift = shift % given
@@ -252,11 +232,11 @@ class _Placement:
         )
 
     def place(self, source: Any, target: Any, xp: Any) -> Any:
-        """Return an array whose axis has the extent ``taken``, in `target` if that is given."""
+        """Return an array whose axis has the extent `taken`, in `target` if that is given."""
         return self._assembled(self._there, source, target, xp)
 
     def place_back(self, source: Any, target: Any, xp: Any) -> Any:
-        """Return an array whose axis has the extent ``given``, by the adjoint: cut elements are zero."""
+        """Return an array whose axis has the extent `given`, by the adjoint: cut elements are zero."""
         return self._assembled(self._back, source, target, xp)
 
     def _assembled(self, pairs: list[_Pair], source: Any, target: Any, xp: Any) -> Any:
@@ -275,11 +255,11 @@ class _Placement:
 
 
 _Pair: TypeAlias = tuple[slice, slice | None]
-"""Places along an axis, and the places that they are filled from; ``None`` for zeros."""
+"""Elements along an axis, and the elements that fill them; ``None`` for zeros."""
 
 
 def _rotated(given: int, shift: int, begin: int, end: int) -> list[tuple[slice, slice]]:
-    """Return from which slices the places from `begin` to `end` are filled, after a rotation by `shift`."""
+    """Return the slices that fill the places from `begin` to `end`, after a rotation by `shift`."""
     turn = given - shift
     pieces = [(begin, min(end, turn), shift), (max(begin, turn), end, -turn)]
     return [(slice(a, b), slice(a + by, b + by)) for a, b, by in pieces if a < b]
@@ -291,7 +271,7 @@ def _with(array: Any, axis: int, extent: int) -> tuple[int, ...]:
 
 
 def pays(given: int, taken: int, lines: int) -> bool:
-    """Return whether hosts transform `lines` of `given` real samples to `taken` frequencies by a matrix."""
+    """Return whether hosts transform `lines` of `given` real samples to `taken` frequencies faster by a matrix."""
     elements = 2 * taken * given
     return 0 < elements <= _LARGEST and elements * lines <= _MOST_WORK
 
@@ -300,15 +280,8 @@ class _DenseTransform:
     """A linear map from real to complex columns on the host, and its adjoint over the real numbers.
 
     BLAS multiplies a few lines of some hundred samples faster than a fast transform and the passes before and after it
-    take, above all where the number of samples has a large prime factor.
-
-    Parameters
-    ----------
-    matrix : numpy.ndarray
-        Complex, of shape (taken, given).
+    take, above all if the number of samples has a large prime factor. The complex matrix has the shape (taken, given).
     """
-
-    __slots__ = ("_adjoint", "_matrix", "_taken", "_work")
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = np.concatenate([matrix.real, matrix.imag])

@@ -8,36 +8,17 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine
-from collops.operators.fourier.kernels import transforms_for
+from collops.operators.fourier.engines import transforms_for
 from collops.operators.memory import Scratch, store
 
 __all__ = ["Workspace"]
 
 
 class Workspace:
-    """Scratch arrays and transforms.
+    """Scratch arrays of at most `size` elements, and the transforms, of one engine in one precision.
 
-    Parameters
-    ----------
-    engine : Engine
-        Of the arrays.
-    dtype : numpy.dtype
-        Complex type of the computation.
-    size : int
-        Most elements of a scratch array.
-    threads : int
-        That transforms on the host may use.
-
-    Attributes
-    ----------
-    complex, real : numpy.dtype
-        Types of the computation.
-    engine : Engine
-    transforms : Transforms
-        Of the engine.
+    `dtype` is the complex type of the computation, and `threads` how many a transform on the host may use.
     """
-
-    __slots__ = ("_scratch", "_size", "_threads", "_views", "complex", "engine", "real", "transforms")
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
         self.complex = dtype
@@ -50,7 +31,7 @@ class Workspace:
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
 
     def like(self, dtype: np.dtype, size: int) -> Workspace:
-        """Return another one of the same engine, for another precision and size."""
+        """Return a workspace of the same engine for another precision and size."""
         return Workspace(self.engine, dtype, size, self._threads)
 
     def dtype(self, real: bool) -> np.dtype:
@@ -58,7 +39,7 @@ class Workspace:
         return self.real if real else self.complex
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool) -> Any:
-        """Return a scratch array, whose memory is that of its slot; ``None`` on an engine of immutable arrays."""
+        """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
         key = (slot, shape, real)
         view = self._views.get(key)
         if view is None and self.engine.mutable:

@@ -31,7 +31,7 @@ _RECEIVERS_PER_TASK = 4
 _PIECE = 512  # image points whose sample numbers and weights are computed at a time
 _BLOCK = 1024  # image points of a task of the adjoint
 _TAPS = 8  # taps of the wavelet that are applied at a time
-_BEHIND = 2  # zeros behind a filtered trace
+_BEHIND = 2  # zeros after a filtered trace
 
 # Products and sums may be contracted; nothing else that would change results or hide a NaN.
 _OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "cache": True}
@@ -68,7 +68,8 @@ def _forward(image, source_times, receiver_times, bits, scale, taps, lead, trace
         source = task // groups
         first = (task % groups) * _RECEIVERS_PER_TASK
         count = min(_RECEIVERS_PER_TASK, receivers - first)
-        # What falls on a sample and on the one after it, by the number of the first; `last` collects what falls off.
+        # Contributions to a sample and to the one after it, by the number of the first; `last` collects those beyond
+        # the end.
         left = np.zeros((_RECEIVERS_PER_TASK, samples), image.dtype)
         right = np.zeros((_RECEIVERS_PER_TASK, samples), image.dtype)
         index = np.empty(_PIECE, np.uint32)
@@ -107,7 +108,7 @@ def _adjoint(traces, source_times, receiver_times, bits, scale, taps, lead, filt
     fixed = source_times.dtype.type
     real = image.dtype.type
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
-    # What falls off the trace reads the zeros behind it. Half the bytes of values stored with their slopes: the traces
+    # Arrivals beyond the trace read the zeros after it. Half the bytes of values stored with their slopes: the traces
     # of a rank are more than its second-level cache holds, and every block of the image reads all of them.
     last, nothing = np.uint32(samples - 1), np.uint32(samples)
     for trace in prange(sources * receivers):
@@ -137,18 +138,9 @@ def _adjoint(traces, source_times, receiver_times, bits, scale, taps, lead, filt
 
 
 class NumbaKernels:
-    """Forward and adjoint on the cores of this process.
+    """Forward and adjoint on the cores of this process; by default with `thread_count()` threads.
 
-    Parameters
-    ----------
-    tables : FixedTables
-        The travel times.
-    wavelet : numpy.ndarray
-        Taps of the wavelet.
-    center : int
-        Index of the tap at time zero.
-    threads : int, optional
-        Threads to use; by default `thread_count()`.
+    `center` is the index of the tap of the wavelet at time zero.
     """
 
     def __init__(self, tables: FixedTables, wavelet: np.ndarray, center: int, threads: int | None = None) -> None:
@@ -231,9 +223,9 @@ def _threads(count: int) -> Iterator[None]:
 
 @cache
 def _compiled(dtype: str, fixed_type: str) -> None:
-    """Compile, or load from the cache on disk, both directions for one pair of types, so that no later call has to.
+    """Compile both directions for one pair of types, or load them from the cache on disk, so that no later call does.
 
-    One process at a time: Numba's index of what it has cached is not safe against two that write it at once.
+    One process at a time: Numba's index of its cache does not support two writers.
     """
     table = np.zeros((1, 1), fixed_type)
     taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))

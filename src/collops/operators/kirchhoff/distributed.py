@@ -16,14 +16,16 @@ from collops.errors import REFUSALS, InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import (
     Grid,
+    analytic,
     checked_positions,
     checked_time_axis,
     checked_velocity,
     checked_wavelet,
+    eikonal,
+    require_eikonal_solver,
     share,
 )
 from collops.operators.kirchhoff.local import LocalKirchhoff
-from collops.operators.kirchhoff.travel_times import analytic, eikonal, require_eikonal_solver
 from collops.operators.stacks import VStack
 
 __all__ = ["Kirchhoff", "threads_of_rank"]
@@ -35,12 +37,12 @@ class Kirchhoff(VStack):
     """Kirchhoff demigration (forward) and migration (adjoint), the shots spread over the ranks.
 
     The image is replicated; the data are split by shots, the first ``sources % ranks`` ranks having one shot more.
-    Ranks without shots have no rows. Forward sends nothing, adjoint sends one allreduce of the image. What it
-    computes agrees with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
+    Ranks without shots have no rows. Forward sends no message, adjoint one allreduce of the image. Results agree with
+    ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
 
     Collective. Every rank passes the same arguments. Each rank computes the travel times of its own sources.
-    Receiver times are needed by all ranks: in mode ``"eikonal"``, where they cost, each distinct grid point that
-    receivers sit on is solved for by one rank, and the tables are gathered; otherwise every rank computes them.
+    All ranks need the receiver times: in mode ``"eikonal"``, where they are expensive, each distinct grid point of the
+    receivers is solved for by one rank, and the tables are gathered; otherwise every rank computes them.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ class Kirchhoff(VStack):
         First axis of a 3-D image.
     mode : {"eikonal", "analytic", "byot"}
         First arrivals in a velocity model (needs scikit-fmm; positions move to their nearest grid points), straight
-        rays in a constant velocity, or the travel times that are given.
+        rays in a constant velocity, or given travel times.
     travel_times : tuple of two arrays, optional
         Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image.
         Of the sources only this rank's columns are read. Infinity means that nothing arrives.
@@ -71,7 +73,7 @@ class Kirchhoff(VStack):
     dtype : dtype, optional
         float32 or float64.
     kernels, threads, deterministic : optional
-        See :class:`LocalKirchhoff`. By default ranks on one node share its cores.
+        As for :class:`LocalKirchhoff`. By default the ranks on one node share its cores.
 
     Attributes
     ----------
@@ -80,18 +82,14 @@ class Kirchhoff(VStack):
     shots : range
         The sources of this rank.
     local : LocalKirchhoff
-        The operator of this rank.
+        The operator of this rank; its notes have the equation.
 
     Raises
     ------
     InputError
-        On every rank, if something that was given cannot be used.
+        On every rank, if an argument cannot be used.
     UnsupportedTypeError
         On every rank, for other types and engines.
-
-    Notes
-    -----
-    See :class:`LocalKirchhoff` for the equation.
 
     References
     ----------
@@ -170,7 +168,7 @@ class Kirchhoff(VStack):
 
 
 class _Survey:
-    """The arguments, checked, and how travel times follow from them."""
+    """The arguments, checked, and the travel times that follow from them."""
 
     def __init__(
         self,
@@ -249,7 +247,7 @@ class _Survey:
         return self.scale.table(rows, len(positions), self.grid.points)
 
     def _first_arrivals(self, nodes: np.ndarray, comm: Communicator | None = None) -> np.ndarray:
-        """Solve once for each distinct node; with a communicator the ranks share the work and gather the tables."""
+        """Solve once for each distinct node; with a communicator, the ranks share the work and gather the tables."""
         assert isinstance(self.velocity, np.ndarray)
         distinct, row_of = np.unique(nodes, axis=0, return_inverse=True)
         ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
@@ -264,12 +262,9 @@ class _Survey:
 
 
 def threads_of_rank(comm: Communicator, engine: str, kernels: str | None = None) -> int | None:
-    """Divide the cores of each node among its ranks. Collective: one metadata message.
+    """Return the threads of this rank's CPU kernels: its share of the node's cores. Collective: one metadata message.
 
-    Returns
-    -------
-    int or None
-        Threads for the CPU kernels of this rank; ``None`` where it does not use those that have threads.
+    ``None`` if the rank uses kernels without threads.
     """
     if engine != "numpy" or kernels == "numpy" or importlib.util.find_spec("numba") is None:
         comm.allgather_metadata(None)

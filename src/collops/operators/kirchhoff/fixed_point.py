@@ -1,9 +1,9 @@
-"""Fixed-point travel times: what the kernels add, shift and mask instead of floating-point seconds.
+"""Fixed-point travel times, which the kernels add, shift and mask instead of floating-point seconds.
 
-A time is stored in units of the sampling interval with as many bits behind the point as the trace length leaves. The
+A time is stored in units of the sampling interval, with as many fractional bits as the trace length leaves. The
 sum of a source and a receiver time is then exact; in float32 the fraction that weights the interpolation would
 keep only about four digits at the end of a thousand samples. A time takes 8 bytes for float64 operators. For float32
-operators it takes 4 bytes where those keep the error below 1e-5, up to 8,191 samples, and 8 bytes on longer traces.
+operators it takes 4 bytes if those keep the error below 1e-5, up to 8,191 samples, and 8 bytes on longer traces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collops.errors import InputError, UnsupportedTypeError
 __all__ = ["FixedTables", "Scale"]
 
 _MANTISSA_BITS = {np.dtype(np.float32): 23, np.dtype(np.float64): 52}
-# Times rounded to b bits behind the point change unfiltered traces by 0.7 * 2**-b of their norm: 5e-6 for 17 bits.
+# Times rounded to b fractional bits change unfiltered traces by 0.7 * 2**-b of their norm: 5e-6 for 17 bits.
 _ENOUGH_BITS = 17
 _LONGEST = 1 << 30  # samples; the kernels' sample numbers, of two times, are 32-bit integers
 
@@ -37,7 +37,7 @@ class Scale:
     early : int
         Samples by which source times may lie before the first sample.
     dtype : numpy.dtype
-        Of the operator: float32 or float64.
+        Type of the operator: float32 or float64.
     """
 
     interval: float
@@ -62,16 +62,16 @@ class Scale:
 
     @property
     def latest(self) -> int:
-        """Where times are cut off, in samples; added to any other time it is behind the last sample."""
+        """Where times are cut off, in samples; added to any other time it is after the last sample."""
         return self.samples + self.early
 
     @property
     def fraction_bits(self) -> int:
-        """Bits behind the point, such that the sum of two times that were cut off fits."""
+        """Fractional bits, such that the sum of two times that were cut off fits."""
         return min(self._free_bits(8 * self.fixed_type.itemsize), _MANTISSA_BITS[self.dtype])
 
     def _free_bits(self, width: int) -> int:
-        """Bits that the sign and the largest sum of two times leave of an integer."""
+        """Bits of an integer besides the sign and the largest sum of two times."""
         return width - 1 - int(2 * self.latest).bit_length()
 
     def table(self, rows: Iterable[np.ndarray], count: int, points: int) -> np.ndarray:
@@ -89,12 +89,10 @@ class FixedTables:
 
     Attributes
     ----------
-    sources : numpy.ndarray
-        Table (sources, points) of int32 or int64.
-    receivers : numpy.ndarray
-        Table (receivers, points) of the same type, never negative.
+    sources, receivers : numpy.ndarray
+        Tables (sources, points) and (receivers, points) of int32 or int64; the latter is never negative.
     scale : Scale
-        What the numbers mean.
+        How seconds became these numbers.
     """
 
     sources: np.ndarray
@@ -111,13 +109,13 @@ class FixedTables:
         ----------
         source_times, receiver_times : array
             Shapes (sources, …) and (receivers, …) with the same image axes. Infinity means that nothing arrives. Times
-            may be negative where recording began late; arrivals before the first sample are left out.
+            may be negative if recording began late; arrivals before the first sample are omitted.
         interval : float
             Sampling interval of the traces, in seconds.
         samples : int
             Samples of a trace, at least 2.
         dtype : dtype
-            Of the operator: float32 or float64.
+            Type of the operator: float32 or float64.
 
         Raises
         ------
@@ -133,7 +131,7 @@ class FixedTables:
                 "give (sources, *image) and (receivers, *image)"
             )
         earliest = [_earliest(times, what) for times, what in ((source_times, "source"), (receiver_times, "receiver"))]
-        # Only the sum counts: what receiver times are negative is taken from the source times instead.
+        # Only the sum counts: the negative part of receiver times is moved to the source times.
         shift = min(earliest[1], 0.0)
         early = int(np.ceil(max(0.0, -(earliest[0] + shift)) / interval))
         scale = Scale(float(interval), int(samples), early, np.dtype(dtype))
@@ -146,7 +144,7 @@ class FixedTables:
 
 
 def _earliest(times: np.ndarray, what: str) -> float:
-    """Return the smallest time, refusing those that mean nothing."""
+    """Return the smallest time; raise InputError for NaN and minus infinity."""
     if times.size == 0:
         return 0.0
     smallest = float(times.min())  # NaN if any is

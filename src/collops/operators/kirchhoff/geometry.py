@@ -1,8 +1,15 @@
-"""The survey and the model of a Kirchhoff operator, validated: what every other module may rely on."""
+"""The survey and the model of a Kirchhoff operator, validated, and travel times from positions to all image points.
+
+References
+----------
+.. [1] Sethian, J. A., "A fast marching level set method for monotonically advancing fronts", Proceedings of the
+   National Academy of Sciences, 93(4), pp. 1591-1595, 1996.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,35 +17,31 @@ import numpy as np
 
 from collops.errors import InputError
 
-__all__ = ["Grid", "checked_positions", "checked_time_axis", "checked_velocity", "checked_wavelet", "share"]
+__all__ = [
+    "Grid",
+    "analytic",
+    "checked_positions",
+    "checked_time_axis",
+    "checked_velocity",
+    "checked_wavelet",
+    "eikonal",
+    "require_eikonal_solver",
+    "share",
+]
 
 _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A uniform grid of image points, ordered (``y``,) ``x``, ``z``.
-
-    Attributes
-    ----------
-    axes : tuple of numpy.ndarray
-        Coordinates along each axis, increasing.
-    spacing : tuple of float
-        Distance of neighbouring points along each axis.
-    """
+    """A uniform grid of image points, ordered (``y``,) ``x``, ``z``: increasing coordinates, and their spacing."""
 
     axes: tuple[np.ndarray, ...]
     spacing: tuple[float, ...]
 
     @classmethod
     def from_axes(cls, z: Any, x: Any, y: Any = None) -> Grid:
-        """Check the axes of an image.
-
-        Raises
-        ------
-        InputError
-            If an axis has fewer than two points, is not finite, not increasing or not uniform.
-        """
+        """Check the axes of an image: at least two points each, finite, increasing and uniform."""
         given = (x, z) if y is None else (y, x, z)
         checked = [_uniform_axis(name, axis) for name, axis in zip(_AXIS_NAMES[len(given)], given, strict=True)]
         return cls(tuple(axis for axis, _ in checked), tuple(spacing for _, spacing in checked))
@@ -70,28 +73,10 @@ class Grid:
 
 
 def checked_positions(what: str, positions: Any, grid: Grid, *, inside: bool) -> np.ndarray:
-    """Check source or receiver coordinates.
+    """Return source or receiver coordinates, of rows (``y``,) ``x``, ``z``, as float64 of shape (positions, axes).
 
-    Parameters
-    ----------
-    what : str
-        ``"sources"`` or ``"receivers"``, for the errors.
-    positions : array
-        Shape (2 or 3, positions), rows ordered (``y``,) ``x``, ``z``.
-    grid : Grid
-        The model.
-    inside : bool
-        Whether they must lie within the model.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64, shape (positions, axes).
-
-    Raises
-    ------
-    InputError
-        If the shape is wrong, a coordinate is not finite or lies off the model.
+    `what` names them in errors. `inside` requires them to lie within the model. Raises InputError if the shape is
+    wrong, or a coordinate is not finite or lies off the model.
     """
     values = _finite_array(what, positions)
     if values.ndim != 2 or values.shape[0] != len(grid.axes):
@@ -112,13 +97,7 @@ def checked_positions(what: str, positions: Any, grid: Grid, *, inside: bool) ->
 
 
 def checked_time_axis(t: Any) -> tuple[float, int]:
-    """Return the sampling interval and the number of samples of a time axis that begins at zero.
-
-    Raises
-    ------
-    InputError
-        If it has fewer than two samples, does not begin at 0, or is not finite, increasing or uniform.
-    """
+    """Return the sampling interval and the number of samples of a uniform time axis that begins at zero."""
     axis, interval = _uniform_axis("t", t)
     if abs(axis[0]) > 1e-6 * interval:
         raise InputError(
@@ -129,13 +108,7 @@ def checked_time_axis(t: Any) -> tuple[float, int]:
 
 
 def checked_velocity(velocity: Any, grid: Grid, mode: str) -> float | np.ndarray:
-    """Return a velocity: one number for analytic times, an array of the grid's shape for the eikonal equation.
-
-    Raises
-    ------
-    InputError
-        If it has another shape, or is not finite and positive everywhere.
-    """
+    """Return one positive number for analytic times, an array of the grid's shape for the eikonal equation."""
     if velocity is None:
         raise InputError(f"mode {mode!r} needs a velocity: a number, or an array of shape {grid.shape}")
     values = _finite_array("velocity", velocity)
@@ -153,13 +126,7 @@ def checked_velocity(velocity: Any, grid: Grid, mode: str) -> float | np.ndarray
 
 
 def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
-    """Return a wavelet as float64 and the index of its time zero.
-
-    Raises
-    ------
-    InputError
-        If the wavelet is not a finite 1-D array with at least one sample, or the index is none of its own.
-    """
+    """Return a finite 1-D wavelet as float64, and the index of its time zero, which is one of its own."""
     taps = _finite_array("wavelet", wavelet)
     if taps.ndim != 1 or taps.size == 0:
         raise InputError(f"wavelet must be a 1-D array with at least one sample; got shape {taps.shape}")
@@ -171,6 +138,45 @@ def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
     if not whole or not 0 <= index < taps.size:
         raise InputError(f"wavelet_center must be an index of the wavelet, 0 to {taps.size - 1}; got {center!r}")
     return taps, index
+
+
+def analytic(grid: Grid, positions: np.ndarray, velocity: float) -> Iterator[np.ndarray]:
+    """Yield for each position, (positions, axes), the travel times along straight rays, in seconds, float64."""
+    axes = np.meshgrid(*grid.axes, indexing="ij", sparse=True)
+    for position in positions:
+        squares = [(axis - coordinate) ** 2 for axis, coordinate in zip(axes, position, strict=True)]
+        # x and z first, as PyLops adds them, so that both agree to the last bit.
+        distance = squares[-2] + squares[-1]
+        if len(squares) == 3:
+            distance = distance + squares[0]
+        yield np.sqrt(distance) / velocity
+
+
+def eikonal(grid: Grid, nodes: np.ndarray, velocity: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield for each node the first arrivals in a velocity model, by second-order fast marching [1]_; seconds, float64.
+
+    Nodes are indices of grid points. The front starts half way between the node and its neighbours, where the level-set
+    function changes sign. Raises InputError if scikit-fmm is not installed.
+    """
+    require_eikonal_solver()
+    import skfmm
+
+    front = np.ones(grid.shape)
+    for node in nodes:
+        front[tuple(node)] = -1.0
+        times = skfmm.travel_time(front, velocity, dx=list(grid.spacing))
+        front[tuple(node)] = 1.0
+        yield np.asarray(times)
+
+
+def require_eikonal_solver() -> None:
+    """Raise InputError if scikit-fmm is not installed."""
+    try:
+        import skfmm  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "mode 'eikonal' needs scikit-fmm: pip install 'collops[eikonal]', or give travel times with mode 'byot'"
+        ) from error
 
 
 def _uniform_axis(name: str, values: Any) -> tuple[np.ndarray, float]:
@@ -204,7 +210,7 @@ def _finite_array(name: str, values: Any) -> np.ndarray:
 
 
 def share(total: int, ranks: int, rank: int) -> range:
-    """Return which of `total` things are this rank's: contiguous, the first ``total % ranks`` ranks have one more."""
+    """Return the contiguous items of this rank: the first ``total % ranks`` ranks have one more than the others."""
     size, extra = divmod(total, ranks)
     first = rank * size + min(rank, extra)
     return range(first, first + size + (rank < extra))

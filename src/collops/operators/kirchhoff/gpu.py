@@ -1,4 +1,4 @@
-"""The CUDA kernels of the Kirchhoff operator: compilation, launch shapes and the scratch that they need."""
+"""The CUDA kernels of the Kirchhoff operator: compilation, launch shapes and scratch memory."""
 
 from __future__ import annotations
 
@@ -36,22 +36,10 @@ def _module(device: int, double: bool, wide_times: bool, receivers_per_block: in
 class CudaKernels:
     """Forward and adjoint on one device for one set of travel-time tables.
 
-    Nothing is allocated after construction and nothing waits for the device, so that both directions can be captured
-    in a CUDA graph. Sums are made by atomic additions: results agree from call to call to rounding, to the bit where
-    that is asked for, which takes longer: sums are of integers then, and not divided among blocks.
-
-    Parameters
-    ----------
-    tables : FixedTables
-        The travel times.
-    wavelet : numpy.ndarray
-        Taps of the wavelet.
-    center : int
-        Index of the tap at time zero.
-    columns, depths : int
-        The image is (columns, depths); a 3-D image has ny * nx columns.
-    repeatable : bool
-        Whether every run is to give the same bits.
+    Nothing is allocated after construction and nothing synchronises with the device, so that both directions can be
+    captured in a CUDA graph. Sums are made by atomic additions: results agree from call to call to rounding; with
+    `repeatable`, to the bit, which takes longer: sums are then of integers, and not divided among blocks. The image is
+    (columns, depths); a 3-D image has ny * nx columns. `center` is the index of the tap at time zero.
     """
 
     def __init__(
@@ -82,8 +70,8 @@ class CudaKernels:
         multiprocessors = device.attributes["MultiProcessorCount"]
         wanted = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
         # How many pairs of a point and a trace there are for each thread. Where there are plenty, long segments and two
-        # receivers a block save memory traffic. Where there are few, what counts is that every thread has something
-        # to do: short segments, down to one column, and one receiver a block, which leaves smaller windows to add up.
+        # receivers a block save memory traffic. Where there are few, every thread must get something
+        # to do: short segments, down to one column, and one receiver a block, with smaller windows to add up.
         share = columns * depths * self._traces // (wanted * _THREADS)
         self._segment = max(1, min(_LONGEST_SEGMENT, share, columns))
         receivers_per_block = 2 if share >= _LONGEST_SEGMENT and self._receivers > 1 else 1
@@ -173,13 +161,5 @@ class CudaKernels:
         self._convolve(
             (self._traces, -(-self._samples // tile)),
             (128,),
-            (
-                traces,
-                taps,
-                result,
-                np.int32(self._samples),
-                np.int32(self._taps),
-                np.int32(center),
-                np.int32(as_pairs),
-            ),
+            (traces, taps, result, np.int32(self._samples), np.int32(self._taps), np.int32(center), np.int32(as_pairs)),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,19 +37,19 @@ class LocalKirchhoff:
     dims : sequence of int
         Shape of the image, depth last.
     wavelet : array
-        Taps of the wavelet that every trace is convolved with, at the traces' sampling interval.
+        Taps of the wavelet that every trace is convolved with, at the sampling interval of the traces.
     wavelet_center : int
         Index of the tap at time zero.
     engine : str or Engine, optional
         ``"numpy"`` or ``"cupy"``: where the operator works; by default the environment's COLLOPS_ENGINE, or NumPy.
     kernels : {"numba", "numpy"}, optional
         On the numpy engine: the multi-threaded kernels (the default), or plain NumPy, which is many times slower.
-        Without Numba plain NumPy is the default, with a warning.
+        Without Numba, plain NumPy is the default, with a warning.
     threads : int, optional
         Threads of the Numba kernels; by default NUMBA_NUM_THREADS, or else all cores of this process.
     deterministic : bool, optional
-        Whether results on a device are to have the same bits in every run, which takes longer; on hosts they have
-        them in any case. The environment's COLLOPS_DETERMINISTIC asks for it everywhere.
+        Whether results on a device have the same bits in every run, which takes longer; on hosts they always have.
+        The environment's COLLOPS_DETERMINISTIC asks for it everywhere.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class LocalKirchhoff:
     Raises
     ------
     InputError
-        If something that was given cannot be used.
+        If an argument cannot be used.
     UnsupportedTypeError
         If the engine has no kernels.
 
@@ -77,11 +77,11 @@ class LocalKirchhoff:
         d(s, r, t) = w(t) * \sum_p m(p)\, \Lambda\left(\frac{t - \tau(s, p) - \tau(r, p)}{\Delta t}\right)
 
     where :math:`\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. Arrivals
-    before the first sample, at the last or behind it are left out. Travel times are kept as integers, finely enough for
-    relative errors below 1e-5 in float32 on traces of any length; for float64 operators, and for float32 operators on
-    more than 8,191 samples, they take 8 bytes a number instead of 4. Taps at the ends of the wavelet that rounding
-    swallows are left out. On devices sums are made in no fixed order unless that is asked for, so results agree from
-    call to call to rounding; on hosts they are the same whatever the number of threads.
+    before the first sample, at the last or after it are omitted. Travel times are stored as integers, with relative
+    errors below 1e-5 in float32 on traces of any length; for float64 operators, and for float32 operators on
+    more than 8,191 samples, they take 8 bytes a number instead of 4. Taps at the ends of the wavelet that are below the
+    rounding error are omitted. Devices add in no fixed order unless `deterministic` is true, so that results agree from
+    call to call to rounding; on hosts they do not depend on the number of threads.
     """
 
     capturable = True
@@ -116,37 +116,11 @@ class LocalKirchhoff:
         return f"<LocalKirchhoff {self.dims} -> {self.dimsd}, {self.dtype}, {self.engine.name}>"
 
     def forward_local(self, x: Any, out: Any = None) -> Any:
-        """Demigrate.
-
-        Parameters
-        ----------
-        x : array
-            Flat image of `engine`.
-        out : array, optional
-            Gets the data.
-
-        Returns
-        -------
-        array
-            Flat data: all samples of the first trace, then of the next.
-        """
+        """Demigrate a flat image; return flat data, trace by trace. `out` may be used for them."""
         return self._apply(self._kernels.forward, x, out, self.shape[1], self.shape[0])
 
     def adjoint_local(self, y: Any, out: Any = None) -> Any:
-        """Migrate.
-
-        Parameters
-        ----------
-        y : array
-            Flat data of `engine`.
-        out : array, optional
-            Gets the image.
-
-        Returns
-        -------
-        array
-            Flat image.
-        """
+        """Migrate flat data; return a flat image. `out` may be used for it."""
         return self._apply(self._kernels.adjoint, y, out, self.shape[0], self.shape[1])
 
     def matvec(self, x: Any) -> Any:
@@ -190,7 +164,7 @@ class LocalKirchhoff:
     ) -> _Kernels:
         if self.engine.name == "cupy":
             if kernels is not None or threads is not None:
-                raise InputError("kernels and threads are for the numpy engine only; leave them out on a GPU")
+                raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
             from collops.operators.kirchhoff.gpu import CudaKernels
 
             columns = math.prod(self.dims[:-1])
@@ -203,7 +177,7 @@ class LocalKirchhoff:
         if kernels is None and not installed:
             warnings.warn(
                 "Numba is not installed, so Kirchhoff operators run in plain NumPy, many times slower; "
-                "pip install 'collops[numba]', or pass kernels='numpy' if that is what you want",
+                "pip install 'collops[numba]', or pass kernels='numpy' to choose it",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -216,13 +190,11 @@ class LocalKirchhoff:
             return NumbaKernels(tables, taps, center, threads)
         if kernels != "numpy":
             raise InputError(f"kernels must be 'numba' or 'numpy', not {kernels!r}")
-        from collops.operators.kirchhoff.vectorized import NumpyKernels
-
-        return NumpyKernels(tables, taps, center)
+        return _NumpyKernels(tables, taps, center)
 
 
 def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:
-    """Leave out taps at both ends that rounding swallows: of a Ricker wavelet as it is made a third, or half of all.
+    """Omit taps at both ends that are below the rounding error: a third to a half of a Ricker wavelet.
 
     Together they are below a quarter of the distance of neighbouring numbers at the largest tap.
     """
@@ -231,3 +203,44 @@ def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray
     first = min(int(np.searchsorted(np.cumsum(sizes), limit, side="right")), center)
     behind = min(int(np.searchsorted(np.cumsum(sizes[::-1]), limit, side="right")), taps.size - 1 - center)
     return taps[first : taps.size - behind], center - first
+
+
+class _NumpyKernels:
+    """Forward and adjoint in plain NumPy, one trace at a time: for machines without Numba, and to check the kernels."""
+
+    def __init__(self, tables: FixedTables, wavelet: np.ndarray, center: int) -> None:
+        from scipy.signal import oaconvolve
+
+        self._convolve = oaconvolve
+        self._tables = tables
+        self._wavelet, self._center = wavelet, center
+
+    def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
+        """Demigrate a flat image into flat traces."""
+        samples = self._tables.scale.samples
+        for trace, (points, index, fraction) in zip(traces.reshape(-1, samples), self._arrivals(), strict=True):
+            values = image[points]
+            far = values * fraction
+            raw = np.bincount(index, values - far, samples) + np.bincount(index + 1, far, samples)
+            trace[...] = self._convolve(raw, self._wavelet)[self._center : self._center + samples]
+
+    def adjoint(self, traces: np.ndarray, image: np.ndarray) -> None:
+        """Migrate flat traces into a flat image."""
+        samples = self._tables.scale.samples
+        total = np.zeros(image.size)
+        first = self._wavelet.size - 1 - self._center
+        for trace, (points, index, fraction) in zip(traces.reshape(-1, samples), self._arrivals(), strict=True):
+            filtered = self._convolve(trace, self._wavelet[::-1])[first : first + samples]
+            total[points] += filtered[index] * (1 - fraction) + filtered[index + 1] * fraction
+        image[...] = total
+
+    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield for each trace the points that arrive within it, the sample before each and the fraction after it."""
+        scale = self._tables.scale
+        mask = (1 << scale.fraction_bits) - 1
+        for outward in self._tables.sources:
+            for back in self._tables.receivers:
+                time = outward + back
+                index = time >> scale.fraction_bits
+                points = np.flatnonzero((index >= 0) & (index < scale.samples - 1))
+                yield points, index[points], np.ldexp((time[points] & mask).astype(float), -scale.fraction_bits)

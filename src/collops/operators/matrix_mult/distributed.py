@@ -24,7 +24,7 @@ from collops.operators.memory import Scratch, as_columns, check_holds, contiguou
 
 __all__ = ["MatrixMult", "best_process_grid"]
 
-_KEPT = 4 << 20  # bytes: rows of the matrix that take no more are gathered once, as are those of the model every time
+_KEPT = 4 << 20  # bytes: rows of the matrix up to this size are gathered once, and those of the model at each product
 
 
 class _Algorithm(Protocol):
@@ -36,43 +36,43 @@ class _Algorithm(Protocol):
 
 
 class MatrixMult(LinearOperator):
-    r"""The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
+    """The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
 
-    Model and data are 2-D arrays, A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of
-    p x q processes; any number of ranks, and blocks of any sizes will do.
+    Model and data are 2-D arrays: A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of
+    p x q processes, with any number of ranks and blocks of any sizes.
 
     ``kind="summa"``: matrix, model and data are all split over both axes of the grid. For every panel of the inner
-    extent K, forward broadcasts matrix and model within rows and columns of processes; adjoint broadcasts the matrix,
-    and adds up its products within columns. The messages of one panel travel while the one before is multiplied. A
-    matrix whose rows are small (4 MiB, as those of its model) is gathered within rows of processes once, when the
-    operator is made; then each application sends one message, an allgather forward and an allreduce in the adjoint.
+    extent K, forward broadcasts matrix and model within rows and columns of processes; adjoint broadcasts the matrix
+    and adds up its products within columns. The messages of one panel overlap with the product of the previous one. A
+    matrix whose rows are small (at most 4 MiB, as those of its model) is gathered within rows of processes once, when
+    the operator is made; then each application sends one message: an allgather forward, an allreduce in the adjoint.
 
     ``kind="block"``: the matrix is split by rows over p, the model by columns over q, and each is replicated over the
-    other axis. Forward sends nothing, the data being split over both axes, or one allgather if `gather_range` wants
-    their rows on all ranks, as those of the model are. Adjoint sends one allreduce.
+    other axis. Forward sends no message, the data being split over both axes, or one allgather if `gather_range`
+    replicates the rows of the data as those of the model. Adjoint sends one allreduce.
 
     Collective; all communicators are made here.
 
     Parameters
     ----------
     A : DistributedArray or array, 2-D
-        The matrix. A distributed one is brought to the layout that is needed, once, if it has another. A plain array is
-        this rank's block: the shapes are gathered once.
+        The matrix. A distributed one is redistributed once if it has not the layout needed. A plain array is this
+        rank's block: the shapes are gathered once.
     M : int or Layout
-        Number of columns of the model, or the model's layout, whose blocks may then have other sizes than the most even
+        Number of columns of the model; or the model's layout, whose blocks may have other sizes than the most even
         ones.
     kind : {"summa", "block"}
         The algorithm.
     process_grid : sequence of int, optional
-        The grid (p, q), whose ranks are numbered in C order. By default that of A, where it is a distributed matrix
-        that is split as wanted; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For this
-        rank's block of A it is the one closest to a square by default: `best_process_grid`.
+        The grid (p, q), whose ranks are numbered in C order. By default that of a distributed A, if it is split as
+        needed; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For this rank's block of A the
+        default is the one closest to a square: `best_process_grid`.
     gather_range : bool, optional
         For ``"block"``: whether the data are split by columns only, like the model.
     comm : Communicator, optional
         The ranks; those of a distributed matrix, or the world.
     dtype : dtype, optional
-        Of the operator; by default that of A.
+        Type of the operator; by default that of A.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class MatrixMult(LinearOperator):
 
 
 def _grid_of(layout: Layout, kind: str) -> tuple[int, int] | None:
-    """Return the grid of a matrix that is split as wanted already; ``None`` for others."""
+    """Return the grid of a matrix that is already split as needed; ``None`` for others."""
     p, q = len(layout.sizes[0]), len(layout.sizes[1])
     if kind == "block":
         q = layout.ranks // p
@@ -223,7 +223,7 @@ def _best_grid(layout: Layout, columns: int, kind: str) -> tuple[int, int]:
 
 
 def _layout_of_matrix(layout: Layout, grid: tuple[int, int], kind: str) -> Layout:
-    """Return the layout that an algorithm needs of a matrix, with the sizes that the blocks have where they fit."""
+    """Return the layout that an algorithm needs of a matrix, with its blocks' sizes where they fit."""
     axes = (0, None if kind == "block" else 1)
     sizes = [
         blocks if axis is not None and len(blocks) == grid[axis] else None
@@ -255,7 +255,7 @@ def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], whole:
 
 
 def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicator) -> tuple[Layout, Any]:
-    """Return the layout of the matrix whose block on this rank is `A`, and that as an array. Collective."""
+    """Return the layout of the matrix whose block on this rank is `A`, and `A`. Collective."""
     error: Exception | None = None
     try:
         engine_of(A)
@@ -299,12 +299,12 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     Parameters
     ----------
     ranks : int
-        How many there are; any number.
+        Number of ranks.
     shape : tuple of int, optional
         Numbers of rows and columns of the matrix.
     columns : int, optional
-        Number of columns of the model. Without sizes, the grid that is closest to a square, with at least as many
-        columns as rows.
+        Number of columns of the model. Without the sizes, the result is the grid closest to a square, with at least as
+        many columns as rows.
 
     Returns
     -------
@@ -314,7 +314,7 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     Raises
     ------
     LayoutError
-        If there cannot be so many ranks.
+        If `ranks` is less than 1.
 
     Examples
     --------
@@ -342,14 +342,8 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
 
 
 def _checked_process_grid(process_grid: Sequence[SupportsIndex], ranks: int) -> tuple[int, int]:
-    """Return a grid that was given, as two integers.
-
-    Raises
-    ------
-    InputError
-        If it has not two extents, or not one place for each rank.
-    """
+    """Return a grid as two integers; raise InputError unless it has one place for each rank."""
     grid = tuple(operator.index(extent) for extent in process_grid)
     if len(grid) != 2 or min(grid) < 1 or prod(grid) != ranks:
-        raise InputError(f"a process grid for {ranks} ranks has two extents whose product that is, unlike {grid}")
+        raise InputError(f"a process grid for {ranks} ranks has two extents whose product is {ranks}, unlike {grid}")
     return grid[0], grid[1]

@@ -1,4 +1,4 @@
-"""Products of local matrices, by the BLAS of their engine; conjugate transposes take no copy."""
+"""Products of local matrices by the BLAS of their engine; conjugate transposes take no copy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ _CONJUGATE_TRANSPOSE = 2
 
 
 def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
-    """Return ``a @ b``, or the product with the conjugate transpose of `a`; in `out` where that is given.
+    """Return ``a @ b``, or the product with the conjugate transpose of `a`; in `out` if that is given.
 
-    Parameters
-    ----------
-    a, b, out : array, 2-D
-        C-contiguous, of one engine and one dtype; possibly empty. `out` may be ``None``.
-    adjoint : bool
-        Whether `a` is transposed and conjugated.
-    accumulate : bool
-        Whether the product is added to the values of `out`.
+    Matrices are C-contiguous, of one engine and one dtype, and may be empty. With `accumulate`, the product is added
+    to the values of `out`.
     """
     engine = engine_of(b)
     if engine.mutable and out is not None:
@@ -50,13 +44,7 @@ def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: boo
 def _multiply_on_host(a: np.ndarray, b: np.ndarray, out: np.ndarray, adjoint: bool, accumulate: bool) -> None:
     # BLAS counts columns first: it computes the transposed product of the transposed matrices.
     _gemm(out.dtype.char)(
-        1,
-        b.T,
-        a.T,
-        beta=int(accumulate),
-        c=out.T,
-        trans_b=_CONJUGATE_TRANSPOSE if adjoint else 0,
-        overwrite_c=True,
+        1, b.T, a.T, beta=int(accumulate), c=out.T, trans_b=_CONJUGATE_TRANSPOSE if adjoint else 0, overwrite_c=True
     )
 
 

@@ -16,16 +16,9 @@ __all__ = ["RowsOfAll", "RowsOfSplit"]
 class RowsOfAll:
     """Some rows of the matrix, times all rows of some columns of the model; adjoint sends one allreduce.
 
-    Parameters
-    ----------
-    rows : array, 2-D
-        This rank's rows of the matrix, C-contiguous.
-    place : slice
-        Which they are, of the data.
-    counts : sequence of int, optional
-        Where the data are wanted whole: numbers of rows of all ranks of `column`, gathered by one message.
-    column : Communicator, optional
-        The ranks that have other rows and the same columns of the model; ``None`` where there are none.
+    `place` is the slice of the data that they compute. `counts`, given where the data are wanted whole, are the
+    numbers of rows of all ranks of `column`, gathered by one message. `column` are the ranks that have other rows and
+    the same columns of the model, ``None`` if there are none.
     """
 
     def __init__(self, rows: Any, place: slice, counts: Sequence[int] | None, column: Communicator | None) -> None:
@@ -36,13 +29,13 @@ class RowsOfAll:
         self._scratch = Scratch()
 
     def converted(self, dtype: Any) -> RowsOfAll:
-        """Return the same with the matrix in another dtype."""
+        """Return a copy with the matrix in another dtype."""
         other = copy(self)
         other._rows = self._rows.astype(dtype)
         return other
 
     def forward(self, x: Any, out: Any, engine: Any) -> Any:
-        """Return the product, in `out` where that is given."""
+        """Return the product, in `out` if that is given."""
         if self._counts is None or self._column is None:
             return multiply(self._rows, x, out)
         part = self._scratch.get("rows", (len(self._rows), x.shape[1]), x.dtype, engine)
@@ -52,7 +45,7 @@ class RowsOfAll:
         return self._column.allgatherv(part, self._counts, out=out)
 
     def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
-        """Return the product of the conjugate transpose, in `out` where that is given."""
+        """Return the product of the conjugate transpose, in `out` if that is given."""
         result = multiply(self._rows, y if self._counts is None else y[self._place], out, adjoint=True)
         return self._column.allreduce(result, out=out) if self._column is not None and result.size else result
 
@@ -60,14 +53,8 @@ class RowsOfAll:
 class RowsOfSplit:
     """Some rows of the matrix, times a model whose rows are split: one message each way.
 
-    Parameters
-    ----------
-    rows : array, 2-D
-        This rank's rows of the matrix, C-contiguous.
-    counts : sequence of int
-        Numbers of rows of the model on the ranks of `column`.
-    column : Communicator
-        The ranks that have other rows, of matrix and model, and the same columns of the model.
+    `counts` are the numbers of rows of the model on the ranks of `column`, which have other rows of matrix and model,
+    and the same columns of the model.
     """
 
     def __init__(self, rows: Any, counts: Sequence[int], column: Communicator) -> None:
@@ -79,20 +66,20 @@ class RowsOfSplit:
         self._scratch = Scratch()
 
     def converted(self, dtype: Any) -> RowsOfSplit:
-        """Return the same with the matrix in another dtype."""
+        """Return a copy with the matrix in another dtype."""
         other = copy(self)
         other._rows = self._rows.astype(dtype)
         return other
 
     def forward(self, x: Any, out: Any, engine: Any) -> Any:
-        """Return the product, in `out` where that is given."""
+        """Return the product, in `out` if that is given."""
         whole = self._whole(x, engine)
         if self._rows.shape[1] and x.shape[1]:
             x = self._column.allgatherv(x, self._counts, out=whole)
         return multiply(self._rows, x, out)
 
     def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
-        """Return the product of the conjugate transpose, in `out` where that is given."""
+        """Return the product of the conjugate transpose, in `out` if that is given."""
         whole = self._whole(y, engine)
         result = multiply(self._rows, y, whole, adjoint=True)
         if result.size:

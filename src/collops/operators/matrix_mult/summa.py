@@ -1,7 +1,7 @@
 """SUMMA on any grid of processes: panels of matrix and model are broadcast, and their products added up.
 
 The inner extent is cut wherever a block of the matrix or of the model ends, so that each panel has one owner in every
-row and one in every column of processes; the two need not be cut alike, nor the grid be a square.
+row and one in every column of processes. The two may be cut differently, and the grid need not be square.
 """
 
 from __future__ import annotations
@@ -17,20 +17,14 @@ from collops.operators.memory import Scratch, contiguous, store
 
 __all__ = ["Panel", "Summa", "panels"]
 
-_WIDEST = 4096  # so that the first panel, whose messages nothing hides, is not most of a large block
+_WIDEST = 4096  # so that the first panel, whose messages overlap with nothing, is not most of a large block
 
 
 class Panel(NamedTuple):
-    """A range of the inner extent.
+    """A range of the inner extent, of some `width`.
 
-    Attributes
-    ----------
-    width : int
-        Its length.
-    column, row : int
-        The column of processes that holds it of the matrix, and the row that holds it of the model.
-    in_matrix, in_model : slice
-        Which columns of the owner's block of the matrix, and which rows of its block of the model.
+    `column` is the column of processes that holds its part of the matrix, `row` the row that holds its part of the
+    model; `in_matrix` and `in_model` are its columns and rows in the owners' blocks.
     """
 
     width: int
@@ -41,15 +35,7 @@ class Panel(NamedTuple):
 
 
 def panels(columns: Sequence[int], rows: Sequence[int], widest: int = _WIDEST) -> list[Panel]:
-    """Return the panels of a product, in order.
-
-    Parameters
-    ----------
-    columns, rows : sequence of int
-        How the inner extent is cut into columns of the matrix and into rows of the model.
-    widest : int
-        No panel is wider.
-    """
+    """Return the panels of a product in order, given the cuts of the inner extent in the matrix and in the model."""
     column_ends, row_ends = list(accumulate(columns, initial=0)), list(accumulate(rows, initial=0))
     cuts = sorted({*column_ends, *row_ends})
     found = []
@@ -70,18 +56,9 @@ def panels(columns: Sequence[int], rows: Sequence[int], widest: int = _WIDEST) -
 class Summa:
     """The products of one rank, panel by panel.
 
-    For each panel, forward sends a broadcast of the matrix and one of the model; adjoint a broadcast of the matrix, and
-    a reduction of the result. The messages of the next panel travel while this one is multiplied, where the engine can
-    do two things at once.
-
-    Parameters
-    ----------
-    block : array, 2-D
-        This rank's block of the matrix, C-contiguous; kept as one contiguous array a panel.
-    plan : sequence of Panel
-        The panels.
-    row, column : Communicator or None
-        The ranks of this row and of this column of processes; ``None`` where this is the only one.
+    For each panel, forward broadcasts the matrix and the model; adjoint broadcasts the matrix and reduces the result.
+    The messages of the next panel overlap with the product of this one if the engine can do both at once. `row` and
+    `column` are the ranks of this row and column of processes, ``None`` if it has no other rank.
     """
 
     def __init__(
@@ -102,13 +79,13 @@ class Summa:
         self._lanes: dict[Any, _Lane] = {}
 
     def converted(self, dtype: Any) -> Summa:
-        """Return the same with the matrix in another dtype."""
+        """Return a copy with the matrix in another dtype."""
         other = copy(self)
         other._mine = {number: part.astype(dtype) for number, part in self._mine.items()}
         return other
 
     def forward(self, x: Any, out: Any, engine: Any) -> Any:
-        """Return the product, in `out` where that is given."""
+        """Return the product, in `out` if that is given."""
         lane, plan = self._lane(engine), self._plan
         if not plan:
             return store(engine.xp.zeros((self._rows, x.shape[1]), x.dtype), out)
@@ -133,7 +110,7 @@ class Summa:
         return total
 
     def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
-        """Return the product of the conjugate transpose, in `out` where that is given."""
+        """Return the product of the conjugate transpose, in `out` if that is given."""
         lane, plan = self._lane(engine), self._plan
         lane.begin()
         following = lane.send(0, lambda: self._matrix(0, y.dtype, engine)) if plan else None
@@ -147,7 +124,7 @@ class Summa:
                 following = lane.send(
                     (number + 1) % 2, lambda following=number + 1: self._matrix(following, y.dtype, engine), after
                 )
-            # The sum that this buffer held before has left: the panel that has just arrived was sent after it.
+            # The previous sum in this buffer has been sent: the panel that has just arrived was sent after it.
             part = multiply(a, y, self._part(panel, slot, y, out, engine), adjoint=True)
             lane.multiplied(slot)
             if self._column is not None and part.size:
@@ -198,41 +175,41 @@ class Summa:
         return self._column.reduce(part, root=panel.row, out=part if self._column.rank == panel.row else None)
 
     def _buffer(self, name: str, number: int, shape: tuple[int, int], breadth: int, dtype: Any, engine: Any) -> Any:
-        """Return one of two buffers that take turns, as large as the widest panel needs."""
+        """Return one of two buffers that alternate, as large as the widest panel needs."""
         memory = self._scratch.get((name, number % 2), (self._widest * breadth,), dtype, engine)
         return engine.xp.zeros(shape, dtype) if memory is None else memory[: shape[0] * shape[1]].reshape(shape)
 
 
 def _block_of(begin: int, ends: Sequence[int]) -> int:
-    """Return which block holds the element `begin`: of several that start there the last, which is not empty."""
+    """Return which block holds the element `begin`: the last of several that start there, which is not empty."""
     return max(number for number, first in enumerate(ends[:-1]) if first <= begin)
 
 
 class _Lane:
-    """How messages are ordered beside products; here one after the other, as on hosts.
+    """How messages are ordered with products: here one after the other, as on hosts.
 
-    Slots are the two buffers that take turns.
+    Slots are the two buffers that alternate.
     """
 
     def begin(self) -> None:
-        """Let messages start, after all work so far of the current stream."""
+        """Let messages start, after all previous work of the current stream."""
 
     def send(self, slot: int, message: Callable[[], Any], after_product: int | None = None) -> Any:
-        """Return ``message()``, sent beside the products; after the last product of a slot if one is given."""
+        """Return ``message()``, sent while products are computed; after the last product of a slot if one is given."""
         return message()
 
     def arrived(self, slot: int) -> None:
         """Let the current stream wait for the last message of `slot`."""
 
     def multiplied(self, slot: int) -> None:
-        """Note that the product in `slot` has been launched."""
+        """Record that the product in `slot` has been launched."""
 
     def end(self) -> None:
         """Let the current stream wait for all messages."""
 
 
 class _StreamLane(_Lane):
-    """A stream for the messages, beside the one that multiplies. It can be captured together with that one."""
+    """A stream for the messages, beside the stream that multiplies; both can be captured together."""
 
     def __init__(self, cupy: Any) -> None:
         self._current = cupy.cuda.get_current_stream

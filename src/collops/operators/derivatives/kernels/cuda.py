@@ -36,12 +36,7 @@ _LARGE = 16 << 20  # bytes of an array: from here on overlapping the exchange wi
 
 
 def make_kernel(
-    shape: tuple[int, ...],
-    terms: Sequence[Term],
-    several: Several,
-    dtype: np.dtype,
-    engine: Engine,
-    add: bool = False,
+    shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, engine: Engine, add: bool = False
 ) -> Any:
     """Return the kernel: ``banded.cu``, or CuPy's ufuncs if its limits are exceeded."""
     if math.prod(shape) and fits(shape, terms, dtype):

@@ -1,4 +1,4 @@
-"""Transforms on GPUs by cuFFT, through plans that are made once and work where the arrays lie, whatever the axis."""
+"""Transforms on GPUs by cuFFT, with plans that are made once and transform along any axis without moving it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cupy.cuda import cufft
 
 __all__ = ["Transforms"]
 
-_FEW = 16  # calls for one transform; above, it is quicker to bring its axis to the end
+_FEW = 16  # calls for one transform; above, it is faster to move its axis to the end
 _COMPLEX = {"F": cufft.CUFFT_C2C, "D": cufft.CUFFT_Z2Z}
 _REAL = {"f": cufft.CUFFT_R2C, "d": cufft.CUFFT_D2Z}
 _BACK = {"f": cufft.CUFFT_C2R, "d": cufft.CUFFT_Z2D}
@@ -22,8 +22,6 @@ class Transforms:
 
     Plans are never dropped: a recorded CUDA graph may still use their memory.
     """
-
-    __slots__ = ("_plans",)
 
     multiplies = False  # whether a product with a matrix may replace a short transform
 
@@ -45,7 +43,7 @@ class Transforms:
 
     def irfft(self, source: Any, target: Any, axis: int, norm: str, samples: int) -> Any:
         """Transform non-negative frequencies back to a real array; `source` is overwritten."""
-        # Of zero and Nyquist only the real parts count, but cuFFT does not promise to look at no others.
+        # Only the real parts of zero and Nyquist count, but cuFFT does not promise to ignore the imaginary ones.
         alone = slice(0, None, samples // 2) if samples % 2 == 0 else slice(0, 1)
         source[(slice(None),) * axis + (alone,)].imag = 0
         self._transform(source, target, axis, _BACK[target.dtype.char], cufft.CUFFT_INVERSE)
@@ -82,8 +80,7 @@ class Transforms:
             samples = max(given, taken)
             apart = (given, taken) if stride == 1 else (1, 1)
             plan = self._plans[key] = cufft.PlanNd(
-                *((samples,), (given,), stride, apart[0], (taken,), stride, apart[1]),
-                *(kind, batch, "C", 0, taken),
+                *((samples,), (given,), stride, apart[0], (taken,), stride, apart[1]), *(kind, batch, "C", 0, taken)
             )
         return plan
 
