@@ -185,7 +185,9 @@ def test_what_an_allreduce_costs_is_what_the_page_of_jax_says():
     said = re.search(r"costs (\d+) to (\d+) µs more than the elementwise", text).groups()
     assert [int(number) for number in said] == [round(min(more)), round(max(more))]
 
-    said = re.search(r"costs (\d+) µs in one .* costs (\d+), and (\d+) µs .*; with waiting, (\d+), (\d+) and (\d+)", text)
+    said = re.search(
+        r"costs (\d+) µs in one .* costs (\d+), and (\d+) µs .*; with waiting, (\d+), (\d+) and (\d+)", text
+    )
     further = [
         (microseconds(found, last, program) - microseconds(found, first, program)) / 19
         for first, last in (ahead, (few, many))
