@@ -165,7 +165,7 @@ ffi::Error barrier(Place at, std::int64_t wire, Arguments, Results out) {
 }  // namespace collops
 
 // Each handler three times: on hosts; on devices; and on devices where it may be recorded in a command buffer, a graph that is
-// launched as a whole. Python chooses: see Wire.handlers in src/collops/jax/wires.py.
+// launched as a whole. Python chooses: see NativeComm.handlers in src/collops/jax/communicators.py.
 #define COLLOPS_EXPORT extern "C" __attribute__((visibility("default"))) XLA_FFI_Error*
 #define ON_DEVICE(NAME, BINDING, ...)                                                                  \
   static auto* handler =                                                                               \

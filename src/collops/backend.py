@@ -1,7 +1,6 @@
-"""Array engines: which namespace holds an array, in which memory, and on which stream its work is ordered.
+"""Array engines: the namespace, memory and current stream of an array.
 
-Everything above this module asks an :class:`Engine` instead of importing CuPy or JAX, which keeps both optional
-and keeps ``import collops`` fast.
+All other modules ask an :class:`Engine` instead of importing CuPy or JAX, so that both stay optional.
 """
 
 from __future__ import annotations
@@ -22,17 +21,16 @@ __all__ = ["Engine", "engine", "engine_of", "memory_of", "register_engine", "rep
 
 
 class Engine:
-    """One way to hold and compute with arrays.
+    """The arrays of one package, and operations that differ between packages.
 
     Attributes
     ----------
     name : str
         ``"numpy"``, ``"cupy"`` or ``"jax"``.
     memory : str
-        ``"host"`` or ``"device"``: which transports can carry the arrays.
+        ``"host"`` or ``"device"``, which determines the transport.
     mutable : bool
-        Whether arrays can be written to, and memory be kept from one call to the next. Where it is false, as for JAX,
-        every operation returns a new array and ignores ``out=``.
+        Whether arrays can be written to. If not, as with JAX, every operation returns a new array and ignores ``out=``.
     traced : bool
         Whether arrays may be tracers of a program that is being compiled or differentiated. Messages are then
         primitives of that program, see :mod:`collops.jax`.
@@ -63,14 +61,14 @@ class Engine:
         return engine, (self.name,)
 
     def stream(self) -> int:
-        """Address of the caller's current stream; 0 on hosts, where work is ordered by the program."""
+        """Return the address of the current stream; 0 on hosts."""
         return 0
 
     def synchronize(self) -> None:
-        """Wait until all work on the current stream is done."""
+        """Wait until all work on the current stream has finished."""
 
     def to_host(self, array: Any) -> np.ndarray:
-        """Return `array` as a NumPy array, waiting for its value."""
+        """Return `array` as a NumPy array. Waits for its values."""
         return np.asarray(array)
 
     def from_host(self, array: Any) -> Any:
@@ -78,35 +76,35 @@ class Engine:
         return self.xp.asarray(array)
 
     def adopt(self, array: Any) -> Any:
-        """Return an array of the engine's package as collops works with it, sharing its memory."""
+        """Return an array of the engine's package without special semantics, such as masks; no copy."""
         return array
 
     def dtype(self, dtype: Any) -> np.dtype:
-        """Return the element type that arrays of `dtype` have; single precision for double in JAX without 64 bits."""
+        """Return the engine's dtype for `dtype`: single instead of double precision in JAX without 64 bits."""
         return np.dtype(dtype)
 
     def put(self, array: Any, index: Any, values: Any) -> Any:
-        """Return `array` with `values` at `index`, converted to its dtype; the array itself where it is mutable."""
+        """Return `array` with `values` at `index`, converted to its dtype; `array` itself if it is mutable."""
         array[index] = values
         return array
 
     def add(self, array: Any, index: Any, values: Any) -> Any:
-        """Return `array` with `values` added at `index`, a slice or slices; the array itself where it is mutable."""
+        """Return `array` with `values` added at `index` (slices); `array` itself if it is mutable."""
         view = array[index]
         view += values  # not array[index] += values, which copies the view to itself
         return array
 
     def replicated_operand(self, value: Any, comm: Any) -> Any:
-        """Return `value`, which all ranks of `comm` hold, for use with data of which each rank has its own.
+        """Return `value`, which is replicated over `comm`, for use with local data.
 
-        Engines that differentiate make its cotangent the sum of those that the ranks find.
+        In JAX its cotangent is the sum of the cotangents of all ranks.
         """
         return value
 
     def linear_map(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shape: Any) -> Any:
-        """Return ``forward(x)``, of `shape`, whose adjoint is `adjoint`; both take and return an array of this rank.
+        """Return ``forward(x)``, of shape `shape`; both functions take and return an array of this rank.
 
-        Engines that differentiate need it where the program of one rank alone does not show the adjoint.
+        JAX uses `adjoint` as the transpose, which it cannot derive from the program of a single rank.
         """
         return forward(x)
 
@@ -118,11 +116,11 @@ class _NumpyEngine(Engine):
         super().__init__("numpy", np, "host")
 
     def adopt(self, array: Any) -> Any:
-        # The product of matrices and the sum of masked arrays are not those of arrays; memory maps become arrays.
+        # Products of matrices and sums of masked arrays differ from those of arrays.
         if type(array) is np.ndarray or isinstance(array, np.generic):
             return array
         if np.ma.is_masked(array):
-            raise UnsupportedTypeError("an array with masked elements has no value there: give it some with filled()")
+            raise UnsupportedTypeError("masked elements of an array have no value: set them with filled()")
         return np.asarray(array)
 
 
@@ -182,21 +180,21 @@ def engine(name: str | None = None) -> Engine:
 
 
 def register_engine(name: str, make: Callable[[], Engine]) -> None:
-    """Have `make` called when the engine called `name` is first asked for.
+    """Register a function that makes the engine `name` at its first use.
 
-    For engines whose class is in a room above this module.
+    For engines whose class is defined in a package that imports this module.
 
     Examples
     --------
     >>> from collops.backend import Engine, register_engine
-    >>> register_engine("numpy", lambda: Engine("numpy", None, "host"))  # too late: there is one
+    >>> register_engine("numpy", lambda: Engine("numpy", None, "host"))  # no effect: it exists already
     """
     _makers[name] = make
 
 
 @cache
 def memory_of(chosen: Engine) -> int:
-    """Return how many bytes of memory a rank can have at most: the machine's, or its device's.
+    """Return the total memory of the machine, or of the rank's device, in bytes.
 
     Examples
     --------
@@ -210,12 +208,12 @@ def memory_of(chosen: Engine) -> int:
 
 
 def engine_of(array: Any) -> Engine:
-    """Return the engine that `array` belongs to; its package is imported only if `array` came from it.
+    """Return the engine of an array.
 
     Raises
     ------
     UnsupportedTypeError
-        If `array` is no array of a known engine.
+        If `array` is not an array of a known engine.
 
     Examples
     --------
@@ -244,7 +242,7 @@ def _recognise(array: Any) -> Engine:
 
 
 def repeatable() -> bool:
-    """Return whether the environment's ``COLLOPS_DETERMINISTIC`` asks for the same bits in every run.
+    """Return whether the environment's ``COLLOPS_DETERMINISTIC`` requires bitwise reproducible results.
 
     Raises
     ------
@@ -259,5 +257,5 @@ def repeatable() -> bool:
     """
     text = os.environ.get("COLLOPS_DETERMINISTIC", "").strip()
     if text not in ("", "0", "1"):
-        raise InputError(f"COLLOPS_DETERMINISTIC={text!r}: give 1 for the same bits in every run, or 0")
+        raise InputError(f"COLLOPS_DETERMINISTIC={text!r}: give 1 for bitwise reproducible results, or 0")
     return text == "1"

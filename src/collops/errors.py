@@ -1,7 +1,6 @@
-"""The exceptions of collops, so that a caller can tell bad input from a broken wire.
+"""The exceptions of collops.
 
-Every class here is public, and every one that crosses ranks (:meth:`collops.comm.Communicator.check`) is raised
-with the same class on all of them.
+:meth:`collops.comm.Communicator.check` raises an error of one rank on all ranks, with the same class.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ __all__ = [
 
 
 class CollopsError(Exception):
-    """Base class of all errors that collops raises on purpose.
+    """Base class of all errors that collops raises.
 
     Attributes
     ----------
     on_all_ranks : bool
-        Whether every rank raises the same error, so that none has to be ended for the others' sake.
+        Whether every rank raises the same error, so that no rank is aborted.
 
     Examples
     --------
@@ -43,14 +42,14 @@ class CollopsError(Exception):
     the arrays have different layouts:
       (3,) on 1 rank, replicated
       (4,) on 1 rank, replicated
-    bring one to the other's first: x.redistribute(y.layout)
+    redistribute one of them first: x.redistribute(y.layout)
     """
 
     on_all_ranks: bool = False
 
 
 class InputError(CollopsError, ValueError):
-    """Something the user gave (an option, a file, a size) cannot be used; the message says what to do.
+    """An argument, option or file is invalid; the message says what to do.
 
     Examples
     --------
@@ -64,7 +63,7 @@ class InputError(CollopsError, ValueError):
 
 
 class CheckpointError(InputError):
-    """A checkpoint cannot be written or read, is damaged, or is that of another problem; the message says which.
+    """A checkpoint cannot be written or read, is damaged, or belongs to another problem; the message says which.
 
     Examples
     --------
@@ -75,21 +74,21 @@ class CheckpointError(InputError):
 
 
 class Interrupted(CollopsError):
-    """A signal asked a solver to stop, and it has written a checkpoint. Raised on every rank at the same iteration.
+    """A signal stopped a solver after it had written a checkpoint. Raised on every rank in the same iteration.
 
     Parameters
     ----------
     path : str
-        The checkpoint, to be named with ``resume=True``.
+        The checkpoint from which to resume.
     iteration : int
-        Iterations done.
+        Number of completed iterations.
     signal : int
         Number of the signal.
 
     Attributes
     ----------
     exit_code : int
-        That of the command line, which ``sysexits.h`` calls a temporary failure: the same job again, resumed, may end.
+        Exit code of the command line: a temporary failure in ``sysexits.h``, because the job can be resumed.
 
     Examples
     --------
@@ -110,18 +109,18 @@ class Interrupted(CollopsError):
 
 
 class NotFiniteError(CollopsError, ArithmeticError):
-    """A solver met infinity or NaN. Raised on every rank.
+    """An array of a solver contains infinity or NaN. Raised on every rank.
 
     Parameters
     ----------
     method : str
         The solver's name.
     iteration : int
-        The iteration in which it appeared; 0 for what the first one starts from.
+        The iteration in which it appeared; 0 for the initial state.
     array : str
-        Where it was seen first: the name of an argument, or a field of the solver's state.
+        The first such array: the name of an argument, or a field of the solver's state.
     x : DistributedArray or StackedArray
-        The last good iterate.
+        The last finite iterate.
 
     Examples
     --------
@@ -136,7 +135,7 @@ class NotFiniteError(CollopsError, ArithmeticError):
     def __init__(self, method: str, iteration: int, array: str, x: Any) -> None:
         super().__init__(
             f"{method}: {array} became infinite or not a number in iteration {iteration}; check the data for such "
-            "values, the operator with its dottest(), and scale both so that their squares fit the precision"
+            "values and the operator with its dottest(), and scale both so that their squares do not overflow"
         )
         self.method = method
         self.iteration = iteration
@@ -145,7 +144,7 @@ class NotFiniteError(CollopsError, ArithmeticError):
 
 
 class LayoutError(CollopsError, ValueError):
-    """Layouts that should agree do not, or a layout cannot be made as asked.
+    """Layouts or shapes do not match, or a layout is invalid.
 
     Examples
     --------
@@ -157,12 +156,12 @@ class LayoutError(CollopsError, ValueError):
     the arrays have different layouts:
       (3,) on 1 rank, replicated
       (4,) on 1 rank, replicated
-    bring one to the other's first: x.redistribute(y.layout)
+    redistribute one of them first: x.redistribute(y.layout)
     """
 
 
 class UnsupportedTypeError(CollopsError, TypeError):
-    """A dtype, an engine or a reduction that has no meaning for the operation.
+    """An operation is not defined for a dtype, engine, reduction or type of argument.
 
     Examples
     --------
@@ -210,7 +209,7 @@ class CallMismatch(CommunicationError):
 
 
 class TransportError(CommunicationError):
-    """A transport was asked for that this machine or this set of ranks cannot use.
+    """The requested transport is not available on this machine or set of ranks.
 
     Examples
     --------
@@ -221,5 +220,5 @@ class TransportError(CommunicationError):
 
 
 REFUSALS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, OverflowError, MemoryError)
-"""What arguments may make a rank raise, which others must hear of before they wait for it: caught to be passed on by
-:meth:`collops.comm.Communicator.check`, never to be forgotten."""
+"""Errors that invalid arguments can raise on a single rank. They are caught only to be passed to
+:meth:`collops.comm.Communicator.check`, which raises them on all ranks."""

@@ -74,6 +74,21 @@ def test_another_number_of_ranks(comm, folder):
     np.testing.assert_array_equal(y.gather(), a)
 
 
+def test_a_replicated_array_stays_replicated_on_another_number_of_ranks(comm, folder):
+    a = values((5, 2))
+    ca.from_global(a, Layout.replicated(a.shape, comm.size), comm=comm).save(folder / "x")
+    comm.barrier()
+    if comm.rank == 0:  # as if more ranks had written it
+        place = folder / "x" / "zarr.json"
+        about = json.loads(place.read_text())
+        about["attributes"]["collops"] |= {"ranks": 9, "process_grid": [9]}
+        place.write_text(json.dumps(about))
+    comm.barrier()
+    x = ca.load(folder / "x", comm=comm)
+    assert x.layout is Layout.replicated(a.shape, comm.size)
+    np.testing.assert_array_equal(x.local_array, a)
+
+
 def test_chunks_smaller_than_blocks(comm, folder, monkeypatch):
     monkeypatch.setattr("collops.array.store._CHUNK_BYTES", 200)
     a = values((23, 5, 4))
@@ -123,7 +138,7 @@ def test_overwriting_is_asked_for(comm, folder):
         x.save(folder / "x")
     (2 * x).save(folder / "x", overwrite=True)
     assert float(ca.load(folder / "x", comm=comm).sum()) == 10
-    with pytest.raises(InputError, match="no Zarr store"):  # never deletes what it did not write
+    with pytest.raises(InputError, match="not a Zarr store"):  # never deletes what it did not write
         x.save(folder, overwrite=True)
     assert (folder / "x").exists()
 
@@ -140,7 +155,7 @@ def test_files_of_others_and_bad_files(comm, folder):
         x = ca.load(folder / name, comm=comm)
         assert x.dtype == np.float32
         np.testing.assert_array_equal(x.gather(), a)
-    with pytest.raises(InputError, match="no Zarr 3 store"):
+    with pytest.raises(InputError, match="not a Zarr 3 store"):
         ca.load(folder / "missing", comm=comm)
     with pytest.raises(InputError):
         ca.load(folder / "broken", comm=comm)

@@ -227,6 +227,8 @@ def test_layouts_are_immutable():
     with pytest.raises(AttributeError):
         layout.shape = (5,)
     with pytest.raises(AttributeError):
+        layout.colour = "red"
+    with pytest.raises(AttributeError):
         StackedLayout([layout]).layouts = ()
 
 

@@ -55,7 +55,7 @@ def test_every_message_is_on_the_page_of_messages(page_of_messages):
     text = page_of_messages
     for one in (
         "- `a layout for … ranks does not fit a communicator of …` (LayoutError)",
-        "- `COLLOPS_NATIVE=… is no file` (InputError)",
+        "- `COLLOPS_NATIVE=… is not a file` (InputError)",
     ):
         assert one in text
     listed = {(message.text, message.error) for message in messages.messages()}
@@ -68,7 +68,7 @@ def test_every_message_is_on_the_page_of_messages(page_of_messages):
 @pytest.mark.parametrize(
     ("title", "message"),
     [
-        ("Too large", "an array of … with the layout … needs … GiB on one rank, where there are … GiB of memory"),
+        ("Too large", "an array of … with the layout … needs … GiB on one rank, which has … GiB of memory"),
         ("Shapes, sizes or layouts that do not fit", "the arrays have different layouts"),
         ("Numbers of the wrong kind", "complex values do not fit into an array of …"),
         ("A file that cannot be used", "… is empty: copy the SEG-Y file again"),
@@ -152,13 +152,13 @@ UNITS = {"µs": 1e-6, "ms": 1e-3}
 
 def test_the_table_of_jax_is_the_records():
     one, each = records_of_jax()
-    row = r"^\| (nothing|one|twenty)(.*?)((?: \| [\d.]+ [mµ]s){3}) \|$"
+    row = r"^\| (only|one|twenty)(.*?)((?: \| [\d.]+ [mµ]s){3}) \|$"
     rows = re.findall(row, (DOCS / "from-mpi4jax.md").read_text("utf-8"), re.M)
     assert len(rows) == 8
     sizes = {"64 MiB": 64 << 20, "1 GiB": 1 << 30}
     for what, rest, cells in rows:
         size = next((size for text, size in sizes.items() if text in rest), 8192)
-        programs = ("elementwise",) * 3 if what == "nothing" else ("collops", "lax.psum", "collops")
+        programs = ("elementwise",) * 3 if what == "only" else ("collops", "lax.psum", "collops")
         case = "20 allreduces in a call" if what == "twenty" else "one allreduce in a call"
         case += ", run ahead" * ("run ahead" in rest)
         for found, program, cell in zip((one, one, each), programs, cells.split(" | ")[1:], strict=True):
@@ -185,7 +185,9 @@ def test_what_an_allreduce_costs_is_what_the_page_of_jax_says():
     said = re.search(r"costs (\d+) to (\d+) µs more than the elementwise", text).groups()
     assert [int(number) for number in said] == [round(min(more)), round(max(more))]
 
-    said = re.search(r"costs (\d+) µs in one .* costs (\d+), and (\d+) µs .*; waited for, (\d+), (\d+) and (\d+)", text)
+    said = re.search(
+        r"costs (\d+) µs in one .* costs (\d+), and (\d+) µs .*; with waiting, (\d+), (\d+) and (\d+)", text
+    )
     further = [
         (microseconds(found, last, program) - microseconds(found, first, program)) / 19
         for first, last in (ahead, (few, many))

@@ -75,6 +75,9 @@ def test_operations_in_place_replace_the_local_array(comm):
         x *= 1j
     with pytest.raises(UnsupportedTypeError, match="fit"):
         ca.axpby(1j, x, 1, y, out=x)
+    whole = collops.ones(3, dtype="int32", engine="jax", comm=comm)
+    with pytest.raises(UnsupportedTypeError, match="fit"):
+        whole += 0.5
 
 
 def test_changes_of_layout_send_what_they_do_on_numpy(comm):

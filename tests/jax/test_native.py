@@ -8,7 +8,7 @@ import ctypes
 import pytest
 
 from collops.errors import InputError, TransportError
-from collops.jax import drivers, native, versions, wires
+from collops.jax import communicators, drivers, native, versions
 
 
 @pytest.mark.serial
@@ -18,7 +18,7 @@ def test_other_libraries_are_refused(tmp_path, monkeypatch):
     text = tmp_path / "text.so"
     text.write_text("no library")
     for path, sentence in (
-        (tmp_path / "nothing.so", "is no file"),
+        (tmp_path / "nothing.so", "is not a file"),
         (text, "does not load"),
         (_ctypes.__file__, "another version of collops: run 'pip install ./native'"),
     ):
@@ -34,9 +34,9 @@ def test_other_libraries_are_refused(tmp_path, monkeypatch):
 def test_a_rank_without_a_gpu_is_refused_by_all(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("one rank")
-    monkeypatch.setattr(wires, "has_devices", lambda: comm.rank < comm.size - 1)
+    monkeypatch.setattr(communicators, "has_devices", lambda: comm.rank < comm.size - 1)
     with pytest.raises(TransportError, match=f"none on rank {comm.size - 1}"):
-        wires._made(comm)
+        communicators._new_native_comm(comm)
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def test_nothing_is_recorded_where_nccl_cannot(monkeypatch, mixing, register, ch
     monkeypatch.setattr(versions, "RUNS_BEFORE_RECORDING", True)
     monkeypatch.setenv("NCCL_GRAPH_MIXING_SUPPORT", mixing)
     monkeypatch.setenv("NCCL_GRAPH_REGISTER", register)
-    assert wires.Wire(0, 2, {"cuda": 1}, on_one_node=True).handlers("cuda", recordable=True) == chosen
+    assert communicators.NativeComm(0, 2, {"cuda": 1}, on_one_node=True).handlers("cuda", recordable=True) == chosen
 
 
 @pytest.mark.parametrize(("on_one_node", "recordable"), [(True, True), (True, False), (False, True)])
 def test_what_is_recorded(monkeypatch, on_one_node, recordable):
     monkeypatch.setattr(versions, "RUNS_BEFORE_RECORDING", True)
-    wire = wires.Wire(0, 2, {"cuda": 1, "cpu": 2}, on_one_node)
-    assert wire.handlers("cuda", recordable) == ("recorded" if on_one_node and recordable else "device")
-    assert wire.handlers("cpu", recordable) == "host"
+    known = communicators.NativeComm(0, 2, {"cuda": 1, "cpu": 2}, on_one_node)
+    assert known.handlers("cuda", recordable) == ("recorded" if on_one_node and recordable else "device")
+    assert known.handlers("cpu", recordable) == "host"
 
 
 class Cuda:

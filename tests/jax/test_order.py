@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import collops.jax as cj
-from collops.jax.wires import Wire, wire_of
+from collops.jax.communicators import NativeComm, native_comm
 from tests.jax import programs
 from tests.jax.checks import close
 
@@ -113,8 +113,8 @@ def test_no_effect_is_left(comm):
 def test_what_is_recorded(comm, monkeypatch):
     """On GPUs XLA may launch a program's collectives as a whole, but not those in a branch."""
     found = []
-    plain = Wire.handlers
-    monkeypatch.setattr(Wire, "handlers", lambda wire, *what: found.append(what) or plain(wire, *what))
+    plain = NativeComm.handlers
+    monkeypatch.setattr(NativeComm, "handlers", lambda known, *what: found.append(what) or plain(known, *what))
 
     def total(x):
         return cj.allreduce(x, comm=comm)
@@ -139,9 +139,9 @@ def test_what_is_recorded(comm, monkeypatch):
 def test_missing_ranks_become_an_error(comm, monkeypatch):
     """Nobody waits for ever inside a program. Who gave up on others does not meet them again on that communicator."""
     part = comm.split(0)
-    wire_of(comm)
+    native_comm(comm)
     monkeypatch.setenv("COLLOPS_TIMEOUT", "0.2")  # of the messages in programs, and of this communicator alone
-    wire_of(part)
+    native_comm(part)
     # With enough work before it, JAX goes on while the program runs: the error comes later, with the results.
     lonely = cj.jit(lambda x: cj.recv((x @ x @ x)[0], comm.size - 1, 9, comm=part))
     if comm.rank == 0:

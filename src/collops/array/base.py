@@ -14,7 +14,6 @@ from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     from os import PathLike
-    from typing import Self
 
 __all__ = ["BaseArray"]
 
@@ -36,11 +35,11 @@ def _unary(function: Callable[[Any], Any]) -> Any:
 
 
 class BaseArray(Operand):
-    """Operators in terms of three methods of the class, `_binary`, `_unary` and `_in_place`; reductions of `leaves`."""
+    """Operators in terms of the methods `_binary`, `_unary` and `_in_place` of the class, and reductions."""
 
     __slots__ = ()
 
-    # NumPy then leaves `number * array` and `numpy_array * array` to this class, which raises for the second.
+    # NumPy then calls this class for `number * array` and `numpy_array * array`; the latter raises an error.
     __array_priority__ = 1000.0
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -65,47 +64,15 @@ class BaseArray(Operand):
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise UnsupportedTypeError(
-            f"a {type(self).__name__} does not become a NumPy array by itself, because that takes messages: "
-            "call gather() on every rank, or take local_array for this rank's part"
+            f"a {type(self).__name__} is not converted to a NumPy array implicitly, because that needs messages: "
+            "call gather() on every rank, or use local_array for this rank's part"
         )
 
     # Reductions: one message for all leaves at most
 
-    def sum(self, axis: reductions.Axis = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the sum over `axis`; see :func:`collops.array.reductions.sum`. Collective."""
-        return reductions.sum(self, axis, dtype, out)
-
-    def min(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return the minimum over `axis`; see :func:`collops.array.reductions.min`. Collective."""
-        return reductions.min(self, axis, out)
-
-    def max(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return the maximum over `axis`; see :func:`collops.array.reductions.max`. Collective."""
-        return reductions.max(self, axis, out)
-
-    def mean(self, axis: reductions.Axis = None, dtype: Any = None, out: None = None) -> Any:
-        """Return the mean over `axis`; see :func:`collops.array.reductions.mean`. Collective."""
-        return reductions.mean(self, axis, dtype, out)
-
-    def all(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return whether all elements along `axis` are true. Collective: at most one allreduce."""
-        return reductions.all(self, axis, out)
-
-    def any(self, axis: reductions.Axis = None, out: None = None) -> Any:
-        """Return whether any element along `axis` is true. Collective: at most one allreduce."""
-        return reductions.any(self, axis, out)
-
-    def dot(self, other: Self) -> Any:
-        """Return the sum of ``self * other``, not conjugated. Collective: one scalar allreduce, none if replicated."""
-        return fused.dot(self, other)
-
-    def vdot(self, other: Self) -> Any:
-        """Return the sum of ``conj(self) * other``. Collective: one scalar allreduce, none if replicated."""
-        return fused.dots((self, other))[0]
-
-    def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
-        """Return a vector norm; see :func:`collops.array.reductions.norm`. Collective: at most one allreduce."""
-        return reductions.norm(self, ord, axis)
+    sum, min, max, mean = reductions.sum, reductions.min, reductions.max, reductions.mean
+    all, any, norm = reductions.all, reductions.any, reductions.norm
+    dot, vdot = fused.dot, fused.vdot
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Write the array to a Zarr store; see :func:`collops.array.save`. Collective."""

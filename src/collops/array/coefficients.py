@@ -1,4 +1,4 @@
-"""Coefficients of vectors: what may be one, quotients that kernels compute, and those that count only if finite."""
+"""Coefficients of linear combinations: numbers, quotients that kernels compute, and those that count only if finite."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NUMBERS = (float, complex, int, np.number, np.bool_)
 
 
 class Finite(tuple):
-    """A pair or triple such as :func:`collops.array.axpby` takes, which counts as 0 where its value is not finite.
+    """A coefficient of :func:`collops.array.axpby`, given as a pair or triple, that is 0 if its value is not finite.
 
-    The array that it multiplies then takes no part, whatever that holds: a sum keeps the value that it had.
+    The array that it multiplies then does not contribute, not even NaN.
 
     Examples
     --------
@@ -79,16 +79,16 @@ def finite(coefficient: Any) -> Any:
 
 
 def as_number(coefficient: Any) -> Any:
-    """Return a coefficient of the host as a number.
+    """Return a coefficient on the host as a number.
 
     Raises
     ------
     UnsupportedTypeError
-        If it is none: a list or an array with axes would fit some ranks' parts and not others'.
+        For lists and arrays with axes, which would fit the parts of some ranks only.
     """
     if isinstance(coefficient, _NUMBERS) or getattr(coefficient, "shape", None) == ():
         item = getattr(coefficient, "item", None)
         return coefficient if item is None else item()
     raise UnsupportedTypeError(
-        f"a coefficient of a distributed array is a number or an array without axes, not {coefficient!r:.60}"
+        f"a coefficient of a distributed array must be a number or an array without axes, not {coefficient!r:.60}"
     )

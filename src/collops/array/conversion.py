@@ -1,4 +1,4 @@
-"""Distributed arrays of values that are there already: a global array, or the parts that the ranks have."""
+"""Distributed arrays from existing values: from a global array, or from the ranks' local arrays."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def from_global(
     Parameters
     ----------
     values : array_like
-        The whole array, equal on every rank; with `root`, used there only.
+        The whole array, equal on every rank. With `root`, only the root's values are used.
     layout : Layout, optional
         By default split along axis 0.
     comm : Communicator, optional
         The ranks; the world by default.
     root : int, optional
-        The one rank that has `values`. Collective then: one metadata message, and one exchange of the parts.
+        The rank that has `values`. Collective in that case: one metadata message, and one exchange of the parts.
     dtype : dtype, optional
-        By default that of `values`.
+        By default the dtype of `values`.
     engine : str or Engine, optional
         By default the engine of `values`.
 
     Returns
     -------
     DistributedArray
-        With its own memory.
+        A copy.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def from_global(
     InputError
         If there is no such dtype, engine or `root`.
     UnsupportedTypeError
-        If `values` are no numbers, or an array with masked elements.
+        If `values` are not numbers, or an array with masked elements.
 
     Examples
     --------
@@ -77,12 +77,12 @@ def from_global(
     element = None if dtype is None else as_dtype(dtype)
     if root is None:
         layout = _fitting(layout, np.shape(values), comm)
-        return DistributedArray(layout, comm, _owned(_array(values)[layout.slices(comm.rank)], element, engine))
-    # The root's description, or what is wrong with it, goes to all before anything else.
+        return DistributedArray(layout, comm, _copied(_array(values)[layout.slices(comm.rank)], element, engine))
+    # All ranks first get the description of the root's array, or its error.
     whole, description, error = None, None, None
     if comm.rank == root:
         try:
-            whole = _owned(_array(values), element, engine)
+            whole = _copied(_array(values), element, engine)
             description = [list(whole.shape), whole.dtype.name, engine_of(whole).name]
             _fitting(layout, whole.shape, comm)
         except REFUSALS as problem:
@@ -113,18 +113,17 @@ def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) 
 
 
 def _array(values: Any) -> Any:
-    """Return array-like values as an array, without what NumPy's subclasses do otherwise."""
+    """Return array-like values as an array, without the different semantics of NumPy's subclasses."""
     if hasattr(values, "dtype") and not isinstance(values, np.ndarray):
         return values
     return find_engine("numpy").adopt(np.asanyarray(values))
 
 
-def _owned(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> Any:
-    """Return a contiguous copy in the engine asked for."""
+def _copied(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> Any:
+    """Return a contiguous copy of an array of `engine`, or of its own engine."""
     current = engine_of(part)
     target = current if engine is None else engine if isinstance(engine, Engine) else find_engine(engine)
-    own = as_dtype(part.dtype)
-    kind = own if dtype is None else dtype
+    kind = as_dtype(part.dtype if dtype is None else dtype)
     if target is current and not target.mutable:
         return target.xp.asarray(part, target.dtype(kind))
     if target is current:
@@ -140,14 +139,14 @@ def from_local(
     axis: int = 0,
     mask: Sequence[SupportsIndex] | None = None,
 ) -> DistributedArray:
-    """Wrap arrays that the ranks have already. Collective: one metadata message.
+    """Make a distributed array of the ranks' local arrays. Collective: one metadata message.
 
     Parameters
     ----------
     local_array : array
-        This rank's part; kept, not copied.
+        This rank's part; not copied.
     layout : Layout, optional
-        By default the parts follow each other along `axis`, and may differ in extent there.
+        By default the parts are concatenated along `axis`, where their extents may differ.
     comm : Communicator, optional
         The ranks; the world by default.
     axis : int, optional
@@ -160,7 +159,7 @@ def from_local(
     LayoutError
         On every rank, if the parts do not fit together or do not fit `layout`.
     UnsupportedTypeError
-        On every rank, if one of them is no array, or has another byte order than this machine's.
+        On every rank, if one of them is not an array, or its byte order is not this machine's.
 
     Examples
     --------
@@ -175,14 +174,14 @@ def from_local(
     if layout is None:
         return DistributedArray(Layout._from_local(lambda: _shape_of(local_array), comm, axis, mask), comm, local_array)
     if mask is not None:
-        raise LayoutError("give the mask to the layout, not both to from_local")
+        raise LayoutError("from_local takes a layout or a mask; give the mask to the layout")
     array, error = None, None
     try:
         array = DistributedArray(layout, comm, local_array)
     except REFUSALS as problem:
         error = problem
     comm.check(error)
-    return array  # pyright: ignore[reportReturnType] - check has raised where there is none
+    return array  # pyright: ignore[reportReturnType] - check has raised the error
 
 
 def _shape_of(local_array: Any) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""New distributed arrays of a layout, or like another array: empty, of one number, random, or chosen from others."""
+"""New distributed arrays: empty, filled, random, like another array, or chosen from two arrays."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def zeros(
 ) -> Any:
     """Return an array of zeros.
 
-    Collective where the layout's process grid or mask is new to `comm`, as all ways to make arrays are.
+    Like all functions that make arrays, collective at the first use of a process grid or mask on `comm`.
 
     Parameters
     ----------
     layout : Layout, StackedLayout, int or sequence of int
-        Who holds what; a shape is split along axis 0.
+        Which rank holds what; a shape is split along axis 0.
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
@@ -65,12 +65,12 @@ def zeros(
     Returns
     -------
     DistributedArray or StackedArray
-        The latter for a stacked layout.
+        A stacked array for a stacked layout.
 
     Raises
     ------
     LayoutError
-        If `layout` is for another number of ranks, or no shape.
+        If `layout` is for another number of ranks, or is not a shape.
     InputError
         If there is no such dtype or engine, or a rank's part is larger than its memory.
 
@@ -81,8 +81,7 @@ def zeros(
     array([[0., 0.],
            [0., 0.]], dtype=float32)
     """
-    kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.zeros(part.local_shape(rank), e.dtype(kind)))
+    return _filled("zeros", layout, comm, dtype, engine)
 
 
 def ones(
@@ -101,8 +100,7 @@ def ones(
     array([[1., 1.],
            [1., 1.]])
     """
-    kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.ones(part.local_shape(rank), e.dtype(kind)))
+    return _filled("ones", layout, comm, dtype, engine)
 
 
 def empty(
@@ -112,7 +110,7 @@ def empty(
     dtype: Any = np.float64,
     engine: Engine | str | None = None,
 ) -> Any:
-    """Return an array of arbitrary values; parameters as for :func:`zeros`.
+    """Return an uninitialised array; parameters as for :func:`zeros`.
 
     Examples
     --------
@@ -120,8 +118,7 @@ def empty(
     >>> collops.empty((4, 2), dtype="float32").shape
     (4, 2)
     """
-    kind = as_dtype(dtype)
-    return _made(layout, comm, engine, kind, lambda e, part, rank, _: e.xp.empty(part.local_shape(rank), e.dtype(kind)))
+    return _filled("empty", layout, comm, dtype, engine)
 
 
 def full(
@@ -141,7 +138,7 @@ def full(
     value : number
         The value of every element.
     dtype : dtype, optional
-        By default that of `value`.
+        By default the dtype of `value`.
 
     Examples
     --------
@@ -150,10 +147,7 @@ def full(
     array([2.5, 2.5, 2.5])
     """
     check_number(value)
-    kind = as_dtype(np.asarray(value).dtype if dtype is None else dtype)
-    return _made(
-        layout, comm, engine, kind, lambda e, part, rank, _: e.xp.full(part.local_shape(rank), value, e.dtype(kind))
-    )
+    return _filled("full", layout, comm, np.asarray(value).dtype if dtype is None else dtype, engine, value)
 
 
 def random(
@@ -165,14 +159,14 @@ def random(
     dtype: Any = np.float64,
     engine: Engine | str | None = None,
 ) -> Any:
-    """Return random numbers: the same global array on any number of ranks, in any layout, on any engine.
+    """Return random numbers: the same global array for any number of ranks, any layout and any engine.
 
     Parameters
     ----------
     layout, comm, engine
-        As for :func:`zeros`. Each part of a stacked layout has numbers of its own.
+        As for :func:`zeros`. The parts of a stacked layout get independent numbers.
     kind : str
-        ``"normal"`` (mean 0, variance 1; of real and imaginary parts each) or ``"uniform"`` (in [0, 1)).
+        ``"normal"`` (mean 0, variance 1; the same for real and imaginary parts) or ``"uniform"`` (in [0, 1)).
     seed : int
         Equal seeds give equal numbers.
     dtype : dtype, optional
@@ -187,7 +181,7 @@ def random(
 
     Notes
     -----
-    Uniform numbers agree bit by bit between engines, normal ones to the rounding of their logarithm and cosine.
+    Uniform numbers agree bit by bit between engines; normal numbers agree up to rounding in the logarithm and cosine.
 
     Examples
     --------
@@ -204,11 +198,11 @@ def random(
     def make(chosen: Engine, part: Layout, rank: int, number: int) -> Any:
         return fill_random(chosen, part, rank, element, kind, child_seed(seed, number) if stacked else seed)
 
-    return _made(layout, comm, engine, element, make)
+    return _new_array(layout, comm, engine, element, make)
 
 
 def empty_like(x: Array, dtype: Any = None) -> Array:
-    """Return an array of arbitrary values with layout, engine and (by default) dtype of `x`. No messages.
+    """Return an uninitialised array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
     --------
@@ -217,11 +211,11 @@ def empty_like(x: Array, dtype: Any = None) -> Array:
     >>> collops.empty_like(x).dtype
     dtype('float32')
     """
-    return _made_like(x, dtype, lambda xp, local, kind: xp.empty(local.shape, kind))
+    return _filled_like("empty", x, dtype)
 
 
 def zeros_like(x: Array, dtype: Any = None) -> Array:
-    """Return zeros with layout, engine and (by default) dtype of `x`. No messages.
+    """Return zeros with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
     --------
@@ -229,11 +223,11 @@ def zeros_like(x: Array, dtype: Any = None) -> Array:
     >>> collops.zeros_like(collops.ones(3)).gather()
     array([0., 0., 0.])
     """
-    return _made_like(x, dtype, lambda xp, local, kind: xp.zeros(local.shape, kind))
+    return _filled_like("zeros", x, dtype)
 
 
 def ones_like(x: Array, dtype: Any = None) -> Array:
-    """Return ones with layout, engine and (by default) dtype of `x`. No messages.
+    """Return ones with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
     --------
@@ -242,11 +236,11 @@ def ones_like(x: Array, dtype: Any = None) -> Array:
     >>> ones_like(collops.zeros(3)).gather()
     array([1., 1., 1.])
     """
-    return _made_like(x, dtype, lambda xp, local, kind: xp.ones(local.shape, kind))
+    return _filled_like("ones", x, dtype)
 
 
 def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
-    """Return a filled array with layout, engine and (by default) dtype of `x`. No messages.
+    """Return a filled array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
     --------
@@ -256,18 +250,18 @@ def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
     array([2.5, 2.5, 2.5])
     """
     check_number(value)
-    return _made_like(x, dtype, lambda xp, local, kind: xp.full(local.shape, value, kind))
+    return _filled_like("full", x, dtype, value)
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """Return elements of `x` where `condition` is true, else of `y`. No messages.
+    """Return elements of `x` where `condition` is true, and of `y` elsewhere. No messages.
 
     Parameters
     ----------
     condition : DistributedArray or StackedArray
-        Of booleans.
+        Booleans.
     x, y : array like `condition`, or number
-        What to choose from.
+        The values.
 
     Raises
     ------
@@ -287,27 +281,39 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     if isinstance(condition, StackedArray):
         columns = [condition._operands(value) for value in (x, y)]
         if any(column is NotImplemented for column in columns):
-            raise UnsupportedTypeError("where chooses from distributed arrays and numbers")
+            raise UnsupportedTypeError("x and y of where must be distributed arrays or numbers")
         return condition._like([where(c, *both) for c, *both in zip(condition, *columns, strict=True)])
     if not isinstance(condition, DistributedArray):
-        raise UnsupportedTypeError("the condition of where is a distributed array; for plain ones use numpy.where")
+        raise UnsupportedTypeError(
+            "the condition of where must be a distributed array; for plain arrays use numpy.where"
+        )
     return condition._choose(x, y)
 
 
 def check_number(value: Any) -> None:
-    """Raise unless `value` is a number, which an array can be filled with.
+    """Raise unless `value` is a number.
 
     Raises
     ------
     UnsupportedTypeError
-        For arrays, which would fit some ranks' parts, and for what NumPy would take for true or false.
+        For arrays with axes, which would fit the parts of some ranks only, and for other objects.
     """
-    plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a device's number stays where it is
+    plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a scalar on a device is not copied to the host
     if np.ndim(plain) or getattr(value, "ndim", 0) or np.asarray(plain).dtype.kind not in "biufc":
-        raise UnsupportedTypeError(f"an array is filled with a number, not {type(value).__qualname__}")
+        raise UnsupportedTypeError(f"the value of an array's elements must be a number, not {type(value).__qualname__}")
 
 
-def _made(
+def _filled(name: str, layout: Any, comm: Communicator | None, dtype: Any, engine: Any, *value: Any) -> Any:
+    """Return the array made by a function of the engine's namespace, such as ``zeros``."""
+    kind = as_dtype(dtype)
+
+    def make(chosen: Engine, part: Layout, rank: int, _: int) -> Any:
+        return getattr(chosen.xp, name)(part.local_shape(rank), *value, chosen.dtype(kind))
+
+    return _new_array(layout, comm, engine, kind, make)
+
+
+def _new_array(
     layout: Layout | StackedLayout | Shape,
     comm: Communicator | None,
     engine: Engine | str | None,
@@ -315,13 +321,13 @@ def _made(
     make: Callable[[Engine, Layout, int, int], Any],
     number: int = 0,
 ) -> Any:
-    """Make the array of a layout (or a shape, split along axis 0) from ``make(engine, layout, rank, leaf_number)``."""
+    """Return the array whose local array is ``make(engine, layout, rank, leaf_number)``."""
     comm = communicator_or_world(comm)
     chosen = engine if isinstance(engine, Engine) else find_engine(engine)
     if isinstance(layout, StackedLayout):
         parts = []
         for part in layout:
-            parts.append(_made(part, comm, chosen, dtype, make, number))
+            parts.append(_new_array(part, comm, chosen, dtype, make, number))
             number += 1 if isinstance(part, Layout) else len(part.leaves)
         return StackedArray(parts)
     if not isinstance(layout, Layout):
@@ -332,10 +338,10 @@ def _made(
     return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))
 
 
-def _made_like(x: Any, dtype: Any, make: Callable[[Any, Any, Any], Any]) -> Any:
+def _filled_like(name: str, x: Any, dtype: Any, *value: Any) -> Any:
     if isinstance(x, StackedArray):
-        return x._like([_made_like(part, dtype, make) for part in x.arrays])
+        return x._like([_filled_like(name, part, dtype, *value) for part in x.arrays])
     if not isinstance(x, DistributedArray):
         raise UnsupportedTypeError(f"expected a distributed array, not {type(x).__module__}.{type(x).__qualname__}")
     kind = x.dtype if dtype is None else as_dtype(dtype)
-    return x._like(make(x.engine.xp, x.local_array, x.engine.dtype(kind)))
+    return x._like(getattr(x.engine.xp, name)(x.local_array.shape, *value, x.engine.dtype(kind)))

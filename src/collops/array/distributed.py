@@ -34,8 +34,8 @@ class DistributedArray(BaseArray):
     """An array whose parts are on different ranks.
 
     Arithmetic, comparisons and NumPy's ufuncs work element by element, without messages, on arrays of one layout and on
-    scalars, with NumPy's promotion rules. Reductions send one message at most and return 0-d arrays of the engine,
-    without synchronising with a device.
+    scalars, with NumPy's promotion rules. Reductions send at most one message and return 0-d arrays of the engine,
+    without synchronising with the device.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class DistributedArray(BaseArray):
     comm : Communicator
         The ranks.
     local_array : array
-        This rank's part, of shape ``layout.local_shape(comm.rank)``; kept, not copied. Where the layout replicates, the
-        copies must be equal (see :meth:`check_replicated`).
+        This rank's part, of shape ``layout.local_shape(comm.rank)``; not copied. Replicated parts must be equal (see
+        :meth:`check_replicated`).
 
     Attributes
     ----------
@@ -55,18 +55,18 @@ class DistributedArray(BaseArray):
     engine : Engine
         The engine of `local_array`.
     leaves : tuple of DistributedArray
-        The array itself; for stacked arrays, all their parts.
+        The array itself; for a stacked array, all its parts.
 
     Raises
     ------
     LayoutError
-        If `local_array` has not the shape that `layout` gives this rank, or `comm` has another number of ranks.
+        If the shape of `local_array` or the number of ranks of `comm` does not fit `layout`.
     UnsupportedTypeError
-        If `local_array` is no array, or has another byte order than this machine's.
+        If `local_array` is not an array, or its byte order is not this machine's.
 
     Notes
     -----
-    Collective where a process grid or a mask is new to `comm`: communicators for reductions are made here, never later.
+    Collective at the first use of a process grid or mask on `comm`, which creates the communicators of reductions.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class DistributedArray(BaseArray):
         self._plan = reduction_plan(layout, comm)
         if tuple(local_array.shape) != layout.local_shape(comm.rank):
             raise LayoutError(
-                f"rank {comm.rank} has {layout.local_shape(comm.rank)} elements of {layout}, "
+                f"the part of rank {comm.rank} in the layout {layout} has the shape {layout.local_shape(comm.rank)}, "
                 f"but its local array has the shape {tuple(local_array.shape)}"
             )
         self.layout = layout
@@ -102,7 +102,7 @@ class DistributedArray(BaseArray):
         self.local_array = self.engine.adopt(local_array)
 
     def _like(self, local_array: Any) -> Self:
-        """Return an array of this layout and engine with another local array: the internal constructor, unchecked."""
+        """Return an array with another local array of this layout and engine: the internal constructor, unchecked."""
         array = _new(self.__class__)
         array.layout = self.layout
         array.comm = self.comm
@@ -112,19 +112,14 @@ class DistributedArray(BaseArray):
         return array
 
     def _stored(self, value: Any, out: Any) -> Any:
-        """Return `value` as an array like this one: in `out`, if that is given, else in a new array.
+        """Return an array with the local array `value`: `out` if it is given, else a new one.
 
-        Parameters
-        ----------
-        value : array
-            A local array; that of `out`, where a kernel has written to it already.
-        out : DistributedArray or None
-            Holds the result: its memory is filled where the engine is mutable, else its `local_array` is replaced.
+        `value` may be the local array of `out`, if a kernel has written to it already.
         """
         return self._like(value) if out is None else out._hold(value)
 
     def _hold(self, value: Any) -> Self:
-        """Make `value` this rank's part: in the memory that the array has, or in its place where that is immutable.
+        """Copy `value` to the local array; if the engine is not mutable, replace the local array by it.
 
         Raises
         ------
@@ -140,7 +135,7 @@ class DistributedArray(BaseArray):
 
     @property
     def leaves(self) -> tuple[DistributedArray, ...]:
-        """The array itself, as the one part that it has."""
+        """The array itself, in a tuple."""
         return (self,)
 
     @property
@@ -165,7 +160,7 @@ class DistributedArray(BaseArray):
 
     @property
     def nbytes(self) -> int:
-        """Global number of bytes, copies not counted."""
+        """Global number of bytes, without copies."""
         return self.layout.size * self.dtype.itemsize
 
     def __len__(self) -> int:
@@ -220,8 +215,8 @@ class DistributedArray(BaseArray):
         Raises
         ------
         UnsupportedTypeError
-            For methods such as ``reduce``, for matmul, for plain arrays, and where the engine lacks the function, or
-            functions of some elements only (``where=``, which NumPy has).
+            For methods such as ``reduce``, for matmul, for plain arrays, and for functions that the engine lacks.
+            ``where=`` is supported by the engine ``numpy`` only.
         """
         outs = arguments.pop("out", None)
         check_ufunc(ufunc, method, outs)
@@ -234,7 +229,7 @@ class DistributedArray(BaseArray):
         if "where" in arguments:
             if self.engine.name != "numpy":
                 raise UnsupportedTypeError(
-                    f"functions of the engine {self.engine.name} take no where=; collops.where chooses from results"
+                    f"where= is not supported by the engine {self.engine.name}; use collops.where on the result"
                 )
             arguments["where"] = local_operand(self, arguments["where"])
             if arguments["where"] is NotImplemented:
@@ -254,13 +249,13 @@ class DistributedArray(BaseArray):
         return self._like(self.local_array.copy())
 
     def conj(self) -> Self:
-        """Return the complex conjugate, as a copy also of real arrays. No messages."""
+        """Return the complex conjugate; a copy if the array is real. No messages."""
         return self._like(self.engine.xp.conjugate(self.local_array))
 
     conjugate = conj
 
     def astype(self, dtype: Any, copy: bool = True) -> Self:
-        """Return the array converted to `dtype`; itself if it is that already and `copy` is false. No messages."""
+        """Return the array converted to `dtype`; without `copy`, itself if it has this dtype. No messages."""
         dtype = as_dtype(dtype)
         if dtype == self.dtype and not copy:
             return self
@@ -268,12 +263,12 @@ class DistributedArray(BaseArray):
 
     @property
     def real(self) -> Self:
-        """The real part: a view where the engine has views."""
+        """The real part; a view if the engine has views."""
         return self._like(self.local_array.real)
 
     @property
     def imag(self) -> Self:
-        """The imaginary part: a view of complex arrays where the engine has views."""
+        """The imaginary part; for complex arrays a view if the engine has views."""
         return self._like(self.local_array.imag)
 
     def fill(self, value: Any) -> None:
@@ -285,33 +280,33 @@ class DistributedArray(BaseArray):
             self._hold(value)
 
     def _choose(self, x: Any, y: Any) -> Self:
-        """Choose between `x` and `y` where this array is true or not; see :func:`collops.array.where`."""
+        """Choose from `x` where this array is true and from `y` elsewhere; see :func:`collops.array.where`."""
         operands = [local_operand(self, value) for value in (x, y)]
         if any(operand is NotImplemented for operand in operands):
-            raise UnsupportedTypeError("where chooses from distributed arrays and numbers")
+            raise UnsupportedTypeError("x and y of where must be distributed arrays or numbers")
         return self._like(self.engine.xp.where(self.local_array, *operands))
 
     # Other shapes and layouts
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex] | Layout) -> DistributedArray:
-        """Return the array in another shape, in C order, without messages; a view where the engine can.
+        """Return the array in another shape, in C order. No messages; a view if possible.
 
         Parameters
         ----------
         *shape : int, sequence of int or Layout
-            The new global shape (one extent may be -1), or the layout that the result shall have.
+            The new global shape (one extent may be -1), or the layout of the result.
 
         Raises
         ------
         LayoutError
-            If data would have to move to other ranks; the message proposes :meth:`redistribute`.
+            If data would have to move to other ranks. Use :meth:`redistribute` first.
         """
         target = shape[0] if len(shape) == 1 else shape
         layout = self.layout.reshape(target.shape if isinstance(target, Layout) else target)  # pyright: ignore[reportArgumentType]
         if isinstance(target, Layout) and layout is not target:
             raise LayoutError(
-                f"reshaped without moving data, {self.layout} becomes {layout}, not {target}; "
-                "reshape to that layout's shape and redistribute"
+                f"without moving data, {self.layout} is reshaped to {layout}, not to {target}; "
+                "reshape to the shape of that layout and redistribute"
             )
         local = self.local_array.reshape(layout.local_shape(self.comm.rank))
         return DistributedArray(layout, self.comm, local)
@@ -323,7 +318,7 @@ class DistributedArray(BaseArray):
     def redistribute(self, layout: Layout) -> DistributedArray:
         """Return a copy in another layout of the same shape. Collective: one all-to-all-v of the overlaps.
 
-        No message is sent where every rank holds already what it needs, as from a replicated layout.
+        No message is sent if every rank has its new part already, as with a replicated array.
 
         Parameters
         ----------
@@ -338,25 +333,25 @@ class DistributedArray(BaseArray):
         return DistributedArray(layout, self.comm, redistributed(self, layout))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
-        """Return a copy in which every rank's block has its neighbours' values around it. Collective: one exchange.
+        """Return a copy in which every block is surrounded by its neighbours' values. Collective: one exchange.
 
         Parameters
         ----------
         halo : int or sequence of int
-            Width on all sides; or one width per axis; or widths before and after the block, for every axis in turn. A
-            halo may be wider than a neighbour's block.
+            Width on all sides; or one width per axis; or, for each axis in turn, the widths before and after the block.
+            A halo may be wider than a neighbour's block.
         boundary : str
             Values beyond the ends of the array: ``"zero"``, or ``"periodic"`` to wrap around.
 
         Returns
         -------
         DistributedArray
-            In a layout of the same process grid, in which every block is larger by the widths.
+            On the same process grid, with every block larger by the widths.
 
         Raises
         ------
         InputError
-            If `halo` or `boundary` is none of these.
+            If `halo` or `boundary` is invalid.
         """
         layout, local_array = extended_array(self, halo, boundary)
         return DistributedArray(layout, self.comm, local_array)
@@ -372,22 +367,22 @@ class DistributedArray(BaseArray):
         Returns
         -------
         array or None
-            A new array; ``None`` on the ranks that do not get it.
+            A new array; ``None`` on ranks other than `root`.
         """
         return gathered(self, root)
 
     def check_replicated(self) -> None:
-        """Raise unless copies that the layout declares equal are so, bit by bit. Collective: one metadata message.
+        """Raise unless the copies of each replicated block are equal bit by bit. Collective: one metadata message.
 
         Raises
         ------
         LayoutError
-            On every rank, if copies of a block differ; the message names the ranks.
+            On every rank, if copies differ; the message names the ranks.
         """
         check_copies(self)
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
-        """Draw a 1-d or 2-d array with the ranks' boundaries; see :func:`collops.array.plot.plot`. Collective."""
+        """Plot a 1-d or 2-d array with the boundaries of ranks; see :func:`collops.array.plot.plot`. Collective."""
         from collops.array.plot import plot
 
         return plot(self, ax, **options)

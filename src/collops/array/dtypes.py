@@ -1,4 +1,4 @@
-"""Element types: names that NumPy lacks, and the types in which half-precision numbers are accumulated."""
+"""Element types: checks, and the dtypes of accumulators, real parts and linear combinations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["accumulator", "as_dtype", "check_byte_order", "combined", "is_half",
 
 
 def as_dtype(dtype: Any) -> np.dtype:
-    """Return the NumPy dtype called `dtype`, in this machine's byte order; ``"bfloat16"`` is the one of ml_dtypes.
+    """Return the NumPy dtype called `dtype`, in this machine's byte order; ml_dtypes defines ``"bfloat16"``.
 
     Raises
     ------
@@ -29,23 +29,17 @@ def as_dtype(dtype: Any) -> np.dtype:
     try:
         found = np.dtype(dtype)
     except TypeError as error:
-        raise InputError(f"{dtype!r} is no dtype: {error}") from None
+        raise InputError(f"there is no dtype {dtype!r}: {error}") from None
     if found.kind not in "biufc" and found.name != "bfloat16":
-        raise InputError(f"arrays hold booleans, integers, real or complex numbers, not {found}")
+        raise InputError(f"elements of arrays must be booleans, integers, real or complex numbers, not {found}")
     return found if found.isnative else found.newbyteorder("=")
 
 
 def check_byte_order(dtype: np.dtype) -> None:
-    """Raise for numbers in another byte order, which BLAS and transports would misread.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If their byte order is not this machine's.
-    """
+    """Raise :class:`UnsupportedTypeError` for another byte order, which BLAS and transports would misread."""
     if not dtype.isnative:
         native = dtype.newbyteorder("=")
-        raise UnsupportedTypeError(f"an array of dtype {dtype} has another byte order: make it astype({native.name!r})")
+        raise UnsupportedTypeError(f"dtype {dtype} is not in this machine's byte order: use astype({native.name!r})")
 
 
 @lru_cache(maxsize=64)
@@ -56,7 +50,7 @@ def is_half(dtype: np.dtype) -> bool:
 
 @lru_cache(maxsize=64)
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which sums of products of `dtype` are kept: float32 for half types, else `dtype`."""
+    """Return the dtype of sums of products of `dtype`: float32 for half precision, else `dtype`."""
     return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
@@ -68,10 +62,9 @@ def real_of(dtype: np.dtype) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def combined(x: np.dtype, y: np.dtype, kind: type) -> np.dtype:
-    """Return the dtype of a combination of two arrays whose coefficients are numbers of `kind` at most.
+    """Return the dtype of a linear combination of two arrays, with coefficients of the Python type `kind`.
 
-    Coefficients promote as Python's numbers do: kinds, never precisions. NumPy itself does not follow that rule for
-    bfloat16.
+    Coefficients promote like Python's numbers: the kind, never the precision. NumPy does not do so for bfloat16.
     """
     dtype = np.result_type(x, y)
     return dtype if dtype.kind == "c" or (is_half(dtype) and kind is not complex) else np.result_type(dtype, kind(0))

@@ -1,4 +1,4 @@
-"""Fused vector operations of iterative solvers: few passes over memory, and one message for several inner products."""
+"""Fused vector operations of iterative solvers: linear combinations in one pass, inner products in one message."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ __all__ = [
     "shared",
     "square_of_sum",
     "update_solution_and_direction",
+    "vdot",
 ]
 
 
 class Scalars:
-    """Memory that a loop hands to :func:`dots` in every iteration, so that only the first call allocates.
+    """Memory for the results of :func:`dots`, reused in every iteration of a loop.
 
-    The results of a call on a device are overwritten by the next one.
+    On a device, each call overwrites the results of the call before.
 
     Examples
     --------
@@ -63,20 +64,20 @@ class Scalars:
 
 
 def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array:
-    """Return ``a * x + b * y`` in one pass. No messages.
+    """Return ``a * x + b * y``, computed in one pass over memory. No messages.
 
     Parameters
     ----------
     a, b : number, 0-d array, or tuple of a number and one or two 0-d arrays
-        Coefficients. A 0-d array of a device engine is read by the kernel, never by the host. A pair ``(-1, alpha)``
-        stands for its product, a triple ``(-1, alpha, beta)`` for ``-alpha / beta``, for 0 where ``beta`` is 0 and NaN
-        where it is infinite, so that neither needs an operation of its own; made a :class:`collops.array.Finite`, they
-        are 0 where they are not finite. A coefficient never raises the precision of the result, and one that
-        is exactly 0 excludes its array, as in BLAS, whatever that holds.
+        Coefficients. The kernel reads a 0-d array on the device, without synchronising with the host. A pair
+        ``(-1, alpha)`` is the product, a triple ``(-1, alpha, beta)`` is ``-alpha / beta``: 0 if ``beta`` is 0 and NaN
+        if it is infinite. As a :class:`collops.array.Finite`, a pair or triple is 0 if it is not finite. A coefficient
+        never raises the precision of the result. As in BLAS, an array with a coefficient of exactly 0 does not
+        contribute, not even NaN.
     x, y : DistributedArray or StackedArray
         Arrays of one layout.
     out : DistributedArray or StackedArray, optional
-        Gets the result; may be `x` or `y`.
+        Memory for the result; may be `x` or `y`.
 
     Returns
     -------
@@ -88,7 +89,7 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     LayoutError
         If layouts differ.
     UnsupportedTypeError
-        If engines differ, a coefficient is no number, or `out` cannot hold the result.
+        If engines differ, a coefficient is not a number, or `out` cannot hold the result's dtype.
 
     Examples
     --------
@@ -118,17 +119,17 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
 
 
 def shared(value: Any, comm: Communicator) -> Any:
-    """Return a plain array, equal on all ranks, for use with data of which each rank has its own. No message.
+    """Return a replicated plain array for use with local data. No message.
 
-    For derivatives by JAX: the cotangent of `value` is then the sum of those of all ranks, so that each of them gets
-    the whole derivative. On other engines the result is `value` itself.
+    With the engine `jax`, the cotangent of `value` is the sum of the cotangents of all ranks, so that every rank gets
+    the whole derivative. With other engines the result is `value` itself.
 
     Parameters
     ----------
     value : array
         The same on every rank of `comm`, such as the parameters of an operator.
     comm : Communicator
-        The ranks. Collective where a derivative is taken: one allreduce.
+        The ranks. Computing a derivative is collective: one allreduce.
 
     Examples
     --------
@@ -142,7 +143,7 @@ def shared(value: Any, comm: Communicator) -> Any:
 
 
 def _replicated(coefficient: Any, x: Any) -> Any:
-    """Return a coefficient, which all ranks hold, for use with this rank's part of `x`."""
+    """Return a replicated coefficient for use with this rank's part of `x`."""
     if isinstance(coefficient, tuple):
         return type(coefficient)(_replicated(part, x) for part in coefficient)
     return x.engine.replicated_operand(coefficient, x._plan.communicator)
@@ -161,28 +162,28 @@ def update_solution_and_direction(
 ) -> tuple[Array, Array]:
     """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``. No messages.
 
-    Most Krylov methods end an iteration with it; on devices it is one pass over memory.
+    This is the last step of an iteration of most Krylov methods; on devices it is one pass over memory.
 
     Parameters
     ----------
     x, direction : DistributedArray or StackedArray
-        Overwritten; of one layout, and without common memory.
+        Overwritten; of one layout, and without shared memory.
     length, ratio : number, 0-d array, or tuple of a number and one or two 0-d arrays
-        Coefficients as those of :func:`axpby`.
+        Coefficients; see :func:`axpby`.
     gradient : DistributedArray or StackedArray
-        In the same layout.
+        Of the same layout.
 
     Returns
     -------
     x, direction : DistributedArray or StackedArray
-        As given.
+        The arguments.
 
     Raises
     ------
     LayoutError
         If layouts differ.
     UnsupportedTypeError
-        If engines differ, or a result does not fit into its array.
+        If engines differ, or an array cannot hold the dtype of its result.
 
     Examples
     --------
@@ -212,21 +213,21 @@ def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, 
     Parameters
     ----------
     *pairs : tuple of two DistributedArray or two StackedArray
-        The two of a pair have one layout; pairs may differ. Replicated pairs need no message and take part in none;
-        pairs with masks of different groups take one allreduce for each kind of group.
+        The arrays of a pair have one layout; pairs may differ. Replicated pairs need no message. Masks with different
+        groups of ranks need one allreduce each.
     out : Scalars, optional
-        Memory for the results, always for as many pairs of the same dtypes.
+        Memory for the results, in every call for the same number of pairs of the same dtypes.
 
     Returns
     -------
     tuple of 0-d array
-        In the dtype of the arrays; float32 for half-precision ones; real for a pair of one complex array with itself.
-        Does not synchronise with the device.
+        Of the dtype of the arrays; float32 for half-precision arrays; real for a complex array with itself. Does not
+        synchronise with the device.
 
     Raises
     ------
     LayoutError
-        If the two of a pair have different layouts, or `out` holds another number of results.
+        If the layouts of a pair differ, or `out` holds another number of results.
     UnsupportedTypeError
         If engines differ.
 
@@ -245,15 +246,20 @@ def dot(x: Array, y: Array) -> Any:
     return _dots(((x, y),), False, None)[0]
 
 
+def vdot(x: Array, y: Array) -> Any:
+    """Return the sum of ``conj(x) * y``. Collective: one scalar allreduce, none if replicated."""
+    return _dots(((x, y),), True, None)[0]
+
+
 def divide(a: Any, b: Any, out: Any = None) -> Any:
-    """Return ``a / b`` of 0-d arrays or numbers, 0 where `b` is 0, NaN where it is infinite; one kernel on devices.
+    """Return ``a / b`` of 0-d arrays or numbers; 0 if `b` is 0, NaN if it is infinite. One kernel on devices.
 
     Parameters
     ----------
     a, b : 0-d array or number
-        Of one engine; or a number and an array.
+        Arrays of one engine, or an array and a number.
     out : 0-d array, optional
-        Gets the result where the engine can write in place.
+        Memory for the result, used if the engine is mutable.
 
     Examples
     --------
@@ -290,7 +296,7 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
 def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...]:
     for x, y in pairs:
         if not hasattr(x, "leaves"):
-            raise UnsupportedTypeError(f"inner products are of distributed arrays, not of {type(x).__name__}")
+            raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
     if len(pairs) == 1 and out is None and not pairs[0][0].engine.traced:
@@ -322,10 +328,10 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | No
 
 
 def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
-    """Return what :func:`_dots` does, with derivatives: the sum over the leaves of each pair.
+    """Do the work of :func:`_dots` for JAX, with derivatives.
 
-    Every leaf is summed over the ranks that it is split over, so that a replicated one needs no message and each rank
-    has all of its cotangent. One message for each kind of group.
+    Each leaf is summed over the ranks that it is split over, with one message for each kind of group. A replicated leaf
+    needs none, and every rank has its whole cotangent.
     """
     engine = pairs[0][0].engine
     by_ranks: dict[Communicator | None, list[tuple[int, Any]]] = {}
@@ -356,9 +362,9 @@ def _summed(
 
 
 def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...] | None:
-    """Return what :func:`_dots` does for single arrays of one real dtype on the same ranks; ``None`` if they are not.
+    """Do the work of :func:`_dots` for single arrays of one real dtype and communicator; return None for others.
 
-    A fast path for the inner products of most iterations.
+    This is the fast path of most iterations.
     """
     first = pairs[0][0]
     engine, communicator, dtype = first.engine, first._plan.communicator, first.dtype
@@ -394,7 +400,7 @@ def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:
 
 
 def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
-    """Return the local arrays whose products this rank adds to the sum."""
+    """Return the pairs of local arrays that count in this rank's sum."""
     return [
         (a.local_array, b.local_array)
         for a, b, counted in zip(x.leaves, y.leaves, x._plan.counted, strict=True)
@@ -403,7 +409,7 @@ def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
 
 
 def _dot_dtype(x: Any, y: Any, conjugate: bool) -> np.dtype:
-    """Return the dtype of the inner product, the same on ranks that have nothing to add."""
+    """Return the dtype of the inner product, the same on ranks without elements."""
     pairs = tuple((a.dtype, b.dtype) for a, b in zip(x.leaves, y.leaves, strict=True))
     return _product_dtype(pairs, conjugate and x is y)
 

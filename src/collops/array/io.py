@@ -1,4 +1,4 @@
-"""Load arrays from Zarr stores on any number of ranks, in any layout; every rank reads the regions that it needs."""
+"""Load arrays from Zarr stores on any number of ranks, in any layout. Every rank reads its own part."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def load(
     comm: Communicator | None = None,
     engine: Engine | str | None = None,
 ) -> Any:
-    """Read what :func:`collops.array.save` has written, or any Zarr array. Collective.
+    """Read a store written by :func:`collops.array.save`, or any other Zarr 3 array. Collective.
 
     Parameters
     ----------
     path : str or path
         The store's directory.
     layout : Layout, StackedLayout or dict, optional
-        Layouts for what the store holds. By default, on as many ranks as have written it, the same layout; else split
-        along the first axis that was split, or replicated as before.
+        Layouts of the arrays in the store. By default the saved layout, if the number of ranks is the same. On another
+        number of ranks, an array is split along its first split axis, or replicated if it was.
     comm : Communicator, optional
         The ranks; the world by default.
     engine : str or Engine, optional
@@ -51,12 +51,12 @@ def load(
     Returns
     -------
     DistributedArray, StackedArray or dict
-        What was saved.
+        The saved arrays.
 
     Raises
     ------
     InputError
-        On every rank, if there is no such store or it cannot be read.
+        On every rank, if the store does not exist or cannot be read.
     LayoutError
         On every rank, if `layout` does not fit.
 
@@ -86,23 +86,23 @@ def _opened(path: str) -> Any:
     import zarr
 
     if not (Path(path) / "zarr.json").is_file():
-        raise InputError(f"{path} is no Zarr 3 store")
+        raise InputError(f"{path} is not a Zarr 3 store")
     return zarr.open(path, mode="r")
 
 
 def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
-    """Return layouts and this rank's values, nested like the store. No messages, so that one check covers all."""
+    """Return layouts and this rank's values, nested like the store. No messages, so that one check suffices."""
     import zarr
 
     about = node.attrs.asdict().get("collops", {})
     if about.get("version", VERSION) != VERSION:
-        raise InputError(f"the store was written by another version of collops (format {about['version']})")
+        raise InputError(f"the store has format {about['version']}, written by another version of collops")
     if isinstance(node, zarr.Array):
         chosen = _layout_for(node.shape, about, comm) if layout is None else layout
         if not isinstance(chosen, Layout) or chosen.shape != node.shape or chosen.ranks != comm.size:
             raise LayoutError(f"a stored array of shape {node.shape} does not fit {chosen} on {comm.size} ranks")
         check_memory(chosen, node.dtype, engine)
-        check_memory(Layout.replicated(node.chunks, comm.size), node.dtype, engine)  # they are read as wholes
+        check_memory(Layout.replicated(node.chunks, comm.size), node.dtype, engine)  # chunks are read as a whole
         values = np.asarray(node[chosen.slices(comm.rank)])
         values = np.ascontiguousarray(values, as_dtype(values.dtype))
         return chosen, engine.from_host(values.view(as_dtype(about["dtype"])) if "dtype" in about else values)
@@ -116,7 +116,7 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
         return [_read(node[name], part, comm, engine) for name, part in zip(names, parts, strict=True)]
     wanted = layout or {}
     if not isinstance(wanted, Mapping) or not set(wanted) <= set(names):
-        raise LayoutError(f"the store holds the arrays {', '.join(names)}: give their layouts as a dictionary")
+        raise LayoutError(f"the store contains the arrays {', '.join(names)}: give their layouts as a dictionary")
     return {name: _read(node[name], wanted.get(name), comm, engine) for name in names}
 
 
@@ -130,7 +130,7 @@ def _layout_for(shape: tuple[int, ...], about: Mapping[str, Any], comm: Communic
 
 
 def _wrapped(result: Any, comm: Communicator) -> Any:
-    """Make arrays of what `_read` returned. Collective where a layout is new."""
+    """Return the arrays for the result of `_read`. Collective if a layout is new."""
     if isinstance(result, tuple):
         return DistributedArray(result[0], comm, result[1])
     if isinstance(result, list):

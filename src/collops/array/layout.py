@@ -1,7 +1,6 @@
-"""Layouts: which rank holds which part of a global array, known everywhere by arithmetic alone.
+"""Layouts: which rank holds which part of a global array.
 
-Asking a layout anything never sends a message. The one exception, :meth:`Layout.from_local`, says so in its name and
-its documentation.
+A layout computes the shape and offset of every rank's part by arithmetic. Only :meth:`Layout.from_local` communicates.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ class Block(NamedTuple):
     Attributes
     ----------
     shape, offset : tuple of int
-        Local extents, and the global index of the first element, per axis.
+        Local extents, and the global index of the first element, along each axis.
     slices : tuple of slice
-        The same as slices of the global array.
+        The part as slices of the global array.
     """
 
     shape: tuple[int, ...]
@@ -61,12 +60,12 @@ class Block(NamedTuple):
 class Layout:
     """A block partition of a global array over ranks.
 
-    Every axis of the array is either whole on each rank or split over one axis of a process grid. Axes of the process
-    grid that split nothing replicate. Layouts are immutable and interned: equal layouts are one object, so that
-    comparing them costs nothing. To make that so, the process grid is kept in a normal form: extents of 1 are
-    dropped and neighbouring replicating axes merged.
+    Every axis of the array is whole on each rank, or split over one axis of a process grid. An axis of the process grid
+    that splits no axis of the array replicates it. Layouts are immutable and interned: equal layouts are one object,
+    compared with ``is``. For that, the process grid is stored in a normal form, without extents of 1 and with
+    neighbouring replicating axes merged.
 
-    Most layouts come from :meth:`split`, :meth:`grid` or :meth:`replicated`; the constructor is the general form.
+    :meth:`split`, :meth:`grid` and :meth:`replicated` make the common layouts; the constructor is the general form.
 
     Parameters
     ----------
@@ -75,12 +74,12 @@ class Layout:
     ranks : int
         Number of ranks.
     process_grid : sequence of int
-        Extents of the process grid; their product is `ranks`. Ranks are numbered in C order.
+        Extents of the process grid, with the product `ranks`. Ranks are numbered in C order.
     axes : sequence of int or None
-        For each axis of the array, the process-grid axis that splits it, or ``None`` where it is whole.
+        For each axis of the array, the process-grid axis that splits it; ``None`` for a whole axis.
     sizes : sequence of (sequence of int or None), optional
-        For each axis of the array the sizes of its blocks, in order; ``None`` gives the first ``n % p`` of ``p`` blocks
-        one element more than the others.
+        For each axis of the array, the sizes of its blocks; with ``None``, the first ``n % p`` of ``p`` blocks have one
+        element more than the others.
     mask : sequence of int, optional
         One group number per rank. Reductions stay within a group; the global array still spans all ranks.
 
@@ -89,17 +88,17 @@ class Layout:
     shape : tuple of int
     ranks : int
     process_grid : tuple of int
-        In normal form: without extents of 1, except that it is ``(1,)`` in a world of one.
+        In normal form; ``(1,)`` for one rank.
     axes : tuple of (int or None)
     sizes : tuple of tuple of int
-        One entry per axis of the array; a whole axis has one block.
+        The block sizes along each axis of the array; a whole axis has one block.
     mask : tuple of int or None
-        Group numbers, counted from 0 in the order of first appearance; ``None`` where there is one group.
+        Group numbers, counted from 0 in the order of first appearance; ``None`` for a single group.
     ndim, size : int
     split_axes : tuple of int
         The axes of the array that are split.
     is_replicated : bool
-        Whether every rank holds everything (always so in a world of one).
+        Whether every rank holds the whole array; always true for one rank.
 
     Raises
     ------
@@ -117,25 +116,6 @@ class Layout:
     >>> layout is collops.Layout.split((8, 10), 3)
     True
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_blocks",
-        "_groups",
-        "_representatives",
-        "_starts",
-        "_strides",
-        "axes",
-        "is_replicated",
-        "mask",
-        "ndim",
-        "process_grid",
-        "ranks",
-        "shape",
-        "size",
-        "sizes",
-        "split_axes",
-    )
 
     shape: tuple[int, ...]
     ranks: int
@@ -162,16 +142,14 @@ class Layout:
         sizes: Sequence[Sequence[SupportsIndex] | None] | None = None,
         mask: Sequence[SupportsIndex] | None = None,
     ) -> Layout:
-        """Return the one layout that these arguments describe."""
+        """Return the interned layout with these properties."""
         shape = as_extents(shape, "shape", smallest=0)
         if not shape:
             raise LayoutError("a distributed array has at least one axis; give a scalar the shape (1,)")
         ranks = as_ranks(ranks)
         process_grid = as_extents(process_grid, "process grid", smallest=1)
         if math.prod(process_grid) != ranks:
-            raise LayoutError(
-                f"a process grid {process_grid} has {math.prod(process_grid)} places, not one for each of {ranks} ranks"
-            )
+            raise LayoutError(f"a process grid {process_grid} is for {math.prod(process_grid)} ranks, not for {ranks}")
         grid, places = normal_grid(process_grid, checked_axes(axes, shape, process_grid))
         blocks = block_sizes(shape, grid, places, sizes)
         groups = normal_mask(mask, ranks)
@@ -179,39 +157,20 @@ class Layout:
         with _interning:
             layout = _interned.get(key)
             if layout is None:
-                layout = _interned[key] = cls._make(*key)
+                layout = object.__new__(cls)
+                layout.shape, layout.ranks, layout.process_grid, layout.axes, layout.sizes, layout.mask = key
+                layout.ndim = len(shape)
+                layout.size = math.prod(shape)
+                layout.split_axes = tuple(axis for axis, place in enumerate(places) if place is not None)
+                layout.is_replicated = not layout.split_axes
+                layout._starts = tuple(tuple(accumulate(sizes[:-1], initial=0)) for sizes in blocks)
+                layout._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
+                layout._blocks = {}
+                layout._groups = {}
+                layout._representatives = None
+                layout._check_mask()
+                _interned[key] = layout
         return layout
-
-    @classmethod
-    def _make(
-        cls,
-        shape: tuple[int, ...],
-        ranks: int,
-        grid: tuple[int, ...],
-        axes: tuple[int | None, ...],
-        sizes: tuple[tuple[int, ...], ...],
-        mask: tuple[int, ...] | None,
-    ) -> Layout:
-        layout = object.__new__(cls)
-        layout.shape = shape
-        layout.ranks = ranks
-        layout.process_grid = grid
-        layout.axes = axes
-        layout.sizes = sizes
-        layout.mask = mask
-        layout.ndim = len(shape)
-        layout.size = math.prod(shape)
-        layout.split_axes = tuple(axis for axis, place in enumerate(axes) if place is not None)
-        layout.is_replicated = not layout.split_axes
-        layout._starts = tuple(tuple(accumulate(blocks[:-1], initial=0)) for blocks in sizes)
-        layout._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
-        layout._blocks = {}
-        layout._groups = {}
-        layout._representatives = None
-        layout._check_mask()
-        return layout
-
-    # -- ways to make one ------------------------------------------------------------------------------------------
 
     @classmethod
     def split(
@@ -301,7 +260,7 @@ class Layout:
         ranks : int
             Number of ranks.
         mask : sequence of int, optional
-            Group number of each rank; copies need to agree within a group only.
+            Group number of each rank. Copies must be equal within a group only.
         """
         shape = as_shape(shape)
         return cls(shape, ranks, (ranks,), (None,) * len(shape), None, mask)
@@ -315,7 +274,7 @@ class Layout:
         *,
         mask: Sequence[SupportsIndex] | None = None,
     ) -> Layout:
-        """Make the layout of arrays that already exist, split along `axis`. Collective: one metadata message.
+        """Return the layout of existing local arrays, concatenated along `axis`. Collective: one metadata message.
 
         Parameters
         ----------
@@ -324,7 +283,7 @@ class Layout:
         comm : Communicator
             The ranks.
         axis : int
-            The axis along which the parts follow each other.
+            The axis along which the parts are concatenated.
         mask : sequence of int, optional
             Group number of each rank.
 
@@ -339,7 +298,7 @@ class Layout:
     def _from_local(
         cls, own: Callable[[], tuple[int, ...]], comm: Communicator, axis: int, mask: Sequence[SupportsIndex] | None
     ) -> Layout:
-        """Make the layout of :meth:`from_local`; what `own` raises instead of a shape travels in its place."""
+        """Do the work of :meth:`from_local`; an error that `own` raises is sent instead of the shape."""
         from collops.comm.agreement import described, raise_together
         from collops.comm.given import checked_communicator
 
@@ -363,12 +322,10 @@ class Layout:
         sizes = [other[axis] for other in shapes]
         return cls.split((*shape[:axis], sum(sizes), *shape[axis + 1 :]), comm.size, axis, sizes=sizes, mask=mask)
 
-    # -- layouts of related arrays ---------------------------------------------------------------------------------
-
     # The block of each rank
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Return the place of `rank` in the process grid."""
+        """Return the position of `rank` in the process grid."""
         if not 0 <= operator.index(rank) < self.ranks:
             raise LayoutError(f"there is no rank {rank!r} among {self.ranks}")
         return tuple(rank // stride % extent for stride, extent in zip(self._strides, self.process_grid, strict=True))
@@ -420,38 +377,35 @@ class Layout:
         rank = 0
         for i, extent, starts, axis in zip(position, self.shape, self._starts, self.axes, strict=True):
             if axis is not None:
-                # Of several blocks that start here only the last is not empty.
+                # If several blocks start here, only the last is not empty.
                 rank += (bisect_right(starts, i % extent) - 1) * self._strides[axis]
         return rank
 
     def _block_number(self, rank: int) -> tuple[int, ...]:
-        """Return which block `rank` holds: the same for copies."""
+        """Return the number of the block that `rank` holds, along each split axis."""
         place = self.coordinates(rank)
         return tuple(place[axis] for axis in self.axes if axis is not None)
 
-    # Ranks that reductions combine
+    # The ranks of reductions
 
     def reduction_groups(self, axes: Iterable[int] | None = None) -> tuple[int, ...] | None:
-        """Return which ranks' partial results must be combined.
+        """Return the groups of ranks whose partial results a reduction combines.
 
-        Ranks of one group hold every element once between them, so that each takes part with all that it holds.
+        Together, the ranks of one group hold every element exactly once.
 
         Parameters
         ----------
         axes : iterable of int, optional
-            The axes of the array that are reduced; all by default.
+            The axes of the array to reduce; all by default.
 
         Returns
         -------
         tuple of int or None
-            One group number per rank, counted from 0 in the order of first appearance; ``None`` where no message is
-            needed.
+            One group number per rank, counted from 0 in the order of first appearance; ``None`` if none is needed.
         """
         chosen = self.split_axes if axes is None else tuple(a for a in self.split_axes if a in set(axes))
-        try:
+        if chosen in self._groups:
             return self._groups[chosen]
-        except KeyError:
-            pass
         reduced = {self.axes[a] for a in chosen}
         groups = None
         if reduced:
@@ -463,7 +417,7 @@ class Layout:
         return groups
 
     def reduction_count(self, rank: int, axes: Iterable[int] | None = None) -> int:
-        """Return how many elements a reduction over `axes` combines into each result on `rank`."""
+        """Return the number of elements that a reduction over `axes` combines into one result on `rank`."""
         self.coordinates(rank)
         reduced = range(self.ndim) if axes is None else tuple(axes)
         groups = self.reduction_groups(reduced)
@@ -471,7 +425,7 @@ class Layout:
         return sum(math.prod(self.block(member).shape[a] for a in reduced) for member in members)
 
     def representative(self, rank: int) -> bool:
-        """Return whether the part of `rank` is the one that counts among copies: the lowest rank's of each group."""
+        """Return whether `rank` is the lowest rank of its mask group that holds its block."""
         self.coordinates(rank)
         if self._representatives is None:
             mask = self.mask or (0,) * self.ranks
@@ -482,7 +436,7 @@ class Layout:
         return rank in self._representatives
 
     def _check_mask(self) -> None:
-        """Raise if a reduction within a group of the mask would count an element twice or never."""
+        """Raise if a reduction within a mask group would miss elements or count some twice."""
         copies = self.reduction_groups()
         if self.mask is None or copies is None:
             return
@@ -494,14 +448,14 @@ class Layout:
             held_by_copy.setdefault((self.mask[rank], copies[rank]), set()).add(number)
         if any(blocks != held[group] for (group, _), blocks in held_by_copy.items()):
             raise LayoutError(
-                f"the mask {self.mask} cuts through the copies of a partially replicated layout; "
-                "give all or none of a copy's ranks to each group"
+                f"the mask {self.mask} divides the copies of a partially replicated layout; "
+                "put all ranks of a copy into one group"
             )
 
     # Layouts derived from this one
 
     def drop(self, axes: SupportsIndex | Sequence[SupportsIndex]) -> Layout:
-        """Return the layout without some axes; what they split becomes replicated.
+        """Return the layout without some axes; the process-grid axes that split them then replicate.
 
         Parameters
         ----------
@@ -520,7 +474,7 @@ class Layout:
         )
 
     def reshape(self, shape: Sequence[SupportsIndex] | SupportsIndex) -> Layout:
-        """Return the layout of the array reshaped in C order without moving data between ranks.
+        """Return the layout after reshaping in C order without moving data between ranks.
 
         Parameters
         ----------
@@ -530,7 +484,7 @@ class Layout:
         Raises
         ------
         LayoutError
-            If the sizes differ, or a split axis would not be one in the new shape.
+            If the sizes differ, or the blocks of a split axis are not blocks of an axis of the new shape.
         """
         new = complete_shape(as_shape(shape, smallest=-1), self.size)
         axes: list[int | None] = [None] * len(new)
@@ -549,27 +503,25 @@ class Layout:
             if extent == self.shape[axis] and math.prod(new[target + 1 :]) == inner:
                 return target, self.sizes[axis]
             new_inner = math.prod(new[target + 1 :])
-            # An extent of 1 cannot carry a split that another axis behind it can.
+            # An axis of extent 1 cannot be split; a later one may be.
             fits = extent != 1 and new_inner > 0 and extent * new_inner == self.shape[axis] * inner
             if fits and all(size * inner % new_inner == 0 for size in self.sizes[axis]):
                 return target, [size * inner // new_inner for size in self.sizes[axis]]
         raise LayoutError(
-            f"the shape {new} cannot hold {self} without moving data: axis {axis} is split where no axis of the new "
-            "shape can be; first call redistribute with a layout that is split along its first axis"
+            f"{self} cannot be reshaped to {new} without moving data: the parts of axis {axis} are not parts of an "
+            "axis of the new shape; first call redistribute with a layout that is split along its first axis"
         )
 
     def without_mask(self) -> Layout:
-        """Return the same partition with one group of ranks."""
+        """Return the layout with a single group of ranks."""
         if self.mask is None:
             return self
         return Layout(self.shape, self.ranks, self.process_grid, self.axes, self.sizes)
 
-    # -- details ---------------------------------------------------------------------------------------------------
-
     def __setattr__(self, name: str, value: Any) -> None:
-        # `_representatives` is filled on first use; everything else is written once, by `_make`.
-        if hasattr(self, name) and name != "_representatives":
-            raise AttributeError(f"layouts are immutable: make a new one instead of setting {name!r}")
+        # `_representatives` is filled on first use; everything else is set once, by `__new__`.
+        if name not in Layout.__annotations__ or (hasattr(self, name) and name != "_representatives"):
+            raise AttributeError(f"layouts are immutable: cannot set {name!r}; make a new layout")
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What users give to make a layout, checked and brought to its normal form."""
+"""Checks and normal forms of the arguments of layouts."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = [
 
 _SIZES_SHOWN = 6
 _LARGEST = 2**63 - 1
-_MOST_RANKS = 2**24  # each has an entry in lists
+_MOST_RANKS = 2**24  # bounds the lists with one entry per rank
 
 
 def as_shape(shape: Sequence[SupportsIndex] | SupportsIndex, smallest: int = 0) -> tuple[int, ...]:
-    """Return a shape, given as one or as a sequence of integers, as a tuple."""
+    """Return a shape, given as an integer or a sequence of integers, as a tuple."""
     return as_extents(integers(shape), "shape", smallest)
 
 
 def integers(values: Sequence[SupportsIndex] | SupportsIndex) -> tuple[int, ...]:
-    """Return one integer, or a sequence of them, as a tuple."""
+    """Return an integer or a sequence of integers as a tuple."""
     try:
         return (operator.index(values),)  # pyright: ignore[reportArgumentType]
-    except TypeError:  # not one number; NumPy's arrays look like one, so that only trying tells
+    except TypeError:  # NumPy arrays have __index__ too, so only a call shows whether there is one number
         return tuple(operator.index(value) for value in values)  # pyright: ignore[reportGeneralTypeIssues]
 
 
@@ -48,22 +48,22 @@ def as_extents(values: Sequence[SupportsIndex], what: str, smallest: int) -> tup
     """Return integers as a tuple, none of them below `smallest`."""
     extents = tuple(operator.index(value) for value in values)
     if any(extent < smallest for extent in extents):
-        raise LayoutError(f"a {what} needs extents of at least {smallest}, not {extents}")
+        raise LayoutError(f"the extents of a {what} must be at least {smallest}, not {extents}")
     if math.prod(extents) > _LARGEST or any(extent > _LARGEST for extent in extents):
-        raise LayoutError(f"a {what} of {extents} has more elements than 64-bit indices can count")
+        raise LayoutError(f"a {what} of {extents} has too many elements for 64-bit indices")
     return extents
 
 
 def as_ranks(ranks: SupportsIndex) -> int:
-    """Return a number of ranks."""
+    """Return a checked number of ranks."""
     number = operator.index(ranks)
     if not 1 <= number <= _MOST_RANKS:
-        raise LayoutError(f"there can be 1 to {_MOST_RANKS} ranks, not {number}")
+        raise LayoutError(f"the number of ranks must be 1 to {_MOST_RANKS}, not {number}")
     return number
 
 
 def normal_axis(axis: int, ndim: int) -> int:
-    """Return the number of an axis counted from the start."""
+    """Return an axis number counted from the start."""
     if not -ndim <= operator.index(axis) < ndim:
         raise LayoutError(f"there is no axis {axis} in an array with {ndim} axes")
     return operator.index(axis) % ndim
@@ -72,13 +72,13 @@ def normal_axis(axis: int, ndim: int) -> int:
 def checked_axes(
     axes: Sequence[int | None], shape: tuple[int, ...], process_grid: tuple[int, ...]
 ) -> tuple[int | None, ...]:
-    """Return the assignment of array axes to process-grid axes, each of which is used once at most."""
+    """Return the process-grid axis of each array axis; each process-grid axis may occur once."""
     if len(axes) != len(shape):
-        raise LayoutError(f"{len(axes)} axis assignments do not fit the shape {shape}")
+        raise LayoutError(f"axes needs one entry per axis of the shape {shape}, not {len(axes)}")
     used = [axis for axis in axes if axis is not None]
     if any(not 0 <= axis < len(process_grid) for axis in used) or len(set(used)) != len(used):
         raise LayoutError(
-            f"each axis of the process grid {process_grid} can split one axis of the array, not {tuple(axes)}"
+            f"axes={tuple(axes)}: each axis of the process grid {process_grid} can split one axis of the array"
         )
     return tuple(axes)
 
@@ -86,7 +86,7 @@ def checked_axes(
 def normal_grid(
     process_grid: tuple[int, ...], axes: tuple[int | None, ...]
 ) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """Drop process-grid extents of 1 and merge neighbouring replicating axes; neither changes where anything is."""
+    """Drop process-grid extents of 1 and merge neighbouring replicating axes, which moves no block."""
     used = {axis for axis in axes if axis is not None}
     grid: list[int] = []
     place: dict[int, int] = {}
@@ -124,25 +124,25 @@ def block_sizes(
 
 
 def block_list(given: Sequence[SupportsIndex] | None, extent: int, parts: int, axis: int) -> tuple[int, ...]:
-    """Return the sizes of the blocks along one axis of `extent` elements in `parts` parts."""
+    """Return the block sizes of an axis of `extent` elements in `parts` parts; `given` if it is not None."""
     if given is None:
         share, longer = divmod(extent, parts)
         return (share + 1,) * longer + (share,) * (parts - longer)
     blocks = tuple(operator.index(size) for size in given)
     if len(blocks) != parts or sum(blocks) != extent or any(size < 0 for size in blocks):
         raise LayoutError(
-            f"axis {axis} of {extent} elements in {parts} parts: the sizes {sizes_text(blocks)} do not fit "
-            f"(they are {len(blocks)} parts and add up to {sum(blocks)})"
+            f"axis {axis} of {extent} elements in {parts} parts does not fit the sizes {sizes_text(blocks)}, "
+            f"which are {len(blocks)} parts with the sum {sum(blocks)}"
         )
     return blocks
 
 
 def normal_mask(mask: Sequence[SupportsIndex] | None, ranks: int) -> tuple[int, ...] | None:
-    """Return the group of every rank, counted from 0; ``None`` where there is one group."""
+    """Return the group number of every rank, counted from 0; ``None`` for a single group."""
     if mask is None:
         return None
     if len(mask) != ranks:
-        raise LayoutError(f"a mask has one group number per rank: {len(mask)} do not fit {ranks} ranks")
+        raise LayoutError(f"a mask needs one group number per rank: {len(mask)} were given for {ranks} ranks")
     groups = numbered(operator.index(group) for group in mask)
     return groups if max(groups) > 0 else None
 
@@ -154,7 +154,7 @@ def numbered(keys: Iterable[Any]) -> tuple[int, ...]:
 
 
 def complete_shape(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return a shape of `size` elements in which -1 is replaced by what is missing."""
+    """Return a shape of `size` elements, with -1 replaced by the missing extent."""
     unknown = shape.count(-1)
     known = math.prod(extent for extent in shape if extent != -1)
     if unknown == 1 and known > 0 and size % known == 0:
@@ -165,7 +165,7 @@ def complete_shape(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def sizes_text(sizes: Sequence[int]) -> str:
-    """Return sizes as text, summed up where there are many."""
+    """Return sizes as text, abbreviated if there are many."""
     if len(sizes) <= _SIZES_SHOWN:
         return "+".join(str(size) for size in sizes)
     return f"{len(sizes)} parts of {min(sizes)} to {max(sizes)}"

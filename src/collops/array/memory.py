@@ -1,4 +1,4 @@
-"""Whether an array can fit into memory at all, by arithmetic, before any rank allocates its part."""
+"""A check that an array can fit into memory, before any rank allocates its part."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["check_memory"]
 
 
 def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
-    """Raise if some rank's part of an array is larger than all the memory of this rank.
+    """Raise if some rank's part of an array is larger than the total memory of this rank.
 
-    On equal machines all ranks raise, without a message. Whether the memory is free only the allocation can tell.
+    Sends no message: on equal machines all ranks raise. Free memory is not checked.
 
     Raises
     ------
@@ -30,5 +30,5 @@ def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
     if largest > memory:
         raise InputError(
             f"an array of {dtype} with the layout {layout} needs {largest / 2**30:.4g} GiB on one rank, "
-            f"where there are {memory / 2**30:.4g} GiB of memory: give a smaller shape, or split it over more ranks"
+            f"which has {memory / 2**30:.4g} GiB of memory: use a smaller shape, or split it over more ranks"
         )

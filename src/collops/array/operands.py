@@ -1,4 +1,4 @@
-"""Operands: the attributes that distributed and stacked arrays share, and the checks of what is combined with them."""
+"""Operands of array operations: the common attributes of distributed and stacked arrays, and checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 
 class Operand:
-    """A distributed or a stacked array, as the functions of this room take them; `local_array` is of the former."""
+    """A distributed or a stacked array. Only the former has a `local_array`, only the latter has `arrays`."""
 
     __slots__ = ()
 
@@ -49,26 +49,26 @@ def check_alike(x: Any, y: Any) -> None:
     LayoutError
         If layouts or communicators differ.
     UnsupportedTypeError
-        If engines differ, or `y` is no distributed array.
+        If engines differ, or `y` is not a distributed array.
     """
     if not hasattr(y, "leaves"):
         raise UnsupportedTypeError(
             f"expected a distributed array with the layout {x.layout}, not {type(y).__name__}; "
-            "collops.array.from_global and from_local make one"
+            "see collops.array.from_global and from_local"
         )
     if x.layout is not y.layout:
         raise LayoutError(
             f"the arrays have different layouts:\n  {x.layout}\n  {y.layout}\n"
-            "bring one to the other's first: x.redistribute(y.layout)"
+            "redistribute one of them first: x.redistribute(y.layout)"
         )
     if x.comm is not y.comm:
-        raise LayoutError("the arrays are on different communicators; make both with one comm=")
+        raise LayoutError("the arrays have different communicators; make both with the same comm=")
     if x.engine is not y.engine:
-        raise UnsupportedTypeError(f"the arrays are of different engines: {x.engine.name} and {y.engine.name}")
+        raise UnsupportedTypeError(f"the arrays have different engines: {x.engine.name} and {y.engine.name}")
 
 
 def scalar_operand(x: Operand, other: Any) -> Any:
-    """Return `other` as a number to combine with `x`, or ``NotImplemented`` if it is no number or array.
+    """Return `other` as a number to combine with `x`; ``NotImplemented`` if it is neither a number nor an array.
 
     Raises
     ------
@@ -83,16 +83,16 @@ def scalar_operand(x: Operand, other: Any) -> Any:
         raise UnsupportedTypeError("a stacked array and a single one cannot be combined element by element")
     if other.ndim > 0:
         raise UnsupportedTypeError(
-            f"a plain {type(other).__name__} of shape {tuple(other.shape)} with a distributed array of the layout "
-            f"{x.layout} is ambiguous: make it distributed with collops.array.from_global(values, x.layout), "
-            "or work with x.local_array"
+            f"combining a plain {type(other).__name__} of shape {tuple(other.shape)} with a distributed array of the "
+            f"layout {x.layout} is ambiguous: distribute it with collops.array.from_global(values, x.layout), "
+            "or use x.local_array"
         )
-    # A host scalar is a kernel argument on a device; the reverse would make the host wait.
+    # A scalar on the host becomes a kernel argument; a scalar on a device stays there, so that the host does not wait.
     return other[()] if isinstance(other, np.ndarray) else other
 
 
 def local_operand(x: Operand, other: Any) -> Any:
-    """Return the local array, or the number, that stands for `other` in an operation with ``x.local_array``."""
+    """Return the local array of `other`, or the number `other`, for an operation with ``x.local_array``."""
     if isinstance(other, Operand) and hasattr(other, "local_array"):
         check_alike(x, other)
         return other.local_array
@@ -110,8 +110,8 @@ def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...] | None) -> N
     if method != "__call__" or ufunc.signature is not None:
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         raise UnsupportedTypeError(
-            f"numpy.{name} mixes elements of different ranks; distributed arrays have sum, min, max, mean, dot, vdot "
-            "and norm, or use local_array or gather()"
+            f"numpy.{name} combines elements of different ranks; use sum, min, max, mean, dot, vdot or norm, "
+            "or local_array or gather()"
         )
     if outs is not None and any(not isinstance(out, Operand | None) for out in outs):
         raise UnsupportedTypeError(f"out= of numpy.{ufunc.__name__} must be a distributed array like the inputs")

@@ -1,4 +1,4 @@
-"""Pictures of distributed arrays, with the boundaries between ranks."""
+"""Plots of distributed arrays, with the boundaries between ranks."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _LINE, _IMAGE = 1, 2  # numbers of axes
 
 
 def plot(x: Operand, ax: Axes | None = None, **options: Any) -> Axes | None:
-    """Draw a vector as a line, or a matrix as an image, with thin lines where one rank's part ends. Collective.
+    """Plot a vector as a line or a matrix as an image, with thin lines at the boundaries between ranks. Collective.
 
     Parameters
     ----------
     x : DistributedArray
-        With one or two axes. Of complex numbers a line shows both parts, an image the absolute value.
+        With one or two axes. For complex numbers, lines show both parts and an image shows the absolute value.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; by default a new figure.
+        By default those of a new figure.
     **options
         For :meth:`matplotlib.axes.Axes.plot` or :meth:`~matplotlib.axes.Axes.imshow`.
 
     Returns
     -------
     Axes or None
-        What was drawn, on rank 0; the other ranks only send their parts.
+        The axes on rank 0; None on other ranks.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def plot(x: Operand, ax: Axes | None = None, **options: Any) -> Axes | None:
         If `x` has more than two axes.
     """
     if x.ndim not in (_LINE, _IMAGE):
-        raise InputError(f"plot draws arrays with one or two axes, not with {x.ndim}")
+        raise InputError(f"plot needs an array with one or two axes, not {x.ndim}")
     gathered = gathered_values(x, 0)
     if x.comm.rank != 0:
         return None
@@ -77,5 +77,5 @@ def _new_axes() -> Axes:
 
 
 def _boundaries(x: Operand, axis: int) -> list[float]:
-    """Return where an axis is cut, between the indices of neighbours."""
+    """Return the positions of the boundaries between ranks along an axis."""
     return [end - 0.5 for end in accumulate(x.layout.sizes[axis][:-1]) if 0 < end < x.shape[axis]]

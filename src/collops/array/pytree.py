@@ -1,6 +1,6 @@
-"""Distributed and stacked arrays as pytrees of JAX: what they hold on this rank are the leaves, all else is structure.
+"""Distributed and stacked arrays as pytrees of JAX, whose leaves are this rank's local arrays.
 
-A transformation of JAX thus sees this rank's part. Arrays of one layout on one communicator have one structure.
+Arrays of one layout and one communicator have one structure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["register"]
 
 @cache
 def register() -> None:
-    """Make both classes known to JAX."""
+    """Register both classes with JAX."""
     from jax.tree_util import GetAttrKey, SequenceKey, register_pytree_with_keys
 
     register_pytree_with_keys(
@@ -37,7 +37,7 @@ def register() -> None:
 
 
 def _array(structure: tuple[Any, ...], leaves: Any) -> DistributedArray:
-    # JAX also makes trees of things that are no arrays, so that nothing can be checked.
+    # Unchecked, because JAX also makes trees whose leaves are not arrays.
     (held,) = leaves
     x = object.__new__(DistributedArray)
     x.layout, x.comm, x._plan = structure

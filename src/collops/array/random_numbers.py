@@ -1,8 +1,7 @@
-"""Random numbers that depend on the seed and the global index alone, whatever the ranks, the layout and the engine.
+"""Random numbers that depend on the seed and the global index alone, not on ranks, layout or engine.
 
-Element *i* is a hash of *i*: the output function of SplitMix64 [1]_ applied to a counter, computed with array
-operations that are the same on all engines. Numbers are made in double precision and then rounded, so that dtypes agree
-as well as they can.
+Element *i* is a hash of *i*: the output function of SplitMix64 [1]_ applied to a counter, computed by the same array
+operations on all engines. Numbers are computed in double precision and then rounded to their dtype.
 
 References
 ----------
@@ -38,12 +37,6 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
 
     Parameters
     ----------
-    engine : Engine
-        Where to make it.
-    layout : Layout
-        Which part of which array.
-    rank : int
-        This rank.
     dtype : dtype
         Real or complex; real and imaginary parts are independent.
     kind : str
@@ -59,13 +52,13 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
         For integers and booleans.
     """
     if kind not in ("normal", "uniform"):
-        raise InputError(f"there are normal and uniform random numbers, not {kind!r}")
+        raise InputError(f"kind of random numbers must be 'normal' or 'uniform', not {kind!r}")
     real = real_of(dtype)
     if real.name not in _BITS:
-        raise UnsupportedTypeError(f"random numbers are real or complex, not {dtype}")
+        raise UnsupportedTypeError(f"random numbers must be of a real or complex dtype, not {dtype}")
     xp = engine.xp
     if engine.dtype(np.uint64) != np.uint64:
-        # Without its switch for 64 bits, JAX cannot compute the hash.
+        # JAX cannot compute the hash without jax_enable_x64.
         return engine.from_host(fill_random(find_engine("numpy"), layout, rank, dtype, kind, seed))
     state = _mixed(seed & _WORD)
     count = layout.local_size(rank)
@@ -77,7 +70,7 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
         if kind == "uniform":
             parts = [_uniform(word, _BITS[real.name]) for word in (first, second)]
         else:
-            # Box and Muller: two uniform numbers make two independent normal ones. 1 - u is never 0.
+            # The Box-Muller transform of two uniform numbers. 1 - u is never 0.
             radius = xp.sqrt(-2.0 * xp.log(1.0 - _uniform(first, 53)))
             angle = (2.0 * math.pi) * _uniform(second, 53)
             parts = [radius * xp.cos(angle), radius * xp.sin(angle)]
@@ -93,9 +86,9 @@ def child_seed(seed: int, number: int) -> int:
 
 
 def _global_indices(xp: Any, layout: Layout, rank: int, piece: int) -> Iterator[Any]:
-    """Yield the flat global indices of a block in C order, as pieces of 64-bit numbers."""
+    """Yield the flat global indices of a block in C order, in pieces."""
     block = layout.block(rank)
-    # Axes that the rank holds whole are one with the axis before them, which spares divisions.
+    # Whole axes are merged with the axis before them, which saves divisions.
     merged: list[tuple[int, int, int]] = []
     for local, extent, offset in zip(block.shape, layout.shape, block.offset, strict=True):
         if merged and local == extent:
@@ -117,7 +110,7 @@ def _global_indices(xp: Any, layout: Layout, rank: int, piece: int) -> Iterator[
 
 
 def _hashed(xp: Any, index: Any, state: int, part: int) -> Any:
-    """Return 64 random bits for each index; `part` tells the two words of an element apart."""
+    """Return 64 random bits for each index; `part` selects one of the two words of an element."""
     word = (index * np.uint64(2) + np.uint64(part + 1)) * np.uint64(_STEP) + np.uint64(state)
     for shift, factor in _MIX:
         word = (word ^ (word >> np.uint64(shift))) * np.uint64(factor)
@@ -132,5 +125,5 @@ def _mixed(word: int) -> int:
 
 
 def _uniform(word: Any, bits: int) -> Any:
-    """Return doubles in [0, 1) from the upper bits: as many as the final dtype can hold, so that none rounds to 1."""
+    """Return doubles in [0, 1) from the upper `bits` bits, as many as the final dtype has, so that none rounds to 1."""
     return (word >> np.uint64(64 - bits)).astype(np.float64) * 2.0**-bits

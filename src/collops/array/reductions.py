@@ -1,17 +1,17 @@
-"""Reductions: sum, min, max, mean, all, any and vector norms, of all elements or along axes, in one message at most.
+"""Reductions over all elements or along axes: sum, min, max, mean, all, any and vector norms.
 
-Every function takes a distributed or a stacked array (the latter without `axis`). Where no split axis is reduced, no
-message is sent. With a mask, ranks reduce within their group. Results of a full reduction are 0-d arrays of the engine,
-without synchronising with a device; those along an axis are distributed arrays without that axis.
+`BaseArray` has these functions as methods. Each sends at most one message, and none if no split axis is reduced. With a
+mask, ranks reduce within their group. A full reduction returns a 0-d array of the engine without synchronising with a
+device; a reduction along an axis returns a distributed array without that axis. Stacked arrays have no axes.
 """
 
 from __future__ import annotations
 
 import builtins
-import functools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -29,49 +29,54 @@ __all__ = ["Axis", "all", "any", "max", "mean", "min", "norm", "sum"]
 
 Axis: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...] | None
 
-_Partial: TypeAlias = Callable[[Any, tuple[int, ...]], Any]
+_Axes: TypeAlias = tuple[int, ...] | None
+_LocalReduction: TypeAlias = Callable[[Any, _Axes], Any]
 
 
 def sum(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
-    """Return the sum of elements. Collective.
+    """Return the sum of elements. Collective: at most one allreduce.
 
     Parameters
     ----------
-    x : DistributedArray or StackedArray
-        The array.
     axis : int or tuple of int, optional
         The axes to sum over; all by default.
     dtype : dtype, optional
-        Of the result. By default as in NumPy: booleans and small integers become 64-bit integers. Half types are
-        added up in float32.
+        Of the result. By default as in NumPy: booleans and small integers become 64-bit integers. Half-precision
+        numbers are summed in float32.
     out : None
         Not supported; here so that ``numpy.sum(x)`` works.
     """
-    _check_out(out)
-    result, chosen = _total(x, axis, dtype)
-    return _finish(x, result.astype(chosen) if result.dtype != chosen else result, axis)
+    axes = _checked_axes(x, axis, out)
+    total, wanted = _total(x, axes, dtype)
+    return _result(x, total if total.dtype == wanted else total.astype(wanted), axes)
 
 
 def mean(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
-    """Return the mean of elements; float64 for integers, as in NumPy. Collective. See :func:`sum`."""
-    _check_out(out)
-    given = _common_dtype(x)
-    if dtype is None:
-        dtype = x.engine.dtype(np.float64) if given.kind in "biu" else given
-    total, chosen = _total(x, axis, dtype)
-    counts = [leaf.layout.reduction_count(leaf.comm.rank, _axes(x, axis)) for leaf in x.leaves]
-    count = builtins.sum(counts)
-    average = total / count if count else total / x.engine.xp.zeros((), total.dtype)
-    return _finish(x, average.astype(chosen), axis)
-
-
-def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
-    """Return the smallest element, or NaN where there is one. Collective.
+    """Return the mean of elements; float64 for integers, as in NumPy. Collective: at most one allreduce.
 
     Parameters
     ----------
-    x : DistributedArray or StackedArray
-        Of real numbers: complex ones have no order.
+    axis : int or tuple of int, optional
+        The axes to average over; all by default.
+    dtype : dtype, optional
+        Of the result.
+    out : None
+        Not supported; here so that ``numpy.mean(x)`` works.
+    """
+    axes = _checked_axes(x, axis, out)
+    if dtype is None:
+        dtype = x.engine.dtype(np.float64) if x.dtype.kind in "biu" else x.dtype
+    total, wanted = _total(x, axes, dtype)
+    count = builtins.sum(leaf.layout.reduction_count(leaf.comm.rank, axes) for leaf in x.leaves)
+    average = total / count if count else total / x.engine.xp.zeros((), total.dtype)
+    return _result(x, average.astype(wanted), axes)
+
+
+def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
+    """Return the smallest element, or NaN if there is one. Collective: at most one allreduce.
+
+    Parameters
+    ----------
     axis : int or tuple of int, optional
         The axes to reduce; all by default.
     out : None
@@ -82,204 +87,182 @@ def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
     UnsupportedTypeError
         For complex arrays.
     ValueError
-        If there is no element to choose from.
+        If the array has no elements.
     """
-    _check_out(out)
-    return _extreme(x, axis, "min")
+    return _extreme(x, _checked_axes(x, axis, out), "min")
 
 
 def max(x: Operand, axis: Axis = None, out: None = None) -> Any:
-    """Return the largest element, or NaN where there is one. Collective. See :func:`min`."""
-    _check_out(out)
-    return _extreme(x, axis, "max")
+    """Return the largest element, or NaN if there is one. Collective: at most one allreduce. See :meth:`min`."""
+    return _extreme(x, _checked_axes(x, axis, out), "max")
 
 
 def all(x: Operand, axis: Axis = None, out: None = None) -> Any:
-    """Return whether all elements are true, that is, not 0. Collective. See :func:`sum`."""
-    _check_out(out)
-    return _finish(x, _combined(x, axis, lambda a, axes: x.engine.xp.all(a, axis=axes), "land"), axis)
+    """Return whether all elements along `axis` are true (not 0). Collective: at most one allreduce."""
+    axes = _checked_axes(x, axis, out)
+    return _result(x, _combined(x, axes, lambda a, axes: x.engine.xp.all(a, axis=axes), "land"), axes)
 
 
 def any(x: Operand, axis: Axis = None, out: None = None) -> Any:
-    """Return whether any element is true, that is, not 0. Collective. See :func:`sum`."""
-    _check_out(out)
-    return _finish(x, _combined(x, axis, lambda a, axes: x.engine.xp.any(a, axis=axes), "lor"), axis)
+    """Return whether any element along `axis` is true (not 0). Collective: at most one allreduce."""
+    axes = _checked_axes(x, axis, out)
+    return _result(x, _combined(x, axes, lambda a, axes: x.engine.xp.any(a, axis=axes), "lor"), axes)
 
 
 def norm(x: Operand, ord: float | None = None, axis: int | None = None) -> Any:
-    r"""Return a vector norm, of all elements or along one axis. Collective: one allreduce at most.
+    r"""Return a vector norm of all elements or along one axis. Collective: at most one allreduce.
 
-    Unlike ``numpy.linalg.norm``, which takes two axes for a matrix, all elements are always those of one vector.
+    Unlike ``numpy.linalg.norm``, this never computes a matrix norm: without `axis`, all elements are one vector.
 
     Parameters
     ----------
-    x : DistributedArray or StackedArray
-        The array.
     ord : float, optional
-        The order :math:`p` (2 by default); 0 counts the elements that are not 0, ``inf`` and ``-inf`` are the largest
-        and the smallest absolute value.
+        The order :math:`p` (2 by default). 0 counts the nonzero elements; ``inf`` and ``-inf`` give the largest and the
+        smallest absolute value.
     axis : int, optional
-        The axis whose vectors are measured; by default all elements are one vector, for which there are no temporaries.
+        The axis along which the vectors lie. Without it the norm is computed without temporaries.
 
     Returns
     -------
     0-d array or DistributedArray
-        Real: float64 for integers, float32 for half types.
+        Real: float64 for integers, float32 for half-precision numbers.
 
     Raises
     ------
     ValueError
-        For an infinite order and no element to choose from.
+        For an infinite order, if the array has no elements.
 
     Notes
     -----
     .. math:: \|x\|_p = \Big(\sum_i |x_i|^p\Big)^{1/p}
     """
     order = 2.0 if ord is None else float(ord)
-    if np.isnan(order):
-        raise UnsupportedTypeError("a norm needs an order, not NaN")
+    if math.isnan(order):
+        raise UnsupportedTypeError("the order of a norm cannot be NaN")
     xp = x.engine.xp
-    if axis is None and order == 2 and _common_dtype(x).kind not in "biu":
-        return xp.sqrt(fused.dots((x, x))[0])
-    if np.isinf(order):
-        _check_not_empty(x, axis, "norm")
-    partial = _norm_along_axes if axis is not None else _norm_of_all
-    op = "sum" if not np.isinf(order) else "max" if order > 0 else "min"
-    result = _combined(x, axis, lambda a, axes: partial(x, a, axes, order), op)
+    if axis is None and order == 2 and x.dtype.kind not in "biu":
+        return xp.sqrt(fused.vdot(x, x))
+    axes = _checked_axes(x, axis, None)
+    if math.isinf(order):
+        _check_not_empty(x, axes, "norm")
+        op = "max" if order > 0 else "min"
+    else:
+        op = "sum"
+    local = partial(_norm_of_all if axes is None else _norm_along_axes, x.engine, order)
+    result = _combined(x, axes, local, op)
     if op == "sum" and order not in (0, 1):
         result = xp.sqrt(result) if order == 2 else result ** (1 / order)
-    return _finish(x, result, axis)
+    return _result(x, result, axes)
 
 
-def _total(x: Operand, axis: Axis, dtype: Any) -> tuple[Any, np.dtype]:
-    """Return the sum in the dtype in which it is kept, and the dtype that the caller shall get."""
+def _total(x: Operand, axes: _Axes, dtype: Any) -> tuple[Any, np.dtype]:
+    """Return the sum in the dtype of its accumulator, and the dtype of the result."""
+    wanted = x.engine.dtype(_dtype_of_sum(x.dtype) if dtype is None else as_dtype(dtype))
+    wide = accumulator(wanted)
     xp = x.engine.xp
-    if dtype is None:
-        chosen = _dtype_of_sum(_common_dtype(x))
-    else:
-        chosen = as_dtype(dtype)
-    chosen = x.engine.dtype(chosen)
-    wide = accumulator(chosen)
-    return _combined(x, axis, lambda a, axes: xp.sum(a, axis=axes, dtype=wide), "sum"), chosen
+    return _combined(x, axes, lambda a, axes: xp.sum(a, axis=axes, dtype=wide), "sum"), wanted
 
 
-@functools.lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def _dtype_of_sum(dtype: np.dtype) -> np.dtype:
-    """Return the dtype of NumPy's sum of elements of `dtype`."""
     return np.sum(np.empty(0, dtype)).dtype
 
 
-def _extreme(x: Operand, axis: Axis, op: str) -> Any:
-    dtype = _common_dtype(x)
+def _extreme(x: Operand, axes: _Axes, op: str) -> Any:
+    dtype = x.dtype
     if dtype.kind == "c":
         raise UnsupportedTypeError(f"complex numbers have no order: take {op} of abs(x), x.real or x.imag")
-    _check_not_empty(x, axis, op)
+    _check_not_empty(x, axes, op)
     xp = x.engine.xp
     function = xp.min if op == "min" else xp.max
-    start = _last(dtype, op)
 
-    def partial(a: Any, axes: tuple[int, ...]) -> Any:
-        if _has_elements(a, axes):
+    def local(a: Any, axes: _Axes) -> Any:
+        if a.size if axes is None else builtins.all(a.shape[axis] for axis in axes):
             return xp.asarray(function(a, axis=axes)).astype(dtype)
-        return xp.full([n for axis, n in enumerate(a.shape) if axis not in axes], start, dtype)
+        rest = [] if axes is None else [extent for axis, extent in enumerate(a.shape) if axis not in axes]
+        return xp.full(rest, _neutral(dtype, op), dtype)
 
-    return _finish(x, _combined(x, axis, partial, op), axis)
-
-
-def _has_elements(a: Any, axes: tuple[int, ...]) -> bool:
-    """Return whether there is an element along each of `axes`."""
-    return builtins.all(a.shape[axis] for axis in axes)
+    return _result(x, _combined(x, axes, local, op), axes)
 
 
-def _combined(x: Operand, axis: Axis, partial: _Partial, op: str) -> Any:
-    """Combine ``partial(local_array, axes)`` of all leaves and ranks; a 0-d array or one without the reduced axes."""
-    axes = _axes(x, axis)
+def _combined(x: Operand, axes: _Axes, local: _LocalReduction, op: str) -> Any:
+    """Combine ``local(local_array, axes)`` of all leaves and ranks."""
     xp = x.engine.xp
+    if hasattr(x, "local_array"):
+        plan = x._plan
+        ranks = plan.communicator if axes is None else plan.over(tuple(a for a in x.layout.split_axes if a in axes))
+        return _over_ranks(xp, xp.asarray(local(x.local_array, axes)), ranks, op)
     function = getattr(xp, _COMBINE[op])
-    by_ranks: dict[Communicator | None, Any] = {}
+    parts: dict[Communicator | None, Any] = {}
     for leaf, counted in zip(x.leaves, x._plan.counted, strict=True):
-        part = xp.asarray(partial(leaf.local_array, tuple(range(leaf.ndim)) if axes is None else axes))
-        communicator = x._plan.communicator
-        if axes is not None:
-            communicator = leaf._plan.over(tuple(a for a in leaf.layout.split_axes if a in axes))
-        elif op == "sum" and x.engine.traced:
-            communicator = leaf._plan.communicator  # a copy that did not count would have no cotangent
+        part = xp.asarray(local(leaf.local_array, axes))
+        ranks = x._plan.communicator
+        if op == "sum" and x.engine.traced:
+            ranks = leaf._plan.communicator  # a copy that does not count would have no cotangent
         elif op == "sum" and not counted:
             part = xp.zeros_like(part)
-        by_ranks[communicator] = function(by_ranks[communicator], part) if communicator in by_ranks else part
-    result = None
-    for communicator, part in by_ranks.items():
-        total = part if communicator is None else _over(xp, part, communicator, op)
-        result = total if result is None else function(result, total)
-    return result
-
-
-def _over(xp: Any, part: Any, communicator: Communicator, op: str) -> Any:
-    """Combine the parts of the ranks."""
-    if op in ("min", "max") and part.dtype.kind not in "biu":
-        return _extreme_with_nan(xp, part, communicator, op)
-    return communicator.allreduce(part, op)
+        parts[ranks] = function(parts[ranks], part) if ranks in parts else part
+    return reduce(function, [_over_ranks(xp, part, ranks, op) for ranks, part in parts.items()])
 
 
 _COMBINE = {"sum": "add", "min": "minimum", "max": "maximum", "land": "logical_and", "lor": "logical_or"}
 
 
-def _extreme_with_nan(xp: Any, part: Any, communicator: Communicator, op: str) -> Any:
-    """Combine extremes so that NaN wins, as in NumPy. Transports treat it differently, so it is sent as a flag."""
+def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) -> Any:
+    if communicator is None:
+        return part
+    if op not in ("min", "max") or part.dtype.kind in "biu":
+        return communicator.allreduce(part, op)
+    # As in NumPy, the result is NaN if any operand is. Transports differ in that, so NaN is sent as a flag.
     missing = xp.isnan(part)
     flag = missing.astype(part.dtype)
     both = xp.stack([xp.where(missing, xp.zeros_like(part), part), flag if op == "max" else -flag])
-    # Where a rank has NaN its value does not matter: the flag decides.
     both = communicator.allreduce(both, op, out=both)
     return xp.where(both[1] != 0, xp.full_like(part, np.nan), both[0])
 
 
-def _norm_of_all(x: Operand, a: Any, axes: tuple[int, ...], order: float) -> Any:
-    return kernels_for(x.engine).norm_part(a, order)
+def _norm_of_all(engine: Any, order: float, a: Any, _: _Axes) -> Any:
+    return kernels_for(engine).norm_part(a, order)
 
 
-def _norm_along_axes(x: Operand, a: Any, axes: tuple[int, ...], order: float) -> Any:
-    xp = x.engine.xp
-    dtype = x.engine.dtype(np.float64) if a.dtype.kind in "biu" else accumulator(real_of(a.dtype))
+def _norm_along_axes(engine: Any, order: float, a: Any, axes: tuple[int, ...]) -> Any:
+    xp = engine.xp
+    dtype = engine.dtype(np.float64) if a.dtype.kind in "biu" else accumulator(real_of(a.dtype))
     if order == 0:
         return xp.sum(a != 0, axis=axes, dtype=dtype)
     size = xp.abs(a.astype(dtype) if a.dtype.kind != "c" else a)
-    if np.isinf(order):
-        if 0 in size.shape:  # CuPy's extremes know no initial value
+    if math.isinf(order):
+        if 0 in size.shape:  # CuPy's extremes have no initial value
             rest = tuple(extent for axis, extent in enumerate(size.shape) if axis not in axes)
             return xp.full(rest, 0 if order > 0 else np.inf, size.dtype)
         return (xp.max if order > 0 else xp.min)(size, axis=axes)
     return xp.sum(size if order == 1 else size**order, axis=axes)
 
 
-def _finish(x: Operand, result: Any, axis: Axis) -> Any:
-    """Return the scalar, or wrap what is left of the array."""
-    axes = _axes(x, axis)
+def _result(x: Operand, result: Any, axes: _Axes) -> Any:
+    """Return a full reduction as a scalar, another one as an array without the reduced axes."""
     if axes is None or len(axes) == len(x.shape):
         return result[()]
     return type(x)(x.layout.drop(axes), x.comm, result)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
 
 
-def _axes(x: Operand, axis: Axis) -> tuple[int, ...] | None:
-    """Return the axes as distinct non-negative numbers; ``None`` for all."""
+def _checked_axes(x: Operand, axis: Axis, out: None) -> _Axes:
+    """Return the axes as distinct non-negative numbers, ``None`` for all, and refuse `out`."""
+    if out is not None:
+        raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")
     if axis is None:
         return None
-    if len(x.leaves) != 1 or x.leaves[0] is not x:
+    if not hasattr(x, "local_array"):
         raise LayoutError("a stacked array has no axes to reduce along; reduce its parts one by one")
-    given: Iterable[SupportsIndex] = axis if isinstance(axis, tuple) else (axis,)
-    numbers = [operator.index(a) for a in given]
+    numbers = [operator.index(a) for a in (axis if isinstance(axis, tuple) else (axis,))]
     ndim = x.ndim
     if builtins.any(not -ndim <= a < ndim for a in numbers) or len({a % ndim for a in numbers}) != len(numbers):
         raise LayoutError(f"axis={axis} does not name distinct axes of an array with {ndim} axes")
     return tuple(a % ndim for a in numbers)
 
 
-def _common_dtype(x: Operand) -> np.dtype:
-    return np.result_type(*[leaf.dtype for leaf in x.leaves])
-
-
-def _last(dtype: np.dtype, op: str) -> Any:
-    """Return the value to which every other is preferred."""
+def _neutral(dtype: np.dtype, op: str) -> Any:
+    """Return the neutral element of `op`, which is min or max."""
     if dtype.kind == "b":
         return op == "min"
     if dtype.kind in "iu":
@@ -287,13 +270,6 @@ def _last(dtype: np.dtype, op: str) -> Any:
     return np.inf if op == "min" else -np.inf
 
 
-def _check_not_empty(x: Operand, axis: Axis, name: str) -> None:
-    axes = _axes(x, axis)
-    results = 1 if axes is None else math.prod(n for a, n in enumerate(x.shape) if a not in axes)
-    if x.size == 0 and results > 0:
-        raise ValueError(f"{name} of no elements has no value")
-
-
-def _check_out(out: None) -> None:
-    if out is not None:
-        raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")
+def _check_not_empty(x: Operand, axes: _Axes, name: str) -> None:
+    if x.size == 0 and (axes is None or math.prod(n for a, n in enumerate(x.shape) if a not in axes) > 0):
+        raise ValueError(f"an array with no elements has no {name}")

@@ -1,4 +1,4 @@
-"""Stacked arrays: several distributed arrays handled as one vector, nested if need be, reduced with one message."""
+"""Stacked arrays: several distributed arrays as one vector, which may be nested and is reduced with one message."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = ["StackedArray"]
 
 
 class StackedArray(BaseArray):
-    """Several arrays as one vector. Arithmetic goes part by part; reductions send one message for all parts.
+    """Several arrays as one vector. Arithmetic works part by part; a reduction sends one message for all parts.
 
     Parameters
     ----------
     arrays : sequence of DistributedArray or StackedArray
-        At least one; on one communicator and one engine.
+        At least one; of one communicator and one engine.
 
     Attributes
     ----------
     arrays : tuple of (DistributedArray or StackedArray)
         The parts; not copied.
     leaves : tuple of DistributedArray
-        The parts without the nesting, in order.
+        All parts in order, without nesting.
     layout : StackedLayout
     comm : Communicator
     engine : Engine
@@ -44,7 +44,7 @@ class StackedArray(BaseArray):
     Raises
     ------
     LayoutError
-        If there is no part, or the parts are on different communicators or in contradicting masks.
+        If there is no part, or the parts differ in communicator or mask.
     UnsupportedTypeError
         If the parts are of different engines.
 
@@ -68,7 +68,7 @@ class StackedArray(BaseArray):
     def __init__(self, arrays: Sequence[DistributedArray | StackedArray]) -> None:
         self.arrays = tuple(arrays)
         if any(not isinstance(array, DistributedArray | StackedArray) for array in self.arrays):
-            raise UnsupportedTypeError("the parts of a stacked array are distributed or stacked arrays")
+            raise UnsupportedTypeError("the parts of a stacked array must be distributed or stacked arrays")
         self.layout = StackedLayout([array.layout for array in self.arrays])
         self.comm = self.arrays[0].comm
         self.engine = self.arrays[0].engine
@@ -81,7 +81,7 @@ class StackedArray(BaseArray):
         self._plan = reduction_plan(self.layout, self.comm)
 
     def _like(self, arrays: Sequence[Any]) -> Self:
-        """Stack other parts of these layouts and this engine, without checks."""
+        """Return a stack of other parts with these layouts: the internal constructor, unchecked."""
         stacked = object.__new__(self.__class__)
         stacked.arrays = tuple(arrays)
         stacked.layout = self.layout
@@ -103,12 +103,12 @@ class StackedArray(BaseArray):
 
     @property
     def shape(self) -> tuple[int]:
-        """The number of elements: as a whole, a stacked array is a vector."""
+        """The number of elements, as a tuple: a stacked array is a vector."""
         return (self.layout.size,)
 
     @property
     def ndim(self) -> int:
-        """One: as a whole, a stacked array is a vector."""
+        """One: a stacked array is a vector."""
         return 1
 
     @property
@@ -166,7 +166,7 @@ class StackedArray(BaseArray):
         if any(column is NotImplemented for column in columns):
             return NotImplemented
         options = [arguments] * len(self)
-        if "where" in arguments:  # which some engines' functions lack
+        if "where" in arguments:  # not all engines have it
             masks = self._operands(arguments["where"])
             if masks is NotImplemented:
                 return NotImplemented
@@ -191,7 +191,7 @@ class StackedArray(BaseArray):
     conjugate = conj
 
     def astype(self, dtype: Any, copy: bool = True) -> Self:
-        """Return all parts converted to `dtype`; parts that have it already are shared if `copy` is false."""
+        """Return all parts converted to `dtype`; if `copy` is false, parts of this dtype are not copied."""
         return self._like([array.astype(dtype, copy) for array in self.arrays])
 
     @property
@@ -215,7 +215,7 @@ class StackedArray(BaseArray):
         Raises
         ------
         LayoutError
-            If `layout` is nested in another way, or a shape differs.
+            If the nesting or a shape differs.
         """
         if not isinstance(layout, StackedLayout) or len(layout) != len(self):
             raise LayoutError(f"a stacked array of {len(self)} parts needs a stacked layout of as many, not {layout}")
@@ -224,7 +224,7 @@ class StackedArray(BaseArray):
         )
 
     def gather(self, root: int | None = None) -> list[Any] | None:
-        """Return the parts' global arrays as a (nested) list; ``None`` on ranks that are not `root`. Collective."""
+        """Return the parts' global arrays as a nested list; ``None`` on ranks other than `root`. Collective."""
         parts = [array.gather(root) for array in self.arrays]
         return parts if root is None or root == self.comm.rank else None
 

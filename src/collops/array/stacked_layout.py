@@ -1,4 +1,4 @@
-"""Stacked layouts: the layouts of several arrays that are handled as one, nested if need be."""
+"""Stacked layouts: the layouts of the parts of a stacked array, which may be nested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _interning = threading.Lock()
 
 
 class StackedLayout:
-    """The layouts of the parts of a stacked array. Immutable and interned like :class:`Layout`.
+    """The layouts of the parts of a stacked array; immutable and interned like :class:`Layout`.
 
     Parameters
     ----------
@@ -31,12 +31,12 @@ class StackedLayout:
     size : int
         Number of elements of all parts.
     leaves : tuple of Layout
-        The layouts of all parts, in order, without the nesting.
+        The layouts of all parts in order, without nesting.
 
     Raises
     ------
     LayoutError
-        If there is no part, or the parts are on different numbers of ranks.
+        If there is no part, or the parts are for different numbers of ranks.
 
     Examples
     --------
@@ -54,12 +54,12 @@ class StackedLayout:
     size: int
 
     def __new__(cls, layouts: Sequence[Layout | StackedLayout]) -> StackedLayout:
-        """Return the one stacked layout of these parts."""
+        """Return the interned stacked layout of these parts."""
         parts = tuple(layouts)
         if not parts:
             raise LayoutError("a stacked layout needs at least one part")
         if any(not isinstance(part, Layout | StackedLayout) for part in parts):
-            raise LayoutError("the parts of a stacked layout are layouts")
+            raise LayoutError("the parts of a stacked layout must be layouts")
         if len({part.ranks for part in parts}) != 1:
             counts = ", ".join(str(part.ranks) for part in parts)
             raise LayoutError(f"all parts must be on the same ranks, but they are on {counts}")
@@ -82,12 +82,12 @@ class StackedLayout:
         return all(leaf.is_replicated for leaf in self.leaves)
 
     def local_size(self, rank: int) -> int:
-        """Return the number of elements that `rank` holds of all parts."""
+        """Return the number of elements of all parts that `rank` holds."""
         return sum(leaf.local_size(rank) for leaf in self.leaves)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, name):
-            raise AttributeError(f"layouts are immutable: make a new one instead of setting {name!r}")
+            raise AttributeError(f"layouts are immutable: cannot set {name!r}; make a new layout")
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:

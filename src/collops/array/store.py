@@ -1,8 +1,7 @@
 """Save arrays to Zarr stores, which :func:`collops.array.load` reads on any number of ranks, in any layout.
 
-An array is an ordinary Zarr array, readable by anything that reads Zarr 3; stacks and dictionaries of arrays are Zarr
-groups. Nothing is pickled. Rank 0 writes the metadata, then every rank its own chunks. Blocks are first redistributed
-to the boundaries of chunks, so that no two ranks write one chunk.
+An array becomes a Zarr 3 array, a stack or dictionary of arrays a Zarr group. Rank 0 writes the metadata. Every rank
+then writes its own chunks, after a redistribution to chunk boundaries, so that no two ranks write one chunk.
 """
 
 from __future__ import annotations
@@ -43,23 +42,23 @@ def save(
     overwrite: bool = False,
     attributes: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write arrays to a Zarr 3 store in a directory that all ranks see. Collective.
+    """Write arrays to a Zarr 3 store in a directory that all ranks can reach. Collective.
 
     Parameters
     ----------
     path : str or path
         The directory.
     arrays : DistributedArray, StackedArray, or dict of these by name
-        What to write; dictionaries may be nested, and are not empty.
+        Dictionaries may be nested, but not empty.
     overwrite : bool
-        Whether to replace a store that is there. Directories that are no Zarr stores are never replaced.
+        Whether to replace an existing store. Other directories are never replaced.
     attributes : dict, optional
-        More attributes for the store: anything that JSON can hold.
+        More attributes for the store, which must be representable in JSON.
 
     Raises
     ------
     InputError
-        On every rank, if `path` exists and may not be replaced, or a name is not usable.
+        On every rank, if `path` exists and may not be replaced, or a name is invalid.
     OSError
         On every rank, if some rank cannot write.
 
@@ -84,26 +83,26 @@ def write_store(
     prepare: Callable[[], None],
     durable: bool = False,
 ) -> None:
-    """Write arrays to a Zarr 3 store, replacing what is there. Collective.
+    """Write arrays to a Zarr 3 store, replacing an existing one. Collective.
 
     Parameters
     ----------
     place : str
-        Its directory.
+        The directory.
     arrays : DistributedArray, StackedArray, or dict of these by name
-        What to write.
+        The arrays.
     attributes : dict, optional
-        More attributes for the store: anything that JSON can hold.
+        More attributes for the store, which must be representable in JSON.
     prepare : callable
         Called by rank 0 before anything is written; may raise.
     durable : bool
-        Whether the values are on the disk when this returns. Every chunk then has a checksum, which is looked at
-        whenever it is read, and a file, so that a missing one is a loss and not zeros; nothing is compressed.
+        Whether to return only when the values are on the disk. Every chunk then has a file with a checksum, which is
+        verified by each read, so that a missing file is an error and not zeros. Chunks are not compressed.
 
     Raises
     ------
     InputError
-        On every rank, if a name is not usable.
+        On every rank, if a name is invalid.
     OSError
         On every rank, if some rank cannot write.
     """
@@ -131,7 +130,7 @@ def write_store(
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a directory, to the disk."""
+    """Write a file, or the entries of a directory, to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -143,7 +142,7 @@ def _check_path(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
     if not (path / "zarr.json").is_file():
-        raise InputError(f"{path} exists and is no Zarr store; choose another path")
+        raise InputError(f"{path} exists and is not a Zarr store; choose another path")
     if not overwrite:
         raise InputError(f"{path} exists; pass overwrite=True to replace it")
 
@@ -155,12 +154,12 @@ def _comm_of(arrays: Saved) -> Communicator:
         raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
     comms = [_comm_of(value) for value in arrays.values()]
     if any(comm is not comms[0] for comm in comms):
-        raise LayoutError("arrays that are saved together must be on one communicator")
+        raise LayoutError("arrays that are saved together must have one communicator")
     return comms[0]
 
 
 def _check_names(arrays: Saved) -> None:
-    """Raise for names that Zarr cannot have, before anything is written."""
+    """Raise for names that Zarr does not allow, before anything is written."""
     if hasattr(arrays, "local_array"):
         return
     for name, value in _members(arrays):
@@ -170,7 +169,7 @@ def _check_names(arrays: Saved) -> None:
 
 
 def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] | None, durable: bool) -> Any:
-    """Write the store's metadata, on rank 0."""
+    """Write the store's metadata (on rank 0 only)."""
     import zarr
     from zarr.codecs import Crc32cCodec
 
@@ -200,7 +199,7 @@ def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] 
         chunks=_chunks(layout, arrays.dtype.itemsize),
         dtype=_stored(arrays.dtype),
         compressors=[Crc32cCodec()] if durable else "auto",
-        # No folders for chunks where each of them would have to reach the disk.
+        # Without directories for chunks, each of which would need an fsync.
         chunk_key_encoding={"name": "default", "separator": "."} if durable else None,
         overwrite=not name,
         attributes={**(attributes or {}), "collops": mine},
@@ -236,26 +235,26 @@ def _write(node: Any, arrays: Saved, durable: bool) -> None:
 
 
 def chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
-    """Return the files of the chunks in a region."""
+    """Yield the paths of the chunks in a region."""
     counts = [range(box.start // chunk, -(-box.stop // chunk)) for box, chunk in zip(region, node.chunks, strict=True)]
     for coordinates in itertools.product(*counts):
         yield Path(node.store.root) / node.path / node.metadata.encode_chunk_key(coordinates)
 
 
 def _chunks(layout: Layout, itemsize: int) -> tuple[int, ...]:
-    """Return a chunk shape of bounded size that puts about equally many chunks on the ranks."""
+    """Return a chunk shape of bounded size that gives the ranks about equally many chunks."""
     first = layout.split_axes or (0,)
     parts = [len(sizes) for sizes in layout.sizes] if layout.split_axes else [layout.ranks] + [1] * (layout.ndim - 1)
     chunks = [max(1, math.ceil(extent / count)) for extent, count in zip(layout.shape, parts, strict=True)]
     while math.prod(chunks) * itemsize > _CHUNK_BYTES:
-        # Rows stay whole as long as the split axes can be cut.
+        # The split axes are divided first, so that rows stay whole if possible.
         axis = next((a for a in first if chunks[a] > 1), max(range(len(chunks)), key=chunks.__getitem__))
         chunks[axis] = math.ceil(chunks[axis] / 2)
     return tuple(chunks)
 
 
 def _aligned(layout: Layout, chunks: tuple[int, ...]) -> Layout:
-    """Return a layout of the same ranks whose boundaries are those of chunks."""
+    """Return a layout of the same ranks whose blocks consist of whole chunks."""
     split = layout.split_axes or (0,)
     grid = layout.process_grid if layout.split_axes else (layout.ranks,)
     axes = layout.axes if layout.split_axes else (0,) + (None,) * (layout.ndim - 1)
@@ -274,5 +273,5 @@ def _whole_chunks(extent: int, chunk: int, parts: int) -> list[int]:
 
 
 def _stored(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in the file: Zarr has no bfloat16, whose bits are stored as integers."""
+    """Return the dtype in the file. Zarr has no bfloat16, so its bits are stored as integers."""
     return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype

@@ -1,5 +1,6 @@
-"""Collectives as JAX primitives: inside ``jit`` without a copy, in any transformation, and always in one order."""
+"""Collectives as JAX primitives, for use in compiled functions and in all transformations of JAX."""
 
+from collops.jax import reduction_jvps  # noqa: F401 - registers derivatives
 from collops.jax.allreduce import allreduce
 from collops.jax.alltoall import alltoall, alltoallv
 from collops.jax.barrier import barrier

@@ -1,20 +1,16 @@
-"""Reductions that every rank gets: ``allreduce``, its derivatives for every operation, and ``avg``."""
+"""``allreduce``: a reduction whose result every rank gets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-from jax.interpreters import ad, batching
-
 from collops.jax.arguments import array, checked_convention, operation, reducible
-from collops.jax.gathering import gathered
+from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.native import OPS
-from collops.jax.primitive import collective, whole
+from collops.jax.primitive import collective, linear
 from collops.jax.replicated import local_adjoint
-from collops.jax.wires import Wire, wire_of
 
-__all__ = ["allreduce", "pushed_forward", "reduced", "replicated_operand"]
+__all__ = ["allreduce", "allreduce_p", "reduced", "replicated_operand"]
 
 
 def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "ranks") -> Any:
@@ -29,9 +25,9 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
     cotangents : str
-        ``"ranks"``: each rank's result is a value of its own, so that cotangents are summed over the ranks, as dot
-        tests on rank-stacked vectors ask. ``"replicated"``: the result is one value that all ranks hold, and so is its
-        cotangent; a sum's cotangent is then that of every summand, without a message.
+        ``"ranks"``: every rank's result is a value of its own, so that cotangents are summed over the ranks, as in a
+        dot test on rank-stacked vectors. ``"replicated"``: the result is one value that all ranks hold, and so is its
+        cotangent. The cotangent of a sum is then the cotangent of every summand, without a message.
 
     Returns
     -------
@@ -41,12 +37,12 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     Raises
     ------
     UnsupportedTypeError
-        If `op` has no meaning for the dtype.
+        If `op` is not defined for the dtype.
 
     Notes
     -----
-    The derivative of ``min`` and ``max`` goes to the ranks that have the extreme value, in equal shares where several
-    have it; that of ``prod`` gathers the factors.
+    The derivative of ``min`` and ``max`` is divided equally among the ranks that have the extreme value; the derivative
+    of ``prod`` gathers the factors.
 
     Examples
     --------
@@ -55,28 +51,27 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     >>> float(collops.jax.allreduce(jnp.array(1.0))) == collops.world().size
     True
     """
-    wire = wire_of(comm)
+    comm = native_comm(comm)
     x = array(x)
     op = operation(op, x.dtype)
     replicated = checked_convention(cotangents)
     if op == "avg":
-        return reduced(x, "sum", wire, replicated) / wire.size
-    x, op, narrowed = reducible(x, op, wire)
-    return narrowed(reduced(x, op, wire, replicated))
+        return reduced(x, "sum", comm, replicated) / comm.size
+    x, op, narrowed = reducible(x, op, comm)
+    return narrowed(reduced(x, op, comm, replicated))
 
 
-def reduced(x: Any, op: str, wire: Wire, replicated: bool = False) -> Any:
+def reduced(x: Any, op: str, comm: NativeComm, replicated: bool = False) -> Any:
     """Bind the primitive: `op` is a name that native code knows."""
-    return allreduce_p.bind(x, op=op, wire=wire, replicated=replicated)[0]
+    return allreduce_p.bind(x, op=op, comm=comm, replicated=replicated)[0]
 
 
 def replicated_operand(x: Any, comm: Any) -> Any:
-    """Return `x`, a floating or complex array that all ranks hold, for use with data of which each rank has its own.
+    """Return `x`, a replicated floating or complex array, for use with local data. No message.
 
-    No message; in a derivative the cotangents of all ranks are summed. It is the adjoint of a sum whose result counts
-    once.
+    In a derivative, the cotangents of all ranks are summed: this is the adjoint of a sum with a replicated result.
     """
-    return local_adjoint(x, allreduce_p, {"op": "sum", "wire": wire_of(comm), "replicated": True})
+    return local_adjoint(x, allreduce_p, {"op": "sum", "comm": native_comm(comm), "replicated": True})
 
 
 allreduce_p = collective(
@@ -87,35 +82,10 @@ allreduce_p = collective(
 )
 
 
-def pushed_forward(x: Any, y: Any, t: Any, op: str, wire: Wire) -> Any:
-    """Return what is left to sum over the ranks for the tangent of `y`, the result of `op` on `x`."""
-    if op == "sum":
-        return t
-    if op == "prod":
-        factors = gathered(x[None], (1,) * wire.size, wire)
-        return t * jnp.prod(factors.at[wire.rank].set(1), axis=0).astype(x.dtype)
-    here = (x == y).astype(x.dtype)
-    return t * here / reduced(here, "sum", wire)
-
-
-def _jvp(primals: Any, tangents: Any, *, op: str, wire: Wire, replicated: bool) -> Any:
-    (x,) = primals
-    y = reduced(x, op, wire, replicated)
-    t = pushed_forward(x, y, whole(tangents[0]), op, wire)
-    return [y], [reduced(t, "sum", wire, replicated)]
-
-
-def _transpose(cotangents: Any, x: Any, *, op: str, wire: Wire, replicated: bool) -> Any:
-    cotangent = whole(cotangents[0])
+def _transposed(cotangent: Any, *, op: str, comm: NativeComm, replicated: bool) -> Any:
     if replicated:
-        return [local_adjoint(cotangent, allreduce_p, {"op": op, "wire": wire, "replicated": True})]
-    return [reduced(cotangent, op, wire)]
+        return local_adjoint(cotangent, allreduce_p, {"op": op, "comm": comm, "replicated": True})
+    return reduced(cotangent, op, comm)
 
 
-def _batch(values: Any, places: Any, **parameters: Any) -> Any:
-    return allreduce_p.bind(jnp.moveaxis(values[0], places[0], 0), **parameters), [0]
-
-
-ad.primitive_jvps[allreduce_p] = _jvp
-ad.primitive_transposes[allreduce_p] = _transpose
-batching.primitive_batchers[allreduce_p] = _batch
+linear(allreduce_p, _transposed, batch_axes=(0, 0))

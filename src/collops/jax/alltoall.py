@@ -1,23 +1,21 @@
-"""Rows from every rank to every rank: ``alltoall`` and ``alltoallv``, whose adjoint sends the rows back."""
+"""``alltoall`` and ``alltoallv``: rows from every rank to every rank. The adjoint sends the rows back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 from collops.comm.call import in_elements
 from collops.errors import LayoutError
 from collops.jax.arguments import array, checked_counts
+from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
-from collops.jax.wires import Wire, wire_of
 
 __all__ = ["alltoall", "alltoallv"]
 
 
 def alltoall(x: Any, *, comm: Any = None) -> Any:
-    """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here. Collective.
+    """Send block ``x[r]`` to rank *r*; return the stack of the received blocks. Collective.
 
     Parameters
     ----------
@@ -34,7 +32,7 @@ def alltoall(x: Any, *, comm: Any = None) -> Any:
     Raises
     ------
     LayoutError
-        If `x` has not one block for each rank.
+        If `x` does not have one block for each rank.
 
     Examples
     --------
@@ -44,15 +42,15 @@ def alltoall(x: Any, *, comm: Any = None) -> Any:
     >>> collops.jax.alltoall(jnp.arange(float(comm.size))).shape == (comm.size,)
     True
     """
-    wire = wire_of(comm)
+    comm = native_comm(comm)
     x = array(x)
-    if x.ndim == 0 or x.shape[0] != wire.size:
-        raise LayoutError(f"alltoall needs a first axis of {wire.size} blocks, not shape {x.shape}")
-    return _exchanged(x, (1,) * wire.size, (1,) * wire.size, wire)
+    if x.ndim == 0 or x.shape[0] != comm.size:
+        raise LayoutError(f"alltoall needs a first axis of {comm.size} blocks, not shape {x.shape}")
+    return _exchanged(x, (1,) * comm.size, (1,) * comm.size, comm)
 
 
 def alltoallv(x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, comm: Any = None) -> Any:
-    """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` from it. Collective.
+    """Send ``send_counts[r]`` rows of `x` to rank *r* and receive ``receive_counts[r]`` rows from it. Collective.
 
     Parameters
     ----------
@@ -81,17 +79,17 @@ def alltoallv(x: Any, send_counts: Sequence[int], receive_counts: Sequence[int],
     >>> collops.jax.alltoallv(jnp.ones(2 * comm.size), [2] * comm.size, [2] * comm.size).shape == (2 * comm.size,)
     True
     """
-    wire = wire_of(comm)
+    comm = native_comm(comm)
     x = array(x)
-    leaving = checked_counts(send_counts, wire, "send_counts")
-    arriving = checked_counts(receive_counts, wire, "receive_counts")
+    leaving = checked_counts(send_counts, comm, "send_counts")
+    arriving = checked_counts(receive_counts, comm, "receive_counts")
     if x.ndim == 0 or x.shape[0] != sum(leaving):
         raise LayoutError(f"send_counts add up to {sum(leaving)} rows, but x has shape {x.shape}")
-    return _exchanged(x, leaving, arriving, wire)
+    return _exchanged(x, leaving, arriving, comm)
 
 
-def _exchanged(x: Any, leaving: tuple[int, ...], arriving: tuple[int, ...], wire: Wire) -> Any:
-    return alltoall_p.bind(x, leaving=leaving, arriving=arriving, wire=wire)[0]
+def _exchanged(x: Any, leaving: tuple[int, ...], arriving: tuple[int, ...], comm: NativeComm) -> Any:
+    return alltoall_p.bind(x, leaving=leaving, arriving=arriving, comm=comm)[0]
 
 
 def _attributes(avals: Any, leaving: tuple[int, ...], arriving: tuple[int, ...], **_: Any) -> Any:
@@ -102,12 +100,8 @@ def _attributes(avals: Any, leaving: tuple[int, ...], arriving: tuple[int, ...],
 alltoall_p = collective("alltoall", lambda x, arriving, **_: [like(x, (sum(arriving), *x.shape[1:]))], _attributes)
 
 
-def _transposed(cotangent: Any, _: Any, *, leaving: tuple[int, ...], arriving: tuple[int, ...], wire: Wire) -> Any:
-    return _exchanged(cotangent, arriving, leaving, wire)
+def _transposed(cotangent: Any, *, leaving: tuple[int, ...], arriving: tuple[int, ...], comm: NativeComm) -> Any:
+    return _exchanged(cotangent, arriving, leaving, comm)
 
 
-def _batched(x: Any, place: int, **parameters: Any) -> Any:
-    return alltoall_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 1
-
-
-linear(alltoall_p, _transposed, _batched)
+linear(alltoall_p, _transposed, batch_axes=(1, 1))

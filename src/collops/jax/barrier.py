@@ -1,17 +1,17 @@
-"""``barrier``: a place in the program that no rank passes before all are there."""
+"""``barrier``: waits until all ranks have called it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from collops.jax.communicators import native_comm
 from collops.jax.primitive import collective
-from collops.jax.wires import wire_of
 
 __all__ = ["barrier"]
 
 
 def barrier(*, comm: Any = None) -> None:
-    """Let no later collective of any rank begin before every rank has come here. Collective.
+    """Start no later collective on any rank before all ranks have called this. Collective.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def barrier(*, comm: Any = None) -> None:
     >>> import collops.jax
     >>> collops.jax.barrier()
     """
-    barrier_p.bind(wire=wire_of(comm))
+    barrier_p.bind(comm=native_comm(comm))
 
 
 barrier_p = collective("barrier", lambda **_: [], lambda _avals, **_: {})

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from collops.errors import LayoutError
 from collops.jax.arguments import array, checked_rank
+from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
-from collops.jax.wires import Wire, wire_of
 
 __all__ = ["gather", "scatter"]
 
 
 def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
-    """Stack every rank's `x` on `root`; the others get `x` itself. Collective.
+    """Stack every rank's `x` on `root`; on other ranks return `x`. Collective.
 
     Parameters
     ----------
     x : array
         The same shape and dtype on every rank.
     root : int
-        The rank that gets the blocks.
+        The rank that gets the stack.
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
 
@@ -34,7 +32,7 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     Raises
     ------
     InputError
-        If `root` is no rank.
+        If `root` is invalid.
 
     Examples
     --------
@@ -45,10 +43,10 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     >>> gathered.shape == ((comm.size, 2) if comm.rank == 0 else (2,))
     True
     """
-    wire = wire_of(comm)
+    comm = native_comm(comm)
     x = array(x)
-    blocks = gather_p.bind(x, root=checked_rank(root, wire, "root"), wire=wire)[0]
-    return blocks if wire.rank == root else x
+    blocks = gather_p.bind(x, root=checked_rank(root, comm, "root"), comm=comm)[0]
+    return blocks if comm.rank == root else x
 
 
 def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
@@ -57,9 +55,9 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     Parameters
     ----------
     x : array
-        On `root` of shape ``(size, *shape)``; elsewhere of shape `shape`, and its values do not matter.
+        On `root` of shape ``(size, *shape)``; elsewhere of shape `shape`, with arbitrary values.
     root : int
-        The rank whose values count.
+        The rank whose blocks are sent.
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
 
@@ -71,9 +69,9 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     Raises
     ------
     InputError
-        If `root` is no rank.
+        If `root` is invalid.
     LayoutError
-        If the root's array has not one block for each rank.
+        If the root's array does not have one block for each rank.
 
     Examples
     --------
@@ -83,23 +81,23 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     >>> collops.jax.scatter(jnp.ones((comm.size, 2))).shape
     (2,)
     """
-    wire = wire_of(comm)
+    comm = native_comm(comm)
     x = array(x)
-    root = checked_rank(root, wire, "root")
-    if wire.rank != root:
-        x = x[None][:0]  # no blocks, but of the right shape, and with a derivative
-    elif x.ndim == 0 or x.shape[0] != wire.size:
-        raise LayoutError(f"scatter needs a first axis of {wire.size} blocks, one a rank, not shape {x.shape}")
-    return scatter_p.bind(x, root=root, wire=wire)[0]
+    root = checked_rank(root, comm, "root")
+    if comm.rank != root:
+        x = x[None][:0]  # no blocks, but with the shape and with a derivative
+    elif x.ndim == 0 or x.shape[0] != comm.size:
+        raise LayoutError(f"scatter needs a first axis of {comm.size} blocks, one for each rank, not shape {x.shape}")
+    return scatter_p.bind(x, root=root, comm=comm)[0]
 
 
-def _blocks(root: int, wire: Wire) -> int:
-    return wire.size if wire.rank == root else 0
+def _blocks(root: int, comm: NativeComm) -> int:
+    return comm.size if comm.rank == root else 0
 
 
 gather_p = collective(
     "gather",
-    lambda x, root, wire: [like(x, (_blocks(root, wire), *x.shape))],
+    lambda x, root, comm: [like(x, (_blocks(root, comm), *x.shape))],
     lambda _avals, root, **_: {"root": root},
 )
 scatter_p = collective(
@@ -109,21 +107,5 @@ scatter_p = collective(
 )
 
 
-def _gather_transposed(cotangent: Any, _: Any, **parameters: Any) -> Any:
-    return scatter_p.bind(cotangent, **parameters)[0]
-
-
-def _scatter_transposed(cotangent: Any, _: Any, **parameters: Any) -> Any:
-    return gather_p.bind(cotangent, **parameters)[0]
-
-
-def _gather_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return gather_p.bind(jnp.moveaxis(x, place, 0), **parameters)[0], 1
-
-
-def _scatter_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return scatter_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 0
-
-
-linear(gather_p, _gather_transposed, _gather_batched)
-linear(scatter_p, _scatter_transposed, _scatter_batched)
+linear(gather_p, lambda cotangent, **parameters: scatter_p.bind(cotangent, **parameters)[0], batch_axes=(0, 1))
+linear(scatter_p, lambda cotangent, **parameters: gather_p.bind(cotangent, **parameters)[0], batch_axes=(1, 0))

@@ -1,4 +1,4 @@
-"""The few calls of a GPU's driver, CUDA's or HIP's, that NCCL between GPUs takes; by ctypes, without a toolkit."""
+"""Calls of the CUDA or HIP driver that NCCL between GPUs needs, by ctypes, without a toolkit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _GRAPH_FUNCTIONS = (
 
 
 def is_rocm() -> bool:
-    """Whether JAX's GPUs are AMD's."""
+    """Return whether JAX's GPUs are from AMD."""
     return "rocm" in jax.local_devices()[0].client.platform_version.lower()
 
 
 def bus_of(device: int) -> str:
-    """Return a GPU's address on the PCI bus: its number may be that of another one in another process.
+    """Return a GPU's address on the PCI bus, which is the same in all processes, unlike its number.
 
     Raises
     ------
     TransportError
-        If the driver does not say.
+        If the driver reports an error.
     """
     name = ctypes.create_string_buffer(32)
     length = ctypes.c_int(len(name))
@@ -40,18 +40,18 @@ def bus_of(device: int) -> str:
         handle = ctypes.c_int()
         failed = _handle_of(device, handle) or _cuda().cuDeviceGetPCIBusId(name, length, handle)
     if failed:
-        raise TransportError(f"GPU {device} does not say where it is: error {failed} of its driver")
+        raise TransportError(f"the PCI address of GPU {device} is not available: error {failed} of its driver")
     return name.value.decode()
 
 
 @contextmanager
 def current(device: int) -> Iterator[None]:
-    """Make the primary context of a GPU this thread's, as NCCL wants it, and the one before it afterwards.
+    """Make the primary context of a GPU current in this thread, as NCCL needs; restore the previous one afterwards.
 
     Raises
     ------
     TransportError
-        If the driver refuses.
+        If the driver reports an error.
     """
     if is_rocm():
         hip, number = _hip(), ctypes.c_int()
@@ -83,7 +83,7 @@ def graph_functions() -> list[int]:
 
 
 def wait_for_device() -> None:
-    """Wait until this thread's GPU has done all that it was told.
+    """Wait until this thread's GPU has finished all its work.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def wait_for_device() -> None:
 
 
 def _handle_of(device: int, handle: ctypes.c_int) -> int:
-    """Fill in CUDA's handle of a device; return its error."""
+    """Set `handle` to CUDA's handle of a device; return the error code."""
     return _cuda().cuInit(0) or _cuda().cuDeviceGet(ctypes.byref(handle), ctypes.c_int(device))
 
 

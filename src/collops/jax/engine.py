@@ -1,4 +1,4 @@
-"""The engine of JAX arrays, as :mod:`collops.backend` describes engines."""
+"""The engine of JAX arrays; see :mod:`collops.backend`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["JaxEngine"]
 
 
 class JaxEngine(Engine):
-    """Plain JAX arrays, which never change, and tracers.
+    """JAX arrays, which are immutable, and tracers.
 
     Attributes
     ----------
     methods : module
-        What the methods of a communicator do with these arrays, under the same names.
+        The methods of a communicator for these arrays, under the same names.
     """
 
     __slots__ = ("methods",)
@@ -37,16 +37,16 @@ class JaxEngine(Engine):
         self.methods = methods
 
     def synchronize(self) -> None:
-        """Wait until all work is done."""
+        """Wait until all collectives that were started have ended."""
         jax.effects_barrier()
 
     def from_host(self, array: Any) -> Any:
-        """Return a NumPy array as a JAX array: a constant also where a program is being traced."""
+        """Return a NumPy array as a JAX array, which is a constant in a traced program."""
         with jax.ensure_compile_time_eval():
             return jnp.asarray(array, self.dtype(array.dtype))
 
     def dtype(self, dtype: Any) -> np.dtype:
-        """Return the dtype that JAX has for `dtype`: without ``jax_enable_x64``, single instead of double precision."""
+        """Return JAX's dtype for `dtype`: single instead of double precision without ``jax_enable_x64``."""
         return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
     def put(self, array: Any, index: Any, values: Any) -> Any:
@@ -69,13 +69,13 @@ class JaxEngine(Engine):
         return self.put(array, index, array[index] + values)
 
     def replicated_operand(self, value: Any, comm: Any) -> Any:
-        """Return `value`, which all ranks of `comm` hold, with the sum of their cotangents for its cotangent."""
+        """Return the replicated `value`; its cotangent is the sum of the cotangents of the ranks of `comm`."""
         if comm is None or comm.size == 1 or not isinstance(value, Tracer):
             return value
         return replicated_operand(value, comm) if jnp.issubdtype(value.dtype, jnp.inexact) else value
 
     def linear_map(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shape: Any) -> Any:
-        """Return ``forward(x)``; while a program is traced, as a map whose transpose is `adjoint`."""
+        """Return ``forward(x)``; in a traced program, its transpose is `adjoint`."""
         if not isinstance(x, Tracer):
             return forward(x)
         return linear_map(forward, adjoint, x, (x.shape, tuple(shape)))
@@ -85,7 +85,7 @@ _NOTHING = np.empty((), bool)
 
 
 def _start_of_box(index: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return where the box of an index begins; ``None`` if it has steps, indices or new axes."""
+    """Return the start of the box that an index selects; ``None`` if it has steps, integers or new axes."""
     parts = index if isinstance(index, tuple) else (index,)
     if any(part is not Ellipsis and not isinstance(part, slice) for part in parts):
         return None

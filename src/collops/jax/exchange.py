@@ -1,8 +1,8 @@
 """Messages between pairs of ranks: ``send``, ``recv``, ``sendrecv`` and ``neighbor_exchange``, one primitive for all.
 
-The primitive takes the arrays to send and, for each array to receive, a template. Templates are not sent, they carry
-shapes and derivatives: what is received has a tangent even though no operand of this rank is what it depends on. The
-adjoint sends every message back.
+The operands are the arrays to send and a template for each array to receive. Templates are not sent. They carry shapes
+and derivatives: a received array has a tangent although it depends on no other operand of this rank. The adjoint sends
+every message back.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from jax.interpreters import ad, batching
 
 from collops.errors import InputError
 from collops.jax.arguments import array, checked_rank, checked_tag
+from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, whole
-from collops.jax.wires import Wire, wire_of
 
 __all__ = ["neighbor_exchange", "recv", "send", "sendrecv"]
 
@@ -33,24 +33,24 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     Parameters
     ----------
     x : array
-        What is sent.
+        The array.
     dest : int
         The rank that receives it.
     tag : int
-        Tells messages between the same two ranks apart (on hosts; NCCL pairs them by their order).
+        Identifies messages between the same two ranks (on hosts; NCCL matches them by their order).
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
 
     Returns
     -------
     jax.Array
-        A receipt, the number 0 of the dtype of `x`. Where a derivative is taken in reverse, the receiver sends a
-        cotangent back; this rank takes it if the receipt is part of what is differentiated (add it to the result).
+        A receipt, the number 0 of the dtype of `x`. In reverse-mode differentiation the receiver sends a cotangent
+        back. This rank receives it if the differentiated result depends on the receipt (add it to the result).
 
     Raises
     ------
     InputError
-        If `dest` is no rank or `tag` no tag.
+        If `dest` or `tag` is invalid.
 
     Examples
     --------
@@ -64,10 +64,10 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     >>> float(ring(jnp.array(2.0)))
     2.0
     """
-    wire = wire_of(comm)
-    destinations = ((checked_rank(dest, wire, "dest"), checked_tag(tag)),)
-    (receipt,) = _messages([array(x)], [], destinations, (), wire)
-    return lax.select(np.False_, receipt, jnp.zeros_like(receipt))  # nobody writes its memory, which may hold anything
+    comm = native_comm(comm)
+    destinations = ((checked_rank(dest, comm, "dest"), checked_tag(tag)),)
+    (receipt,) = _messages([array(x)], [], destinations, (), comm)
+    return lax.select(np.False_, receipt, jnp.zeros_like(receipt))  # the handler does not write the receipt's memory
 
 
 def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
@@ -76,12 +76,12 @@ def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     Parameters
     ----------
     x : array
-        Of the shape and dtype of what arrives; its values do not matter. For a derivative it has to depend on what is
-        differentiated with, for instance as ``0 * y``.
+        Of the shape and dtype of the received array, with arbitrary values. For a derivative it must depend on the
+        variable of differentiation, for instance as ``0 * y``.
     source : int
         The rank that sends.
     tag : int
-        Of the message.
+        The sender's tag.
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
 
@@ -93,7 +93,7 @@ def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     Raises
     ------
     InputError
-        If `source` is no rank or `tag` no tag.
+        If `source` or `tag` is invalid.
 
     Examples
     --------
@@ -108,9 +108,9 @@ def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     >>> float(ring(jnp.array(2.0)))
     2.0
     """
-    wire = wire_of(comm)
-    sources = ((checked_rank(source, wire, "source"), checked_tag(tag)),)
-    return _messages([], [array(x)], (), sources, wire)[0]
+    comm = native_comm(comm)
+    sources = ((checked_rank(source, comm, "source"), checked_tag(tag)),)
+    return _messages([], [array(x)], (), sources, comm)[0]
 
 
 def sendrecv(
@@ -121,13 +121,13 @@ def sendrecv(
     Parameters
     ----------
     sendbuf : array
-        What is sent.
+        The array to send.
     recvbuf : array
-        Of the shape and dtype of what arrives; its values do not matter.
+        Of the shape and dtype of the received array, with arbitrary values.
     source, dest : int
-        The ranks it comes from and goes to.
+        The ranks from which to receive and to which to send.
     sendtag, recvtag : int
-        Of the two messages.
+        Tags of the two messages.
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
 
@@ -139,7 +139,7 @@ def sendrecv(
     Raises
     ------
     InputError
-        If a rank is none or a tag is none.
+        If a rank or a tag is invalid.
 
     Examples
     --------
@@ -150,10 +150,10 @@ def sendrecv(
     >>> float(collops.jax.sendrecv(jnp.array(2.0), jnp.array(0.0), source=left, dest=right))
     2.0
     """
-    wire = wire_of(comm)
-    destinations = ((checked_rank(dest, wire, "dest"), checked_tag(sendtag)),)
-    sources = ((checked_rank(source, wire, "source"), checked_tag(recvtag)),)
-    return _messages([array(sendbuf)], [array(recvbuf)], destinations, sources, wire)[0]
+    comm = native_comm(comm)
+    destinations = ((checked_rank(dest, comm, "dest"), checked_tag(sendtag)),)
+    sources = ((checked_rank(source, comm, "source"), checked_tag(recvtag)),)
+    return _messages([array(sendbuf)], [array(recvbuf)], destinations, sources, comm)[0]
 
 
 def neighbor_exchange(
@@ -170,14 +170,13 @@ def neighbor_exchange(
     Parameters
     ----------
     sends : sequence of array
-        What goes to each of `destinations`.
+        The arrays for `destinations`.
     templates : sequence of array
-        Of the shapes and dtypes of what comes from each of `sources`; their values do not matter.
+        Of the shapes and dtypes of the arrays from `sources`, with arbitrary values.
     destinations, sources : sequence of int
-        Ranks; this one and repeated ones are allowed. Between two ranks messages arrive in the order in which they are
-        listed.
+        Ranks. They may include this rank, and repeat. Messages between two ranks arrive in the order of these lists.
     tag : int
-        Of all the messages.
+        Tag of all messages.
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
 
@@ -189,7 +188,7 @@ def neighbor_exchange(
     Raises
     ------
     InputError
-        If there are not as many ranks as arrays, or one is no rank.
+        If the numbers of ranks and arrays differ, or a rank is invalid.
 
     Examples
     --------
@@ -201,7 +200,7 @@ def neighbor_exchange(
     >>> received.shape
     (3,)
     """
-    wire = wire_of(comm)
+    comm = native_comm(comm)
     if len(sends) != len(destinations) or len(templates) != len(sources):
         raise InputError(
             f"{len(sends)} arrays were given for {len(destinations)} destinations, "
@@ -210,19 +209,19 @@ def neighbor_exchange(
     if not sends and not templates:
         return []
     tag = checked_tag(tag)
-    leaving = tuple((checked_rank(rank, wire, "destination"), tag) for rank in destinations)
-    arriving = tuple((checked_rank(rank, wire, "source"), tag) for rank in sources)
-    received = _messages(list(map(array, sends)), list(map(array, templates)), leaving, arriving, wire)
+    leaving = tuple((checked_rank(rank, comm, "destination"), tag) for rank in destinations)
+    arriving = tuple((checked_rank(rank, comm, "source"), tag) for rank in sources)
+    received = _messages(list(map(array, sends)), list(map(array, templates)), leaving, arriving, comm)
     return received[: len(templates)]
 
 
 def _messages(
-    sends: Sequence[Any], templates: Sequence[Any], destinations: Messages, sources: Messages, wire: Wire
+    sends: Sequence[Any], templates: Sequence[Any], destinations: Messages, sources: Messages, comm: NativeComm
 ) -> list[Any]:
-    return exchange_p.bind(*sends, *templates, destinations=destinations, sources=sources, wire=wire)
+    return exchange_p.bind(*sends, *templates, destinations=destinations, sources=sources, comm=comm)
 
 
-def _shapes(*avals: Any, destinations: Messages, sources: Messages, wire: Wire) -> list[ShapedArray]:
+def _shapes(*avals: Any, destinations: Messages, sources: Messages, comm: NativeComm) -> list[ShapedArray]:
     received = [aval.update(weak_type=False) for aval in avals[len(destinations) :]]
     return received or [ShapedArray((), avals[0].dtype)]
 
@@ -239,14 +238,14 @@ def _attributes(_avals: Any, destinations: Messages, sources: Messages, **_: Any
 exchange_p = collective("exchange", _shapes, _attributes, operands=lambda destinations, **_: len(destinations))
 
 
-def _jvp(primals: Any, tangents: Any, *, destinations: Messages, sources: Messages, wire: Wire) -> Any:
-    results = exchange_p.bind(*primals, destinations=destinations, sources=sources, wire=wire)
+def _jvp(primals: Any, tangents: Any, *, destinations: Messages, sources: Messages, comm: NativeComm) -> Any:
+    results = exchange_p.bind(*primals, destinations=destinations, sources=sources, comm=comm)
     moving = [jnp.issubdtype(primal.dtype, np.inexact) for primal in primals]
     count = len(destinations)
     kept = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
     leaving = tuple(message for message, moves in zip(destinations, moving[:count], strict=True) if moves)
     arriving = tuple(message for message, moves in zip(sources, moving[count:], strict=True) if moves)
-    arrived = iter(exchange_p.bind(*kept, destinations=leaving, sources=arriving, wire=wire))
+    arrived = iter(exchange_p.bind(*kept, destinations=leaving, sources=arriving, comm=comm))
     if not sources:
         return results, list(arrived)
     return results, [
@@ -255,12 +254,12 @@ def _jvp(primals: Any, tangents: Any, *, destinations: Messages, sources: Messag
     ]
 
 
-def _transpose(cotangents: Any, *operands: Any, destinations: Messages, sources: Messages, wire: Wire) -> Any:
+def _transpose(cotangents: Any, *operands: Any, destinations: Messages, sources: Messages, comm: NativeComm) -> Any:
     count = len(destinations)
     back = [whole(cotangent) for cotangent in cotangents[: len(sources)]]
     shapes = [operand.aval if ad.is_undefined_primal(operand) else operand for operand in operands[:count]]
     templates = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
-    returned = exchange_p.bind(*back, *templates, destinations=sources, sources=destinations, wire=wire)
+    returned = exchange_p.bind(*back, *templates, destinations=sources, sources=destinations, comm=comm)
     taken = [
         cotangent if ad.is_undefined_primal(operand) else None
         for cotangent, operand in zip(returned, operands[:count], strict=False)

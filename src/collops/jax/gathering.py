@@ -1,20 +1,17 @@
-"""Rows of every rank on every rank, and sums of rows on the rank they belong to: each is the adjoint of the other."""
+"""``allgather``, ``allgatherv`` and ``reduce_scatter``: each of gathering and reducing is the adjoint of the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-from jax.interpreters import ad
-
 from collops.comm.call import in_elements
 from collops.errors import LayoutError
 from collops.jax.arguments import array, checked_convention, checked_counts, operation, reducible
+from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.native import OPS
-from collops.jax.primitive import collective, like, linear, whole
+from collops.jax.primitive import collective, like, linear
 from collops.jax.replicated import local_adjoint
-from collops.jax.wires import Wire, wire_of
 
 __all__ = ["allgather", "allgatherv", "gathered", "reduce_scatter", "reduce_scatter_p", "scattered"]
 
@@ -42,8 +39,8 @@ def allgather(x: Any, *, comm: Any = None, cotangents: str = "ranks") -> Any:
     >>> collops.jax.allgather(jnp.arange(2.0)).shape[0] == collops.world().size
     True
     """
-    wire = wire_of(comm)
-    return gathered(array(x)[None], (1,) * wire.size, wire, checked_convention(cotangents))
+    comm = native_comm(comm)
+    return gathered(array(x)[None], (1,) * comm.size, comm, checked_convention(cotangents))
 
 
 def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: str = "ranks") -> Any:
@@ -54,7 +51,7 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     x : array
         At least 1-d; shapes may differ along the first axis.
     counts : sequence of int
-        Rows that each rank gives.
+        Number of rows of each rank.
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
     cotangents : str
@@ -68,7 +65,7 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     Raises
     ------
     LayoutError
-        If this rank's array has another number of rows than `counts` says.
+        If this rank's number of rows is not the one in `counts`.
 
     Examples
     --------
@@ -78,12 +75,12 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     >>> collops.jax.allgatherv(jnp.ones(2), [2] * comm.size).shape == (2 * comm.size,)
     True
     """
-    wire = wire_of(comm)
+    comm = native_comm(comm)
     x = array(x)
-    rows = checked_counts(counts, wire, "counts")
-    if x.ndim == 0 or x.shape[0] != rows[wire.rank]:
-        raise LayoutError(f"counts give this rank {rows[wire.rank]} rows, but x has shape {x.shape}")
-    return gathered(x, rows, wire, checked_convention(cotangents))
+    rows = checked_counts(counts, comm, "counts")
+    if x.ndim == 0 or x.shape[0] != rows[comm.rank]:
+        raise LayoutError(f"counts give this rank {rows[comm.rank]} rows, but x has shape {x.shape}")
+    return gathered(x, rows, comm, checked_convention(cotangents))
 
 
 def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
@@ -106,9 +103,9 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     Raises
     ------
     LayoutError
-        If `x` has not one block for each rank.
+        If `x` does not have one block for each rank.
     UnsupportedTypeError
-        If `op` has no meaning for the dtype.
+        If `op` is not defined for the dtype.
 
     Examples
     --------
@@ -118,31 +115,31 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     >>> float(collops.jax.reduce_scatter(jnp.ones((comm.size, 2)))[0]) == comm.size
     True
     """
-    wire = wire_of(comm)
+    comm = native_comm(comm)
     x = array(x)
-    if x.ndim == 0 or x.shape[0] != wire.size:
-        raise LayoutError(f"reduce_scatter needs a first axis of {wire.size} blocks, not shape {x.shape}")
+    if x.ndim == 0 or x.shape[0] != comm.size:
+        raise LayoutError(f"reduce_scatter needs a first axis of {comm.size} blocks, not shape {x.shape}")
     op = operation(op, x.dtype)
-    counts = (1,) * wire.size
+    counts = (1,) * comm.size
     if op == "avg":
-        return scattered(x, "sum", counts, wire)[0] / wire.size
-    x, op, narrowed = reducible(x, op, wire)
-    return narrowed(scattered(x, op, counts, wire)[0])
+        return scattered(x, "sum", counts, comm)[0] / comm.size
+    x, op, narrowed = reducible(x, op, comm)
+    return narrowed(scattered(x, op, counts, comm)[0])
 
 
-def gathered(x: Any, counts: tuple[int, ...], wire: Wire, replicated: bool = False) -> Any:
+def gathered(x: Any, counts: tuple[int, ...], comm: NativeComm, replicated: bool = False) -> Any:
     """Bind the primitive of :func:`allgatherv`."""
-    return allgather_p.bind(x, counts=counts, wire=wire, replicated=replicated)[0]
+    return allgather_p.bind(x, counts=counts, comm=comm, replicated=replicated)[0]
 
 
-def scattered(x: Any, op: str, counts: tuple[int, ...], wire: Wire) -> Any:
-    """Bind the primitive of :func:`reduce_scatter`, for any numbers of rows."""
-    return reduce_scatter_p.bind(x, op=op, counts=counts, wire=wire)[0]
+def scattered(x: Any, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any:
+    """Bind the primitive of :func:`reduce_scatter`, with any numbers of rows."""
+    return reduce_scatter_p.bind(x, op=op, counts=counts, comm=comm)[0]
 
 
-def own_rows(counts: tuple[int, ...], wire: Wire) -> int:
-    """Return how many of the rows are this rank's; where all have equally many, no rank is asked for."""
-    return counts[0] if len(set(counts)) == 1 else counts[wire.rank]
+def own_rows(counts: tuple[int, ...], comm: NativeComm) -> int:
+    """Return this rank's number of rows. If all ranks have equally many, no rank is needed, as in a clique."""
+    return counts[0] if len(set(counts)) == 1 else counts[comm.rank]
 
 
 allgather_p = collective(
@@ -152,44 +149,20 @@ allgather_p = collective(
 )
 reduce_scatter_p = collective(
     "reduce_scatter",
-    lambda x, counts, wire, **_: [like(x, (own_rows(counts, wire), *x.shape[1:]))],
+    lambda x, counts, comm, **_: [like(x, (own_rows(counts, comm), *x.shape[1:]))],
     lambda avals, counts, op, **_: {"counts": tuple(in_elements(counts, avals[0].shape)), "op": OPS.index(op)},
 )
 
 
-def _allgather_transposed(cotangent: Any, _: Any, *, counts: tuple[int, ...], wire: Wire, replicated: bool) -> Any:
+def _allgather_transposed(cotangent: Any, *, counts: tuple[int, ...], comm: NativeComm, replicated: bool) -> Any:
     if replicated:
-        return local_adjoint(cotangent, allgather_p, {"counts": counts, "wire": wire, "replicated": True})
-    return scattered(cotangent, "sum", counts, wire)
+        return local_adjoint(cotangent, allgather_p, {"counts": counts, "comm": comm, "replicated": True})
+    return scattered(cotangent, "sum", counts, comm)
 
 
-def _allgather_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return allgather_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 1
+def _reduce_scatter_transposed(cotangent: Any, *, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any:
+    return gathered(cotangent, counts, comm)
 
 
-linear(allgather_p, _allgather_transposed, _allgather_batched)
-
-
-def _reduce_scatter_transposed(cotangent: Any, _: Any, *, op: str, counts: tuple[int, ...], wire: Wire) -> Any:
-    return gathered(cotangent, counts, wire)
-
-
-def _reduce_scatter_batched(x: Any, place: int, **parameters: Any) -> Any:
-    return reduce_scatter_p.bind(jnp.moveaxis(x, place, 1), **parameters)[0], 1
-
-
-linear(reduce_scatter_p, _reduce_scatter_transposed, _reduce_scatter_batched)
-_sum_jvp = ad.primitive_jvps[reduce_scatter_p]
-
-
-def _reduce_scatter_jvp(primals: Any, tangents: Any, *, op: str, counts: tuple[int, ...], wire: Wire) -> Any:
-    if op == "sum":
-        return _sum_jvp(primals, tangents, op=op, counts=counts, wire=wire)
-    from collops.jax.allreduce import pushed_forward
-
-    y = scattered(primals[0], op, counts, wire)
-    tangent = pushed_forward(primals[0], gathered(y, counts, wire), whole(tangents[0]), op, wire)
-    return [y], [scattered(tangent, "sum", counts, wire)]
-
-
-ad.primitive_jvps[reduce_scatter_p] = _reduce_scatter_jvp
+linear(allgather_p, _allgather_transposed, batch_axes=(1, 1))
+linear(reduce_scatter_p, _reduce_scatter_transposed, batch_axes=(1, 1))

@@ -1,7 +1,7 @@
-"""A linear map whose adjoint is told: for maps of which one rank's program alone does not show the adjoint.
+"""Linear maps with a given adjoint.
 
-An array that several ranks hold is one value, also for derivatives. JAX, which sees what one rank does with its copy,
-would add up the cotangents of some copies and lose those of others.
+A replicated array is one value, also in derivatives. JAX sees only the program of one rank, and would add up the
+cotangents of some copies and lose the cotangents of others.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["linear_map"]
 def linear_map(
     forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shapes: tuple[tuple[int, ...], ...]
 ) -> Any:
-    """Return ``forward(x)``, whose derivative is itself and whose transpose is `adjoint`. Collective if they are.
+    """Return ``forward(x)``, a linear map with the transpose `adjoint`. Collective if the functions are.
 
     Parameters
     ----------
     forward, adjoint : callable
-        Of one array each, to be traced; they may call collectives.
+        Functions of one array that JAX can trace; they may call collectives.
     x : array
-        What is mapped.
+        The argument.
     shapes : pair of tuple of int
-        Of `x` and of the result, which has the dtype of `x`.
+        Shapes of `x` and of the result, which has the dtype of `x`.
     """
     return linear_map_p.bind(x, forward=forward, adjoint=adjoint, shapes=shapes)
 

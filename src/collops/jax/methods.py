@@ -1,8 +1,8 @@
-"""The methods of a communicator for arrays of JAX, by the primitives.
+"""The methods of a communicator for JAX arrays.
 
-A result that all ranks get is one value for derivatives as well, so that its cotangent is the same on all of them:
-``cotangents="replicated"`` of :func:`collops.jax.allreduce`. Arrays of JAX cannot be written to, so that ``out=`` is
-ignored. Of one rank nothing moves, and the native library is not needed.
+A result that all ranks get is one value, also in derivatives: see ``cotangents="replicated"`` of
+:func:`collops.jax.allreduce`. ``out=`` is ignored, because JAX arrays are immutable. On one rank nothing is sent, and
+the native library is not needed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def scatter(comm: Communicator, x: Any, root: int = 0, *, out: Any = None) -> An
 
 def scatterv(comm: Communicator, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Raise :class:`UnsupportedTypeError`: there is no such primitive."""
-    raise UnsupportedTypeError("scatterv has no form for arrays of jax; use alltoallv, or neighbor_exchange")
+    raise UnsupportedTypeError("scatterv is not available for JAX arrays; use alltoallv, or neighbor_exchange")
 
 
 def reduce_scatter(comm: Communicator, x: Any, op: str = "sum", *, out: Any = None) -> Any:
@@ -139,10 +139,9 @@ def exchange(
     shapes: Sequence[tuple[int, ...]],
     sources: Sequence[int],
 ) -> list[Any]:
-    """Return what other ranks send, arrays of the dtype of `source` and of these shapes, in exchange for `sends`.
+    """Send `sends` and return the received arrays, of the dtype of `source` and of these shapes.
 
-    `source` is what the sends, if there are any, are parts of: in a derivative also a rank that only receives must
-    depend on what is differentiated.
+    `sends` are parts of `source`. A rank that only receives depends on `source` too, as derivatives need.
     """
     dtype = source.dtype
     if sends or not sources:
@@ -157,12 +156,12 @@ def exchange(
 def _alone(
     comm: Communicator, x: Any, *, op: str | None = None, root: int = 0, counts: Sequence[int] | None = None
 ) -> bool:
-    """Return whether there is one rank only, after the checks that the primitives make of several.
+    """Return whether there is one rank only. If so, make the checks that the primitives make for several.
 
     Raises
     ------
     InputError, LayoutError, UnsupportedTypeError
-        If `x` has not the dtype of a reduction, `root` is no rank, or `counts` are not the rows of `x`.
+        If `op` is not defined for the dtype, `root` is invalid, or `counts` are not the rows of `x`.
     """
     if comm.size > 1:
         return False
@@ -170,7 +169,9 @@ def _alone(
         operation(op, x.dtype)
     checked_rank(root, comm, "root")
     if counts is not None and list(counts) != list(x.shape[:1]):
-        raise LayoutError(f"one rank exchanges all rows of an array of shape {x.shape}, not {list(counts)}")
+        raise LayoutError(
+            f"on one rank, the counts for an array of shape {x.shape} are all its rows, not {list(counts)}"
+        )
     return True
 
 

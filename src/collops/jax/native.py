@@ -1,4 +1,4 @@
-"""The native library: where it is, which MPI it is to call, and its handlers in XLA's registry."""
+"""The native library: loading it, choosing its MPI, and registering its handlers with XLA."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def library() -> ctypes.CDLL:
     Raises
     ------
     InputError
-        If it has not been built, or for another version of this package; the message has the command.
+        If it has not been built, or was built for another version of this package.
     """
     loaded = _loaded(_path())
     for name in ("collops_add_alone", "collops_add_mpi", "collops_add_nccl"):
@@ -56,12 +56,12 @@ def library() -> ctypes.CDLL:
 
 @cache
 def load_mpi() -> None:
-    """Tell the native library which MPI to call: the one that mpi4py has loaded.
+    """Make the native library call the MPI that mpi4py has loaded.
 
     Raises
     ------
     TransportError
-        If that MPI may not be called from XLA's threads, or its handles are of a kind that nobody knows.
+        If that MPI may not be called from XLA's threads, or its handles are of an unknown kind.
     """
     mpi = mpi4py_module()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
@@ -86,7 +86,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         raise InputError(f"the native library does not load: {error}") from error
-    # Older ones lack the function itself; symbols are not enough to tell, since what they take may have changed.
+    # A version number, because arguments may change while symbols stay. The oldest libraries lack the function.
     if not hasattr(loaded, "collops_interface") or loaded.collops_interface() != _INTERFACE:
         raise InputError(
             f"the native library {path} was built for another version of collops: "
@@ -105,12 +105,12 @@ def _path() -> Path:
     if named:
         path = Path(named)
         if not path.is_file():
-            raise InputError(f"COLLOPS_NATIVE={named!r} is no file")
+            raise InputError(f"COLLOPS_NATIVE={named!r} is not a file")
         return path
     if importlib.util.find_spec("collops_native") is None:
         raise InputError(
             "collops.jax needs its native library: run 'pip install ./native' in a checkout of collops "
-            "(a C++17 compiler and jaxlib are all it takes), or name one in COLLOPS_NATIVE"
+            "(this needs a C++17 compiler and jaxlib), or give its path in COLLOPS_NATIVE"
         )
     from collops_native import library_path
 
@@ -118,5 +118,5 @@ def _path() -> Path:
 
 
 def int64s(values: list[int]) -> Any:
-    """Return addresses and handles as an array that C takes."""
+    """Return addresses and handles as a C array."""
     return (ctypes.c_int64 * len(values))(*(value - (1 << 64) if value >= 1 << 63 else value for value in values))

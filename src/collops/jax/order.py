@@ -1,29 +1,28 @@
-"""The order of collectives: the effect that every primitive has, and a ``jit`` that keeps it without its cost.
+"""The order of collectives: the effect of every primitive, and a ``jit`` that keeps the order at low cost.
 
-Two ranks must never run collectives in different orders. Which order is right is what the program says, as it would run
-line by line; XLA, though, is free to reorder and to overlap whatever does not depend on each other. The argument why it
-cannot do so here, from the inside out:
+All ranks must run collectives in one order: the order of the program, executed line by line. XLA may reorder and
+overlap independent operations. The argument why it keeps the order of collectives, from the inside out:
 
-1. *Within a block* of one program each call takes four bytes from the call before it and gives four to the next. They
-   are data, so that no schedule, of threads or of a command buffer, runs two of them at once or in another order.
-   Calls have side effects by declaration, so that none is dropped, merged with an equal one, or moved into or out of a
+1. *Within a block* of one program, each call takes four bytes from the previous call and passes four bytes to the next.
+   These are data, so that no schedule, of threads or of a command buffer, runs two calls at once or in another order.
+   Calls are declared to have side effects, so that none is dropped, merged with an equal one, or moved into or out of a
    loop.
-2. *Across blocks* (loops, branches, nested ``jit``, ``checkpoint``, ``shard_map``) each call also takes and gives a
-   token of XLA. All primitives share one ordered effect, and JAX leads the tokens of ordered effects through its
-   control flow; a loop with collectives inside depends on what came before it and whatever follows depends on the
-   loop. All communicators share the effect too: two ranks that belong to two of them must agree on the order of both.
-3. *Between programs* dispatched one after the other, on hosts, the token of the last one is an argument of the next:
-   an empty array, which is there when its program has run. On devices programs run in the order in which they were
-   dispatched.
-4. *Transformations* keep effects in order and drop none of them, and what they add (derivatives) depends on the
-   program's collectives and on what their operands depend on. Two things must therefore be the same on all ranks where
-   a derivative is taken: whether an operand depends on what is differentiated with, and, inside a ``scan``, whether it
-   changes from turn to turn (JAX moves what does not before the loop). Else no other work of a rank matters.
+2. *Across blocks* (loops, branches, nested ``jit``, ``checkpoint``, ``shard_map``), each call also takes and returns a
+   token of XLA. All primitives share one ordered effect, and JAX passes the tokens of ordered effects through its
+   control flow: a loop with collectives depends on what precedes it, and what follows depends on the loop. All
+   communicators share the effect: two ranks in two communicators must agree on the order of the calls of both.
+3. *Between programs* that are dispatched one after the other, on hosts, the token of the last program is an argument of
+   the next: an empty array, which is ready when its program has ended. Devices run programs in the order of dispatch.
+4. *Transformations* keep effects in order and drop none. The collectives that they add (derivatives) depend on the
+   program's collectives and on the dependencies of their operands. When a derivative is taken, two properties must
+   therefore be the same on all ranks: whether an operand depends on the variable of differentiation, and, inside a
+   ``scan``, whether it changes between iterations (JAX moves constant operations before the loop). All other work of
+   a rank is arbitrary.
 
-JAX pays for an ordered effect at every dispatch: a compiled program that has one is started by Python code instead of
-by JAX's C++ path. :func:`jit` therefore compiles a program whose tokens begin and end inside it, so that it has no
-effect as far as JAX knows, and on hosts hands over the token of point 3 as an ordinary array. It is the same token that
-JAX would use: ``jax.jit`` may be used as well and mixed with it at will, each call only takes longer.
+JAX starts a compiled program with an ordered effect from Python instead of C++, which costs time at every dispatch.
+:func:`jit` therefore compiles a program whose tokens begin and end inside it, so that it has no effect for JAX, and on
+hosts passes the token of point 3 as an ordinary array. It is the token that JAX would use, so that ``jax.jit`` may be
+used as well, and mixed with it; its calls only take longer.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ __all__ = ["ORDER", "Jit", "jit", "recordable"]
 
 
 class Order(versions.Effect):
-    """Runs after what the program says before it, and before what it says after it."""
+    """The ordered effect of all collectives."""
 
     def __repr__(self) -> str:
         return "collops order"
@@ -67,9 +66,9 @@ _recordable = ContextVar("recordable", default=False)
 
 
 def recordable() -> bool:
-    """Whether XLA may record the collectives of the program that is being lowered, to launch them as a whole on GPUs.
+    """Return whether XLA may record the program that is being lowered as a graph on GPUs.
 
-    So it is in programs of :func:`jit` that have no collectives in the branches of a condition.
+    This is so in programs of :func:`jit` without collectives in branches of a conditional.
     """
     return _recordable.get()
 
@@ -92,17 +91,17 @@ class Jit:
         self._in_turn = jax.jit(_with_token(function), keep_unused=True, **shifted)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function, compiling it first where that has not been done for such arguments."""
+        """Run the function, compiling it at the first call with such arguments."""
         if not versions.at_top_level():
             return self._plain(*args, **kwargs)
         return self.dispatch(*args, **kwargs)
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
-        """Bind the function to the object that it is a method of."""
+        """Bind the function to an object, as a method."""
         return self if owner is None else functools.partial(self, owner)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function on values, after every other computation with collectives."""
+        """Run the function on values, after all earlier computations with collectives."""
         if not _on_hosts():
             return self._alone(*args, **kwargs)
         token = versions.get_runtime_token(ORDER)
@@ -111,35 +110,35 @@ class Jit:
         return result
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lower the function for arguments like these, as ``jax.jit`` does, which is what inspecting it needs."""
+        """Lower the function for these arguments, like ``jax.jit``, for inspection."""
         return self._plain.lower(*args, **kwargs)
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile a function with collectives in it; a ``jax.jit`` whose calls cost no more than of functions without.
+    """Compile a function with collectives, like ``jax.jit`` but with a fast dispatch.
 
     Parameters
     ----------
     function : callable
-        As for ``jax.jit``. Without it a decorator is returned.
+        As for ``jax.jit``. Without it, a decorator is returned.
     **options
-        Of ``jax.jit``: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames``,
-        ``compiler_options``. (Those that place arguments on devices, one by one, are left to ``jax.jit``.)
+        Options of ``jax.jit``: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames``,
+        ``compiler_options``. Options that place arguments on devices are not supported; use ``jax.jit``.
 
     Returns
     -------
     Jit
-        Called with values it runs at once, in order with all other collectives; under transformations and inside other
-        compiled functions it is ``jax.jit(function)``.
+        Called with values, it runs at once, in order with all other collectives. In transformations and inside other
+        compiled functions it acts like ``jax.jit(function)``.
 
     Raises
     ------
     InputError
-        If `options` has another one.
+        For other options.
 
     Notes
     -----
-    Not collective by itself, but all ranks have to call what they compile in the same order.
+    Not collective, but all ranks must call compiled functions in the same order.
 
     Examples
     --------
@@ -161,12 +160,12 @@ def _on_hosts() -> bool:
 
 @functools.cache
 def _first_token() -> Any:
-    with jax.ensure_compile_time_eval():  # kept, and so never a tracer
+    with jax.ensure_compile_time_eval():  # cached, so it must not be a tracer
         return jnp.zeros(0, bool)
 
 
 def _after_token(name: str, value: Any) -> Any:
-    """Positions of arguments, counted with the token before them."""
+    """Return argument positions shifted by one for the token."""
     if name not in ("static_argnums", "donate_argnums"):
         return value
     positions = (value,) if isinstance(value, int) else value
@@ -174,7 +173,7 @@ def _after_token(name: str, value: Any) -> Any:
 
 
 def _without_effect(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with its effect kept inside."""
+    """Return `function` as a program without an effect for JAX."""
 
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
@@ -197,7 +196,7 @@ def _without_effect(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_token(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` without its effect, and with a token before its arguments and its result."""
+    """Return `function` without its effect, with a token as the first argument and the first result."""
     without_effect = _without_effect(function)
 
     def inside(token: Any, *args: Any, **kwargs: Any) -> Any:
@@ -218,7 +217,7 @@ def _whole_avals(*_: Any, program: Any, name: str) -> Iterable[Any]:
 
 
 def _lower_whole(context: Any, *operands: Any, program: Any, name: str) -> Any:
-    # A branch of what is recorded may hold kernels only, and NCCL adds events to them.
+    # A branch of a recorded graph may only contain kernels, but NCCL adds events.
     before = _recordable.set(not versions.branches(program, ORDER))
     try:
         return versions.call_in_order(context, ORDER, operands, program, name)

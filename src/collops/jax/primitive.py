@@ -1,4 +1,4 @@
-"""What all primitives share: their effect, how they run eagerly, how they are lowered, and the rules of linear ones."""
+"""The common parts of all primitives: effect, eager execution, lowering, and the rules of linear primitives."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from collops.jax import versions
+from collops.jax.communicators import NativeComm
 from collops.jax.order import ORDER, Jit, recordable
-from collops.jax.wires import Wire
 
 __all__ = ["PLATFORMS", "collective", "like", "linear", "whole"]
 
@@ -27,35 +28,35 @@ def collective(
     operands: Callable[..., int] | None = None,
     in_place: bool = False,
 ) -> Primitive:
-    """Make the primitive of one native handler.
+    """Return the primitive for a native handler.
 
     Parameters
     ----------
     handler : str
         Name of the handler.
     shapes : callable
-        Abstract results from abstract operands and the primitive's parameters.
+        Returns the abstract results for abstract operands and the primitive's parameters.
     attributes : callable
-        What the handler needs to know, from the abstract operands (one list) and the parameters; counts in elements.
+        Returns the handler's attributes for the list of abstract operands and the parameters; counts are in elements.
     operands : callable, optional
-        From the parameters, how many of the operands the handler gets; the others only carry shapes and derivatives.
+        Returns, for the parameters, how many operands the handler gets. The others only carry shapes and derivatives.
     in_place : bool
-        Whether the handler can write its result over an operand that nothing else uses.
+        Whether the handler can write its result over an operand that is not used again.
     """
     primitive = Primitive(f"collops_{handler}")
     primitive.multiple_results = True
     primitive.def_effectful_abstract_eval(lambda *avals, **parameters: (shapes(*avals, **parameters), {ORDER}))
     primitive.def_impl(functools.partial(_run, primitive))
 
-    def lower(platform: str, context: Any, *values: Any, wire: Wire, **parameters: Any) -> Any:
-        wire.check_devices(versions.device_count(context))
-        count = len(values) if operands is None else operands(wire=wire, **parameters)
+    def lower(platform: str, context: Any, *values: Any, comm: NativeComm, **parameters: Any) -> Any:
+        comm.check_devices(versions.device_count(context))
+        count = len(values) if operands is None else operands(comm=comm, **parameters)
         return versions.custom_call(
             context,
             ORDER,
-            f"collops_{wire.handlers(platform, recordable())}_{handler}",
+            f"collops_{comm.handlers(platform, recordable())}_{handler}",
             list(values[:count]),
-            {"wire": wire.number(platform), **attributes(context.avals_in, wire=wire, **parameters)},
+            {"wire": comm.number(platform), **attributes(context.avals_in, comm=comm, **parameters)},
             {0: 0} if in_place and versions.is_intermediate(values[0]) else {},
         )
 
@@ -64,33 +65,28 @@ def collective(
     return primitive
 
 
-def linear(
-    primitive: Primitive,
-    transposed: Callable[..., Sequence[Any]],
-    batched: Callable[..., tuple[Sequence[Any], Sequence[int]]],
-) -> None:
-    """Give a linear primitive of one operand its rules.
+def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tuple[int, int]) -> None:
+    """Register the transformation rules of a linear primitive with one operand and one result.
 
     Parameters
     ----------
     primitive : Primitive
-        With one operand and one result.
+        The primitive.
     transposed : callable
-        Cotangent of the operand, from the cotangent of the result, the operand's abstract value and the parameters.
-    batched : callable
-        Result and the place of its batch axis, from the operand, the place of its batch axis, and the parameters. JAX
-        may put that axis elsewhere on other ranks, whose programs differ: what is sent has it in one place everywhere.
+        Returns the cotangent of the operand for the cotangent of the result and the parameters.
+    batch_axes : pair of int
+        Position of a batch axis in the operand and in the result. It is fixed, because JAX may put the batch axis
+        elsewhere on other ranks, whose programs differ.
     """
 
     def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
         return primitive.bind(*primals, **parameters), primitive.bind(*map(whole, tangents), **parameters)
 
-    def transpose(cotangents: Any, x: Any, **parameters: Any) -> Any:
-        return [transposed(whole(cotangents[0]), x.aval, **parameters)]
+    def transpose(cotangents: Any, _: Any, **parameters: Any) -> Any:
+        return [transposed(whole(cotangents[0]), **parameters)]
 
-    def batch(values: Any, places: Any, **parameters: Any) -> Any:
-        result, place = batched(values[0], places[0], **parameters)
-        return [result], [place]
+    def batch(values: Any, axes: Any, **parameters: Any) -> Any:
+        return primitive.bind(jnp.moveaxis(values[0], axes[0], batch_axes[0]), **parameters), [batch_axes[1]]
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
@@ -103,7 +99,7 @@ def like(aval: Any, shape: Sequence[int]) -> ShapedArray:
 
 
 def whole(tangent: Any) -> Any:
-    """Return a tangent or cotangent as an array: other ranks may have one here that is not zero."""
+    """Return a tangent or cotangent as an array also if it is zero, because on other ranks it may not be."""
     return ad.instantiate_zeros(tangent)
 
 

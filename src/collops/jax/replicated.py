@@ -1,8 +1,7 @@
-"""The adjoints of collectives whose result counts once, however many ranks hold it: they need no message.
+"""The adjoints of collectives with a replicated result, which need no message.
 
-Where a result is one value that all ranks hold, so is its cotangent, and each rank takes from it what belongs to its
-own operand: all of it (``allreduce``), its own rows (``allgather``), or all of it on the root and nothing elsewhere
-(``bcast``).
+The cotangent of a replicated result is replicated too. Each rank takes the part that belongs to its operand: all of it
+(``allreduce``), its own rows (``allgather``), or all of it on the root and zero elsewhere (``bcast``).
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ __all__ = ["local_adjoint"]
 
 
 def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]) -> Any:
-    """Return this rank's part of a replicated cotangent; the transpose of this is `forward` again."""
+    """Return this rank's part of a replicated cotangent; its transpose is `forward`."""
     return local_adjoint_p.bind(cotangent, forward=forward, parameters=tuple(sorted(parameters.items())))
 
 
 def _own_part(cotangent: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
     known = dict(parameters)
     if "counts" in known:
-        counts, rank = known["counts"], known["wire"].rank
+        counts, rank = known["counts"], known["comm"].rank
         start = sum(counts[:rank])
         return lax.slice_in_dim(cotangent, start, start + counts[rank], axis=0)
-    if "root" in known and known["wire"].rank != known["root"]:
+    if "root" in known and known["comm"].rank != known["root"]:
         return jnp.zeros_like(cotangent)
     return cotangent
 
 
 def _own_shape(aval: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
     known = dict(parameters)
-    rows = (known["counts"][known["wire"].rank],) if "counts" in known else aval.shape[:1]
+    rows = (known["counts"][known["comm"].rank],) if "counts" in known else aval.shape[:1]
     return like(aval, (*rows, *aval.shape[1:]))
 
 
 def _batch(values: Any, places: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
     known = dict(parameters)
-    place = 1 if "counts" in known else 0  # rows stay in front; the same place on all ranks, for the transpose
+    place = 1 if "counts" in known else 0  # rows stay in front, at one position on all ranks, for the transpose
     return local_adjoint(jnp.moveaxis(values[0], places[0], place), forward, known), place
 
 

@@ -1,4 +1,4 @@
-"""Everything that collops.jax takes from JAX's inner modules, which may differ between its versions."""
+"""All uses of JAX's private modules, which may differ between versions of JAX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "set_runtime_token",
 ]
 
-# Whether XLA runs calls one by one before it records them: the first of a kind may need what no recording allows.
+# Whether XLA runs calls once before it records them. The first call of a kind may do what a recording does not allow.
 RUNS_BEFORE_RECORDING = jax.__version_info__ >= (0, 11)
 
 Effect = _effects.Effect
@@ -37,7 +37,7 @@ _tokens = _dispatch.runtime_tokens
 
 
 def allow_everywhere(kind: type[Effect]) -> None:
-    """Let what has an effect of this kind be compiled in order, looped over, rematerialised and differentiated."""
+    """Allow effects of this kind in ordered programs, control flow, rematerialisation and derivatives."""
     for kinds in (
         _effects.ordered_effects,
         _effects.shardable_ordered_effects,
@@ -51,11 +51,11 @@ def allow_everywhere(kind: type[Effect]) -> None:
 
 
 def get_runtime_token(effect: Effect) -> Any:
-    """Return the token of the last computation with `effect`, an empty array; ``None`` if nothing is left to wait for.
+    """Return the token of the last computation with `effect`, an empty array; ``None`` if that computation has ended.
 
-    That is also so where the last computation has ended in an error: whoever waits for its results is told, and what is
-    called afterwards need not fail for the same reason. The token of a computation that JAX dispatched itself cannot be
-    handed to one that it believes to have no effect. Where the two ways are mixed, this waits for it.
+    This includes an end by an error: waiting for the results raises it, and later calls need not fail for the same
+    reason. The token of a computation that JAX dispatched itself cannot be passed to one that has no effect for JAX, so
+    this function waits for it.
     """
     token: Any = _tokens.current_tokens.get(effect)
     if token is None:
@@ -68,23 +68,23 @@ def get_runtime_token(effect: Effect) -> Any:
 
 
 def set_runtime_token(effect: Effect, array: Any) -> None:
-    """Make `array` the token that the next computation with `effect` waits for."""
+    """Make `array` the token for which the next computation with `effect` waits."""
     token: Any = _core.Token(array)
     token.of_collops = True
     _tokens.current_tokens[effect] = token
 
 
 def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name: str) -> Any:
-    """Lower a call of `jaxpr`, which has `effect`, into a computation that has none: its tokens begin and end here."""
+    """Lower a call of `jaxpr`, which has `effect`, to a computation without effects: its tokens begin and end here."""
     inner = context.replace(tokens_in=_mlir.TokenSet({effect: _mlir.create_token()}), tokens_out=None)
     return _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
 
 
 def lowered(program: Any) -> Any:
-    """Return a traced program without the calls that JAX since 0.11 would replace, which have their own derivatives.
+    """Return a traced program without high-level calls with custom derivatives, which JAX since 0.11 lowers later.
 
-    The result cannot be differentiated by these. JAX does not look for such calls inside primitives of ours, and looks
-    again at every dispatch of a program that has some.
+    The result does not use these derivatives. JAX does not lower such calls inside our primitives, and would otherwise
+    search for them at every dispatch.
     """
     if not getattr(program, "is_high", False):
         return program
@@ -92,7 +92,7 @@ def lowered(program: Any) -> Any:
 
 
 def device_count(context: Any) -> int:
-    """Return the number of devices that the program being lowered runs on."""
+    """Return the number of devices of the program that is being lowered."""
     axes = context.module_context.axis_context
     if (count := getattr(axes, "num_devices", None)) is not None:
         return count
@@ -102,7 +102,7 @@ def device_count(context: Any) -> int:
 
 
 def branches(program: Any, effect: Effect) -> bool:
-    """Whether what a program does with `effect` depends on a condition anywhere in it."""
+    """Return whether a program has `effect` inside a conditional."""
     return any(
         (equation.primitive.name == "cond" and effect in equation.effects)
         or any(branches(inner, effect) for inner in _core.jaxprs_in_params(equation.params))
@@ -118,11 +118,11 @@ def custom_call(
     attributes: dict[str, int | tuple[int, ...]],
     aliases: dict[int, int],
 ) -> list[Any]:
-    """Emit a call of an FFI handler whose place among the calls with `effect` is fixed.
+    """Emit a call of an FFI handler at a fixed position among the calls with `effect`.
 
-    It takes two tokens and gives two: XLA's own, which JAX leads through loops, branches and nested functions; and four
-    bytes from the call before it in the same block, because a schedule made from buffers alone (a command buffer of a
-    GPU) does not see the first.
+    It takes and returns two tokens: XLA's own, which JAX passes through loops, branches and nested functions; and four
+    bytes from the previous call in the same block, because a schedule made from buffers alone (a command buffer of a
+    GPU) ignores the first.
     """
     before = context.tokens_in.get(effect)
     types = [ir.RankedTensorType.get(aval.shape, _mlir.dtype_to_ir_type(aval.dtype)) for aval in context.avals_out]
@@ -162,5 +162,5 @@ def _row_major(value: Any) -> tuple[int, ...]:
 
 
 def is_intermediate(value: Any) -> bool:
-    """Whether an operand was computed by the program, and is not one of its arguments."""
+    """Return whether an operand was computed by the program, rather than being one of its arguments."""
     return not isinstance(value.owner, ir.Block)

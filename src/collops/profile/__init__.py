@@ -1,12 +1,12 @@
-"""Measure what a program does: the messages that it sends and where its time goes.
+"""Measure a program: which messages it sends and where its time goes.
 
-`count_messages` counts messages. `mark` and `benchmark` name pieces of code, which `record` or the environment variable
-``COLLOPS_PROFILE`` times: on the device where the work runs there, and compared over ranks.
+`count_messages` counts messages. `mark` and `benchmark` name pieces of code; `record` or the environment variable
+``COLLOPS_PROFILE`` measures the time spent in them, on the device if the work runs there, and compares ranks.
 
 ``COLLOPS_PROFILE`` is a list separated by commas:
 
 ==============  =====================================================================
-``1``           print a report at exit, on rank 0, to standard error
+``1``           print a report on rank 0 at exit, to standard error
 ``json=PATH``   write the report's numbers at exit
 ``trace=PATH``  write a trace for Perfetto or Chrome at exit, with one process per rank
 ``nvtx``        show marks as NVTX ranges

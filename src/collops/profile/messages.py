@@ -1,8 +1,7 @@
 """Count the messages that a piece of code sends.
 
-Communicators report every operation here, so that a test can assert that only the messages which the
-mathematics needs were sent. While nobody counts, a communicator tests the truth of one empty list and nothing
-else happens.
+Communicators report every operation here, so that a test can assert that no other messages were sent. Without an open
+context a communicator only tests whether the list `active` is empty.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ __all__ = ["Message", "MessageCounts", "active", "count_messages", "record"]
 
 
 class Message(NamedTuple):
-    """One operation that this rank took part in.
+    """One operation in which this rank took part.
 
     Attributes
     ----------
     operation : str
-        Its name: that of a collective (``"allreduce"``), ``"send"``, ``"recv"``, ``"sendrecv"``, ``"exchange"``
-        (one halo or other sparse exchange), ``"alltoallv"``, ``"metadata"`` (whatever the control plane sends:
-        counts, shapes, checks), ``"agreement"`` (a solver's start) or ``"split"`` (a communicator was created).
-    elements : int
-        Number of array elements that this rank contributed.
-    nbytes : int
-        Their size in bytes.
+        A collective (``"allreduce"``), ``"send"``, ``"recv"``, ``"sendrecv"``, ``"exchange"`` (a halo or another sparse
+        exchange), ``"metadata"`` (counts, shapes and checks on the control plane), ``"agreement"`` (a solver's start)
+        or ``"split"`` (a new communicator).
+    elements, nbytes : int
+        Number of array elements that this rank contributed, and their size in bytes.
 
     Examples
     --------
@@ -41,12 +38,12 @@ class Message(NamedTuple):
 
 
 class MessageCounts:
-    """The messages seen by one `count_messages` context; ``counts[name]`` is the number of one operation.
+    """The messages of one `count_messages` context; ``counts[name]`` is the number of one operation.
 
     Attributes
     ----------
     records : list of Message
-        The messages in the order in which they were sent.
+        The messages in order.
 
     Examples
     --------
@@ -88,19 +85,11 @@ class MessageCounts:
 
 
 active: list[MessageCounts] = []
-"""The open contexts. Communicators test its truth before they call `record`; its identity never changes."""
+"""The open contexts. Communicators call `record` only if there is one; the list object never changes."""
 
 
 def record(operation: str, elements: int, nbytes: int) -> None:
-    """Report one operation to every open context.
-
-    Parameters
-    ----------
-    operation : str
-        See `Message`.
-    elements, nbytes : int
-        What this rank contributed.
-    """
+    """Add one operation to every open context; see `Message`."""
     message = Message(operation, elements, nbytes)
     for counts in active:
         counts.records.append(message)
@@ -108,15 +97,14 @@ def record(operation: str, elements: int, nbytes: int) -> None:
 
 @contextmanager
 def count_messages() -> Iterator[MessageCounts]:
-    """Count the messages that this rank takes part in while the context is open.
+    """Count the messages in which this rank takes part inside a ``with`` statement, on all threads.
 
-    Contexts may be nested: each of them counts what is sent inside it. Counts are kept for the process, whichever
-    thread sends.
+    Contexts may be nested; each counts all messages inside it.
 
     Yields
     ------
     MessageCounts
-        Counts that grow while the context is open and stay readable after it.
+        Readable also after the end of the context.
 
     Examples
     --------
@@ -131,5 +119,5 @@ def count_messages() -> Iterator[MessageCounts]:
     try:
         yield counts
     finally:
-        # By identity: counts define no equality, and the contexts of two threads need not close in order.
+        # Removed by identity, because the contexts of two threads need not close in order.
         active.remove(counts)

@@ -1,17 +1,16 @@
-"""Recordings: what marks report to, and how to open and close one."""
+"""Recordings: open and close one, report on it, and write it to files."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from collops.errors import InputError
 from collops.profile import marks
-from collops.profile.communicator import Comm
-from collops.profile.device import resolve
-from collops.profile.ranges import Ranges
+from collops.profile.device import CudaClock
 from collops.profile.report import Report, make_report
 from collops.profile.trace import write_trace
 
@@ -20,9 +19,9 @@ __all__ = [
     "disable",
     "enable",
     "enabled",
-    "latest",
     "record",
     "report",
+    "set_device_times",
     "to_chrome_trace",
     "to_json",
 ]
@@ -31,8 +30,8 @@ _enabled: list[Recording] = []  # the one that enable() opened; empty or one ent
 _latest: list[Recording] = []  # the one opened last, kept for report() after it was closed
 
 
-class Recording:
-    """The spans of all marks that were entered while it was open.
+class Recording(marks.SpanLog):
+    """The spans of all marks entered while it was open.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ class Recording:
     Attributes
     ----------
     spans : list of Span
-        In the order of entry; one takes about 300 bytes, and two CUDA events where a device is used.
+        In the order of entry. A span takes about 300 bytes, and two CUDA events where a device is used.
     begin, end : int or None
         Nanoseconds of the host's clock; `end` is None while the recording is open.
 
@@ -57,78 +56,106 @@ class Recording:
     """
 
     def __init__(self, nvtx: bool = False) -> None:
-        self.ranges = Ranges() if nvtx else None
-        self.spans: list[marks.Span] = []
+        super().__init__(nvtx)
         self.begin = marks.clock()
         self.end: int | None = None
-        # What to add to the host's clock to get the time of day, which is what ranks on several nodes share.
+        # Added to the host's clock, this gives the time of day, which ranks on several nodes share.
         self.epoch = time.time_ns() - time.perf_counter_ns()
+        _latest[:] = [self]
+
+    def _close(self) -> None:
+        self.end = marks.clock()
+        marks.active.remove(self)
 
     @property
     def now(self) -> int:
-        """The time at which the recording ended, or the present one; nanoseconds of the host's clock."""
+        """The end of the recording, or the present while it is open; nanoseconds of the host's clock."""
         return marks.clock() if self.end is None else self.end
 
-    def resolve(self) -> None:
-        """Find out when device work that was marked took place; waits for it."""
-        resolve(self.spans, marks.device, marks.clock)
-
-    def report(self, comm: Comm | None = None) -> Report:
-        """Add the spans up into a tree. Collective if a communicator is given.
+    def report(self, comm: Any = None) -> Report:
+        """Add the spans up into a tree of labels. Collective if a communicator is given. Waits for the device.
 
         Parameters
         ----------
         comm : Communicator, optional
-            The ranks to compare; this rank alone by default.
+            The ranks to compare; by default this rank alone.
 
         Returns
         -------
         Report
             The same on all ranks.
         """
-        self.resolve()
+        set_device_times(self.spans, marks.device, marks.clock)
         return make_report(self.spans, self.begin, self.now, comm)
 
-    def to_json(self, path: str | os.PathLike[str], comm: Comm | None = None) -> None:
-        """Write the report's numbers as JSON. Collective if a communicator is given; rank 0 writes.
+    def to_json(self, path: str | os.PathLike[str], comm: Any = None) -> None:
+        """Write the report's numbers as JSON on rank 0, replacing the file. Collective if a communicator is given.
 
         Parameters
         ----------
         path : path-like
-            The file, which is replaced.
+            The file.
         comm : Communicator, optional
-            The ranks to compare; this rank alone by default.
+            The ranks to compare; by default this rank alone.
 
         Raises
         ------
         InputError
-            If the file cannot be written; on every rank.
+            On every rank, if the file cannot be written.
         """
         self.report(comm).to_json(path, comm)
 
-    def to_chrome_trace(self, path: str | os.PathLike[str], comm: Comm | None = None) -> None:
-        """Write all spans as a trace for Perfetto or Chrome. Collective if a communicator is given; rank 0 writes.
+    def to_chrome_trace(self, path: str | os.PathLike[str], comm: Any = None) -> None:
+        """Write all spans as a trace for Perfetto or Chrome on rank 0. Collective if a communicator is given.
 
-        Every rank is a process of the trace, and has a track for each host thread and each device stream.
+        Every rank is a process of the trace, with a track for each host thread and each device stream.
 
         Parameters
         ----------
         path : path-like
             The file, which is replaced.
         comm : Communicator, optional
-            The ranks to show; this rank alone by default.
+            The ranks to show; by default this rank alone.
 
         Raises
         ------
         InputError
-            If the file cannot be written; on every rank.
+            On every rank, if the file cannot be written.
         """
-        self.resolve()
+        set_device_times(self.spans, marks.device, marks.clock)
         write_trace(path, self.spans, self.now, self.epoch, comm)
 
 
+def set_device_times(spans: Sequence[marks.Span], device: CudaClock, clock: Callable[[], int]) -> None:
+    """Set `device_times` of the spans whose stamps both have an event. Waits for the device."""
+    pending = [
+        (span, span.device_begin.event, span.device_end.event)
+        for span in spans
+        if span.device_times is None and span.device_begin and span.device_end and not span.captured
+    ]
+    if not pending:
+        return
+    for _, _, end in pending:
+        device.wait(end)
+    anchor = device.stamp()
+    if anchor is None or anchor.event is None:
+        return  # a stream is being captured; the next report sets the times
+    device.wait(anchor.event)
+    now = clock()
+    # A device gives differences in milliseconds with 24 bits, so far-apart events are related in short steps.
+    offsets = []
+    offset, previous = 0.0, pending[0][1]
+    for _, begin, end in pending:
+        offset += device.elapsed(previous, begin)
+        offsets.append((offset, offset + device.elapsed(begin, end)))
+        previous = begin
+    origin = now - (offset + device.elapsed(previous, anchor.event))
+    for (span, _, _), (begin, end) in zip(pending, offsets, strict=True):
+        span.device_times = round(origin + begin), round(origin + end)
+
+
 def enabled() -> bool:
-    """Whether marks record at present.
+    """Return whether a recording is open.
 
     Examples
     --------
@@ -141,7 +168,7 @@ def enabled() -> bool:
 
 
 def enable(*, nvtx: bool = False) -> Recording:
-    """Start recording until `disable`; does nothing but return the recording if one was enabled already.
+    """Record until `disable` is called. If this was called before, return the recording that is open.
 
     Parameters
     ----------
@@ -156,7 +183,7 @@ def enable(*, nvtx: bool = False) -> Recording:
     Raises
     ------
     InputError
-        If NVTX ranges are asked for and the package ``nvtx`` is not installed.
+        If `nvtx` is set and the package ``nvtx`` is not installed.
 
     Examples
     --------
@@ -169,20 +196,18 @@ def enable(*, nvtx: bool = False) -> Recording:
     ['work']
     """
     if not _enabled:
-        recording = Recording(nvtx)
-        _enabled.append(recording)
-        _latest[:] = [recording]
-        marks.active.insert(0, recording)
+        _enabled.append(Recording(nvtx))
+        marks.active.insert(0, _enabled[0])
     return _enabled[0]
 
 
 def disable() -> Recording | None:
-    """Stop what `enable` (or ``COLLOPS_PROFILE``) started.
+    """Close the recording that `enable` or ``COLLOPS_PROFILE`` opened.
 
     Returns
     -------
     Recording or None
-        The recording, closed; None if there was none.
+        The recording; None if there was none.
 
     Examples
     --------
@@ -194,14 +219,13 @@ def disable() -> Recording | None:
     if not _enabled:
         return None
     recording = _enabled.pop()
-    recording.end = marks.clock()
-    marks.active.remove(recording)
+    recording._close()
     return recording
 
 
 @contextmanager
 def record(*, nvtx: bool = False) -> Iterator[Recording]:
-    """Record the marks inside a with statement, in every thread. Recordings may be nested; each has all its marks.
+    """Record the marks of all threads inside a ``with`` statement. Nested recordings each have all marks inside them.
 
     Parameters
     ----------
@@ -211,12 +235,12 @@ def record(*, nvtx: bool = False) -> Iterator[Recording]:
     Yields
     ------
     Recording
-        Stays readable afterwards.
+        Readable also after it is closed.
 
     Raises
     ------
     InputError
-        If NVTX ranges are asked for and the package ``nvtx`` is not installed.
+        If `nvtx` is set and the package ``nvtx`` is not installed.
 
     Examples
     --------
@@ -228,26 +252,22 @@ def record(*, nvtx: bool = False) -> Iterator[Recording]:
     [('outer',), ('outer', 'inner')]
     """
     recording = Recording(nvtx)
-    _latest[:] = [recording]
     marks.active.append(recording)
     try:
         yield recording
     finally:
-        recording.end = marks.clock()
-        marks.active.remove(recording)
+        recording._close()
 
 
-def latest(comm: Comm | None = None) -> Recording:
-    """Return the recording that was opened last, open or closed. Collective if a communicator is given.
+def _latest_recording(comm: Any) -> Recording:
+    """Return the recording that was opened last. Collective if `comm` is not None.
 
     Raises
     ------
     InputError
-        If nothing was ever recorded, on this or on another rank.
+        On every rank, if some rank has none.
     """
-    error = None
-    if not _latest:
-        error = InputError("nothing was recorded; set COLLOPS_PROFILE=1 or use collops.profile.record()")
+    error = None if _latest else InputError("nothing was recorded; set COLLOPS_PROFILE=1 or use profile.record()")
     if comm is not None:
         comm.check(error)
     elif error is not None:
@@ -255,8 +275,8 @@ def latest(comm: Comm | None = None) -> Recording:
     return _latest[0]
 
 
-def report(comm: Comm | None = None) -> Report:
-    """Report on the recording that was opened last; see `Recording.report`. Collective if a communicator is given.
+def report(comm: Any = None) -> Report:
+    """Report on the recording opened last; see `Recording.report`. Collective with a communicator.
 
     Examples
     --------
@@ -266,11 +286,11 @@ def report(comm: Comm | None = None) -> Report:
     >>> [row.label for row in profile.report().rows]
     ['work']
     """
-    return latest(comm).report(comm)
+    return _latest_recording(comm).report(comm)
 
 
-def to_json(path: str | os.PathLike[str], comm: Comm | None = None) -> None:
-    """Write the latest recording's numbers; see `Recording.to_json`. Collective if a communicator is given.
+def to_json(path: str | os.PathLike[str], comm: Any = None) -> None:
+    """Write the numbers of the recording opened last; see `Recording.to_json`. Collective with a communicator.
 
     Examples
     --------
@@ -283,11 +303,11 @@ def to_json(path: str | os.PathLike[str], comm: Comm | None = None) -> None:
     >>> [row["path"] for row in json.loads(path.read_text())["marks"]]
     [['work']]
     """
-    latest(comm).to_json(path, comm)
+    _latest_recording(comm).to_json(path, comm)
 
 
-def to_chrome_trace(path: str | os.PathLike[str], comm: Comm | None = None) -> None:
-    """Write the latest recording's trace; see `Recording.to_chrome_trace`. Collective if a communicator is given.
+def to_chrome_trace(path: str | os.PathLike[str], comm: Any = None) -> None:
+    """Write the trace of the recording opened last; see `Recording.to_chrome_trace`. Collective with a communicator.
 
     Examples
     --------
@@ -300,4 +320,4 @@ def to_chrome_trace(path: str | os.PathLike[str], comm: Comm | None = None) -> N
     >>> "work" in [event["name"] for event in json.loads(path.read_text())["traceEvents"]]
     True
     """
-    latest(comm).to_chrome_trace(path, comm)
+    _latest_recording(comm).to_chrome_trace(path, comm)

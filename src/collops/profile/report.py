@@ -1,46 +1,46 @@
-"""The report of a recording: a table with the tree of labels, on one rank or compared over many."""
+"""The report of a recording: a tree of labels with their times, for one rank or compared over several."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
-from collops.profile.communicator import Comm, write_on_root
+from collops.errors import InputError
 from collops.profile.marks import Span
-from collops.profile.tree import build, flatten, merge
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Report", "Row", "make_report"]
+__all__ = ["Report", "Row", "make_report", "write_on_root"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One label of the tree, with one entry per rank that has it. Times are in seconds.
+    """One label of the tree. Tuples have one entry for each rank in `ranks`; times are in seconds.
 
     Attributes
     ----------
     path : tuple of str
         The labels from the outermost mark to this one.
     ranks : tuple of int
-        The ranks that passed here.
+        The ranks that recorded this label.
     calls : tuple of int
-        Passages.
+        Number of passages.
     total : tuple of float
-        Time of all passages: of the device where events tell it, else of the host.
+        Time of all passages: measured by device events where there are any, else by the host's clock.
     host : tuple of float
-        Time of all passages on the host; less than `total` where work was only enqueued.
+        Time of all passages on the host; less than `total` if work was only enqueued.
     own : tuple of float
-        `total` less what the labels inside account for.
+        `total` without the time of the labels inside.
     share : float
-        Part of the parent's time, summed over ranks; of the whole recording for an outermost label.
+        Fraction of the parent's time (of the recording's for an outermost label), summed over ranks.
     timed_on_device : int
-        Passages that the device timed.
+        Passages timed by device events.
     captured : int
         Passages without a device time because a stream was being captured.
 
@@ -71,12 +71,12 @@ class Row:
 
     @property
     def mean(self) -> float:
-        """Time of one passage, over all ranks."""
+        """Mean time of a passage over all ranks."""
         return sum(self.total) / sum(self.calls)
 
 
 class Report:
-    """What a recording tells, as numbers and as a table.
+    """The times of a recording, as numbers and as a table.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Report:
     size : int
         Number of ranks.
     elapsed : tuple of float
-        Seconds that the recording lasted on each rank.
+        Duration of the recording on each rank, in seconds.
 
     Examples
     --------
@@ -105,12 +105,12 @@ class Report:
         self._rank = rank
 
     def row(self, *path: str) -> Row:
-        """Return the row of the label reached by `path`, outermost first.
+        """Return the row at `path`, the labels from the outermost one inwards.
 
         Raises
         ------
         KeyError
-            If no rank passed there.
+            If no rank recorded it.
         """
         for row in self.rows:
             if row.path == path:
@@ -123,37 +123,64 @@ class Report:
         Parameters
         ----------
         file : file, optional
-            Where to; standard output by default.
+            By default standard output.
         """
         if self._rank == 0:
-            _print(self, file)
+            self._print(file)
 
     def __str__(self) -> str:
         text = StringIO()
-        _print(self, text)
+        self._print(text)
         return text.getvalue().rstrip("\n")
 
-    def __rich__(self) -> Table:
-        return _table(self)
+    def _print(self, file: TextIO | None) -> None:
+        from rich.console import Console
 
-    def to_json(self, path: str | os.PathLike[str], comm: Comm | None = None) -> None:
-        """Write the numbers as JSON. Collective if a communicator is given; rank 0 writes.
+        console = Console(file=file)
+        if not console.is_terminal:
+            console.width = 200  # a file does not wrap; the table is as wide as its text
+        console.print(self)
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        several = self.size > 1
+        on_device = any(row.timed_on_device for row in self.rows)
+        table = Table(box=None, pad_edge=False, title_justify="left", caption_justify="left")
+        table.title = f"{f'ranks: {self.size}, ' if several else ''}recorded {_seconds(_mean(self.elapsed))}"
+        table.add_column("mark", no_wrap=True)
+        totals = ["total min", "mean", "max"] if several else ["total"]
+        for name in ["calls", *totals, *(["on host"] if on_device else []), "per call", "of parent", "own"]:
+            table.add_column(name, justify="right", no_wrap=True)
+        notes = [_note(row, self.size) for row in self.rows]
+        if any(notes):
+            table.add_column("", no_wrap=True)
+        for row, note in zip(self.rows, notes, strict=True):
+            fewest, most = min(row.calls), max(row.calls)
+            cells = [str(fewest) if fewest == most else f"{fewest}..{most}"]
+            cells += [_seconds(f(row.total)) for f in ((min, _mean, max) if several else (_mean,))]
+            cells += [_seconds(_mean(row.host))] if on_device else []
+            cells += [_seconds(row.mean), f"{row.share:.1%}", _seconds(_mean(row.own)), *([note] if any(notes) else [])]
+            # Text, not str: a label may contain what rich would read as markup.
+            table.add_row(Text("  " * (len(row.path) - 1) + row.label), *cells)
+        return table
+
+    def to_json(self, path: str | os.PathLike[str], comm: Any = None) -> None:
+        """Write the numbers as JSON on rank 0, replacing the file. Collective if a communicator is given.
 
         Parameters
         ----------
         path : path-like
-            The file, which is replaced.
+            The file.
         comm : Communicator, optional
-            The one that the report was made with.
+            The communicator that the report was made with.
 
         Raises
         ------
         InputError
-            If the file cannot be written; on every rank.
+            On every rank, if the file cannot be written.
         """
-        write_on_root(path, self._json, comm)
-
-    def _json(self) -> str:
         rows = [
             {
                 "path": row.path,
@@ -168,30 +195,75 @@ class Report:
             }
             for row in self.rows
         ]
-        return json.dumps({"ranks": self.size, "elapsed_seconds": self.elapsed, "marks": rows}, indent=1) + "\n"
+        content = {"ranks": self.size, "elapsed_seconds": self.elapsed, "marks": rows}
+        write_on_root(path, lambda: json.dumps(content, indent=1) + "\n", comm)
 
 
-def make_report(spans: Sequence[Span], begin: int, now: int, comm: Comm | None) -> Report:
-    """Build this rank's tree and compare it with the others'. Collective if a communicator is given.
+def write_on_root(path: str | os.PathLike[str], text: Callable[[], str], comm: Any) -> None:
+    """Write a file on rank 0. Collective if `comm` is not None.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the file cannot be written.
+    """
+    error = None
+    if comm is None or comm.rank == 0:
+        try:
+            Path(path).write_text(text(), encoding="utf-8")
+        except OSError as failure:
+            error = InputError(f"cannot write the profile to {os.fspath(path)}: {failure.strerror}")
+    if comm is not None:
+        comm.check(error)
+    elif error is not None:
+        raise error
+
+
+class _Node:
+    """All passages through one label inside one parent; times in nanoseconds."""
+
+    __slots__ = ("calls", "captured", "children", "host", "label", "timed_on_device", "total")
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.calls = 0
+        self.total = 0.0
+        self.host = 0.0
+        self.timed_on_device = 0
+        self.captured = 0
+        self.children: dict[str, _Node] = {}
+
+    @property
+    def own(self) -> float:
+        """Time outside all children; zero if they outlast their parent or were timed by another clock."""
+        return max(0.0, self.total - sum(child.total for child in self.children.values()))
+
+
+def make_report(spans: Sequence[Span], begin: int, now: int, comm: Any) -> Report:
+    """Add up this rank's spans and compare them with the other ranks'. Collective if `comm` is not None.
 
     Parameters
     ----------
     spans : sequence of Span
-        What this rank recorded, device times resolved.
+        The spans of this rank with their device times, parents before their children.
     begin, now : int
-        From when to when, in nanoseconds of the host's clock.
+        Begin and end of the recording, in nanoseconds of the host's clock; spans still open end at `now`.
     comm : Communicator or None
         The ranks to compare.
     """
-    mine = [now - begin, flatten(build(spans, now))]
+    tree = _tree(spans, now)
+    numbers = [
+        [depth, node.label, node.calls, node.total, node.host, node.own, node.timed_on_device, node.captured]
+        for depth, node in _depth_first(tree)
+    ]
+    mine = [now - begin, numbers]
     everyone = [mine] if comm is None else comm.allgather_metadata(mine)
-    lasted = sum(nanoseconds for nanoseconds, _ in everyone)
-    sums: dict[tuple[str, ...], float] = {(): lasted}
+    sums: dict[tuple[str, ...], float] = {(): sum(nanoseconds for nanoseconds, _ in everyone)}
     rows = []
-    for path, by_rank in merge([tree for _, tree in everyone]):
+    for path, by_rank in _merged([numbers for _, numbers in everyone]):
         calls, total, host, own, timed_on_device, captured = zip(*by_rank.values(), strict=True)
         sums[path] = sum(total)
-        above = sums[path[:-1]]
+        parent = sums[path[:-1]]
         rows.append(
             Row(
                 path=path,
@@ -200,7 +272,7 @@ def make_report(spans: Sequence[Span], begin: int, now: int, comm: Comm | None) 
                 total=tuple(1e-9 * value for value in total),
                 host=tuple(1e-9 * value for value in host),
                 own=tuple(1e-9 * value for value in own),
-                share=sums[path] / above if above else 0.0,
+                share=sums[path] / parent if parent else 0.0,
                 timed_on_device=sum(timed_on_device),
                 captured=sum(captured),
             )
@@ -208,44 +280,58 @@ def make_report(spans: Sequence[Span], begin: int, now: int, comm: Comm | None) 
     return Report(rows, [1e-9 * nanoseconds for nanoseconds, _ in everyone], 0 if comm is None else comm.rank)
 
 
-def _print(report: Report, file: TextIO | None) -> None:
-    from rich.console import Console
+def _tree(spans: Sequence[Span], now: int) -> _Node:
+    root = _Node("")
+    nodes: dict[Span, _Node] = {}
+    for span in spans:
+        parent = root if span.parent is None else nodes.get(span.parent, root)
+        # A function that calls itself stays one row: its inner passages are counted, but their time only once.
+        recursive = parent is not root and parent.label == span.label
+        node = parent if recursive else parent.children.setdefault(span.label, _Node(span.label))
+        nodes[span] = node
+        node.calls += 1
+        node.captured += span.captured
+        if recursive:
+            continue
+        host = (now if span.end is None else span.end) - span.begin
+        node.host += host
+        if span.device_times is None:
+            node.total += host
+        else:
+            node.timed_on_device += 1
+            node.total += span.device_times[1] - span.device_times[0]
+    return root
 
-    console = Console(file=file)
-    if not console.is_terminal:
-        console.width = 200  # a file does not wrap; the table is as wide as its text
-    console.print(_table(report))
+
+def _depth_first(root: _Node) -> Iterator[tuple[int, _Node]]:
+    waiting = [(0, child) for child in reversed(root.children.values())]
+    while waiting:
+        depth, node = waiting.pop()
+        yield depth, node
+        waiting.extend((depth + 1, child) for child in reversed(node.children.values()))
 
 
-def _table(report: Report) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    many = report.size > 1
-    on_device = any(row.timed_on_device for row in report.rows)
-    table = Table(box=None, pad_edge=False, title_justify="left", caption_justify="left")
-    table.title = f"{'ranks: ' + str(report.size) + ', ' if many else ''}recorded {_seconds(_mean(report.elapsed))}"
-    table.add_column("mark", no_wrap=True)
-    totals = ["total min", "mean", "max"] if many else ["total"]
-    for name in ["calls", *totals, *(["on host"] if on_device else []), "per call", "of parent", "own"]:
-        table.add_column(name, justify="right", no_wrap=True)
-    notes = [_note(row, report.size) for row in report.rows]
-    if any(notes):
-        table.add_column("", no_wrap=True)
-    for row, note in zip(report.rows, notes, strict=True):
-        few, most = min(row.calls), max(row.calls)
-        cells = [str(few) if few == most else f"{few}..{most}"]
-        cells += [_seconds(f(row.total)) for f in ((min, _mean, max) if many else (_mean,))]
-        cells += [_seconds(_mean(row.host))] if on_device else []
-        cells += [
-            _seconds(row.mean),
-            f"{row.share:.1%}",
-            _seconds(_mean(row.own)),
-            *([note] if any(notes) else []),
-        ]
-        # Text, not str: a label may contain what rich would read as markup.
-        table.add_row(Text("  " * (len(row.path) - 1) + row.label), *cells)
-    return table
+def _merged(trees: Sequence[list[list[Any]]]) -> list[tuple[tuple[str, ...], dict[int, list[Any]]]]:
+    """Return the paths of all ranks' trees in depth-first order, each with the numbers of the ranks that have it."""
+    found: dict[tuple[str, ...], dict[int, list[Any]]] = {}
+    children: dict[tuple[str, ...], list[tuple[str, ...]]] = {(): []}
+    for rank, rows in enumerate(trees):
+        path: tuple[str, ...] = ()
+        for depth, label, *numbers in rows:
+            parent = path[:depth]
+            path = (*parent, label)
+            if path not in found:
+                found[path] = {}
+                children[path] = []
+                children[parent].append(path)
+            found[path][rank] = numbers
+    merged = []
+    waiting = children[()][::-1]
+    while waiting:
+        path = waiting.pop()
+        merged.append((path, found[path]))
+        waiting.extend(children[path][::-1])
+    return merged
 
 
 def _note(row: Row, size: int) -> str:

@@ -1,4 +1,4 @@
-"""The environment variable COLLOPS_PROFILE, and what happens at exit because of it."""
+"""The environment variable COLLOPS_PROFILE, and the report that it writes at exit."""
 
 from __future__ import annotations
 
@@ -6,29 +6,17 @@ import atexit
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from collops.errors import CollopsError, InputError
 from collops.profile import recording
-from collops.profile.communicator import Comm
 
 __all__ = ["Settings", "check_environment", "report_on", "start"]
-
-_HELP = "a list, separated by commas, of: 1 (report at exit), nvtx, json=PATH, trace=PATH; or 0"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``COLLOPS_PROFILE`` asks for.
-
-    Attributes
-    ----------
-    show : bool
-        Print a report at exit.
-    nvtx : bool
-        Show marks as NVTX ranges.
-    json, trace : str or None
-        Files to write at exit.
-    """
+    """The words of ``COLLOPS_PROFILE``; see `collops.profile`."""
 
     show: bool = False
     nvtx: bool = False
@@ -42,97 +30,95 @@ class Settings:
         Raises
         ------
         InputError
-            If it holds a word that means nothing.
+            If it contains an unknown word.
         """
-        found: dict[str, bool | str] = {}
+        found: dict[str, Any] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
-            name, equals, path = word.partition("=")
+            name, _, path = word.partition("=")
             if word in ("1", "0"):
                 found["show"] = word == "1"
             elif word == "nvtx":
                 found["nvtx"] = True
-            elif name in ("json", "trace") and equals and path:
+            elif name in ("json", "trace") and path:
                 found[name] = path
             else:
-                raise InputError(f"COLLOPS_PROFILE={text}: {word!r} means nothing; give {_HELP}")
-        return cls(**found)  # pyright: ignore[reportArgumentType]
-
-    @property
-    def on(self) -> bool:
-        """Whether anything was asked for."""
-        return self != Settings()
+                raise InputError(
+                    f"COLLOPS_PROFILE={text}: unknown word {word!r}; give a list, separated by commas, of: "
+                    "1 (report at exit), nvtx, json=PATH, trace=PATH; or 0"
+                )
+        return cls(**found)
 
 
-class _Exit:
-    """What to do when the interpreter exits."""
+class _ReportAtExit:
+    """Writes the report and the files when the interpreter exits."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.comm: Comm | None = None
+        self.comm: Any = None
 
     def __call__(self) -> None:
-        taken = recording.disable()
+        closed = recording.disable()
         comm, settings = self.comm, self.settings
-        if taken is None or (comm is None and not taken.spans):
-            return  # a process that only starts the ranks must not replace their files by its own empty ones
-        # A rank that ends by an error must not start a message that the others, who may be elsewhere, do not expect.
-        failed = getattr(sys, "last_value", None) is not None
-        if failed:
+        if closed is None or (comm is None and not closed.spans):
+            return  # a process that only starts the ranks must not replace their files by empty ones
+        # After an error on this rank, other ranks may be elsewhere and not expect a message.
+        if getattr(sys, "last_value", None) is not None:
             comm, settings = None, Settings(show=settings.show)
         try:
             if settings.show:
-                # Standard error: the last line of a program's output may be read by another program.
-                taken.report(comm).show(sys.stderr)
+                # Standard error: another program may read the last line of this one's output.
+                closed.report(comm).show(sys.stderr)
             if settings.json:
-                taken.to_json(settings.json, comm)
+                closed.to_json(settings.json, comm)
             if settings.trace:
-                taken.to_chrome_trace(settings.trace, comm)
+                closed.to_chrome_trace(settings.trace, comm)
         except CollopsError as error:
             sys.stderr.write(f"collops: the profile is incomplete: {error}\n")
 
 
-_exit: list[_Exit] = []  # empty, or the one that is registered
-_refused: list[InputError] = []  # empty, or what is wrong with the variable
+_at_exit: _ReportAtExit | None = None
+_error: InputError | None = None  # what is wrong with the variable
 
 
 def start() -> None:
-    """Do what ``COLLOPS_PROFILE`` asks for; called once, when `collops.profile` is imported.
+    """Read ``COLLOPS_PROFILE``; called once, when `collops.profile` is imported.
 
-    What is wrong with it is no reason for an import to fail: the first world raises it, and a program that makes none
-    says it at its end.
+    An invalid value does not make the import fail: the first world raises the error, and a program without a world
+    prints it at exit.
     """
+    global _at_exit, _error  # noqa: PLW0603 - the state of the process
     try:
         settings = Settings.parse(os.environ.get("COLLOPS_PROFILE", ""))
-        if settings.on:
+        if settings != Settings():
             recording.enable(nvtx=settings.nvtx)
-            _exit.append(_Exit(settings))
-            atexit.register(_exit[0])
-    except InputError as problem:
-        _refused.append(problem)
-        atexit.register(_say, problem)
+            _at_exit = _ReportAtExit(settings)
+            atexit.register(_at_exit)
+    except InputError as error:
+        _error = error
+        atexit.register(_print_error)
 
 
 def check_environment() -> None:
-    """Raise what is wrong with ``COLLOPS_PROFILE``, which an import does not.
+    """Raise the error in ``COLLOPS_PROFILE``, if there is one.
 
     Raises
     ------
     InputError
-        If it has something that means nothing.
+        If it contains an unknown word, or NVTX ranges are not available.
     """
-    if _refused:
-        atexit.unregister(_say)
-        raise _refused[0]
+    if _error is not None:
+        atexit.unregister(_print_error)
+        raise _error
 
 
-def _say(problem: InputError) -> None:
-    sys.stderr.write(f"collops: nothing was recorded: {problem}\n")
+def _print_error() -> None:
+    sys.stderr.write(f"collops: nothing was recorded: {_error}\n")
 
 
-def report_on(comm: Comm) -> None:
-    """Tell which ranks the report at exit compares; the first world that a program makes calls this.
+def report_on(comm: Any) -> None:
+    """Set the ranks that the report at exit compares. Called for the first world of a program.
 
-    Without ``COLLOPS_PROFILE`` this does nothing.
+    Without ``COLLOPS_PROFILE`` this has no effect.
 
     Parameters
     ----------
@@ -142,17 +128,17 @@ def report_on(comm: Comm) -> None:
     Raises
     ------
     InputError
-        If ``COLLOPS_PROFILE`` has something that means nothing.
+        If ``COLLOPS_PROFILE`` contains an unknown word, or NVTX ranges are not available.
 
     Examples
     --------
     >>> import collops
     >>> from collops import profile
-    >>> profile.report_on(collops.world())  # what COLLOPS_PROFILE reports at the end compares all ranks
+    >>> profile.report_on(collops.world())  # the report at exit then compares all ranks
     """
     check_environment()
-    if _exit and _exit[0].comm is None:
-        _exit[0].comm = comm
-        # Exit functions run in reverse order: register anew, to run before those that close what `comm` needs.
-        atexit.unregister(_exit[0])
-        atexit.register(_exit[0])
+    if _at_exit is not None and _at_exit.comm is None:
+        _at_exit.comm = comm
+        # Exit functions run in reverse order: register again, to run before those that close what `comm` needs.
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)

@@ -1,4 +1,4 @@
-"""Write recordings in the trace event format, which Perfetto and chrome://tracing open."""
+"""Write recordings in the trace event format, which Perfetto and chrome://tracing read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from collops.profile.communicator import Comm, write_on_root
 from collops.profile.marks import Span
+from collops.profile.report import write_on_root
 
 __all__ = ["write_trace"]
 
-_FIRST_STREAM = 1000  # track numbers of device streams start here, those of host threads at 0
+_FIRST_STREAM = 1000  # track number of the first device stream; host threads count from 0
 _ROUNDING = 1000  # nanoseconds; a device clock may make a child outlast its parent by this much
 
 
@@ -22,26 +22,26 @@ class _Interval(NamedTuple):
     end: int
 
 
-def write_trace(path: str | os.PathLike[str], spans: Sequence[Span], now: int, epoch: int, comm: Comm | None) -> None:
-    """Write the spans of all ranks to one file. Collective if a communicator is given; rank 0 writes.
+def write_trace(path: str | os.PathLike[str], spans: Sequence[Span], now: int, epoch: int, comm: Any) -> None:
+    """Write the spans of all ranks to one file on rank 0. Collective if `comm` is not None.
 
     Parameters
     ----------
     path : path-like
         The file.
     spans : sequence of Span
-        What this rank recorded, device times resolved.
+        The spans of this rank with their device times.
     now : int
-        Where spans that are still open are taken to end, in nanoseconds of the host's clock.
+        End of spans that are still open, in nanoseconds of the host's clock.
     epoch : int
-        What to add to the host's clock to get the time of day.
+        Added to the host's clock, this gives the time of day.
     comm : Communicator or None
         The ranks to show.
 
     Raises
     ------
     InputError
-        If the file cannot be written; on every rank.
+        On every rank, if the file cannot be written.
     """
     mine = _events(spans, now, epoch)
     everyone = [mine] if comm is None else comm.allgather_metadata(mine)
@@ -105,7 +105,7 @@ def _track(intervals: Iterable[_Interval], track: int, category: str) -> list[di
         label, begin, end = interval
         close_until(begin)
         if stack and end > stack[-1].end + _ROUNDING * (category == "device"):
-            # Left out of order (a generator, a task): begin and end events must nest, asynchronous ones need not.
+            # Marks that do not nest (of a generator or a task) are written as asynchronous events, which need not.
             identity = f"{track}.{number}"
             add("b", label, begin, id=identity)
             add("e", label, end, id=identity)

@@ -1,7 +1,7 @@
-"""Vector kernels on the GPU: the launches of what ``vector.cu`` has, in as little host time as there can be.
+"""Vector kernels on the GPU: launches of the kernels in ``vector.cu``, in little host time.
 
-Functions are looked up once for each element type, and arguments are arrays and NumPy scalars that CuPy passes on as
-they are. Nothing here waits for the device, and everything can be captured in a CUDA graph.
+Functions are looked up once for each element type, and arguments are arrays and NumPy scalars, which CuPy passes on
+without conversion. No function synchronises with the device, and all can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["axpby", "divide", "dot", "dots", "norm_part", "square_of_sum", "upda
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
-_MOST_BLOCKS = 1 << 20  # of axpby; a larger array makes its threads go round
+_MOST_BLOCKS = 1 << 20  # of axpby; for larger arrays each thread loops
 _BLOCKS_PER_PROCESSOR = 4
-_PAIRS = 4  # of one launch of dots
+_PAIRS = 4  # in one launch of dots
 _PLACES = 16
 
 _BY_VALUE, _TIMES_NUMBER, _TIMES_REAL = np.int32(0), np.int32(1), np.int32(2)
@@ -37,13 +37,13 @@ _NO_PLACES, _FRESH = np.uint32(0), np.uint32(1)
 _X_SIGN = {False: np.float64(1.0), True: np.float64(-1.0)}  # of the imaginary part, by `conjugate`
 
 _Coefficient: TypeAlias = tuple[Any, Any, Any, np.int32]
-"""A number, what multiplies it and what divides that (or null), and what these are."""
+"""A number, the device scalars that multiply and divide it (or null), and their kind."""
 _Factors: TypeAlias = tuple[Any, Any, Any]
 """A number, and the device scalars that multiply and divide it, or ``None``."""
 
 
 class _Functions:
-    """What ``vector.cu`` makes of one element type."""
+    """The kernels of ``vector.cu`` for one element type."""
 
     __slots__ = (
         "axpby",
@@ -60,7 +60,7 @@ class _Functions:
         source = Path(__file__).with_name("vector.cu").read_text()
         module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
         self.axpby = module.get_function("axpby")
-        self.update_solution_and_direction = module.get_function("go_and_turn")
+        self.update_solution_and_direction = module.get_function("update_solution_and_direction")
         self.dots = tuple(module.get_function(f"dots{pairs}") for pairs in range(1, _PAIRS + 1))
         self.divide = module.get_function("divide")
         self.number_dtype = accumulator(dtype)
@@ -74,7 +74,7 @@ _functions: dict[np.dtype, _Functions | None] = {}
 
 
 def _functions_for(dtype: np.dtype) -> _Functions | None:
-    """Return the functions for an element type; ``None`` if it is not one of theirs."""
+    """Return the kernels for an element type, ``None`` if there are none."""
     try:
         return _functions[dtype]
     except KeyError:
@@ -90,7 +90,7 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     dtype = y.dtype
     functions = _functions.get(dtype)
     if functions is not None and x.dtype == dtype and (out is y or out is x or out is None):
-        # The steps of most iterations, kept free of everything that they do not need.
+        # Fast path of most iterations.
         first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
         if first and second and x.flags.c_contiguous and y.flags.c_contiguous:
             target = cupy.empty(x.shape, dtype) if out is None else out
@@ -147,7 +147,7 @@ def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: An
 
 
 def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
-    """Return the kernel's arguments for a real number, and device scalars of its type; ``None`` for others."""
+    """Return the kernel's arguments for a real number and device scalars of its type; ``None`` for others."""
     kind = a.__class__
     if kind is float or kind is int:
         return functions.number(a), _NULL, _NULL, _BY_VALUE
@@ -197,7 +197,7 @@ _LIKE: dict[str, Any] = {"b": 0, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
 
 
 def _coefficient(factors: _Factors, functions: _Functions, if_finite: bool) -> _Coefficient:
-    """Return the kernel's four arguments for a coefficient, which may count only if it is finite."""
+    """Return the kernel's four arguments for a coefficient, which is 0 unless finite if `if_finite` is set."""
     value, *scalars = factors
     number = functions.number(value)
     if scalars[0] is None:
@@ -210,7 +210,7 @@ def _coefficient(factors: _Factors, functions: _Functions, if_finite: bool) -> _
 
 
 def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
-    """Return `x` as the kernel needs it: of `dtype`, contiguous, and not overlapping `target` at another offset."""
+    """Return `x` in `dtype`, contiguous, and not overlapping `target` at another offset."""
     if x is target:
         return x
     x = cupy.ascontiguousarray(x, dtype)
@@ -218,7 +218,7 @@ def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
 
 
 def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
-    """Combine integers and booleans, for which there is no kernel: no solver uses them."""
+    """Combine integers or booleans, which have no kernel, because no solver uses them."""
     target[...] = x * _value(*_factors(a)) + y * _value(*_factors(b))
     return target
 
@@ -246,7 +246,7 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
 
 
 def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool) -> Any:
-    """Launch the inner product of two arrays that need no preparation."""
+    """Launch the inner product of two contiguous arrays of one dtype."""
     out = cupy.empty((), functions.number_dtype)
     partial, ticket, most_blocks = _scratch()
     size = x.size
@@ -257,7 +257,7 @@ def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool) -> Any:
 
 
 def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, out: Any) -> Any:
-    """Return for each slot the sum of the inner products of its pairs, as an array of `dtype`."""
+    """Return the sum of the inner products of each slot's pairs, as an array of `dtype`."""
     if out is None:
         out = cupy.empty(len(slots), dtype)
     jobs = [(number, x, y) for number, pairs in enumerate(slots) for x, y in pairs]
@@ -322,7 +322,7 @@ _PLACES_MASK = (1 << _PLACES) - 1
 
 
 def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
-    """Return two arrays as the kernel needs them; a complex array with itself as the real numbers in it."""
+    """Return two contiguous arrays of one dtype; a complex array with itself as its real numbers."""
     if x is y:
         x = y = _contiguous(x)
         if conjugate and x.dtype.kind == "c":
@@ -339,7 +339,7 @@ def _contiguous(x: Any) -> Any:
 
 
 def _converted_dot(x: Any, y: Any, conjugate: bool, functions: _Functions | None) -> Any:
-    """Return an inner product that has another dtype than its neighbours, or of integers, which have no kernel."""
+    """Return an inner product of another dtype than the others, or of integers, which have no kernel."""
     if functions is not None:
         return _fill([(0, x, y)], cupy.empty((), functions.number_dtype), functions.number_dtype, conjugate, 1)
     if x.dtype.kind == "b":
@@ -350,7 +350,7 @@ def _converted_dot(x: Any, y: Any, conjugate: bool, functions: _Functions | None
 # ---- Scratch memory of dots
 
 _SLOTS = 16
-_PER_THREAD_STREAM = 2  # CUDA's name for a stream that every host thread has one of
+_PER_THREAD_STREAM = 2  # CUDA's handle for the default stream of each host thread
 _scratches: dict[tuple[int, ...], tuple[np.uint64, np.uint64, int]] = {}
 _unused: dict[int, list[tuple[np.uint64, np.uint64, int]]] = {}
 _slabs: list[Any] = []
@@ -358,10 +358,10 @@ _allocating = threading.Lock()
 
 
 def _scratch() -> tuple[np.uint64, np.uint64, int]:
-    """Return the addresses of partial sums and ticket, and the number of blocks that they do for.
+    """Return the addresses of partial sums and ticket, and the number of blocks that they suffice for.
 
-    Kernels on one stream follow each other and share them; two streams never do. A captured graph keeps those of the
-    stream that it was captured on, so it must not run at the same time as other work of that stream.
+    Kernels on one stream run one after the other and share this memory; two streams never do. A captured graph keeps
+    the memory of the stream on which it was captured, so it must not run concurrently with other work of that stream.
     """
     stream = cupy.cuda.get_current_stream().ptr
     key = (cupy.cuda.runtime.getDevice(), stream)
@@ -377,7 +377,7 @@ def _scratch() -> tuple[np.uint64, np.uint64, int]:
 
 
 def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
-    """Allocate zeroed scratch memory for several streams, ready at once even while a stream is being captured."""
+    """Allocate zeroed scratch memory for several streams, also while a stream is being captured."""
     blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device(device).attributes["MultiProcessorCount"]
     bytes_each = 256 * math.ceil((_PAIRS * blocks * 16 + 16) / 256)
     with cupy.cuda.Stream(non_blocking=True) as stream:
@@ -385,7 +385,7 @@ def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
         stream.synchronize()
     _slabs.append(slab)
     starts = range(slab.data.ptr, slab.data.ptr + slab.nbytes, bytes_each)
-    # The ticket comes last, behind the partial sums.
+    # The ticket is behind the partial sums.
     return [(np.uint64(start), np.uint64(start + bytes_each - 16), blocks) for start in starts]
 
 
@@ -406,14 +406,14 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
 
 
 def divide(a: Any, b: Any, out: Any) -> Any:
-    """Return ``a / b``, 0 where `b` is 0, and NaN where it is infinite."""
+    """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     dtype = np.result_type(*(v.dtype if isinstance(v, cupy.ndarray) else as_number(v) for v in (a, b)))
     if dtype.kind not in "fc" and dtype.name != "bfloat16":
         dtype = np.dtype(np.float64)
     dtype = accumulator(dtype)
     functions = _functions_for(dtype)
     if functions is None:
-        raise UnsupportedTypeError(f"there is no division for scalars of dtype {dtype}")
+        raise UnsupportedTypeError(f"scalars of dtype {dtype} cannot be divided")
     if out is None:
         out = cupy.empty((), dtype)
     target = out if out.dtype == dtype else cupy.empty((), dtype)
@@ -430,9 +430,9 @@ def _scalar(value: Any, dtype: np.dtype) -> Any:
 
 
 def norm_part(x: Any, order: float) -> Any:
-    """Return what this rank adds to the norm of an array: a count, a sum of powers, or an extreme of absolute values.
+    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values.
 
-    The dtype is the real one of the norm: float64 for integers, float32 for half types.
+    The dtype is real: float64 for integers, float32 for half precision.
     """
     dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
     if order == 0:
@@ -462,7 +462,7 @@ def _power_kernel(size: str) -> Any:
 
 @cupy.memoize()
 def _extreme_kernel(size: str, largest: bool) -> Any:
-    # NaN wins on either side, as in NumPy.
+    # The result is NaN if any element is, as in NumPy.
     chosen = f"(isnan(a) || a {'>' if largest else '<'} b) ? a : b"
     start = "0" if largest else "__longlong_as_double(0x7ff0000000000000LL)"
     return cupy.ReductionKernel(

@@ -1,7 +1,7 @@
-"""The vector kernels in NumPy's names, for any engine: expressions that a compiler fuses, and that have derivatives.
+"""Vector kernels in the array API, for any engine: expressions that a compiler fuses and that have derivatives.
 
-A coefficient that is exactly 0 excludes its array where it is a number. One that is an array does not: its derivative
-would vanish.
+An array whose coefficient is the number 0 does not contribute, not even NaN. A coefficient that is a 0-d array has a
+derivative, so its array always contributes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["axpby", "divide", "dot", "norm_part", "square_of_sum"]
 
 
 def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
-    """Return ``a * x + b * y`` in the dtype of `out`, if it is given. See :func:`collops.array.axpby`."""
+    """Return ``a * x + b * y``, in the dtype of `out` if it is given. See :func:`collops.array.axpby`."""
     factors = [_coefficient(factor) for factor in (a, b)]
     complex_one = any(isinstance(f, complex) or (hasattr(f, "dtype") and f.dtype.kind == "c") for f in factors)
     dtype = combined(x.dtype, y.dtype, complex if complex_one else float)
@@ -41,7 +41,7 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
     engine = engine_of(x)
     dtype = accumulator(np.result_type(x.dtype, y.dtype))
     a, b = (array.astype(dtype).reshape(-1) for array in (x, y))
-    # Accelerators otherwise multiply in lower precision.
+    # By default, JAX multiplies in lower precision on accelerators.
     product = partial(engine.xp.dot, precision="highest") if engine.traced else engine.xp.dot
     if not conjugate or dtype.kind != "c":
         return product(a, b)
@@ -51,10 +51,10 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
 
 
 def divide(a: Any, b: Any, out: Any) -> Any:
-    """Return ``a / b``, 0 where `b` is 0, and NaN where it is infinite."""
+    """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     xp = engine_of(b if hasattr(b, "dtype") else a).xp
     zero = b == 0
-    # A division by 0 that is thrown away would still make NaN of derivatives.
+    # A division by 0 would make derivatives NaN, even if its result is not used.
     quotient = xp.where(zero, 0, a / xp.where(zero, 1, b))
     return xp.where(xp.isinf(b), xp.nan, quotient)
 
@@ -66,9 +66,9 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[Any, Any, Any]) -> Any:
 
 
 def norm_part(x: Any, order: float) -> Any:
-    """Return what this rank adds to the norm of an array: a count, a sum of powers, or an extreme of absolute values.
+    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values.
 
-    The dtype is the real one of the norm: float64 for integers, float32 for half types.
+    The dtype is real: float64 for integers, float32 for half precision.
     """
     engine = engine_of(x)
     xp = engine.xp
@@ -82,7 +82,7 @@ def norm_part(x: Any, order: float) -> Any:
 
 
 def _coefficient(a: Any) -> Any:
-    """Return a coefficient as a number or a 0-d array; a pair stands for its product, a triple for that divided."""
+    """Return a coefficient as a number or a 0-d array, see :func:`collops.array.axpby`."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
         number = factor * (divide(scalar, divisors[0], None) if divisors else scalar)

@@ -1,6 +1,6 @@
-"""Vector kernels on the host: BLAS where it has the type, else NumPy in pieces that stay in cache.
+"""Vector kernels on the host: BLAS for the types that it supports, else NumPy in pieces that fit the cache.
 
-No kernel makes a temporary of the array's size.
+No kernel allocates a temporary of the array's size.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collops.errors import UnsupportedTypeError
 
 __all__ = ["axpby", "divide", "dot", "dots", "norm_part", "square_of_sum", "update_solution_and_direction"]
 
-_PIECE = 1 << 15  # elements; a piece and its temporary fit into a second-level cache
+_PIECE = 1 << 15  # elements; a piece and its temporary fit into the second-level cache
 
-blas: Any = _scipy_blas  # its functions are made at import, where type checkers cannot see them
+blas: Any = _scipy_blas  # its functions are created at import, which type checkers cannot see
 _AXPY: dict[str, Any] = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
 _SCALE: dict[str, Any] = {"f": blas.sscal, "d": blas.dscal, "F": blas.cscal, "D": blas.zscal}
 
@@ -34,7 +34,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         b = _number(b)
     char = y.dtype.char
     if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.carray:
-        # The steps of most iterations, kept free of everything that they do not need.
+        # Fast path of most iterations.
         real = a.__class__ is not complex and b.__class__ is not complex
         if b != 0 and 0 < y.size < _PIECE and (real or char in "FD"):
             if out is None and a != 0:
@@ -52,9 +52,9 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         a, b = a + b, 0
     if b == 0 or (out is x and a != 0):
         a, x, b, y = b, y, a, x
-    # From here on b is 0 only if both are, and where x takes part, it is not out.
+    # From here on b is 0 only if both are, and x is not out unless a is 0.
     by_blas = dtype.char in _AXPY and dtype == x.dtype == y.dtype == out.dtype
-    # BLAS would write into a read-only array, and into a copy of one that is not aligned.
+    # BLAS would write to a read-only array, and to a copy of an unaligned one.
     by_blas = by_blas and x.flags.c_contiguous and y.flags.c_contiguous and out.flags.carray
     in_place = out is y
     for x_piece, y_piece, out_piece in _pieces(x, y, out):
@@ -86,7 +86,7 @@ def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndar
 
 
 def _combined(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
-    """Combine pieces of any dtypes and strides; half types in single precision, so that they are rounded once."""
+    """Combine pieces of any dtypes and strides; half precision is computed in single precision and rounded once."""
     wide = np.float32 if is_half(out.dtype) else None
     np.copyto(out, np.multiply(x, a, dtype=wide) + np.multiply(y, b, dtype=wide), casting="same_kind")
 
@@ -105,7 +105,7 @@ def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     char = x.dtype.char
     if char == y.dtype.char and char in _AXPY and x.flags.c_contiguous and y.flags.c_contiguous:
         if char in "FD" and not conjugate:
-            with np.errstate(over="ignore", invalid="ignore"):  # as vdot: an infinite sum is a result, not a warning
+            with np.errstate(over="ignore", invalid="ignore"):  # no warning for an infinite sum, as in vdot
                 return np.dot(x.reshape(-1), y.reshape(-1))
         if char in "FD" and x is y:
             x = y = x.view(real_of(x.dtype))
@@ -130,7 +130,7 @@ def dots(
     conjugate: bool,
     out: np.ndarray | None,
 ) -> np.ndarray:
-    """Return for each slot the sum of the inner products of its pairs, as an array of `dtype`."""
+    """Return the sum of the inner products of each slot's pairs, as an array of `dtype`."""
     if out is None:
         out = np.empty(len(slots), dtype)
     for number, pairs in enumerate(slots):
@@ -142,7 +142,7 @@ def dots(
 
 
 def divide(a: Any, b: Any, out: np.ndarray | None) -> Any:
-    """Return ``a / b``, 0 where `b` is 0, and NaN where it is infinite."""
+    """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     quotient = a / b if b != 0 else _alike(a, 0) / _alike(b, 1)
     if quotient == 0 and cmath.isinf(b):
         quotient = quotient + math.nan
@@ -160,14 +160,11 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
 
 
 def norm_part(x: np.ndarray, order: float) -> Any:
-    """Return what this rank adds to the norm of an array: a count, a sum of powers, or an extreme of absolute values.
+    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values.
 
-    The dtype is the real one of the norm: float64 for integers, float32 for half types.
+    The dtype is real: float64 for integers, float32 for half precision.
     """
-    if x.dtype.kind in "biu":
-        dtype = np.dtype(np.float64)
-    else:
-        dtype = accumulator(real_of(x.dtype))
+    dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
     if abs(order) == np.inf:
         extreme = np.maximum if order > 0 else np.minimum
         result = dtype.type(0 if order > 0 else np.inf)
@@ -192,7 +189,7 @@ def _magnitude(piece: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _pieces(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Cut arrays of one shape into the same pieces, as views: of bounded size where contiguous, else by rows."""
+    """Yield views of the same pieces of arrays of one shape: of bounded size if contiguous, else whole rows."""
     if all(array.flags.c_contiguous for array in arrays):
         arrays = tuple(array.reshape(-1) for array in arrays)
     first = arrays[0]
@@ -204,19 +201,19 @@ def _pieces(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def _number(a: Any) -> Any:
-    """Return a coefficient as a number; a pair stands for its product, a triple for that divided by its last."""
+    """Return a coefficient as a number, see :func:`collops.array.axpby`."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
         number = factor * _number(divide(scalar, divisors[0], None) if divisors else scalar)
         return 0.0 if a.__class__ is Finite and not cmath.isfinite(number) else number
     kind = a.__class__
     if kind is np.float64 or kind is np.float32 or (kind is np.ndarray and a.ndim == 0):
-        return a.item()  # what the coefficients of most iterations are
+        return a.item()  # fast path
     return as_number(a)
 
 
 def _alike(a: Any, value: int) -> Any:
-    """Return `value` as a number like `a`, which divides into the same type."""
+    """Return `value` in the type of `a`."""
     return (a.dtype.type if hasattr(a, "dtype") else type(a))(value)
 
 
@@ -226,12 +223,12 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _apart(x: np.ndarray, out: np.ndarray) -> bool:
-    """Return whether two arrays share no memory; at once where both own theirs."""
+    """Return whether two arrays share no memory."""
     return x is not out and ((x.base is None and out.base is None) or not np.may_share_memory(x, out))
 
 
 def _readable(x: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Return `x`: `out` itself where it is the same, a copy where writing `out` would change it too early."""
+    """Return `x`, or a copy of it if writing to `out` would overwrite it before it is read."""
     if x is out or _apart(x, out):
         return x
     return out if _same(x, out) and x.dtype == out.dtype else x.copy()

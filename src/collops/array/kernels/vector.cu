@@ -53,7 +53,7 @@ __device__ inline unsigned short narrow_half(float value)
 
 typedef long long Index;
 
-// ---- Numbers: Element is what memory holds, Number what is computed with, Scalar what a result is returned in
+// ---- Numbers: the types of Elements in memory, of Numbers in computations, and of Scalars in results
 
 template <typename R>
 struct Complex {
@@ -134,7 +134,7 @@ __device__ inline bool aligned(const void* p) { return (reinterpret_cast<unsigne
 #if ELEMENT == 4 || ELEMENT == 5
 __device__ inline Number quotient(Number a, Number b)
 {
-    // Smith's way: no intermediate result overflows where the quotient does not.
+    // Smith's algorithm: no intermediate result overflows unless the quotient does.
     if (fabs(b.re) >= fabs(b.im)) {
         const Real ratio = b.im / b.re, scale = b.re + b.im * ratio;
         return {(a.re + a.im * ratio) / scale, (a.im - a.re * ratio) / scale};
@@ -152,7 +152,7 @@ __device__ inline bool is_finite(Number a) { return is_finite(a.re) && is_finite
 __device__ inline Number not_finite(Number a) { return {a.re - a.re + (a.im - a.im), a.re - a.re + (a.im - a.im)}; }
 #endif
 
-// 0 where b is 0, and NaN where it is infinite: nothing is known of what has overflowed.
+// 0 if b is 0. NaN if b is infinite, because the value before the overflow is unknown.
 template <typename T>
 __device__ inline T quotient_or_zero(T a, T b)
 {
@@ -163,7 +163,7 @@ extern "C" __global__ void divide(const Number* a, const Number* b, Number* out)
 
 // ---- Coefficients
 
-// What a coefficient's pointers refer to. A quotient has a second one: of what the first is divided by.
+// The kinds of a coefficient's pointers. A quotient has a second pointer, to the divisor.
 enum { BY_VALUE = 0, TIMES_NUMBER = 1, TIMES_REAL = 2, KINDS = 3, IF_FINITE = 4 };
 
 #if ELEMENT == 4 || ELEMENT == 5
@@ -194,7 +194,7 @@ struct Combination {
     Number a, b;
     bool without_x, without_y;
 
-    // A coefficient of exactly 0 excludes its array, whatever that holds, as in BLAS.
+    // As in BLAS, an array with a coefficient of exactly 0 does not contribute, not even NaN.
     __device__ Element operator()(Element x, Element y) const
     {
         if (without_x && without_y) return narrowed(Number());
@@ -257,29 +257,29 @@ axpby(const Element* x, const Element* y, Element* out, Index n, Number a, const
     }
 }
 
-#define GO_IN_FLIGHT 2
+#define UPDATE_IN_FLIGHT 2
 
 // x + length * direction in x, and then gradient + ratio * direction in direction. The arrays share no memory.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-go_and_turn(const Element* gradient, Element* direction, Element* x, Index n, Number length, const void* length_scalar,
-            const void* length_divisor, int length_kind, Number ratio, const void* ratio_scalar,
-            const void* ratio_divisor, int ratio_kind)
+update_solution_and_direction(const Element* gradient, Element* direction, Element* x, Index n, Number length,
+                              const void* length_scalar, const void* length_divisor, int length_kind, Number ratio,
+                              const void* ratio_scalar, const void* ratio_divisor, int ratio_kind)
 {
-    Combination go, turn;
-    go.a = coefficient(length, length_scalar, length_divisor, length_kind);
-    go.b = turn.a = one();
-    turn.b = coefficient(ratio, ratio_scalar, ratio_divisor, ratio_kind);
-    go.without_x = is_zero(go.a);
-    turn.without_y = is_zero(turn.b);
-    go.without_y = turn.without_x = false;
+    Combination new_x, new_direction;
+    new_x.a = coefficient(length, length_scalar, length_divisor, length_kind);
+    new_x.b = new_direction.a = one();
+    new_direction.b = coefficient(ratio, ratio_scalar, ratio_divisor, ratio_kind);
+    new_x.without_x = is_zero(new_x.a);
+    new_direction.without_y = is_zero(new_direction.b);
+    new_x.without_y = new_direction.without_x = false;
 
     const Index words = aligned(gradient) && aligned(direction) && aligned(x) ? n / PER_LOAD : 0;
-    const Index step = static_cast<Index>(gridDim.x) * BLOCK * GO_IN_FLIGHT;
-    for (Index start = static_cast<Index>(blockIdx.x) * BLOCK * GO_IN_FLIGHT + threadIdx.x; start < words;
+    const Index step = static_cast<Index>(gridDim.x) * BLOCK * UPDATE_IN_FLIGHT;
+    for (Index start = static_cast<Index>(blockIdx.x) * BLOCK * UPDATE_IN_FLIGHT + threadIdx.x; start < words;
          start += step) {
-        Pack gradients[GO_IN_FLIGHT], directions[GO_IN_FLIGHT], places[GO_IN_FLIGHT];
+        Pack gradients[UPDATE_IN_FLIGHT], directions[UPDATE_IN_FLIGHT], places[UPDATE_IN_FLIGHT];
 #pragma unroll
-        for (int k = 0; k < GO_IN_FLIGHT; ++k) {
+        for (int k = 0; k < UPDATE_IN_FLIGHT; ++k) {
             const Index i = start + k * BLOCK;
             if (i < words) {
                 gradients[k].words = reinterpret_cast<const uint4*>(gradient)[i];
@@ -288,13 +288,13 @@ go_and_turn(const Element* gradient, Element* direction, Element* x, Index n, Nu
             }
         }
 #pragma unroll
-        for (int k = 0; k < GO_IN_FLIGHT; ++k) {
+        for (int k = 0; k < UPDATE_IN_FLIGHT; ++k) {
             const Index i = start + k * BLOCK;
             if (i < words) {
 #pragma unroll
                 for (int e = 0; e < PER_LOAD; ++e) {
-                    places[k].parts.e[e] = go(directions[k].parts.e[e], places[k].parts.e[e]);
-                    directions[k].parts.e[e] = turn(gradients[k].parts.e[e], directions[k].parts.e[e]);
+                    places[k].parts.e[e] = new_x(directions[k].parts.e[e], places[k].parts.e[e]);
+                    directions[k].parts.e[e] = new_direction(gradients[k].parts.e[e], directions[k].parts.e[e]);
                 }
                 reinterpret_cast<uint4*>(x)[i] = places[k].words;
                 reinterpret_cast<uint4*>(direction)[i] = directions[k].words;
@@ -304,8 +304,8 @@ go_and_turn(const Element* gradient, Element* direction, Element* x, Index n, Nu
     const Index threads = static_cast<Index>(gridDim.x) * BLOCK;
     for (Index i = words * PER_LOAD + static_cast<Index>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += threads) {
         const Element old = direction[i];
-        x[i] = go(old, x[i]);
-        direction[i] = turn(gradient[i], old);
+        x[i] = new_x(old, x[i]);
+        direction[i] = new_direction(gradient[i], old);
     }
 }
 

@@ -1,4 +1,4 @@
-"""What a program knows of a communicator: the number of its wire in the native library, its rank and its size."""
+"""Communicators as parameters of primitives: rank, size, and the transports in the native library."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from collops.errors import InputError, TransportError
 from collops.jax import native, versions
 from collops.jax.devices import Clique, clique_transport, device_transport, has_devices, may_record
 
-__all__ = ["Wire", "wire_of"]
+__all__ = ["NativeComm", "native_comm"]
 
 _SPINS = 20000
 _SPINS_OF_MANY = 20
 
 
-class Wire:
-    """One communicator as a parameter of primitives, equal to itself alone.
+class NativeComm:
+    """A communicator as a parameter of primitives; equal to itself only.
 
     Attributes
     ----------
     size : int
-        Of the communicator.
+        Number of ranks.
     numbers : dict of str to int
-        Of the wires in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``).
+        The numbers of its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``).
     """
 
     def __init__(self, rank: int | None, size: int, numbers: dict[str, int], on_one_node: bool) -> None:
@@ -43,62 +43,61 @@ class Wire:
         Raises
         ------
         InputError
-            In a clique, whose ranks are devices that run one program.
+            For a clique, whose ranks are devices that run one program.
         """
         if self._rank is None:
             raise InputError(
-                "inside shard_map all devices run one program, so what depends on the rank is not there: "
-                "allreduce, bcast, allgather, reduce_scatter, alltoall and barrier with equal blocks are"
+                "inside shard_map all devices run one program, so collectives that depend on the rank are not "
+                "available; use allreduce, bcast, allgather, reduce_scatter, alltoall or barrier with equal blocks"
             )
         return self._rank
 
     @property
     def on_devices(self) -> bool:
-        """Whether NCCL reduces the arrays, which does not know all their dtypes."""
+        """Whether NCCL reduces the arrays; it does not support all dtypes."""
         return "cuda" in self.numbers
 
     def number(self, platform: str) -> int:
-        """Return the number of the wire for arrays of `platform`.
+        """Return the number of the transport for arrays on `platform`.
 
         Raises
         ------
         TransportError
-            If this communicator has none.
+            If there is none.
         """
         if platform not in self.numbers:
             raise TransportError(
-                f"this communicator has no transport for JAX arrays on {platform}: it needs NCCL, a GPU for each rank"
+                f"this communicator has no transport for JAX arrays on {platform}: it needs NCCL and a GPU per rank"
             )
         return self.numbers[platform]
 
     def check_devices(self, count: int) -> None:
-        """Check that a program on `count` devices can use this wire, before anything is sent.
+        """Check that a program on `count` devices makes one call for each rank, before anything is sent.
 
         Raises
         ------
         InputError
-            If the program would call the wire once for each device, and not once for each rank of it. The calls of
-            several devices arrive in any order, so that the wrong ones would be paired.
+            If it would make one call for each device instead. These arrive in any order and would be mismatched.
         """
         if self._rank is None and count != self.size:
             raise InputError(
                 f"a clique of {self.size} devices is used in a program on {count}: "
-                "use it inside shard_map over the devices that it joins"
+                "use it inside shard_map over the devices of the clique"
             )
         if self._rank is not None and count != 1:
             raise InputError(
-                f"this communicator joins ranks with one device each, but the program runs on {count} devices: call "
-                "the collective outside shard_map on an array of a single device (jax.device_put moves it there), or "
-                "start a rank for each device; collops.jax.clique() joins the GPUs of one process"
+                f"this communicator connects ranks with one device each, but the program runs on {count} devices: "
+                "call the collective outside shard_map on an array on a single device (see jax.device_put), or start "
+                "a rank for each device; collops.jax.clique() connects the GPUs of one process"
             )
 
     def handlers(self, platform: str, recordable: bool) -> str:
-        """Return which handlers of the native library a program is to call on `platform`.
+        """Return the kind of native handlers that a program calls on `platform`.
 
-        XLA records what is `recordable` on GPUs and launches it as a whole, if it is more than a few kernels. It
-        records ahead of what runs, and the programs of other ranks may differ: meanwhile nothing may wait for another
-        rank. NCCL has connected all ranks by then (see :mod:`collops.jax.devices`) and sets up what else it needs in
-        the run before. Between nodes that has not been tried.
+        XLA records `recordable` programs of more than a few kernels on GPUs as graphs. It records ahead of execution,
+        and the programs of other ranks may differ, so that a recorded call must not wait for another rank. NCCL has
+        connected all ranks before (see :mod:`collops.jax.devices`) and does its other setup in the first run. This has
+        not been tested between nodes.
         """
         if platform == "cpu":
             return "host"
@@ -108,11 +107,11 @@ class Wire:
         return f"<rank {self._rank} of {self.size}>"
 
 
-_known: WeakKeyDictionary[Communicator | Clique, Wire] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Communicator | Clique, NativeComm] = WeakKeyDictionary()
 
 
-def wire_of(comm: Any = None) -> Wire:
-    """Return the wire of a communicator. Collective at its first call with `comm`, which makes a private duplicate.
+def native_comm(comm: Any = None) -> NativeComm:
+    """Return the native form of a communicator. Collective at the first call with `comm`, which duplicates it.
 
     Parameters
     ----------
@@ -122,7 +121,7 @@ def wire_of(comm: Any = None) -> Wire:
     Raises
     ------
     InputError
-        If `comm` is none of them, or the native library is missing.
+        If `comm` is not a communicator, or the native library is missing.
     TransportError
         If MPI may not be called from XLA's threads, or JAX has GPUs on some ranks only.
     """
@@ -134,25 +133,25 @@ def wire_of(comm: Any = None) -> Wire:
         comm = from_mpi4py(comm)
     known = _known.get(comm)
     if known is None:
-        known = _known[comm] = _made(comm)
+        known = _known[comm] = _new_native_comm(comm)
     return known
 
 
-def _made(comm: Communicator | Clique) -> Wire:
+def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
     if isinstance(comm, Clique):
         number = clique_transport(comm)
-        return Wire(None, comm.size, {"cuda": number, "rocm": number}, on_one_node=True)
-    numbers = {"cpu": _host_wire(comm)}
+        return NativeComm(None, comm.size, {"cuda": number, "rocm": number}, on_one_node=True)
+    numbers = {"cpu": _host_transport(comm)}
     with_devices = comm.allgather_metadata(has_devices())
     if len(set(with_devices)) > 1:
         without = with_devices.index(False)
         raise TransportError(f"JAX has a GPU on other ranks and none on rank {without}: start at most one rank per GPU")
     if with_devices[0]:
         numbers["cuda"] = numbers["rocm"] = device_transport(comm)
-    return Wire(comm.rank, comm.size, numbers, on_one_node=comm.local_size == comm.size)
+    return NativeComm(comm.rank, comm.size, numbers, on_one_node=comm.local_size == comm.size)
 
 
-def _host_wire(comm: Communicator) -> int:
+def _host_transport(comm: Communicator) -> int:
     if comm.size == 1:
         return native.library().collops_add_alone()
     error = None
@@ -161,7 +160,7 @@ def _host_wire(comm: Communicator) -> int:
     except (InputError, TransportError) as caught:
         error = caught
     comm.check(error)
-    private = comm.control.Dup()  # XLA's threads and the program's own calls must not meet on one communicator
+    private = comm.control.Dup()  # calls from XLA's threads must not be mixed with the program's own calls
     crowded = comm.local_size > len(available_cores())
     return native.library().collops_add_mpi(
         ctypes.c_int64(private.handle),

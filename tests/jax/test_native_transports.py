@@ -1,4 +1,4 @@
-"""The native library's wires compile without a warning and run clean under sanitizers of addresses and behaviour."""
+"""The native library's transports compile without warnings and run without errors of the sanitizers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.mark.serial
-def test_wires_under_sanitizers(tmp_path):
-    """All calls of the wires of NCCL, played by threads on one to four devices, recorded or not, and of one rank."""
+def test_transports_under_sanitizers(tmp_path):
+    """All calls of the NCCL transport, made by threads on one to four devices, recorded or not, and of one rank."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    empty, program = tmp_path / "empty.cpp", tmp_path / "wires"
+    empty, program = tmp_path / "empty.cpp", tmp_path / "transports"
     empty.write_text("int main() {}\n")
     if subprocess.run([compiler, *SANITIZERS, empty, "-o", program], check=False, capture_output=True).returncode:
         pytest.skip("the compiler has no sanitizers")
-    sources = [HERE / "wires.cpp", *(NATIVE / f"{name}.cpp" for name in ("wire", "alone", "nccl", "recordings"))]
+    sources = [
+        HERE / "native_transports.cpp",
+        *(NATIVE / f"{name}.cpp" for name in ("wire", "alone", "nccl", "recordings")),
+    ]
     flags = ["-std=c++17", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread", *SANITIZERS, f"-I{NATIVE}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
     ended = subprocess.run([program], check=False, capture_output=True, text=True, timeout=100)
