@@ -26,13 +26,16 @@ __all__ = [
     "SYNTHETIC",
     "AtLeast",
     "CommonOptions",
+    "Damp",
     "Dtype",
     "EngineName",
     "Finite",
     "Folder",
+    "Iterations",
     "Must",
     "NotNegative",
     "OneOf",
+    "Out",
     "Positive",
     "RecordedOnly",
     "SyntheticOnly",
@@ -70,12 +73,12 @@ Folder = Must("name a folder", bool)
 
 
 def AtLeast(least: int) -> Must:
-    """Return what bounds an option from below."""
+    """Require an option to be at least this number."""
     return Must(f"be at least {least}", lambda value: value >= least)
 
 
 def OneOf(*choices: str) -> Must:
-    """Return what limits an option to some words."""
+    """Require an option to be one of some words."""
     return Must(f"be one of {', '.join(choices)}", lambda value: value in choices)
 
 
@@ -96,6 +99,10 @@ def option(text: str, panel: str | None = None, *, flag: str | None = None, **mo
     return typer.Option(*([flag] if flag else []), help=text, rich_help_panel=panel, **more)
 
 
+# Options that several classes have, each with its own default.
+Iterations = Annotated[int, option("Iterations of the solver."), AtLeast(1)]
+Damp = Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative]
+Out = Annotated[str, option("Folder for the results.", metavar="DIR"), Folder]
 Dtype = Annotated[str, option("float32 or float64.", METHOD), OneOf("float32", "float64")]
 EngineName = Annotated[
     str, option("numpy, cupy, or auto: cupy where every rank has a GPU.", METHOD), OneOf("auto", "numpy", "cupy")
@@ -109,7 +116,7 @@ class CommonOptions:
     recorded: ClassVar[str]
     """The option that names a file of recorded data; without it, data are synthetic."""
 
-    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 30
+    iterations: Iterations = 30
     noise: Annotated[
         float | None,
         option("Noise in the synthetic data, relative to their rms.", SYNTHETIC),
@@ -148,7 +155,7 @@ class CommonOptions:
             flag="--profile",
         ),
     ] = False
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-result"
+    out: Out = "collops-result"
 
     def check(self) -> None:
         """Raise if a value is not allowed or options contradict each other; reads only the heads of files.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from collops.apps.options import METHOD, AtLeast, Folder, NotNegative, option
+from collops.apps.options import METHOD, Iterations, NotNegative, Out, option
 from collops.apps.pictures import Panel, draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.stages import local_stage, raised_together
@@ -56,8 +56,8 @@ class Options(VolumeOptions):
     damp: Annotated[
         float, option("Damping towards the background, relative to the operator's norm.", METHOD), NotNegative
     ] = 0.01
-    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 60
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-poststack"
+    iterations: Iterations = 60
+    out: Out = "collops-poststack"
 
     def check(self) -> None:
         """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""

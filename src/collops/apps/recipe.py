@@ -37,16 +37,14 @@ __all__ = [
     "Solution",
     "TimeSplit",
     "best_relative_error",
-    "marked",
     "relative_error",
     "run_job",
 ]
 
 T = TypeVar("T", bound=CommonOptions)
-_MODELLING, _COMMUNICATION = "modelling", "communication"
 # Results depend on the versions of these.
-_PACKAGES = ["collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba", "cupy"]
-_PACKAGES += ["cupy-cuda13x", "nccl4py"]
+_PACKAGES = ("collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba")
+_PACKAGES += ("cupy", "cupy-cuda13x", "nccl4py")
 
 
 class Listener(Protocol):
@@ -137,10 +135,10 @@ class Job(Generic[T]):
         """Return this rank's part of a distributed array."""
         return self.engine.to_host(x.local_array)
 
-    def solve(self, method: Callable[..., SolverResult], *problem: Any, **options: Any) -> Solution:
-        """Run a solver such as `collops.solvers.cgls` on a problem, with its own options. Collective.
+    def solve(self, method: Callable[..., SolverResult], operator: Any, data: Any, **options: Any) -> Solution:
+        """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
-        Iterations, progress and checkpoints are as the options of the job say.
+        The options of the job determine iterations, progress and checkpoints.
 
         Raises
         ------
@@ -152,11 +150,13 @@ class Job(Generic[T]):
         run |= {"niter": chosen.iterations, "progress": self.listener.live}
         with _advised():
             if chosen.profile:
+                from collops.apps.profiling import Modelling, costs
+
                 with profile.record() as recording:
-                    result = method(*problem, **options, **run, graph=False)
-                seconds, messages = _costs(recording, result.seconds_per_iteration)
+                    result = method(Modelling(operator), data, **options, **run, graph=False)
+                seconds, messages = costs(recording, result.seconds_per_iteration)
             else:
-                result = method(*problem, **options, **run)
+                result = method(operator, data, **options, **run)
                 seconds, messages = {"iteration": result.seconds_per_iteration}, None
         split = TimeSplit.gather(self.comm, seconds)
         residuals = np.asarray(result.residual_norms, dtype=np.float64)
@@ -176,23 +176,6 @@ def _advised() -> Iterator[None]:
         )
         error.on_all_ranks = True
         raise error from problem
-
-
-def _costs(recording: profile.Recording, seconds: float) -> tuple[dict[str, float], int]:
-    """Divide the seconds of an iteration by the marks that this rank recorded, and count the messages of one."""
-    count = modelling = communication = messages = 0.0
-    for row in recording.report().rows:
-        if row.label.endswith(" iteration"):
-            count += row.calls[0]
-        elif any(label.endswith(" iteration") for label in row.path):
-            if row.label == _MODELLING:
-                modelling += row.own[0]
-            elif row.label.startswith(_COMMUNICATION) and _COMMUNICATION not in row.path[:-1]:
-                communication += row.total[0]
-                messages += row.calls[0] * (row.label == _COMMUNICATION)  # not the end of one
-    modelling, communication = (part / max(1, count) for part in (modelling, communication))
-    rest = max(0.0, seconds - modelling - communication)
-    return {_MODELLING: modelling, _COMMUNICATION: communication, "rest": rest}, round(messages / max(1, count))
 
 
 @dataclass(frozen=True)
@@ -373,14 +356,6 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def marked(operator: Any) -> Any:
-    """Mark the work of an operator, local or distributed, as modelling for ``--profile``; return the operator."""
-    is_local = hasattr(operator, "forward_local")
-    for name in ("forward_local", "adjoint_local") if is_local else ("_forward", "_adjoint"):
-        setattr(operator, name, profile.benchmark(getattr(operator, name), label=_MODELLING))
-    return operator
 
 
 def relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 
-from collops.apps.options import METHOD, AtLeast, Folder, Must, OneOf, option
+from collops.apps.options import METHOD, Iterations, Must, OneOf, Out, option
 from collops.apps.pictures import draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.volume.modelling import convolution, reflection
@@ -41,8 +41,8 @@ class Options(VolumeOptions):
     threshold: Annotated[
         str, option("How spikes shrink: soft, half or hard.", METHOD), OneOf("soft", "half", "hard")
     ] = "soft"
-    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 100
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-reflectivity"
+    iterations: Iterations = 100
+    out: Out = "collops-reflectivity"
 
 
 def run(job: Job[Options]) -> Findings:

@@ -18,15 +18,15 @@ from collops.apps.options import (
     AtLeast,
     CommonOptions,
     Dtype,
-    Folder,
     NotNegative,
     OneOf,
+    Out,
     SyntheticOnly,
     option,
 )
 from collops.apps.outputs import Field
 from collops.apps.pictures import figure
-from collops.apps.recipe import Findings, Job, marked, relative_error
+from collops.apps.recipe import Findings, Job, relative_error
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
 
@@ -83,7 +83,7 @@ class Options(CommonOptions):
         SyntheticOnly(unless="rhs"),
     ] = None
     dtype: Dtype = "float64"
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-solve"
+    out: Out = "collops-solve"
 
     def check(self) -> None:
         """Raise if a value is not allowed or options contradict each other."""
@@ -221,7 +221,7 @@ def prepare(job: Job[Options]) -> Problem:
         matrix = CSRMatrix.from_coo(i, j, values.astype(dtype), shape, rows=rows, comm=comm)
         data = np.empty(0, dtype) if system is None else system.data[system.order(0)].astype(dtype)
         mine = comm.scatterv(data, rows.sizes[0], out=np.empty(rows.local_size(comm.rank), dtype))
-    return Problem(marked(matrix), job.array(rows, mine), method, system, facts)
+    return Problem(matrix, job.array(rows, mine), method, system, facts)
 
 
 def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], CSRMatrix, DistributedArray]:

@@ -14,7 +14,7 @@ from collops.apps.lsm.segy import write_survey
 from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.outputs import Field, atomic, check_writable
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
-from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, marked, relative_error
+from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.signals import ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
@@ -141,8 +141,9 @@ def kirchhoff(job: Job[Options], problem: Problem) -> Any:
             sources = tables[of_position[group.start : group.stop]] - geometry.start
             stations = tables[of_receivers[id(geometry.receivers[group.start])]]
             times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
-            local = LocalKirchhoff(times, problem.grid.shape, wavelet, centre, engine=job.engine, threads=threads)
-            operators.append(marked(local))
+            operators.append(
+                LocalKirchhoff(times, problem.grid.shape, wavelet, centre, engine=job.engine, threads=threads)
+            )
     return VStack(operators, comm, dims=problem.grid.shape)
 
 

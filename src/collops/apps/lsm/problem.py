@@ -18,10 +18,10 @@ from collops.apps.options import (
     SYNTHETIC,
     AtLeast,
     CommonOptions,
+    Damp,
     Finite,
-    Folder,
-    NotNegative,
     OneOf,
+    Out,
     Positive,
     SyntheticOnly,
     option,
@@ -92,8 +92,8 @@ class Options(CommonOptions):
         option("Travel times: eikonal, or analytic (constant velocity).", METHOD, show_default=_MODE),
         OneOf("eikonal", "analytic"),
     ] = None
-    damp: Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative] = 0.0
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-lsm"
+    damp: Damp = 0.0
+    out: Out = "collops-lsm"
 
     def check(self) -> None:
         """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""

@@ -25,15 +25,15 @@ from collops.apps.options import (
     SYNTHETIC,
     AtLeast,
     CommonOptions,
-    Folder,
-    NotNegative,
+    Damp,
+    Out,
     Positive,
     SyntheticOnly,
     option,
 )
 from collops.apps.outputs import Field
 from collops.apps.pictures import Panel, draw_panels, gather_rows, symmetric_limit
-from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, marked, relative_error
+from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
@@ -69,8 +69,8 @@ class Options(CommonOptions):
     fmax: Annotated[
         float | None, option("Highest frequency, Hz.", METHOD, show_default="where the downgoing field ends"), Positive
     ] = None
-    damp: Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative] = 0.01
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-mdd"
+    damp: Damp = 0.01
+    out: Out = "collops-mdd"
 
     def check(self) -> None:
         """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
@@ -203,7 +203,7 @@ def _count(options: Options, acquisition: Acquisition, power: np.ndarray, notes:
 def _convolution(job: Job[Options], acquisition: Acquisition, kernel: np.ndarray) -> Any:
     from collops.operators import MDC
 
-    operator = MDC(
+    return MDC(
         job.engine.from_host(kernel.astype(np.result_type(job.options.dtype, np.complex64))),
         acquisition.total,
         acquisition.virtual,
@@ -215,7 +215,6 @@ def _convolution(job: Job[Options], acquisition: Acquisition, kernel: np.ndarray
         data="split",
         comm=job.comm,
     )
-    return marked(operator)
 
 
 # The deconvolution

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.recipe import marked
 from collops.apps.stages import local_stage
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> Any:
     from collops.operators import BlockDiag
 
     with local_stage(job.comm):
-        operators = [marked(TraceMatrix(matrix, live, job.engine, job.options.dtype))] if live.size else []
+        operators = [TraceMatrix(matrix, live, job.engine, job.options.dtype)] if live.size else []
     return BlockDiag(operators, job.comm)
 
 
