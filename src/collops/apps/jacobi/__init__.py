@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 from collops.apps.jacobi.blocked import Blocked
 from collops.apps.jacobi.graphs import Graphs
-from collops.apps.jacobi.measure import Run, Timeline, run
-from collops.apps.jacobi.messages import Messages, Single
+from collops.apps.jacobi.measure import Run, run
+from collops.apps.jacobi.messages import Messages
 from collops.apps.jacobi.one_sided import OneSided
 from collops.apps.jacobi.overlap import Overlap
 from collops.apps.jacobi.peer import Peer
 from collops.apps.jacobi.persistent import Persistent
 from collops.apps.jacobi.problem import Grid, Problem
-from collops.apps.jacobi.variant import Variant
+from collops.apps.jacobi.timeline import Timeline
+from collops.apps.jacobi.variant import Single, Variant
 from collops.backend import Engine
 from collops.comm import Communicator, from_mpi4py
 from collops.errors import InputError, TransportError
