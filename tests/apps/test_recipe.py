@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
+from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
 from collops.apps.lsm.survey import shots_of
-from collops.apps.outputs import Field, atomic, check_writable, prepare_folder, write_result
 from collops.apps.recipe import TimeSplit, _versions, best_relative_error, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage
@@ -53,7 +53,7 @@ def test_every_rank_writes_its_own_rows(comm, folder, rows, monkeypatch):
 
     import collops
 
-    monkeypatch.setattr("collops.apps.outputs._CHUNK_BYTES", 100)
+    monkeypatch.setattr("collops.apps.files._CHUNK_BYTES", 100)
     values = np.arange(rows * 6.0).reshape(rows, 2, 3)
     fields = {
         "volume": Field(collops.from_global(values, comm=comm), ("row", "column", "time"), "m"),

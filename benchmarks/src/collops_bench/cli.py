@@ -154,7 +154,7 @@ def report(
     """Write one self-contained page with tables and plots of all recorded runs, their peers and limits."""
 
     def here() -> int:
-        from collops.apps.outputs import atomic, check_writable
+        from collops.apps.files import atomic, check_writable
         from collops_bench.page import report_page
 
         check_writable(out)

@@ -297,7 +297,7 @@ def _ranks(engine: str) -> int:
 
 
 def _prepare(folder: Path) -> None:
-    from collops.apps.outputs import prepare_folder
+    from collops.apps.files import prepare_folder
 
     if started() is not None:
         raise InputError(

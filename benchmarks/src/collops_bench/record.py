@@ -36,7 +36,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
 import collops
-from collops.apps.outputs import atomic, check_writable
+from collops.apps.files import atomic, check_writable
 from collops.errors import CollopsError, InputError
 from collops_bench.timing import CLOCKS, Timing
 

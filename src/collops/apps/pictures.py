@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.outputs import atomic
+from collops.apps.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,8 +15,17 @@ from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.pictures import SIZE, map_of, panel_of, section_of
-from collops.apps.volume.problem import Kind, Problem, Volume, VolumeOptions, prepare
+from collops.apps.volume.problem import (
+    PANEL_SIZE,
+    Kind,
+    Problem,
+    Volume,
+    VolumeOptions,
+    map_of,
+    panel_of,
+    prepare,
+    section_of,
+)
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -105,11 +114,11 @@ def run(job: Job[Options]) -> Findings:
         scale = "relative to the background" if truth is None else unit
         title = f"impedance, {len(found.solution.residuals) - 1} iterations"
         known = truth is not None
-        files = [draw_panels(folder / "image.png", _panels(cube, sections, title, scale, known), SIZE)]
+        files = [draw_panels(folder / "image.png", _panels(cube, sections, title, scale, known), PANEL_SIZE)]
         if maps:
             title = f"impedance at {cube.times[sample]:.3g} s"
             panels = _panels(cube, maps, title, scale, known, is_map=True)
-            files.append(draw_panels(folder / "map.png", panels, SIZE))
+            files.append(draw_panels(folder / "map.png", panels, PANEL_SIZE))
         return files
 
     return Findings(

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from collops import profile
+from collops.apps.files import Field, prepare_folder, write_result
 from collops.apps.options import CommonOptions
-from collops.apps.outputs import Field, prepare_folder, write_result
 from collops.apps.pictures import convergence
 from collops.apps.stages import engine_of_ranks, local_stage, raised_together
 from collops.errors import InputError, NotFiniteError

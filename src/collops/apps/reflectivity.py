@@ -12,8 +12,7 @@ from collops.apps.options import METHOD, Iterations, Must, OneOf, Out, option
 from collops.apps.pictures import draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.pictures import SIZE, panel_of, section_of
-from collops.apps.volume.problem import Kind, Problem, VolumeOptions, prepare
+from collops.apps.volume.problem import PANEL_SIZE, Kind, Problem, VolumeOptions, panel_of, prepare, section_of
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -168,4 +167,4 @@ def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: 
         panel_of(cube, other, *middle),
         panel_of(cube, spikes, f"reflectivity, {iterations} iterations", strength),
     ]
-    return draw_panels(folder / "image.png", panels, SIZE)
+    return draw_panels(folder / "image.png", panels, PANEL_SIZE)

@@ -14,10 +14,10 @@ import numpy as np
 
 from collops.errors import InputError
 
-__all__ = ["TIMING", "SegyFile", "live_traces", "sample_interval", "scaled", "start_time", "write_segy"]
+__all__ = ["TIMING", "SegyFile", "sample_interval", "scaled", "start_time", "write_segy"]
 
 TIMING = ("DelayRecordingTime", "ScalarTraceHeader", "TRACE_SAMPLE_INTERVAL", "TraceIdentificationCode")
-"""The fields of the trace headers that say when a trace was sampled, and whether it is one."""
+"""The fields of trace headers that hold the sampling and the kind of a trace."""
 
 _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 # Bytes of one sample by format code. Only what segyio converts to numbers: no fixed point with gain, no
@@ -25,16 +25,15 @@ _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 _SAMPLE_BYTES = {1: 4, 2: 4, 3: 2, 5: 4, 6: 8, 8: 1, 10: 4, 11: 2, 16: 1}
 _INTERVAL, _SAMPLES, _FORMAT, _UNITS, _REVISION, _EXTENDED = 16, 20, 24, 54, 300, 304
 _FEET = 2
-# Identification codes that are no recorded wave field: dead, dummy, time break, uphole, sweep, timing, water
-# break.
+# Identification codes of other traces: dead, dummy, time break, uphole, sweep, timing, water break.
 _OTHER_TRACES = range(2, 9)
 
 
 @dataclass(frozen=True)
 class SegyFile:
-    """The facts of a SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`."""
+    """A SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`."""
 
-    path: Path  # where it is
+    path: Path
     endian: str  # ``"big"`` or ``"little"``
     samples: int  # samples of a trace, and number of traces
     traces: int
@@ -117,13 +116,28 @@ class SegyFile:
                 for name in names
             }
 
+    def live_headers(self, *names: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the numbers and the header fields of traces that are neither dead nor auxiliary.
+
+        `names` must contain those in `TIMING`.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        headers = self.headers(*names)
+        live = ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
+        if not live.any():
+            raise InputError(f"{self.path} has no live seismic traces: all are marked as dead or auxiliary")
+        return np.flatnonzero(live), {name: values[live] for name, values in headers.items()}
+
     def read(self, traces: np.ndarray) -> np.ndarray:
         """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
         with self._open() as file:
             result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
             for first, last in _runs(traces):
-                # One read for traces that follow each other in the file, which those of a shot nearly always
-                # do.
+                # One read for traces that follow each other in the file, as those of a shot nearly always do.
                 result[first:last] = file.trace.raw[int(traces[first]) : int(traces[last - 1]) + 1]
         return result
 
@@ -146,11 +160,6 @@ def scaled(values: np.ndarray, scalars: np.ndarray) -> np.ndarray:
     """
     factor = np.where(scalars == 0, 1.0, np.abs(scalars).astype(np.float64))
     return np.where(scalars < 0, values / factor, values * factor)
-
-
-def live_traces(headers: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return which traces are recorded or processed waves, neither dead nor auxiliary, from the fields `TIMING`."""
-    return ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
 
 
 def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:

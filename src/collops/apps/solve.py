@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.arrays import open_npy
+from collops.apps.files import Field, open_npy
 from collops.apps.options import (
     METHOD,
     SYNTHETIC,
@@ -24,7 +24,6 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.outputs import Field
 from collops.apps.pictures import figure
 from collops.apps.recipe import Findings, Job, relative_error
 from collops.apps.stages import local_stage, raised_together

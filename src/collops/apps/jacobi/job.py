@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collops.apps.files import prepare_folder
 from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
 from collops.apps.jacobi.measure import Difference, Reference, Run, first_rank, memory_limit
 from collops.apps.jacobi.timeline import Span
 from collops.apps.options import METHOD, AtLeast, Dtype, EngineName, Folder, NotNegative, OneOf, check_must, option
-from collops.apps.outputs import prepare_folder
 from collops.apps.recipe import Listener
 from collops.apps.stages import check_memory, engine_of_ranks, local_stage, raised_together
 from collops.errors import CollopsError, InputError, LayoutError

@@ -86,7 +86,7 @@ def run(
 
     comm.allreduce(norms, out=norms)  # the first message of a transport is slow
     variant.record(length(0))
-    begin = _time_of_all(comm, engine)
+    number, begin = 0, _time_of_all(comm, engine)
     for number in range(stretches):
         norms.fill(0)
         variant.advance(length(number), norms)

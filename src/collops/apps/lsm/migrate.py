@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.apps.files import Field, atomic, check_writable
 from collops.apps.lsm.page import write_page
 from collops.apps.lsm.problem import Options, Problem, recorded, synthetic
 from collops.apps.lsm.segy import write_survey
 from collops.apps.lsm.traveltimes import travel_times
-from collops.apps.outputs import Field, atomic, check_writable
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.signals import ricker, with_noise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.outputs import atomic
+from collops.apps.files import atomic
 from collops.apps.page import COLORS, render, svg
 
 if TYPE_CHECKING:

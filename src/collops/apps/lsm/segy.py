@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from collops.apps.lsm.survey import Geometry, Line
-from collops.apps.segy import TIMING, SegyFile, live_traces, sample_interval, scaled, start_time, write_segy
+from collops.apps.segy import TIMING, SegyFile, sample_interval, scaled, start_time, write_segy
 from collops.errors import InputError
 
 __all__ = ["SurveyHeaders", "read_headers", "read_traces", "write_survey"]
@@ -59,20 +59,16 @@ def read_headers(path: str | Path) -> SurveyHeaders:
         If the file is not whole, or the headers do not describe a survey.
     """
     file = SegyFile.inspect(path)
-    headers = file.headers(*_FIELDS)
+    numbers, headers = file.live_headers(*_FIELDS)
     notes: list[str] = []
+    if len(numbers) < file.traces:
+        notes.append(
+            f"{file.traces - len(numbers)} of {file.traces} traces are marked as dead or auxiliary and left out"
+        )
     # Revision 0 defines only lengths and arc seconds here, and its files often hold other codes.
     units = int(headers["CoordinateUnits"][0])
     if units in _ARC_UNITS and (file.revision > 0 or units == _ARC_UNITS[0]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
-
-    live = live_traces(headers)
-    if not live.any():
-        raise InputError(f"{path} has no live seismic traces: all are marked as dead or auxiliary")
-    if not live.all():
-        notes.append(f"{(~live).sum()} of {file.traces} traces are marked as dead or auxiliary and left out")
-    numbers = np.flatnonzero(live)
-    headers = {name: values[live] for name, values in headers.items()}
 
     scalar = headers["SourceGroupScalar"]
     source_east, source_north, group_east, group_north = (

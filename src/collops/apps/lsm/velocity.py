@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.arrays import open_array
+from collops.apps.files import open_array
 from collops.apps.lsm.survey import Grid, Line
 from collops.apps.segy import SegyFile, scaled
 from collops.errors import InputError

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.arrays import check_kind, open_array
+from collops.apps.files import Field, check_kind, open_array
 from collops.apps.mdd.fields import (
     DOWN_NAMES,
     UP_NAMES,
@@ -31,7 +31,6 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.outputs import Field
 from collops.apps.pictures import Panel, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.signals import with_noise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from collops.apps.arrays import open_array, read_rows
+from collops.apps.files import open_array, read_rows
 from collops.apps.signals import ricker, ricker_shape
 from collops.apps.stages import check_memory
 from collops.errors import InputError

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from collops.apps.files import Field
 from collops.apps.options import (
     DATA,
     METHOD,
@@ -20,7 +21,7 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.outputs import Field
+from collops.apps.pictures import Panel, gather_rows
 from collops.apps.recipe import Job
 from collops.apps.signals import power_spectrum, with_noise
 from collops.apps.stages import check_memory, local_stage, raised_together
@@ -30,7 +31,24 @@ from collops.apps.volume.modelling import trace_operator
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.errors import InputError
 
-__all__ = ["Kind", "Problem", "Volume", "VolumeOptions", "prepare", "recorded"]
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = [
+    "PANEL_SIZE",
+    "Kind",
+    "Problem",
+    "Volume",
+    "VolumeOptions",
+    "map_of",
+    "panel_of",
+    "prepare",
+    "recorded",
+    "section_of",
+]
+
+PANEL_SIZE = (4.6, 4.2)
+"""Width and height of a picture's panel in inches."""
 
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
 # Arrays of the size of the data that a solver and its results need at once.
@@ -275,3 +293,35 @@ def _check_size(job: Job[T], cube: Cube) -> None:
         f"the arrays of {cube.describe()} on {ranks} ranks",
         "choose a smaller volume or more nodes",
     )
+
+
+# Sections and maps for pictures, gathered on the first rank
+
+
+def section_of(values: np.ndarray, comm: Communicator) -> np.ndarray:
+    """Return the section along the first lateral axis through the middle of the second one. Collective."""
+    return gather_rows(values[:, values.shape[1] // 2] if values.ndim == 3 else values, comm)
+
+
+def map_of(values: np.ndarray, sample: int, comm: Communicator) -> np.ndarray:
+    """Return the map of a volume at one sample. Collective."""
+    return gather_rows(values[..., sample], comm)
+
+
+def panel_of(
+    cube: Cube,
+    image: np.ndarray,
+    title: str,
+    limits: float | tuple[float, float],
+    unit: str = "",
+    *,
+    is_map: bool = False,
+) -> Panel:
+    """Return the panel of a section or a map of a volume; see `Panel`."""
+    first = cube.lateral[0]
+    down, label = (cube.lateral[1].values, cube.lateral[1].name) if is_map else (cube.times, "time (s)")
+    # Numbers of traces that are not evenly spaced cannot label an axis of equal steps.
+    even = len(np.unique(np.diff(first.values))) <= 1
+    across = first.values if even else np.arange(len(first.values)) + 1
+    extent = float(across[0]), float(across[-1]), float(down[0]), float(down[-1])
+    return Panel(image, title, extent, (first.name, label), limits, unit)

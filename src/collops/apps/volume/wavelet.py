@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.arrays import open_array
+from collops.apps.files import open_array
 from collops.apps.signals import ricker, ricker_half
 from collops.errors import InputError
 
