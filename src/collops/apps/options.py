@@ -1,7 +1,7 @@
-"""The options of applications, each stated once: the command line, its help and its checks are made from them.
+"""The options of applications. The command line, its help and its checks are generated from them.
 
-An options class is a frozen dataclass derived from `CommonOptions`. The annotation of a field holds its type, its help,
-and what its values must be::
+A class of options is a frozen dataclass derived from `CommonOptions`. The annotation of a field holds its type, its
+help and the requirements on its values::
 
     shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
 """
@@ -49,10 +49,10 @@ DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Chec
 
 
 class Must(NamedTuple):
-    """A requirement on the values of an option; None, which leaves the choice to the application, is always allowed."""
+    """A requirement on an option; None, which leaves the choice to the application, is always allowed."""
 
-    be: str  # in words that follow "must"
-    test: Callable[[Any], bool]  # whether a value is
+    be: str  # the requirement in words that follow "must"
+    test: Callable[[Any], bool]  # whether a value meets it
 
 
 class SyntheticOnly(NamedTuple):
@@ -68,7 +68,7 @@ class RecordedOnly(NamedTuple):
 Positive = Must("be a positive number", lambda value: math.isfinite(value) and value > 0)
 NotNegative = Must("be zero or a positive number", lambda value: math.isfinite(value) and value >= 0)
 Finite = Must("be a finite number", math.isfinite)
-# An empty name would be that of the folder that the user is in.
+# An empty name would mean the current folder.
 Folder = Must("name a folder", bool)
 
 
@@ -83,18 +83,9 @@ def OneOf(*choices: str) -> Must:
 
 
 def option(text: str, panel: str | None = None, *, flag: str | None = None, **more: Any) -> Any:
-    """Describe an option of the command line.
+    """Describe an option of the command line: its help, and the panel that shows it.
 
-    Parameters
-    ----------
-    text : str
-        Its help.
-    panel : str, optional
-        The group of options that it is shown in.
-    flag : str, optional
-        Its name, where it takes no value.
-    **more
-        See `typer.Option`: ``metavar``, and ``show_default`` for a default that is None.
+    `flag` is the name of an option that takes no value. For other keywords see `typer.Option`.
     """
     return typer.Option(*([flag] if flag else []), help=text, rich_help_panel=panel, **more)
 
@@ -113,13 +104,12 @@ EngineName = Annotated[
 class CommonOptions:
     """The options that all applications share."""
 
-    recorded: ClassVar[str]
-    """The option that names a file of recorded data; without it, data are synthetic."""
+    recorded: ClassVar[str]  # the option that names a file of recorded data; without it, data are synthetic
 
     iterations: Iterations = 30
     noise: Annotated[
         float | None,
-        option("Noise in the synthetic data, relative to their rms.", SYNTHETIC),
+        option("Noise in the synthetic data, relative to their root mean square.", SYNTHETIC),
         NotNegative,
         SyntheticOnly(),
     ] = None
@@ -158,42 +148,32 @@ class CommonOptions:
     out: Out = "collops-result"
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other; reads only the heads of files.
-
-        Raises
-        ------
-        InputError
-            Naming the option and what to do.
-        """
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         check_must(self)
         for name, requirements in _requirements(type(self)).items():
-            if getattr(self, name) is not None:
-                self._check_kind_of_data(name, requirements)
-        self._check_checkpoint()
-
-    def _check_kind_of_data(self, name: str, requirements: tuple[Any, ...]) -> None:
-        for each in requirements:
-            if isinstance(each, SyntheticOnly):
-                files = each.unless or self.recorded
-                if getattr(self, files) is not None:
+            for each in requirements if getattr(self, name) is not None else ():
+                if isinstance(each, SyntheticOnly):
+                    files = each.unless or self.recorded
+                    if getattr(self, files) is not None:
+                        raise InputError(
+                            f"{option_name(name)} belongs to synthetic data: leave it out, or leave out "
+                            f"{option_name(files)}"
+                        )
+                elif isinstance(each, RecordedOnly) and getattr(self, self.recorded) is None:
                     raise InputError(
-                        f"{option_name(name)} belongs to synthetic data: leave it out, or leave out "
-                        f"{option_name(files)}"
+                        f"{option_name(name)} belongs to recorded data: leave it out, or name a file with "
+                        f"{option_name(self.recorded)}"
                     )
-            elif isinstance(each, RecordedOnly) and getattr(self, self.recorded) is None:
-                raise InputError(
-                    f"{option_name(name)} belongs to recorded data: leave it out, or name a file with "
-                    f"{option_name(self.recorded)}"
-                )
+        self._check_checkpoint()
 
     def _check_checkpoint(self) -> None:
         if self.checkpoint is None:
             for name, given in (("every", self.every is not None), ("resume", self.resume)):
                 if given:
-                    raise InputError(f"--{name} is about checkpoints: name their folder with --checkpoint")
+                    raise InputError(f"--{name} needs checkpoints: name their folder with --checkpoint")
         elif Path(self.checkpoint).resolve() == Path(self.out).resolve():
-            # Later runs would take the results for things that are not theirs.
-            raise InputError("--checkpoint and --out name one folder: give checkpoints a folder of their own")
+            # A folder of checkpoints may hold nothing else.
+            raise InputError("--checkpoint and --out name the same folder: give checkpoints a folder of their own")
         if self.every is not None:
             from collops.solvers.agenda import Every
 
@@ -206,13 +186,7 @@ def option_name(field: str) -> str:
 
 
 def check_must(options: Any) -> None:
-    """Raise unless every field of a dataclass of options is as its annotation says.
-
-    Raises
-    ------
-    InputError
-        Naming the option and what it must be.
-    """
+    """Raise `InputError` unless every field of a dataclass of options meets the requirements of its annotation."""
     for name, requirements in _requirements(type(options)).items():
         value = getattr(options, name)
         for each in requirements:
@@ -223,6 +197,6 @@ def check_must(options: Any) -> None:
 
 @functools.cache
 def _requirements(kind: type) -> dict[str, tuple[Any, ...]]:
-    """Return what the annotations of a class require, by field."""
+    """Return the annotations of a class of options other than types, by field."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}

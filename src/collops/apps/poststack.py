@@ -69,7 +69,7 @@ class Options(VolumeOptions):
     out: Out = "collops-poststack"
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
         if self.background == "smooth" and self.volume is not None:
             raise InputError("--background smooth needs the impedance of synthetic data: give a number or a file")

@@ -85,7 +85,7 @@ class Options(CommonOptions):
     out: Out = "collops-solve"
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other."""
+        """Raise `InputError` if a value is not allowed or options contradict each other."""
         super().check()
         if self.matrix is not None and not Path(self.matrix).is_file():
             raise InputError(f"{self.matrix} does not exist: check the name of the matrix file")

@@ -113,7 +113,7 @@ class VolumeOptions(CommonOptions):
     ] = None
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
         if self.wavelet is not None:
             parse_wavelet(self.wavelet)
