@@ -36,14 +36,14 @@ _CHUNK_BYTES = 16 << 20
 
 
 def check_kind(path: Path, *others: str) -> None:
-    """Raise unless a file is of a kind that can be opened: NumPy's, Zarr's, or with one of the suffixes `others`."""
+    """Raise `InputError` unless a path names a NumPy file, a Zarr store, or a file with a suffix in `others`."""
     if path.suffix.lower() not in (".npy", *others) and not is_zarr(path):
         kinds = ", ".join([*others, ".npy"])
         raise InputError(f"{path} cannot be read: name a file {kinds}, or a Zarr store .zarr")
 
 
 def read_rows(array: Any, path: Path, rows: slice) -> np.ndarray:
-    """Read rows along the first axis of an array from `open_array`; a damaged file raises InputError."""
+    """Read rows along the first axis of an array from `open_array`; raise `InputError` if the file is damaged."""
     try:
         return np.asarray(array[rows])
     except (OSError, ValueError, RuntimeError) as problem:
@@ -58,7 +58,7 @@ def is_zarr(path: Path) -> bool:
 def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
     """Open an array of real numbers without reading it; return it, and the Zarr group that holds it.
 
-    The path is that of a .npy file, a Zarr array, or a Zarr group. From a group it takes the first array among `names`,
+    The path names a .npy file, a Zarr array, or a Zarr group. Of a group, it opens the first array among `names`, or
     else its only array of two or three axes.
 
     Raises
@@ -75,7 +75,7 @@ def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Open a file of NumPy without executing anything in it or reading beyond its end.
+    """Open a NumPy file safely: no pickles, no reading beyond its end.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Post-stack inversion: acoustic impedance by reflection modelling with a lateral Laplacian, solved by CGLS."""
+"""Post-stack inversion for acoustic impedance, with a lateral Laplacian, by CGLS."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KIND = Kind(
     noise=0.1,
 )
 _BACKGROUND_NAMES = ("background", "impedance")  # in a Zarr group
-# A background supplies the frequencies below about 5 Hz, which the data lack.
+# The smooth background has frequencies below about 5 Hz, which the data lack.
 _SMOOTH_SECONDS = 0.06
 
 
@@ -52,7 +52,7 @@ class Options(VolumeOptions):
     background: Annotated[
         str | None,
         option(
-            "Impedance to start from: that of the synthetic volume without its details, a constant, or a file of the "
+            "Background impedance: the smoothed impedance of the synthetic volume, a constant, or a file of the "
             "volume's shape.",
             METHOD,
             metavar="smooth|NUMBER|FILE",
@@ -80,8 +80,9 @@ class Options(VolumeOptions):
 def run(job: Job[Options]) -> Findings:
     """Invert stacked data for acoustic impedance, smooth from trace to trace, with CGLS.
 
-    By default it synthesises a volume of folded and faulted layers with a channel and shows how well they are found.
-    With --volume it inverts yours. Writes image.png, map.png (of a volume), convergence.png and result.zarr.
+    By default it synthesises a volume of folded and faulted layers with a channel and compares the result with the true
+    impedance. With --volume it inverts a volume from a file. Writes image.png, map.png (of a volume), convergence.png
+    and result.zarr.
     """
     options, comm = job.options, job.comm
     problem = prepare(job, _KIND)
@@ -96,7 +97,7 @@ def run(job: Job[Options]) -> Findings:
     with np.errstate(over="ignore"), raised_together():
         impedance = np.exp(background + found.update)
         if not np.isfinite(comm.allreduce(np.array(float(impedance.max(initial=0.0))), "max")):
-            raise InputError("the impedance grew without bounds: raise --damp, or check the amplitudes of the wavelet")
+            raise InputError("the impedance overflows: raise --damp, or check the amplitudes of the wavelet")
     unit = "1" if volume.truth is None else "1e6 kg/(m2 s)"
     arrays = {"impedance": (impedance, unit), "background": (np.exp(background), unit)}
     other, truth = found.unexplained, None
@@ -147,32 +148,24 @@ def run(job: Job[Options]) -> Findings:
 
 @dataclass(frozen=True)
 class Inversion:
-    """The result of an inversion."""
+    """The result of an inversion: arrays are this rank's parts."""
 
-    # this rank's part of the change of the logarithm of the impedance, of the adjoint of the data, and of the data
-    # that remain
-    update: np.ndarray
-    adjoint: np.ndarray
-    unexplained: np.ndarray
-    # norm of the residual of the data alone, relative to the data that the background leaves unexplained
-    misfit: float
-    solution: Solution  # of CGLS, whose residual is that of data and roughness together
+    update: np.ndarray  # the change of the logarithm of the impedance
+    adjoint: np.ndarray  # the adjoint of the data
+    unexplained: np.ndarray  # the residual of the data
+    misfit: float  # norm of the residual over that of the data without the part that the background explains
+    solution: Solution  # of CGLS; its residual includes the roughness
 
 
 def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
     r"""Find the smallest smooth change of the model that explains the data. Collective.
 
-    Parameters
-    ----------
-    job : Job
-        With the options weight, :math:`w`, and damp, :math:`\epsilon`.
-    problem : Problem
-        Operator and volume.
-    traces : numpy.ndarray
-        This rank's part of the data that the background leaves unexplained.
+    `traces` are this rank's part of the data, less the part that the background explains.
 
     Notes
     -----
+    With the options weight, :math:`w`, and damp, :math:`\epsilon`:
+
     .. math:: \min_\delta \|d - A \delta\|^2 + (w \|A\|)^2 \|\nabla^2 \delta\|^2 + (\epsilon \|A\|)^2 \|\delta\|^2
 
     An iteration sends the halo of the Laplacian twice and two scalar allreduces.
@@ -195,10 +188,10 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
 
 
 def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
-    """Return the operator with the weighted lateral Laplacian below it, and the data with zeros below them.
+    """Stack the weighted lateral Laplacian below the operator, and zeros below the data.
 
-    Axes of fewer than three traces have no second derivative and are left out. Without a weight or an axis, operator
-    and data are returned as they are.
+    Axes of fewer than three traces have no second derivative. Without a weight or an axis, operator and data are
+    returned unchanged.
     """
     from collops.array import StackedArray, zeros_like
     from collops.operators import Laplacian, StackedVStack
@@ -271,7 +264,7 @@ def _panels(
     cube: Cube, images: Sequence[np.ndarray], title: str, unit: str, known: bool, *, is_map: bool = False
 ) -> list[Panel]:
     data, second, found = images
-    # One scale for truth and result shows the amplitudes that the result lacks.
+    # Truth and result have the same scale.
     low, high = np.percentile(second if known else found, [0.5, 99.5])
     limits, amplitude = (float(low), float(high)), symmetric_limit(data)
     middle = ("true impedance", limits, unit) if known else ("data not explained", amplitude, "")

@@ -55,7 +55,7 @@ class Options(CommonOptions):
     velocity: Annotated[
         str | None,
         option(
-            "Velocity in m/s: a number, a gradient such as 1500+0.6z, or a file in depth. A .npy file has shape (nx, nz).",
+            "Velocity in m/s: a number, a gradient such as 1500+0.6z, or a file in depth, as .npy of shape (nx, nz).",
             _FILES,
             metavar="FILE.npy|FILE.sgy|EXPRESSION",
             show_default="1500+0.6z for the synthetic survey",

@@ -107,9 +107,9 @@ def read_npy(path: Path) -> np.ndarray:
 def read_section(path: Path, inline: int | None = None) -> Section:
     """Read one vertical section of velocities in depth from a SEG-Y file.
 
-    It has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map coordinates (bytes
-    181 to 188). The sample interval is in millimetres, as is usual for files in depth, the delay recording time in
-    metres.
+    The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
+    coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, the delay
+    recording time in metres.
 
     Raises
     ------

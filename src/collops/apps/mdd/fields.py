@@ -164,7 +164,7 @@ def _finite(array: Any, path: Path, sources: slice) -> np.ndarray:
         source, receiver, sample = (int(n) for n in np.argwhere(~np.isfinite(records))[0])
         raise InputError(
             f"{path} is {records[source, receiver, sample]} at source {sources.start + source + 1}, "
-            f"receiver {receiver + 1}, sample {sample + 1}: replace it, it is not a finite number"
+            f"receiver {receiver + 1}, sample {sample + 1}: replace it with a finite number"
         )
     return records
 

@@ -32,12 +32,12 @@ DATA_NAMES = ("data", "seismic", "amplitude")
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
 _INLINE_BYTE, _CROSSLINE_BYTE = 189, 193
-# Numbers that fill a grid less than this are not inlines and crosslines.
+# Header fields whose grid is filled less than this are not inline and crossline numbers.
 _MOST_POINTS_PER_TRACE = 20
 
 
 class Axis(NamedTuple):
-    """One lateral axis: its name, such as "inline", and its growing numbers."""
+    """One lateral axis: its name, such as "inline", and its increasing numbers."""
 
     name: str
     values: np.ndarray
@@ -87,13 +87,13 @@ class Cube:
         return (*(axis.name for axis in self.lateral), "time")
 
     def layout(self, ranks: int) -> Layout:
-        """Return how arrays on the grid are split over ranks: along the first lateral axis."""
+        """Return the layout of arrays on the grid, split along the first lateral axis."""
         from collops.array import Layout
 
         return Layout.split(self.shape, ranks)
 
     def coordinates(self) -> dict[str, Field]:
-        """Return the coordinates of the axes for a file."""
+        """Return the coordinates of the axes as fields of a result."""
         lateral = {axis.name: Field(axis.values, (axis.name,), "1") for axis in self.lateral}
         return lateral | {"time": Field(self.times, ("time",), "s")}
 
@@ -132,7 +132,7 @@ def open_volume(
     """Open a file that holds a volume, and read the positions of its traces.
 
     `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
-    `crossline_byte` say where a SEG-Y file holds these numbers.
+    `crossline_byte` are the first bytes of these numbers in trace headers of SEG-Y.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def read_values(reader: Reader, rows: slice, name: str) -> tuple[np.ndarray, np.
         )
         raise InputError(
             f"{name} is {values[(place[0] - rows.start, *place[1:], sample)]} at {where}, sample {sample + 1}: "
-            "replace it, it is not a finite number"
+            "replace it with a finite number"
         )
     return values, live
 
@@ -194,7 +194,7 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> R
         if interval is None and len(times) > 1:
             interval = float(times[-1] - times[0]) / (len(times) - 1)
     if interval is None:
-        raise InputError(f"{path} does not say its sample interval: give it in milliseconds with --interval")
+        raise InputError(f"{path} holds no sample interval: give it in milliseconds with --interval")
     standard = ("trace",) if len(shape) == 2 else ("inline", "crossline")
     lateral = tuple(
         Axis(*coordinates[axis][:2]) if axis in coordinates else Axis(standard[axis], np.arange(extent) + 1)
