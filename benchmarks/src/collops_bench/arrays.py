@@ -41,7 +41,7 @@ def _large(context: Context) -> int:
     if context.options.quick:
         return 1_000_000
     wanted = LARGE if context.engine.memory == "device" else LARGE // 20
-    fits = context.room() // (_VECTORS * _ITEM) * context.comm.size
+    fits = context.free_memory() // (_VECTORS * _ITEM) * context.comm.size
     return min(wanted, fits // 1000 * 1000)
 
 

@@ -42,57 +42,27 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """The points of one program.
+    """The points of one program."""
 
-    Parameters
-    ----------
-    name : str
-        In the key.
-    points : sequence of Point
-        From left to right.
-    color : int
-        Number of its colour and marker.
-    style : str
-        Line style of matplotlib; ``""`` draws markers alone.
-    marked : bool
-        Whether its points have markers.
-    """
-
-    name: str
-    points: Sequence[Point]
-    color: int
-    style: str = "-"
-    marked: bool = True
+    name: str  # in the key
+    points: Sequence[Point]  # from left to right
+    color: int  # number of its colour and marker
+    style: str = "-"  # line style of matplotlib; ``""`` draws markers alone
+    marked: bool = True  # whether its points have markers
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot with two logarithmic axes.
+    """A plot with two logarithmic axes."""
 
-    Parameters
-    ----------
-    title : str
-        Above it.
-    lines : sequence of Line
-        At least one of them with a point.
-    x_label, y_label : str
-        Quantities on the axes.
-    x_words, y_words : callable
-        Write the value at a tick, with its unit.
-    x_ticks : sequence of float
-        Where the ticks are.
-    rule : float, optional
-        Where a vertical line marks a bound.
-    """
-
-    title: str
-    lines: Sequence[Line]
-    x_label: str
+    title: str  # above it
+    lines: Sequence[Line]  # at least one of them with a point
+    x_label: str  # quantities on the axes
     y_label: str
-    x_words: Callable[[float], str]
+    x_words: Callable[[float], str]  # write the value at a tick, with its unit
     y_words: Callable[[float], str]
-    x_ticks: Sequence[float]
-    rule: float | None = None
+    x_ticks: Sequence[float]  # where the ticks are
+    rule: float | None = None  # where a vertical line marks a bound
 
 
 class Key(NamedTuple):

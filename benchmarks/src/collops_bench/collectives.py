@@ -103,7 +103,7 @@ def sizes_up_to(largest: int) -> list[int]:
 def _largest(context: Context, operation: str) -> int:
     """Return the most bytes whose two buffers leave memory to check them; the same on all ranks."""
     most = 1 << 20 if context.options.quick else _LARGEST[context.engine.memory]
-    return min(most, context.room() // 4)
+    return min(most, context.free_memory() // 4)
 
 
 def _wires(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:

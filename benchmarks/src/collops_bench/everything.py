@@ -37,52 +37,24 @@ _FAILED = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """The benchmarks to run, and how.
+    """The benchmarks to run, and how."""
 
-    Parameters
-    ----------
-    names : sequence of str
-        Keys of `BENCHMARKS`; `FIRST` is run before them in any case.
-    folder : pathlib.Path
-        Where the records go.
-    ranks : int
-        Processes of each benchmark.
-    options : sequence of str
-        Further arguments of each, such as ``--engine cupy``.
-    quick : bool
-        Whether all of them run small.
-    most_seconds : float
-        After which a benchmark is ended.
-    """
-
-    names: Sequence[str]
-    folder: Path
-    ranks: int
-    options: Sequence[str]
-    quick: bool
-    most_seconds: float
+    names: Sequence[str]  # keys of `BENCHMARKS`; `FIRST` is run before them in any case
+    folder: Path  # where the records go
+    ranks: int  # processes of each benchmark
+    options: Sequence[str]  # further arguments of each, such as ``--engine cupy``
+    quick: bool  # whether all of them run small
+    most_seconds: float  # after which a benchmark is ended
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one benchmark ended.
+    """How one benchmark ended."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the benchmark.
-    record : Record or None
-        Its record, complete or not.
-    problem : str or None
-        Why it failed.
-    note : str or None
-        The reason for small sizes, or its last words if it left no record.
-    """
-
-    name: str
-    record: Record | None
-    problem: str | None = None
-    note: str | None = None
+    name: str  # name of the benchmark
+    record: Record | None  # its record, complete or not
+    problem: str | None = None  # why it failed
+    note: str | None = None  # the reason for small sizes, or its last words if it left no record
 
 
 def run_all(plan: Plan, report: Callable[[str, str], None]) -> Iterator[Outcome]:

@@ -33,7 +33,7 @@ def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each size of copies, for a product, and for each size of messages."""
     quick, memory = context.options.quick, context.engine.memory
     plan = Plan(rounds=3, seconds=0.003) if quick else Plan(rounds=7, seconds=0.03)
-    room = context.room()
+    room = context.free_memory()
     for size in _powers(1 << 16, min(1 << 20 if quick else _LARGEST[memory], room // 4)):
         yield _copy(context, plan, size)
     yield _multiply(context, plan, 256 if quick else (8192 if memory == "device" else 2048))

@@ -53,71 +53,35 @@ _JACOBI = {"nccl_graphs": False, "blocked": True}  # variants that also run over
 
 @dataclass(frozen=True)
 class Family:
-    """One problem on different numbers of ranks.
+    """One problem on different numbers of ranks."""
 
-    Parameters
-    ----------
-    kind : str
-        Kind of work; each kind has a model of its own.
-    words : str
-        The problem's size.
-    scaling : str
-        `STRONG` for one size on any number of ranks, `WEAK` for sizes that grow with the ranks.
-    work : callable
-        Returns the work of an iteration on so many ranks.
-    measured : dict of int to float
-        Seconds of an iteration by the number of ranks; empty for a problem that is only predicted.
-    """
-
-    kind: str
-    words: str
-    scaling: str
-    work: Callable[[int], Work]
+    kind: str  # kind of work; each kind has a model of its own
+    words: str  # the problem's size
+    scaling: str  # `STRONG` for one size on any number of ranks, `WEAK` for sizes that grow with the ranks
+    work: Callable[[int], Work]  # returns the work of an iteration on so many ranks
+    # seconds of an iteration by the number of ranks; empty for a problem that is only predicted
     measured: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The model of one kind of work.
+    """The model of one kind of work."""
 
-    Parameters
-    ----------
-    checked : Model
-        Fitted to all runs but those on the most ranks.
-    model : Model
-        Fitted to all runs.
-    errors : list of (Family, float, float)
-        For every family the time on the most ranks, measured and as `checked` predicts it.
-    """
-
-    checked: Model
-    model: Model
+    checked: Model  # fitted to all runs but those on the most ranks
+    model: Model  # fitted to all runs
+    # for every family the time on the most ranks, measured and as `checked` predicts it
     errors: list[tuple[Family, float, float]]
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of all work, from the records of one machine.
+    """The scaling of all work, from the records of one machine."""
 
-    Parameters
-    ----------
-    machine : Machine
-        The machine with its limits.
-    records : list of Record
-        The records used.
-    families : list of Family
-        Measured families.
-    larger : list of Family
-        Families that are only predicted.
-    models : dict of str to Fitted
-        By kind.
-    """
-
-    machine: Machine
-    records: list[Record]
-    families: list[Family]
-    larger: list[Family]
-    models: dict[str, Fitted]
+    machine: Machine  # the machine with its limits
+    records: list[Record]  # the records used
+    families: list[Family]  # measured families
+    larger: list[Family]  # families that are only predicted
+    models: dict[str, Fitted]  # by kind
 
     def seconds(self, family: Family, ranks: int) -> float:
         """Return the predicted time of an iteration."""

@@ -43,35 +43,17 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
 class SpeedRow(NamedTuple):
-    """One piece of work that this package and its peer have done.
+    """One piece of work that this package and its peer have done."""
 
-    Parameters
-    ----------
-    work, place : str
-        The work, and the machine.
-    ours, peer : str
-        The times in words; that of the peer with its name, or the reason why there is none.
-    peer_name : str or None
-        The peer, where it was measured.
-    ratio : float or None
-        How many times as fast as the peer; ``None`` where it was not measured.
-    kind : tuple of str
-        Benchmark, work without its size and direction, and kind of machine.
-    devices : int
-        How many GPUs worked, 0 on hosts.
-    seconds : float
-        The time of ours.
-    """
-
-    work: str
+    work: str  # the work, and the machine
     place: str
-    ours: str
+    ours: str  # the times in words; that of the peer with its name, or the reason why there is none
     peer: str
-    peer_name: str | None
-    ratio: float | None
-    kind: tuple[str, str, str]
-    devices: int
-    seconds: float
+    peer_name: str | None  # the peer, where it was measured
+    ratio: float | None  # how many times as fast as the peer; ``None`` where it was not measured
+    kind: tuple[str, str, str]  # benchmark, work without its size and direction, and kind of machine
+    devices: int  # how many GPUs worked, 0 on hosts
+    seconds: float  # the time of ours
 
 
 def speed_rows(records: Sequence[Record]) -> Iterator[SpeedRow]:

@@ -28,45 +28,21 @@ _TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128"
 
 @dataclass(frozen=True)
 class Case:
-    """An operator and the operator of the peer.
+    """An operator and the operator of the peer."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the operator.
-    parameters : mapping
-        Sizes and options.
-    operator : LinearOperator
-        Ours.
-    peer : callable, optional
-        Makes the peer's operator, which takes and gives the same local values as ours, ravelled.
-    dtype : str
-        Dtype of the arrays.
-    headline : bool
-        Whether it is in the README's table.
-    missing : str
-        Why there is no `peer`.
-    plan : Plan
-        How much to measure.
-    replicated : tuple of str
-        Which of ``"model"`` and ``"data"`` every rank holds whole.
-    compared : callable, optional
-        Selects the values of this rank's result that are compared; all of them by default.
-    adjoint_missing : str, optional
-        Why the peer's adjoint is not comparable.
-    """
-
-    name: str
-    parameters: Mapping[str, Any]
-    operator: LinearOperator
+    name: str  # name of the operator
+    parameters: Mapping[str, Any]  # sizes and options
+    operator: LinearOperator  # ours
+    # makes the peer's operator, which takes and gives the same local values as ours, ravelled
     peer: Callable[[Peer], Any] | None = None
-    dtype: str = "float64"
-    headline: bool = False
-    missing: str = "it has no such operator"
-    plan: Plan = field(default_factory=Plan)
-    replicated: tuple[str, ...] = ()
+    dtype: str = "float64"  # dtype of the arrays
+    headline: bool = False  # whether it is in the README's table
+    missing: str = "it has no such operator"  # why there is no `peer`
+    plan: Plan = field(default_factory=Plan)  # how much to measure
+    replicated: tuple[str, ...] = ()  # which of ``"model"`` and ``"data"`` every rank holds whole
+    # selects the values of this rank's result that are compared; all of them by default
     compared: Callable[[Any], Any] | None = None
-    adjoint_missing: str | None = None
+    adjoint_missing: str | None = None  # why the peer's adjoint is not comparable
 
 
 def of_peer(name: str, *arguments: Any, **options: Any) -> Callable[[Peer], Any]:

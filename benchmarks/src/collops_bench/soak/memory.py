@@ -24,22 +24,12 @@ _MOST_GROWTH = 0.01
 
 @dataclass(frozen=True)
 class Sample:
-    """Memory and live objects of one rank at one moment.
+    """Memory and live objects of one rank at one moment."""
 
-    Attributes
-    ----------
-    seconds : float
-        Since the run began.
-    host, device : int
-        Bytes that the process has, and that CuPy and all other programs have of the device.
-    objects : dict of str to int
-        Live objects by class.
-    """
-
-    seconds: float
-    host: int
+    seconds: float  # since the run began
+    host: int  # bytes that the process has, and that CuPy and all other programs have of the device
     device: int
-    objects: dict[str, int]
+    objects: dict[str, int]  # live objects by class
 
 
 def take_sample(seconds: float, engine: Engine) -> Sample:
@@ -78,14 +68,9 @@ class Watch:
 
     Objects that are kept on purpose (plans, kernels, communicators of groups) are made during the warm-up. Among the
     samples after it, the median of the last third is compared with the median of the first third.
-
-    Parameters
-    ----------
-    warm_up : float
-        Seconds.
     """
 
-    warm_up: float
+    warm_up: float  # seconds
     samples: list[Sample] = field(default_factory=list)
 
     def growth(self) -> dict[str, float]:

@@ -30,54 +30,29 @@ _MOST_FAILURES = 10
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that failed.
+    """A case that failed."""
 
-    Attributes
-    ----------
-    case, wire : str
-        Which case, and on which ranks.
-    number : int
-        Argument of ``--only``, with the seed of the run.
-    message : str
-        From the first rank that has one.
-    """
-
-    case: str
+    case: str  # which case, and on which ranks
     wire: str
-    number: int
-    message: str
+    number: int  # argument of ``--only``, with the seed of the run
+    message: str  # from the first rank that has one
 
 
 @dataclass
 class Tally:
-    """The results of a run.
-
-    Attributes
-    ----------
-    seed : int
-    seconds : float
-    cases, times : dict
-        By case: how many, and the seconds that they took.
-    wires : dict
-        How many cases by the ranks and the transport that they ran on.
-    failures : list of Failure
-    growth : list of dict
-        By rank: shares by which memory and numbers of objects grew after the warm-up.
-    leaks : list of str
-        Memory and objects that grew by more than a hundredth.
-    memory : list of dict
-        By rank: bytes of host and device at the end.
-    """
+    """The results of a run."""
 
     seed: int
     seconds: float = 0.0
-    cases: dict[str, int] = field(default_factory=dict)
+    cases: dict[str, int] = field(default_factory=dict)  # by case: how many, and the seconds that they took
     times: dict[str, float] = field(default_factory=dict)
+    # how many cases by the ranks and the transport that they ran on
     wires: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    # by rank: shares by which memory and numbers of objects grew after the warm-up
     growth: list[dict[str, float]] = field(default_factory=list)
-    leaks: list[str] = field(default_factory=list)
-    memory: list[dict[str, int]] = field(default_factory=list)
+    leaks: list[str] = field(default_factory=list)  # memory and objects that grew by more than a hundredth
+    memory: list[dict[str, int]] = field(default_factory=list)  # by rank: bytes of host and device at the end
 
     @property
     def count(self) -> int:
