@@ -77,13 +77,13 @@ class _Buffers:
 
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each operation and size."""
-    wires, missing = _wires(context)
+    communicators, missing = _transports(context)
     raw = _raw(context)
     plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=7, seconds=0.03)
     for operation in OPERATIONS:
         slow: dict[str, str] = {}
         for size in sizes_up_to(_largest(context, operation)):
-            yield _measure(context, plan, operation, size, wires, raw, missing, slow)
+            yield _measure(context, plan, operation, size, communicators, raw, missing, slow)
 
 
 def sizes_up_to(largest: int) -> list[int]:
@@ -106,18 +106,18 @@ def _largest(context: Context, operation: str) -> int:
     return min(most, context.free_memory() // 4)
 
 
-def _wires(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
+def _transports(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
     """Return our communicator on every transport that works here, and why the others do not."""
     if context.engine.memory == "host" or context.options.transport != "auto" or context.comm.size == 1:
         return {f"collops {context.comm.transport}": context.comm}, {}
-    wires: dict[str, Communicator] = {}
+    communicators: dict[str, Communicator] = {}
     missing: dict[str, str] = {}
     for name in ("nccl", "mpi", "staged"):
         try:
-            wires[f"collops {name}"] = world(name)
+            communicators[f"collops {name}"] = world(name)
         except TransportError as problem:
             missing[f"collops {name}"] = str(problem)
-    return wires, missing
+    return communicators, missing
 
 
 def _measure(
@@ -125,7 +125,7 @@ def _measure(
     plan: Plan,
     operation: str,
     size: int,
-    wires: dict[str, Communicator],
+    communicators: dict[str, Communicator],
     raw: _RawMpi | _RawNccl | str,
     missing: dict[str, str],
     slow: dict[str, str],
@@ -136,9 +136,9 @@ def _measure(
     buffers = _buffers(engine.xp, operation, comm, count)
     absent = missing | slow
     programs: dict[str, Callable[[], Any]] = {}
-    for name, wire in wires.items():
+    for name, comm_of_transport in communicators.items():
         if name not in absent:
-            programs[name] = _ours(operation, wire, buffers)
+            programs[name] = _ours(operation, comm_of_transport, buffers)
     if isinstance(raw, str):
         absent[RAW_NCCL if engine.memory == "device" else RAW_MPI] = raw
         peer = None
@@ -150,7 +150,7 @@ def _measure(
     for name, program in list(programs.items()):
         error = _error_of(engine, program, buffers)
         checks.append(check(comm, f"{operation} of {size} bytes by {name} against integers", error, 0.0))
-        if name in wires and (seconds := _seconds(program, comm, engine)) > _LONGEST_CALL:
+        if name in communicators and (seconds := _seconds(program, comm, engine)) > _LONGEST_CALL:
             slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
             del programs[name]
     timings = interleave(programs, comm, engine, plan)
@@ -165,7 +165,7 @@ def _measure(
         {"size": size, "dtype": "float32"},
         timings,
         absent,
-        ours=next(iter(wires)),
+        ours=next(iter(communicators)),
         peer=peer,
         checks=checks,
         figures={name: _bandwidths(operation, size, comm.size, timing) for name, timing in timings.items()},

@@ -74,7 +74,7 @@ class Watch:
     samples: list[Sample] = field(default_factory=list)
 
     def growth(self) -> dict[str, float]:
-        """Return by how much memory and numbers of objects have grown, as a share; nothing with too few samples."""
+        """Return the relative growth of memory and numbers of objects; nothing with too few samples."""
         warm = [sample for sample in self.samples if sample.seconds >= self.warm_up]
         if len(warm) < 6:
             return {}
@@ -94,6 +94,5 @@ class Watch:
         return {name: value for name, value in found.items() if value}
 
     def leaks(self) -> list[str]:
-        """Return what has grown by more than a hundredth, a line each."""
-        grown = [f"{name} grew by {100 * value:.2f} %" for name, value in self.growth().items() if value > _MOST_GROWTH]
-        return grown
+        """Return a line for each quantity that has grown by more than a hundredth."""
+        return [f"{name} grew by {100 * value:.2f} %" for name, value in self.growth().items() if value > _MOST_GROWTH]
