@@ -12,14 +12,14 @@ __all__ = ["matrix", "scatter", "star_forest"]
 
 
 def _wire(draw: Draw) -> str:
-    """Return the name of a transport that these ranks have."""
+    """Return the name of a transport of these ranks."""
     from collops.graph.wires.choice import possible_wires
 
     return draw.choice("auto", *possible_wires(draw.comm, draw.engine))
 
 
 def matrix(draw: Draw) -> None:
-    """Compare a sparse matrix, made of triples that all ranks have some of, with SciPy's."""
+    """Compare a sparse matrix from distributed triples with that of SciPy."""
     from scipy import sparse
 
     comm = draw.comm
@@ -38,7 +38,7 @@ def matrix(draw: Draw) -> None:
 
 
 def star_forest(draw: Draw) -> None:
-    """Compare movers of a random forest with indexing."""
+    """Compare the operations of a random forest with indexing."""
     comm = draw.comm
     size, rank = comm.size, comm.rank
     nroots = draw.random.integers(0, 40, size)
