@@ -11,7 +11,7 @@ sends over the link of each of *n* ranks; it can be compared with the peak bandw
 :math:`2 (n-1) / n` for allreduce, :math:`(n-1) / n` for allgather, reduce_scatter and alltoall, and 1 for bcast and
 sendrecv (to the next rank on a ring).
 
-The time :math:`t` is from the clock ``device`` if there is a device, else from ``wall``. The clock ``host`` measures the
+The time :math:`t` is from the clock ``device`` if there is a device, else from ``wall``. The clock ``host`` is the
 overhead of a call for the program. Inputs are small integers, so that every reduction is exact in float32; every
 message, transport and operation is checked before timing.
 """

@@ -4,7 +4,7 @@ The small problem is from the tutorial of PyLops-MPI: an image of 81 x 60 points
 constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large one, on GPUs, has 401 x 300
 points, 40 shots, 101 receivers and 1001 samples. Rays are straight. The peer runs the operator of PyLops with its
 fastest engine: Numba on hosts (in double precision, as in the tutorial), CUDA on GPUs (in single precision). Images on
-GPUs are compared after five iterations; those of our eager and replayed runs also after ten, with a fixed order of sums.
+GPUs are compared after five iterations; those of our eager and replayed runs also after ten, with sums in fixed order.
 """
 
 from __future__ import annotations
