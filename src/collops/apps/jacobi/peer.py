@@ -1,4 +1,4 @@
-"""Kernels that store into the neighbours' memory and set flags there, instead of messages (`peer`)."""
+"""Kernels that store into the memory of neighbours and set flags there, without messages (`peer`)."""
 
 from __future__ import annotations
 
