@@ -29,6 +29,22 @@ def test_a_stage_that_goes_well_costs_one_check(comm):
     assert messages.total == messages["metadata"] == (0 if comm.size == 1 else 1)
 
 
+def test_both_ways_of_an_operator_count_as_modelling(comm):
+    import collops
+    from collops import profile
+    from collops.apps.profiling import Modelling
+
+    plain = collops.VStack([np.arange(6.0).reshape(3, 2)], comm)
+    operator = Modelling(plain)
+    model = collops.ones(plain.domain, comm=comm)
+    with profile.record() as recording:
+        data = operator.forward(model)
+        back = operator.adjoint(data)
+    calls = [row.calls[0] for row in recording.report().rows if row.label == "modelling"]
+    assert calls == [2]
+    np.testing.assert_array_equal(back.local_array, plain.adjoint(plain.forward(model)).local_array)
+
+
 def test_times_of_all_ranks_are_compared(comm):
     split = TimeSplit.gather(comm, {"modelling": 1.0 + comm.rank, "rest": 0.5})
     assert split.seconds.shape == (comm.size, 2)
