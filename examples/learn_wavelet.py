@@ -2,10 +2,10 @@
 Learning a wavelet through a migration
 ======================================
 
-The gradient of a misfit through a whole distributed least-squares migration, with JAX.
+Differentiate a misfit through a distributed least-squares migration, with JAX.
 
-The data were made with a wavelet that nobody knows. Half of the shots are migrated with a guess; how well that image
-predicts the other half says how good the guess is, and the derivative of that how to improve it.
+The wavelet of the data is unknown. Half of the shots are migrated with a guessed wavelet. The misfit between the other
+half and the shots modelled from that image measures the error of the guess, and its gradient improves the wavelet.
 
 Run: ``mpiexec -n 2 python examples/learn_wavelet.py``
 """
@@ -58,7 +58,7 @@ for step in range(10):
     taps = taps - 0.4 * 0.8**step * slope / jnp.linalg.norm(slope)
 
 # %%
-# The scale of a wavelet is not in the data: reflectors could be as much weaker as it is stronger.
+# The data do not determine the scale of the wavelet: a stronger wavelet and weaker reflectors give the same data.
 if comm.rank == 0:
     _, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
     for name, wavelet in (("guess", guess), ("learned", taps), ("truth", ricker(25.0))):

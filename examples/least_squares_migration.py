@@ -2,10 +2,10 @@
 Least-squares migration
 =======================
 
-Kirchhoff modelling of each rank's shots, inverted by CGLS.
+Invert the Kirchhoff modelling of distributed shots by CGLS.
 
-The adjoint of modelling, migration, shows where reflectors are. Solving the equations instead shows how strong they
-are, and sharpens them.
+Migration, the adjoint of modelling, shows the positions of reflectors. The least-squares solution also recovers their
+amplitudes, and is sharper.
 
 Run: ``mpiexec -n 4 python examples/least_squares_migration.py``
 """
@@ -22,7 +22,7 @@ sources = np.stack([np.linspace(0, x[-1], 12), np.zeros(12)])
 receivers = np.stack([np.linspace(0, x[-1], 31), np.zeros(31)])
 wavelet, _, centre = ricker(t[:41], f0=20)
 
-# Every rank models the shots that are its own; the image is the same on all of them.
+# Every rank models its own shots; the image is replicated on all ranks.
 A = collops.Kirchhoff(z, x, t, sources, receivers, 1500.0, wavelet, centre, mode="analytic", comm=comm)
 truth = np.zeros((61, 41))
 truth[:, 15], truth[20:45, 28] = 1.0, -0.7
@@ -33,11 +33,11 @@ result = collops.cgls(A, data, niter=40)
 
 if comm.rank == 0:
     for name, image in (("migration", migrated.local_array), ("least squares", result.x.local_array)):
-        scale = np.vdot(image, truth) / np.vdot(image, image)  # an adjoint has no scale of its own
+        scale = np.vdot(image, truth) / np.vdot(image, image)  # the scale of an adjoint is arbitrary
         print(f"{name}: error {np.linalg.norm(scale * image - truth) / np.linalg.norm(truth):.2f}")
 
 # %%
-# A reflector of strength 1 above, one of -0.7 below it, on 496 m by 328 m.
+# The model, 480 m by 320 m, has a reflector of strength 1 and a deeper one of strength -0.7.
 if comm.rank == 0:
     _, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True, layout="constrained")
     pictures = {"truth": truth, "migration": migrated.local_array, "least squares": result.x.local_array}

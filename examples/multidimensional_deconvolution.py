@@ -2,10 +2,10 @@
 Multi-dimensional deconvolution
 ===============================
 
-What lies below a line of receivers, without what lies above it.
+Find the response of the medium below a line of receivers, without the effects of the medium above.
 
-The frequencies of the downgoing field are spread over the ranks; LSQR finds the response that turns it into the
-upgoing one.
+The frequencies of the downgoing field are distributed over the ranks. LSQR finds the response whose convolution with
+the downgoing field is the upgoing field.
 
 Run: ``mpiexec -n 4 python examples/multidimensional_deconvolution.py``
 """
@@ -22,7 +22,7 @@ receivers, sources = dr * np.arange(nr), np.linspace(-200, 600, ns)
 frequencies = np.fft.rfftfreq(nt, dt)[:80]
 mine = np.array_split(frequencies, comm.size)[comm.rank]
 
-# Downgoing field: a direct wave and its echo from the sea's surface, for this rank's frequencies only.
+# Downgoing field at the frequencies of this rank: a direct wave and its reflection at the sea surface.
 wavelet, lags, centre = ricker(dt * np.arange(31), f0=20)
 spectrum = np.exp(-2j * np.pi * np.outer(mine, lags)) @ wavelet
 offsets = sources[:, None] - receivers
@@ -32,7 +32,7 @@ down = sum(
 )
 G = collops.MDC(down * spectrum[:, None, None] / nt**0.5, nt, nr, dt=dt, dr=dr, model="split", data="split", comm=comm)
 
-# The response of two reflectors; time zero lies in the middle.
+# The response of two reflectors; time zero is in the middle.
 times = dt * (np.arange(nt) - nt // 2)[:, None, None]
 delays = [np.hypot(receivers[:, None] - receivers, 2 * depth) / 2000 for depth in (150, 260)]
 arguments = [(np.pi * 14 * (times - delay)) ** 2 for delay in delays]
@@ -45,7 +45,7 @@ if comm.rank == 0:
     print(f"deconvolution: error {error:.2f} after {result.iterations} iterations")
 
 # %%
-# The response to a virtual source in the middle of the line, for positive times; correlation is the adjoint alone.
+# The response to a virtual source in the middle of the line, at positive times; the correlation is the adjoint.
 cubes = {"truth": truth.gather(), "correlation": (G.H @ up).gather(), "deconvolution": result.x.gather()}
 if comm.rank == 0:
     _, axes = plt.subplots(1, 3, figsize=(10, 3.5), sharey=True, layout="constrained")

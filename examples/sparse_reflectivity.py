@@ -2,9 +2,10 @@
 Sparse reflectivity
 ===================
 
-Spikes from traces, by FISTA; each rank inverts its own traces.
+Find spikes in distributed traces by FISTA.
 
-The adjoint of the convolution is as blunt as the wavelet. Asking for few coefficients gives them back one by one.
+The adjoint of the convolution has the resolution of the wavelet. Assuming few nonzero coefficients recovers single
+spikes.
 
 Run: ``mpiexec -n 4 python examples/sparse_reflectivity.py``
 """
@@ -39,7 +40,7 @@ if comm.rank == 0:
     print(f"error {error:.2f}; {100 * kept:.1f} % of the samples are not zero")
 
 # %%
-# Sixty traces, about one coefficient in fifty not zero.
+# Sixty traces; about one coefficient in fifty is not zero.
 sections = {"data": data.gather(), "truth": spikes.gather(), "inverted": result.x.gather()}
 if comm.rank == 0:
     _, axes = plt.subplots(1, 3, figsize=(10, 3.5), sharey=True, layout="constrained")

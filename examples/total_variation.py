@@ -2,8 +2,8 @@ r"""
 Denoising by total variation
 ============================
 
-A picture of flat pieces, split over the ranks by rows, is freed from its noise by the primal-dual method. Sought is
-what minimises :math:`\frac{1}{2} \|x - y\|^2 + \lambda \|\nabla x\|_1`.
+Denoise a piecewise constant image, whose rows are distributed over the ranks, by the primal-dual method. It minimises
+:math:`\frac{1}{2} \|x - y\|^2 + \lambda \|\nabla x\|_1`.
 
 Run: ``mpiexec -n 4 python examples/total_variation.py``
 """
@@ -16,13 +16,13 @@ import collops
 comm = collops.world()
 layout = collops.Layout.split((90, 120), comm.size)
 
-# The truth: a disc and a bar. Every rank makes its own rows.
+# The truth: a disc and a bar. Every rank computes its own rows.
 row, column = np.ogrid[layout.slices(comm.rank)]
 disc, bar = np.hypot(row - 40, column - 40) < 25, (abs(row - 60) < 8) & (abs(column - 80) < 30)
 truth = collops.from_local(np.where(bar, 0.5, np.where(disc, 1.0, 0.0)), layout).ravel()
 noisy = truth + 0.2 * collops.random(truth.layout, comm=comm, seed=1)
 
-# Differences along both axes: one exchange of halos for both.
+# Differences along both axes, with one halo exchange.
 G = collops.Gradient(layout, kind="forward", comm=comm).flat
 fit, flatness = collops.L2(b=noisy), collops.L1(0.25)
 result = collops.primal_dual(fit, flatness, G, noisy, tau=0.35, mu=0.35, niter=150)
@@ -33,7 +33,7 @@ for name, x in (("noisy", noisy), ("denoised", result.x)):
         print(f"{name}: error {error:.2f}")
 
 # %%
-# The edges stay where they are. Thin lines in the last picture show where one rank's rows end; there is one rank here.
+# The edges stay in place. Thin lines in the last picture separate the rows of ranks; here there is one rank.
 pictures = {"truth": truth, "noisy": noisy, "denoised": result.x}
 _, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
 for ax, (name, x) in zip(axes, pictures.items(), strict=True):

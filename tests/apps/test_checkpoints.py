@@ -55,8 +55,8 @@ def test_another_job_does_not_resume(comm, folder):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"every": "3"}, "--every is about checkpoints"),
-        ({"resume": True}, "--resume is about checkpoints"),
+        ({"every": "3"}, "--every needs checkpoints"),
+        ({"resume": True}, "--resume needs checkpoints"),
         ({"checkpoint": ""}, "--checkpoint must name a folder"),
         ({"out": ""}, "--out must name a folder"),
         ({"checkpoint": "a/../b", "out": "b"}, "a folder of their own"),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from collops.apps.jacobi import Problem, make, run
-from collops.apps.jacobi.job import Options, csv_line, heading, norm_line, run_job, summary
-from collops.apps.jacobi.measure import STRETCH, Reference
+from collops.apps.jacobi.job import Measured, Options, Outcome, csv_line, heading, norm_line, run_job, summary
+from collops.apps.jacobi.measure import STRETCH, Difference, Reference
 from collops.backend import engine
 from collops.errors import InputError
 from collops.profile import count_messages
@@ -133,3 +133,20 @@ def test_first_rank_sends_messages_during_its_run(comm, monkeypatch):
     with count_messages() as messages:
         Reference(Problem(nx=8, ny=8, iterations=3 * STRETCH - 1, tolerance=0.0), comm, engine("numpy"))
     assert messages["bcast"] == 4
+
+
+@pytest.mark.serial
+def test_the_table_compares_variants_with_one_rank_and_the_memory():
+    from collops.cli.jacobi import _table
+
+    def measured(name: str, seconds: float, difference: Difference | None = None) -> Measured:
+        return Measured(iterations=10, seconds=seconds, norms={0: 1.0}, reached=None, name=name, difference=difference)
+
+    variants = [measured("mpi", 8e-4, Difference(3, 0.5)), measured("shared", 5e-4)]
+    outcome = Outcome(Problem(), 2, "CPU", measured("single", 1e-3), variants, limit=2e-5)
+    rows = list(zip(*(column.cells for column in _table(outcome).columns), strict=True))
+    assert rows == [
+        ("one CPU", "100", "", "", "40 %", ""),
+        ("mpi", "80", "1.25", "62.5 %", "25 %", "3"),
+        ("shared", "50", "2.00", "100.0 %", "40 %", ""),
+    ]

@@ -201,13 +201,13 @@ def test_a_background_that_is_none(comm, folder, values, complaint):
     assert os.listdir(folder / "out") == []
 
 
-def test_an_impedance_without_bounds_is_refused(comm, folder):
+def test_an_impedance_that_overflows_is_an_error(comm, folder):
     with local_stage(comm):
         if comm.rank == 0:
             np.save(folder / "w.npy", 1e-6 * ricker(60, 0.004)[0])
             np.save(folder / "a.npy", np.random.default_rng(0).normal(size=(3, 4, 60)))
     options = SMALL | {"inlines": None, "crosslines": None, "samples": None, "volume": str(folder / "a.npy")}
-    with pytest.raises(InputError, match="without bounds"):
+    with pytest.raises(InputError, match="overflows"):
         run_job(
             run,
             Options(**options, interval=4.0, wavelet=str(folder / "w.npy"), out=str(folder / "out")),

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
+from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
 from collops.apps.lsm.survey import shots_of
-from collops.apps.outputs import Field, atomic, check_writable, prepare_folder, write_result
 from collops.apps.recipe import TimeSplit, _versions, best_relative_error, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage
@@ -27,6 +27,22 @@ def test_a_stage_that_goes_well_costs_one_check(comm):
     with profile.count_messages() as messages, local_stage(comm):
         pass
     assert messages.total == messages["metadata"] == (0 if comm.size == 1 else 1)
+
+
+def test_both_ways_of_an_operator_count_as_modelling(comm):
+    import collops
+    from collops import profile
+    from collops.apps.profiling import Modelling
+
+    plain = collops.VStack([np.arange(6.0).reshape(3, 2)], comm)
+    operator = Modelling(plain)
+    model = collops.ones(plain.domain, comm=comm)
+    with profile.record() as recording:
+        data = operator.forward(model)
+        back = operator.adjoint(data)
+    calls = [row.calls[0] for row in recording.report().rows if row.label == "modelling"]
+    assert calls == [2]
+    np.testing.assert_array_equal(back.local_array, plain.adjoint(plain.forward(model)).local_array)
 
 
 def test_times_of_all_ranks_are_compared(comm):
@@ -53,7 +69,7 @@ def test_every_rank_writes_its_own_rows(comm, folder, rows, monkeypatch):
 
     import collops
 
-    monkeypatch.setattr("collops.apps.outputs._CHUNK_BYTES", 100)
+    monkeypatch.setattr("collops.apps.files._CHUNK_BYTES", 100)
     values = np.arange(rows * 6.0).reshape(rows, 2, 3)
     fields = {
         "volume": Field(collops.from_global(values, comm=comm), ("row", "column", "time"), "m"),

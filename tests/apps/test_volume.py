@@ -213,7 +213,7 @@ class TestWavelets:
             (np.ones(4), "odd"),
             (np.ones((3, 3)), "one axis"),
             (np.zeros(5), "zeros"),
-            (np.array([1, np.nan, 1]), "not finite"),
+            (np.array([1, np.nan, 1]), "infinite values or NaN"),
             (np.ones(43), "43 samples, but a trace only 41"),
         ],
     )

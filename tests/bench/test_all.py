@@ -59,7 +59,7 @@ def test_all_that_is_asked_for_and_one_page(tmp_path, monkeypatch, here) -> None
     assert "0 measurements, FAILED (exit code 2: " in lines[1] and "No such command" in lines[1]
     for words in (
         "Limits of this machine",
-        "How near the benchmarks come",
+        "Speed relative to the limits",
         "of a copy of the vectors",
         "exchange with a neighbour",
     ):
@@ -129,9 +129,10 @@ def test_a_record_that_cannot_be_read_loses_no_other(tmp_path, monkeypatch) -> N
 def test_what_does_not_fit_is_run_small() -> None:
     large = Benchmark("large", "", device_bytes=1 << 34, host_bytes=1 << 32)
     assert _too_large(large, limits(memory=1 << 33)) is None
-    assert _too_large(large, limits(memory=1 << 32)) == "small sizes: 4 GiB a rank needed, 4 free"
+    assert _too_large(large, limits(memory=1 << 32)) == "small sizes: 4 GiB per rank needed, 4 free"
     assert (
-        _too_large(large, replace(limits(memory=1 << 33), engine="cupy")) == "small sizes: 16 GiB a rank needed, 8 free"
+        _too_large(large, replace(limits(memory=1 << 33), engine="cupy"))
+        == "small sizes: 16 GiB per rank needed, 8 free"
     )
     assert _too_large(large, None) is not None
     assert _too_large(Benchmark("fits", ""), limits(memory=0)) is None

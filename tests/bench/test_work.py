@@ -116,7 +116,7 @@ def test_a_sparse_product_counts_its_entries(comm) -> None:
 
 
 def test_free_memory_is_the_same_on_all_ranks(comm) -> None:
-    room = Context(comm, engine("numpy"), Options()).room()
+    room = Context(comm, engine("numpy"), Options()).free_memory()
     assert set(comm.allgather_metadata(room)) == {room}
     assert 1 << 20 < room < 1 << 50
 

@@ -71,7 +71,7 @@ def test_open_mpi_is_asked_for_more_ranks_than_cores(tmp_path, monkeypatch):
 def test_more_ranks_than_a_machine_can_bear_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     _program(tmp_path, "mpiexec", "HYDRA build details:")
-    with pytest.raises(InputError, match="too much for one machine"):
+    with pytest.raises(InputError, match="too many for one machine"):
         command_for(100_000, [], {"PATH": "/usr/bin:/bin"})
 
 

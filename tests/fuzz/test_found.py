@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import collops
-from collops.apps.arrays import open_npy
+from collops.apps.files import open_npy
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.csr.market import read_matrix
 

@@ -1,9 +1,8 @@
 """Dot products and ``x + 2 * y`` of float32 vectors, and the limit of the machine's memory.
 
-Every rank holds its part of two vectors of small integers, so that the answers are known without another
-program. The figure ``bandwidth`` is the bytes that the work must move on one rank (vectors read once,
-results written once), over the median wall time; ``of_copy`` is that over the bandwidth of a copy of the
-same vector in the same run.
+The vectors hold small integers, so that the results are known exactly. The figure ``bandwidth`` is the memory traffic
+of one rank (vectors read once, results written once) over the median wall time; ``of_copy`` is its ratio to the
+bandwidth of a copy of the same vector in the same run.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["measure"]
 
 LARGE, SMALL = 400_000_000, 40_000
 _ITEM = 4  # bytes of a float32
-_VECTORS = 8  # three of ours, and what the peer and the checks hold at the same time
+_VECTORS = 8  # three of ours, and those of the peer and of the checks
 _FLOAT32_DOT = 1e-5
 ON_HOST = "collops, read on the host"
 
@@ -37,11 +36,11 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 
 def _large(context: Context) -> int:
-    """Return the size of the large vectors, the same on all ranks: everything must fit into memory."""
+    """Return the size of the large vectors, limited by the memory; the same on all ranks."""
     if context.options.quick:
         return 1_000_000
     wanted = LARGE if context.engine.memory == "device" else LARGE // 20
-    fits = context.room() // (_VECTORS * _ITEM) * context.comm.size
+    fits = context.free_memory() // (_VECTORS * _ITEM) * context.comm.size
     return min(wanted, fits // 1000 * 1000)
 
 
@@ -97,7 +96,7 @@ def _of_size(context: Context, peer: Peer | str, plan: Plan, label: str, size: i
     )
     yield _with_bandwidth(dot, 2, copied)
 
-    # axpby is asked for through the name x + 2 y is written with: one pass, no temporary.
+    # One pass over memory, without a temporary.
     programs = {"collops": lambda: axpby(1.0, x, 2.0, y, out=z), "collops, as written": lambda: x + 2 * y}
     if of_peer is not None:
         programs[PEER] = lambda: of_peer[0] + 2 * of_peer[1]
@@ -139,7 +138,7 @@ def _sum(index: Any) -> Any:
 
 
 def _with_bandwidth(measurement: Measurement, vectors: int, copied: float) -> Measurement:
-    """Add the bandwidths of work that reads and writes so many `vectors`."""
+    """Add the bandwidths of work that reads and writes `vectors` vectors in all."""
     nbytes = vectors * _ITEM * measurement.parameters["elements_per_rank"]
 
     def of(timing: Timing) -> dict[str, float]:
@@ -150,5 +149,5 @@ def _with_bandwidth(measurement: Measurement, vectors: int, copied: float) -> Me
 
 
 def _count(size: int) -> str:
-    """Write a number of elements as people do: 400 million, 40 000."""
+    """Return a number of elements as text, such as 400 million or 40 000."""
     return f"{size / 1_000_000:g} million" if size >= 1_000_000 else f"{size:,}".replace(",", " ")

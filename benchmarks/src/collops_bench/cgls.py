@@ -1,13 +1,11 @@
 """The cost of a CGLS iteration over VStack and BlockDiag, of PyLops-MPI and, on one rank, of serial PyLops.
 
-On hosts each rank's operator has 2000 rows: diagonals and first derivatives, which cost next to nothing, so
-that the time is that of the solver and its vectors; and a dense matrix. On GPUs each rank has a dense
-float32 matrix, of 4000 x 8000 and 500 x 1000, and every step is measured launched call by call (eager) and
-replayed from a CUDA graph.
+On hosts the operator of each rank has 2000 rows: diagonals and first derivatives, which are cheap, so that the time is
+spent in the solver and its vectors; and a dense matrix. On GPUs each rank has a dense float32 matrix of 4000 x 8000 or
+500 x 1000, and every iteration is measured launched call by call (eager) and replayed from a CUDA graph.
 
-The clock ``wall`` is the cost of one more iteration; ``whole`` includes the set-up. No program may stop
-early: the operators are so badly scaled, and the data of VStack so inconsistent, that none converges in the
-time measured.
+The clock ``wall`` is the cost of one more iteration; ``whole`` includes the set-up. The operators are so badly scaled,
+and the data of VStack so inconsistent, that no program converges within the timed iterations.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ def _device_cases(context: Context) -> list[_Case]:
 
 
 def _scales(columns: int) -> np.ndarray:
-    """Badly scaled columns, which keep CGLS busy for many iterations."""
+    """Return badly scaled columns, with which CGLS needs many iterations."""
     return np.logspace(0, -3, columns)
 
 

@@ -1,4 +1,4 @@
-"""Plots of records: each is described once, and drawn as part of the report page or into a file."""
+"""Plots of records: a `Chart` describes one, for the report page as well as for a file."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["Chart", "Key", "Line", "Point", "by_size", "draw", "key_of", "over_r
 _SIZES = ("size", "bytes_per_rank")
 _MOST_LINES = 6
 _LIMIT = "memory's limit"
-_BOUND = -1  # number of the colour of a bound, which no program has
+_BOUND = -1  # number of the colour of a bound
 _MARKERS, _GLYPHS = "osD^", "●■◆▲"
 _MOST_RANKS = 1024  # of a prediction
 
 
 class Point(NamedTuple):
-    """A median with its range over the rounds, and the text that a pointer shows there."""
+    """A median with its range over the rounds, and its tooltip."""
 
     x: float
     y: float
@@ -42,57 +42,27 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """The points of one program.
+    """The points of one program."""
 
-    Parameters
-    ----------
-    name : str
-        In the key.
-    points : sequence of Point
-        From left to right.
-    color : int
-        Number of its colour and marker.
-    style : str
-        Line style of matplotlib; ``""`` draws markers alone.
-    marked : bool
-        Whether its points have markers.
-    """
-
-    name: str
-    points: Sequence[Point]
-    color: int
-    style: str = "-"
-    marked: bool = True
+    name: str  # in the key
+    points: Sequence[Point]  # from left to right
+    color: int  # number of its colour and marker
+    style: str = "-"  # line style of matplotlib; ``""`` draws markers alone
+    marked: bool = True  # whether its points have markers
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot with two logarithmic axes.
+    """A plot with two logarithmic axes."""
 
-    Parameters
-    ----------
-    title : str
-        Above it.
-    lines : sequence of Line
-        At least one of them with a point.
-    x_label, y_label : str
-        Quantities on the axes.
-    x_words, y_words : callable
-        Write the value at a tick, with its unit.
-    x_ticks : sequence of float
-        Where the ticks are.
-    rule : float, optional
-        Where a vertical line marks a bound.
-    """
-
-    title: str
-    lines: Sequence[Line]
-    x_label: str
+    title: str  # above it
+    lines: Sequence[Line]  # at least one of them with a point
+    x_label: str  # quantities on the axes
     y_label: str
-    x_words: Callable[[float], str]
+    x_words: Callable[[float], str]  # write the value at a tick, with its unit
     y_words: Callable[[float], str]
-    x_ticks: Sequence[float]
-    rule: float | None = None
+    x_ticks: Sequence[float]  # where the ticks are
+    rule: float | None = None  # where a vertical line marks a bound
 
 
 class Key(NamedTuple):
@@ -105,7 +75,7 @@ class Key(NamedTuple):
 
 
 def key_of(charts: Iterable[Chart]) -> list[Key]:
-    """Return the key of several charts in which equal names have equal colours."""
+    """Return the key of several charts, in which each name has one colour."""
     lines = {line.name: line for chart in charts for line in chart.lines}
     return [
         Key(
@@ -122,7 +92,7 @@ def key_of(charts: Iterable[Chart]) -> list[Key]:
 
 
 def by_size(record: Record) -> list[Chart]:
-    """Return a chart for each case that was measured with messages or vectors of several sizes."""
+    """Return a chart for each case with messages or vectors of several sizes."""
     cases: dict[str, list[Measurement]] = {}
     for one in record.measurements:
         if _size(one) is not None:
@@ -159,10 +129,10 @@ def _of_size(measurement: Measurement, program: str, figure: str | None) -> Poin
     words = f"{bytes_in_words(size)}, {_spread(timing.wall)}"
     if figure is None:
         return Point(size, timing.wall.median, timing.wall.minimum, timing.wall.maximum, words)
-    # Bus bandwidths are of the device's clock where there is one.
+    # Bus bandwidths are from the clock of the device, if there is one.
     clock = timing.clocks.get("device", timing.wall) if figure == "bus_bandwidth" else timing.wall
     value = measurement.figures.get(program, {}).get(figure, 0.0) / 1e9
-    # The bandwidth of the slowest and of the fastest round, from that of the median.
+    # The bandwidths of the slowest and of the fastest round.
     return Point(size, value, value * clock.median / clock.maximum, value * clock.median / clock.minimum, words)
 
 
@@ -172,7 +142,7 @@ def _spread(spread: Spread) -> str:
 
 
 def over_ranks(records: Iterable[Record]) -> dict[str, list[Chart]]:
-    """Return charts of an iteration's time over the ranks, by machine, for those with several numbers of ranks."""
+    """Return charts of the time of an iteration over the ranks, for machines with several numbers of ranks."""
     ordered = sorted(records, key=lambda record: (record.machine_name, record.ranks))
     found = {}
     for _, group in groupby(ordered, key=lambda record: record.machine_name):
@@ -197,7 +167,7 @@ def _of_machine(records: Sequence[Record]) -> list[Chart]:
 
 
 def _family(measurement: Measurement) -> str:
-    """Return what measurements on different numbers of ranks have in common."""
+    """Return the common name of measurements on different numbers of ranks."""
     parameters = measurement.parameters
     if "scaling" not in parameters:
         return measurement.case
@@ -210,7 +180,7 @@ def _family(measurement: Measurement) -> str:
 
 
 def _fastest(points: Sequence[tuple[int, Measurement]]) -> list[str]:
-    """Return the programs that are fastest on the most ranks."""
+    """Return the fastest programs on the largest number of ranks."""
     _, largest = max(points, key=lambda point: point[0])
     return sorted(largest.timings, key=lambda name: largest.timings[name].wall.median)[:_MOST_LINES]
 
@@ -237,7 +207,7 @@ def _ranks(number: int) -> str:
 
 
 def predictions(scaling: Scaling) -> list[Chart]:
-    """Return two charts for each kind of work, strong scaling and weak: measured, and predicted for many ranks."""
+    """Return two charts for each kind of work, of strong and of weak scaling: measured and predicted times."""
     found = []
     for kind in scaling.models:
         for sort in (STRONG, WEAK):
@@ -275,22 +245,7 @@ def _of_family(scaling: Scaling, family: Family, number: int) -> list[Line]:
 
 
 def draw(axes: Axes, chart: Chart, *, ranges: bool = False) -> dict[str, list[str]]:
-    """Draw a chart.
-
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        Where it is drawn.
-    chart : Chart
-        Its description.
-    ranges : bool
-        Whether bands show the ranges over the rounds.
-
-    Returns
-    -------
-    dict of str to list of str
-        By the ``gid`` of a line: what a pointer shows at its points.
-    """
+    """Draw a chart, with `ranges` as bands; return the tooltips of the points by the ``gid`` of each line."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
     for number, line in enumerate(chart.lines):
@@ -325,7 +280,7 @@ def draw(axes: Axes, chart: Chart, *, ranges: bool = False) -> dict[str, list[st
 
 
 def to_svg(chart: Chart, name: str) -> Markup:
-    """Return a chart as an element of a page, on which no other element has this name."""
+    """Return a chart as an element of a page; its name must be unique there."""
     named = [
         replace(line, points=[point._replace(words=f"{line.name}: {point.words}") for point in line.points])
         for line in chart.lines
@@ -337,22 +292,10 @@ def to_svg(chart: Chart, name: str) -> Markup:
 def sheet(
     charts: Sequence[Chart], title: str, path: Path, *, columns: int = 3, keys: bool = False, ranges: bool = False
 ) -> Path:
-    """Write charts into a PNG file.
+    """Write charts into a PNG file, row by row.
 
-    Parameters
-    ----------
-    charts : sequence of Chart
-        From left to right, row by row.
-    title : str
-        Above them.
-    path : pathlib.Path
-        The file.
-    columns : int
-        How many charts a row has.
-    keys : bool
-        Whether each chart has a key of its own, instead of one for all.
-    ranges : bool
-        Whether bands show the ranges over the rounds.
+    With `keys`, each chart has a key of its own instead of one for all. With `ranges`, bands show the ranges over the
+    rounds.
     """
     rows, columns = -(-len(charts) // columns), min(columns, len(charts))
     picture = new_figure(3.9 * columns, 0.9 + 2.9 * rows)
@@ -369,7 +312,7 @@ def sheet(
     for panel in panels[len(charts) :]:
         panel.axis("off")
     if not keys:
-        # Programs that some charts lack are in the key, too.
+        # The key has the programs of all charts.
         lines = {line.get_label(): line for panel in panels for line in panel.get_lines()}
         shown = [each.name for each in key_of(charts)]
         handles = [lines[name] for name in shown]
@@ -379,7 +322,7 @@ def sheet(
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of so many inches, without pyplot: no display and no global state."""
+    """Return an empty figure of a size in inches, without pyplot, its display and its global state."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -1,4 +1,4 @@
-"""``collops bench`` and ``collops report``: run a benchmark, or make plots, tables and a page from records."""
+"""``collops bench`` and ``collops report``: run a benchmark, or generate plots, tables and a page from records."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["application", "main", "report"]
 
 application = typer.Typer(
-    name="bench", help="Measure this package and its peers, and report the results.", no_args_is_help=True
+    name="bench", help="Measure collops and its peers, and report the results.", no_args_is_help=True
 )
 
 _Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")]
 _File = Annotated[
     Path | None,
-    typer.Option("--json", help="Where to record.", show_default="benchmarks/results/NAME-MACHINE-RANKS.json"),
+    typer.Option("--json", help="File of the record.", show_default="benchmarks/results/NAME-MACHINE-RANKS.json"),
 ]
-_NoPeer = Annotated[bool, typer.Option("--no-peer", help="Leave the peer out.")]
+_NoPeer = Annotated[bool, typer.Option("--no-peer", help="Do not run the peer.")]
 
 
 def _add(benchmark: Benchmark) -> None:
-    """Add the command of one benchmark; they differ in nothing but their name."""
+    """Add the command of one benchmark."""
     name = benchmark.name
 
     @application.command(name, help=benchmark.summary)
@@ -77,7 +77,7 @@ def _measure(comm: Communicator, name: str, engine: str, options: Options, path:
         with local_stage(comm):
             if where is not None:
                 where.print(_lines(measurement), markup=False, soft_wrap=True)
-                # After every measurement, so that a run that is stopped, or gives a wrong answer later, loses none.
+                # After every measurement, so that none is lost if the run stops later.
                 write_record(record, path or default_path(record))
 
     record = run(name, comm, chosen, options, report=report)
@@ -87,7 +87,7 @@ def _measure(comm: Communicator, name: str, engine: str, options: Options, path:
 
 
 def _lines(measurement: Measurement) -> str:
-    """Return one measurement for a person to read."""
+    """Return one measurement as text."""
 
     def shown(clock: Spread) -> str:
         return seconds_in_words(clock.median)
@@ -111,14 +111,14 @@ def plot(
     results: Annotated[Path, typer.Option(help="Folder of the recorded results.")] = Path("benchmarks/results"),
     out: Annotated[Path, typer.Option(help="Folder for the plots.")] = Path("benchmarks/plots"),
     readme: Annotated[
-        Path | None, typer.Option(help="File whose table of speed is rewritten.", show_default="none")
+        Path | None, typer.Option(help="File in which to update the table of speed.", show_default="none")
     ] = None,
     scaling: Annotated[
-        Path | None, typer.Option(help="File whose tables of scaling are rewritten.", show_default="none")
+        Path | None, typer.Option(help="File in which to update the tables of scaling.", show_default="none")
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Draw bandwidth, speed against the peers and scaling, and write the tables of the README and of scaling."""
+    """Plot bandwidths, speeds relative to peers, and scaling; update the tables of the README and of scaling."""
 
     def here() -> int:
         from collops_bench.plots import write_plots
@@ -154,7 +154,7 @@ def report(
     """Write one self-contained page with tables and plots of all recorded runs, their peers and limits."""
 
     def here() -> int:
-        from collops.apps.outputs import atomic, check_writable
+        from collops.apps.files import atomic, check_writable
         from collops_bench.page import report_page
 
         check_writable(out)
@@ -171,6 +171,6 @@ def main() -> NoReturn:
     """Run ``collops-bench ...`` as ``collops bench ...``."""
     from collops.cli import main as collops
 
-    # Ranks are started with what follows the program's name, too.
+    # Launched ranks get the same arguments.
     sys.argv.insert(1, "bench")
     collops()

@@ -1,20 +1,19 @@
 """Messages of all sizes: our communicator on every transport of this machine, and the raw library.
 
-Sizes and bandwidths are those that nccl-tests define. The size :math:`S` of a message is, for *n* ranks,
-the bytes that a rank gives to allreduce, bcast, reduce_scatter, alltoall and sendrecv, and the bytes that a
-rank gets from allgather. The algorithm bandwidth of a call that takes the time :math:`t` is
+Sizes and bandwidths are defined as in nccl-tests. The size :math:`S` of a message is the number of bytes that a rank
+passes to allreduce, bcast, reduce_scatter, alltoall and sendrecv, and that it gets from allgather. The algorithm
+bandwidth of a call that takes the time :math:`t` is
 
 .. math:: B_{alg} = S / t
 
-and the bus bandwidth :math:`B_{bus} = f B_{alg}` corrects it by the factor *f* by which the best algorithm
-must send more or less than :math:`S` over each rank's link, to be compared with the peak of that link for any
-*n*: :math:`2 (n-1) / n` for allreduce, :math:`(n-1) / n` for allgather, reduce_scatter and alltoall, and 1
-for bcast and sendrecv (to the next rank on a ring).
+and the bus bandwidth is :math:`B_{bus} = f B_{alg}`, where :math:`f S` is the number of bytes that the best algorithm
+sends over the link of each of *n* ranks; it can be compared with the peak bandwidth of that link. *f* is
+:math:`2 (n-1) / n` for allreduce, :math:`(n-1) / n` for allgather, reduce_scatter and alltoall, and 1 for bcast and
+sendrecv (to the next rank on a ring).
 
-The time :math:`t` is that on the device's clock where there is a device, else that on the wall's. The clock
-`host` measures the overhead of a call for the program. Inputs are small integers, so that every
-reduction has one right answer in float32; it is checked for every message, transport and operation before the
-first is timed.
+The time :math:`t` is from the clock ``device`` if there is a device, else from ``wall``. The clock ``host`` is the
+overhead of a call for the program. Inputs are small integers, so that every reduction is exact in float32; every
+message, transport and operation is checked before timing.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _ITEM = 4  # bytes of a float32
 _SUM, _FLOAT32 = 0, 7  # ncclSum, ncclFloat32
 _PERIOD = 251
 _CAPTURED_CALLS = 20
-_LONGEST_CALL = 0.2  # seconds; a transport that takes longer is not timed with this message or a larger one
+_LONGEST_CALL = 0.2  # seconds; slower transports are not timed with this message or larger ones
 _LARGEST = {"device": 4 << 30, "host": 64 << 20}
 
 
@@ -65,10 +64,7 @@ OPERATIONS = tuple(_FACTORS)
 
 @dataclass
 class _Buffers:
-    """One message of an operation: the input of this rank, the memory for the result, and its right values.
-
-    `expected` gives the right elements of the result from their indices.
-    """
+    """The input of this rank, the memory for the result, and the right elements of the result by index."""
 
     source: Any
     target: Any
@@ -77,13 +73,13 @@ class _Buffers:
 
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each operation and size."""
-    wires, missing = _wires(context)
+    communicators, missing = _transports(context)
     raw = _raw(context)
     plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=7, seconds=0.03)
     for operation in OPERATIONS:
         slow: dict[str, str] = {}
         for size in sizes_up_to(_largest(context, operation)):
-            yield _measure(context, plan, operation, size, wires, raw, missing, slow)
+            yield _measure(context, plan, operation, size, communicators, raw, missing, slow)
 
 
 def sizes_up_to(largest: int) -> list[int]:
@@ -101,23 +97,23 @@ def sizes_up_to(largest: int) -> list[int]:
 
 
 def _largest(context: Context, operation: str) -> int:
-    """Return the most bytes whose two buffers leave memory to check them; the same on all ranks."""
+    """Return the size of the largest message that leaves memory for checks; the same on all ranks."""
     most = 1 << 20 if context.options.quick else _LARGEST[context.engine.memory]
-    return min(most, context.room() // 4)
+    return min(most, context.free_memory() // 4)
 
 
-def _wires(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
+def _transports(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
     """Return our communicator on every transport that works here, and why the others do not."""
     if context.engine.memory == "host" or context.options.transport != "auto" or context.comm.size == 1:
         return {f"collops {context.comm.transport}": context.comm}, {}
-    wires: dict[str, Communicator] = {}
+    communicators: dict[str, Communicator] = {}
     missing: dict[str, str] = {}
     for name in ("nccl", "mpi", "staged"):
         try:
-            wires[f"collops {name}"] = world(name)
+            communicators[f"collops {name}"] = world(name)
         except TransportError as problem:
             missing[f"collops {name}"] = str(problem)
-    return wires, missing
+    return communicators, missing
 
 
 def _measure(
@@ -125,7 +121,7 @@ def _measure(
     plan: Plan,
     operation: str,
     size: int,
-    wires: dict[str, Communicator],
+    communicators: dict[str, Communicator],
     raw: _RawMpi | _RawNccl | str,
     missing: dict[str, str],
     slow: dict[str, str],
@@ -136,9 +132,9 @@ def _measure(
     buffers = _buffers(engine.xp, operation, comm, count)
     absent = missing | slow
     programs: dict[str, Callable[[], Any]] = {}
-    for name, wire in wires.items():
+    for name, comm_of_transport in communicators.items():
         if name not in absent:
-            programs[name] = _ours(operation, wire, buffers)
+            programs[name] = _ours(operation, comm_of_transport, buffers)
     if isinstance(raw, str):
         absent[RAW_NCCL if engine.memory == "device" else RAW_MPI] = raw
         peer = None
@@ -150,7 +146,7 @@ def _measure(
     for name, program in list(programs.items()):
         error = _error_of(engine, program, buffers)
         checks.append(check(comm, f"{operation} of {size} bytes by {name} against integers", error, 0.0))
-        if name in wires and (seconds := _seconds(program, comm, engine)) > _LONGEST_CALL:
+        if name in communicators and (seconds := _seconds(program, comm, engine)) > _LONGEST_CALL:
             slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
             del programs[name]
     timings = interleave(programs, comm, engine, plan)
@@ -165,7 +161,7 @@ def _measure(
         {"size": size, "dtype": "float32"},
         timings,
         absent,
-        ours=next(iter(wires)),
+        ours=next(iter(communicators)),
         peer=peer,
         checks=checks,
         figures={name: _bandwidths(operation, size, comm.size, timing) for name, timing in timings.items()},
@@ -174,7 +170,7 @@ def _measure(
 
 
 def _headline(operation: str, size: int, ranks: int) -> str | None:
-    """Put a small, a middling and a large allreduce of a real communicator into the README."""
+    """Return the label in the README, for a small, a medium and a large allreduce on several ranks."""
     labels = {8: "8 B", 1 << 20: "1 MiB", 256 << 20: "256 MiB"}
     if operation != "allreduce" or size not in labels or ranks == 1:
         return None
@@ -267,7 +263,7 @@ def _ours(operation: str, comm: Communicator, buffers: _Buffers) -> Callable[[],
 
 
 class _RawMpi:
-    """MPI's buffered calls through mpi4py, with the datatypes resolved before."""
+    """Buffered MPI calls through mpi4py, with datatypes resolved beforehand."""
 
     name = RAW_MPI
 
@@ -284,7 +280,7 @@ class _RawMpi:
         given, got = [source, mpi.FLOAT], [target, mpi.FLOAT]
 
         def bcast() -> None:
-            # The root's result is a copy of what it gives, as in the call that is compared with this one.
+            # The result of the root is a copy of its input, as in our call.
             if comm.rank == 0:
                 target[...] = source
             comm.Bcast(got, 0)
@@ -301,7 +297,7 @@ class _RawMpi:
 
 
 class _RawNccl:
-    """NCCL's own calls through its low-level binding, with every argument resolved before."""
+    """NCCL calls through its low-level binding, with all arguments resolved beforehand."""
 
     name = RAW_NCCL
 
@@ -349,7 +345,7 @@ class _RawNccl:
 
 
 def _raw(context: Context) -> _RawMpi | _RawNccl | str:
-    """Return the raw library, or why it is not measured. Collective."""
+    """Return the raw library, or the reason why it is not measured. Collective."""
     comm = context.comm
     if not context.options.peer:
         return "not asked for"
@@ -357,7 +353,7 @@ def _raw(context: Context) -> _RawMpi | _RawNccl | str:
         return "one rank sends no messages"
     if context.engine.memory == "host":
         return _RawMpi(comm.control)
-    # The communicator with NCCL found its binding on every rank, or has said so.
+    # Without the binding of NCCL on every rank, there would be no such communicator.
     try:
         if world("nccl").device_transport != "nccl":
             return "there is no NCCL here"
@@ -369,7 +365,7 @@ def _raw(context: Context) -> _RawMpi | _RawNccl | str:
 
 
 def _seconds(program: Callable[[], Any], comm: Communicator, engine: Engine) -> float:
-    """Time one call, on the slowest rank."""
+    """Return the seconds of one call, for the slowest rank."""
     synchronize(engine)
     comm.barrier()
     begin = time.perf_counter()

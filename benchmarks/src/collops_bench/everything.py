@@ -1,4 +1,4 @@
-"""``collops bench all``: every benchmark in processes of its own, so that one that fails loses no other."""
+"""``collops bench all``: run every benchmark in processes of its own, so that a failure affects no other."""
 
 from __future__ import annotations
 
@@ -28,72 +28,39 @@ if TYPE_CHECKING:
 __all__ = ["FIRST", "Outcome", "Plan", "bench_all", "comparison", "limits_in_words", "run_all"]
 
 FIRST = "limits"
-"""The benchmark that runs first: its record says how much memory there is."""
+"""The benchmark that runs first: its record contains the free memory."""
 
 _SHARE = 0.8  # of the free memory that a benchmark may need
-_LAST_WORDS = 3  # lines
+_LAST_LINES = 3  # of the output, in error messages
 _FAILED = 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The benchmarks to run, and how.
+    """The benchmarks to run, and their options."""
 
-    Parameters
-    ----------
-    names : sequence of str
-        Keys of `BENCHMARKS`; `FIRST` is run before them in any case.
-    folder : pathlib.Path
-        Where the records go.
-    ranks : int
-        Processes of each benchmark.
-    options : sequence of str
-        Further arguments of each, such as ``--engine cupy``.
-    quick : bool
-        Whether all of them run small.
-    most_seconds : float
-        After which a benchmark is ended.
-    """
-
-    names: Sequence[str]
-    folder: Path
-    ranks: int
-    options: Sequence[str]
-    quick: bool
-    most_seconds: float
+    names: Sequence[str]  # keys of `BENCHMARKS`; `FIRST` is run before them in any case
+    folder: Path  # where the records go
+    ranks: int  # processes of each benchmark
+    options: Sequence[str]  # further arguments of each, such as ``--engine cupy``
+    quick: bool  # whether all of them run small
+    most_seconds: float  # after which a benchmark is ended
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one benchmark ended.
+    """The result of one benchmark."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the benchmark.
-    record : Record or None
-        Its record, complete or not.
-    problem : str or None
-        Why it failed.
-    note : str or None
-        The reason for small sizes, or its last words if it left no record.
-    """
-
-    name: str
-    record: Record | None
-    problem: str | None = None
-    note: str | None = None
+    name: str  # name of the benchmark
+    record: Record | None  # its record, complete or not
+    problem: str | None = None  # why it failed
+    note: str | None = None  # the reason for small sizes, or its last words if it left no record
 
 
 def run_all(plan: Plan, report: Callable[[str, str], None]) -> Iterator[Outcome]:
-    """Run the benchmarks of a plan, and yield how each ended. Not collective: one process starts all others.
+    """Run the benchmarks of a plan, and yield their outcomes. Not collective: one process starts all others.
 
-    Parameters
-    ----------
-    plan : Plan
-        The benchmarks.
-    report : callable
-        Gets the name of a benchmark and its newest measurement.
+    `report` gets the name of the benchmark and its newest measurement.
     """
     first = _run(plan, FIRST, plan.quick, None, report)
     yield first
@@ -104,14 +71,14 @@ def run_all(plan: Plan, report: Callable[[str, str], None]) -> Iterator[Outcome]
 
 
 def _too_large(benchmark: Benchmark, limits: Record | None) -> str | None:
-    """Return why a benchmark must be run small on this machine, or None."""
+    """Return why a benchmark must run with small sizes on this machine, or None."""
     if limits is None:
-        return "small sizes: how much memory is free is not known"
-    room = int(limits.machine["memory"])
+        return "small sizes: the free memory is unknown"
+    free = int(limits.machine["memory"])
     needed = benchmark.device_bytes if limits.engine == "cupy" else benchmark.host_bytes
-    if needed <= _SHARE * room:
+    if needed <= _SHARE * free:
         return None
-    return f"small sizes: {needed / 2**30:.3g} GiB a rank needed, {room / 2**30:.3g} free"
+    return f"small sizes: {needed / 2**30:.3g} GiB per rank needed, {free / 2**30:.3g} free"
 
 
 def _run(plan: Plan, name: str, quick: bool, note: str | None, report: Callable[[str, str], None]) -> Outcome:
@@ -120,7 +87,7 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, report: Callable[
     command += [*plan.options, *(["--quick"] if quick else [])]
     path.unlink(missing_ok=True)
     report(name, "starting")
-    said: list[str] = []
+    lines: list[str] = []
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=os.environ
     ) as process:
@@ -134,13 +101,13 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, report: Callable[
         watch.start()
         try:
             for line in process.stdout or ():
-                said.append(line.rstrip())
+                lines.append(line.rstrip())
                 # Times are indented below the name of the measurement.
                 if line.strip() and not line.startswith((" ", "wrote ")):
                     report(name, line.strip())
             code = process.wait()
         except BaseException:
-            # Interrupted from the keyboard: the launcher passes the signal on to its ranks.
+            # After an interrupt from the keyboard the launcher forwards the signal to its ranks.
             process.terminate()
             raise
         finally:
@@ -150,7 +117,7 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, report: Callable[
         record = read_record(path) if path.exists() else None
     except InputError as error:
         problem = str(error)
-    last = " | ".join(line for line in said[-_LAST_WORDS:] if line) or "it said nothing"
+    last = " | ".join(line for line in lines[-_LAST_LINES:] if line) or "no output"
     if ended.is_set():
         problem = f"ended after {plan.most_seconds:g} s"
     elif code != 0:
@@ -160,32 +127,32 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, report: Callable[
     return Outcome(name, record, problem, note)
 
 
-# The conclusion
+# The summary
 
 
 def limits_in_words(record: Record) -> list[tuple[str, str]]:
-    """Return the names and the values of the limits of a machine, from their record."""
+    """Return the names and values of the limits of a machine, from their record."""
     from collops_bench.limits import COPY, MULTIPLY
     from collops_bench.model import ALLREDUCE, EXCHANGE
 
-    said = []
+    rows = []
     copies = [one for one in record.measurements if one.case == COPY]
     if copies:
         largest, best = copies[-1], max(copies, key=_bandwidth)
-        said.append((f"memory of a rank, copy of {_size(largest)}", _rate(_bandwidth(largest), "B/s")))
-        said.append((f"the fastest copy, of {_size(best)}", _rate(_bandwidth(best), "B/s")))
+        rows.append((f"memory of a rank, copy of {_size(largest)}", _rate(_bandwidth(largest), "B/s")))
+        rows.append((f"the fastest copy, of {_size(best)}", _rate(_bandwidth(best), "B/s")))
     for one in record.measurements:
         if one.case == MULTIPLY:
             rate = one.figures[one.ours]["rate"]
-            said.append((f"arithmetic of a rank, matrices of {one.parameters['side']}", _rate(rate, "FLOP/s")))
+            rows.append((f"arithmetic of a rank, matrices of {one.parameters['side']}", _rate(rate, "FLOP/s")))
     for kind, words in ((ALLREDUCE, f"allreduce over {record.ranks} ranks"), (EXCHANGE, "exchange with a neighbour")):
         points = [one for one in record.measurements if one.case == kind]
         if points:
             smallest, best = points[0], max(points, key=_bandwidth)
             latency = smallest.timings[smallest.ours].wall.median
-            said.append((f"{words}, {_size(smallest)}", seconds_in_words(latency)))
-            said.append((f"{words}, {_size(best)}", _rate(_bandwidth(best), "B/s")))
-    return said
+            rows.append((f"{words}, {_size(smallest)}", seconds_in_words(latency)))
+            rows.append((f"{words}, {_size(best)}", _rate(_bandwidth(best), "B/s")))
+    return rows
 
 
 def _bandwidth(measurement: Measurement) -> float:
@@ -202,19 +169,16 @@ def _rate(value: float, unit: str) -> str:
 
 
 def comparison(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Return how near this package's programs come to the limits: the work, and its share of a limit.
+    """Return the speeds of our programs relative to limits: pairs of the work and the ratio, as text.
 
-    Parameters
-    ----------
-    records : sequence of Record
-        Of one machine and one number of ranks, limits among them.
+    The records, including limits, are of one machine and one number of ranks.
     """
     from collops_bench.model import work_of
     from collops_bench.prediction import machine_of
 
-    said = [(f"{one.work}, {one.program}", f"{100 * one.share:.0f} % of {one.limit}") for one in limits_shares(records)]
+    rows = [(f"{one.work}, {one.program}", f"{100 * one.share:.0f} % of {one.limit}") for one in limits_shares(records)]
     if not any(record.benchmark == "limits" for record in records):
-        return said
+        return rows
     machine = machine_of(records)
     for record in records:
         for measurement in record.measurements if record.benchmark == "scaling" else ():
@@ -223,8 +187,8 @@ def comparison(records: Sequence[Record]) -> list[tuple[str, str]]:
             messages = sum(n * machine.message_seconds(kind, size, work.ranks) for kind, n, size in work.messages)
             copied = f"{100 * machine.copy_seconds(work.nbytes) / seconds:.0f} % of its time would copy its bytes"
             sent = f", {100 * messages / seconds:.0f} % send its messages alone" if messages else ""
-            said.append((in_words(measurement), copied + sent))
-    return said
+            rows.append((in_words(measurement), copied + sent))
+    return rows
 
 
 # The command
@@ -239,19 +203,19 @@ def bench_all(
         ),
     ] = None,
     engine: Engine = "auto",
-    only: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="These benchmarks alone.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Run only these benchmarks.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")] = False,
-    no_peer: Annotated[bool, typer.Option("--no-peer", help="Leave the peers out.")] = False,
+    no_peer: Annotated[bool, typer.Option("--no-peer", help="Do not run the peers.")] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the records and the page.")] = Path(
         "collops-bench"
     ),
-    limit: Annotated[float, typer.Option(metavar="SECONDS", help="After which a benchmark is ended.")] = 1800.0,
+    limit: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time of a benchmark.")] = 1800.0,
     debug: Debug = False,
 ) -> None:
     """Run all benchmarks on this machine, sized to its memory, and write one page of the results.
 
-    The machine's own limits are measured first. Each benchmark has processes of its own, so that one that fails loses
-    no other. The last table compares the benchmarks with the limits.
+    It first measures the limits of the machine. Each benchmark has processes of its own, so that a failure affects no
+    other. The last table compares the benchmarks with the limits.
     """
 
     def here() -> int:
@@ -268,7 +232,7 @@ def bench_all(
         try:
             _show(plan, where, outcomes)
         finally:
-            # Also after an interrupt from the keyboard: the measurements until then are not lost.
+            # Also after an interrupt from the keyboard, with the measurements made so far.
             _conclude(plan, outcomes, where)
         return _FAILED if any(outcome.problem for outcome in outcomes) else 0
 
@@ -278,9 +242,9 @@ def bench_all(
 def _names(only: str | None) -> list[str]:
     names = list(BENCHMARKS) if only is None else [name.strip() for name in only.split(",") if name.strip()]
     if not names:
-        raise InputError("--only names no benchmark: leave it out to run all")
+        raise InputError("--only names no benchmark: omit it to run all")
     if unknown := [name for name in names if name not in BENCHMARKS]:
-        raise InputError(f"there is no benchmark {unknown[0]!r}: choose of {', '.join(BENCHMARKS)}")
+        raise InputError(f"there is no benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
     return names
 
 
@@ -297,7 +261,7 @@ def _ranks(engine: str) -> int:
 
 
 def _prepare(folder: Path) -> None:
-    from collops.apps.outputs import prepare_folder
+    from collops.apps.files import prepare_folder
 
     if started() is not None:
         raise InputError(
@@ -305,11 +269,11 @@ def _prepare(folder: Path) -> None:
         )
     prepare_folder(folder)
     for path in sorted(folder.glob("*.json")):
-        read_record(path)  # a record that the page could not show is an error now, not after an hour
+        read_record(path)  # raises now rather than at the end if the page could not show a record
 
 
 def _show(plan: Plan, where: Console, outcomes: list[Outcome]) -> None:
-    """Run the plan with a progress bar on a terminal, and a line for each benchmark everywhere."""
+    """Run the plan, with a line for each benchmark, and on a terminal a progress bar."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -335,7 +299,7 @@ def _line(outcome: Outcome) -> str:
 
 
 def _conclude(plan: Plan, outcomes: list[Outcome], where: Console) -> None:
-    """Print the limits of the machine and how near the benchmarks came, and write the page."""
+    """Print the limits of the machine and the comparison with them, and write the page."""
     from rich.table import Table
 
     from collops_bench.page import report_page
@@ -346,7 +310,7 @@ def _conclude(plan: Plan, outcomes: list[Outcome], where: Console) -> None:
     limits = next((record for record in records if record.benchmark == FIRST), None)
     for title, rows in (
         ("Limits of this machine", [] if limits is None else limits_in_words(limits)),
-        ("How near the benchmarks come", comparison(records)),
+        ("Speed relative to the limits", comparison(records)),
     ):
         if rows:
             table = Table(

@@ -1,13 +1,13 @@
 """The cost of an iteration of Jacobi's method by programming model, with the norm in every iteration.
 
-Four families of grids: one whose size is the same on any number of ranks (strong scaling), and three whose rows grow
-with the ranks (weak scaling), from one far larger than any cache to one that fits into it. Records of one, two and four
-ranks together show how each scales.
+There are four families of grids: one of fixed size (strong scaling), and three whose rows grow with the number of ranks
+(weak scaling), from one far larger than any cache to one that fits into it. Records of one, two and four ranks together
+show the scaling.
 
-The clock ``wall`` is the cost of one more iteration: a long run less a short one. ``one rank`` is the first rank by
-itself on the whole grid while the others wait. Figures: ``speedup`` over it, ``efficiency`` (speedup over ranks), and
-``of_memory_limit``, the time in which all ranks copy the grid, over the time of an iteration; a variant that sweeps
-several times between two passages through memory may exceed 1.
+The clock ``wall`` is the cost of one more iteration: a long run less a short one. ``one rank`` is the first rank alone
+on the whole grid while the others wait. Figures: ``speedup`` over it, ``efficiency`` (speedup over ranks), and
+``of_memory_limit``, the time in which all ranks copy the grid over the time of an iteration, which may exceed 1 if a
+variant sweeps several times per pass over memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHECKED = 12  # iterations
 
 @dataclass(frozen=True)
 class _Case:
-    """One grid, and how many iterations are timed."""
+    """One grid, and the numbers of timed iterations."""
 
     name: str
     nx: int
@@ -120,7 +120,7 @@ def _iterations(variant: Variant, most: int) -> Callable[[int], Any]:
 
 
 def _alone(context: Context, problem: Problem) -> Callable[[int], Any]:
-    """Return a program that iterates on the first rank, and does nothing on others."""
+    """Return a program that iterates on the first rank only."""
     comm = context.comm
     own = comm.split(0 if comm.rank == 0 else 1) if comm.size > 1 else comm
     if comm.rank > 0 or own is None:

@@ -1,9 +1,9 @@
 """Collectives inside compiled JAX programs: one in a call of its own, many in one call, and a solver.
 
-Ranks have a core or a GPU each, and the peer is mpi4jax. One process on a machine with GPUs drives all of them by
-``shard_map``, and the peer is JAX's own ``lax.psum``. An elementwise program of the same size shows the cost of a call
-without a collective. Every call is waited for; on GPUs short ones also run ahead, as in a program that does not look at
-its results. All ranks have the same small integers, so that sums of sums have one right answer.
+Each rank has a core or a GPU, and the peer is mpi4jax. A single process drives all GPUs of its machine by
+``shard_map``, and the peer is ``lax.psum`` of JAX. An elementwise program of the same size shows the cost of a call
+without a collective. The host waits for every call; on GPUs short calls are also measured without waits. All ranks have
+the same small integers, so that sums are exact.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def measure(context: Context) -> Iterator[Measurement]:
     sizes = _SIZES[:2] if context.options.quick else (_SIZES if on_devices else _SIZES[:3])
     mapped = on_devices and context.comm.size == 1
     programs = _of_devices() if mapped else _of_ranks(context)
-    _measure(context, plan, sizes[0], 1, programs)  # not kept: ranks are slower in their first seconds
+    _measure(context, plan, sizes[0], 1, programs)  # discarded: ranks are slower in their first seconds
     for size in sizes:
         for many in (1, _MANY):
             yield _measure(context, plan, size, many, programs)
@@ -62,7 +62,7 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 @dataclass(frozen=True)
 class _Programs:
-    """The compared programs: how each reduces and compiles, how arrays are placed, and why programs are missing."""
+    """The compared programs: their reductions and compilers, the placement of arrays, and missing programs."""
 
     parties: int
     place: Callable[[Any], Any]
@@ -95,7 +95,7 @@ def _of_ranks(context: Context) -> _Programs:
 
 
 def _obstacle() -> str | None:
-    """Return why mpi4jax cannot be called here: it has to be built against the MPI that this program runs on."""
+    """Return why mpi4jax cannot be called here, or None; it must be built against the MPI of this program."""
     if importlib.util.find_spec("mpi4jax") is None:
         return "mpi4jax is not installed"
     return why_not_loaded("mpi4jax")
@@ -161,8 +161,8 @@ def _cgls(context: Context, plan: Plan) -> Measurement:
     histories, checks = [], []
     for name in ("jax", context.engine.name):
         operator = VStack([find_engine(name).from_host(values)], comm)
-        # Data that have a solution: with others, on more rows than columns, iterations go on after all that single
-        # precision can reach, and what then grows is rounding.
+        # The data have an exact solution. Otherwise iterations would continue beyond single precision, and rounding
+        # errors would grow.
         data = operator.forward(random(operator.domain, seed=1, dtype=np.float32, comm=comm, engine=name))
 
         def solution(operator: Any = operator, data: Any = data) -> Any:
@@ -172,7 +172,7 @@ def _cgls(context: Context, plan: Plan) -> Measurement:
         checks.append(check(comm, f"iterations on {name} that are missing", niter - result.iterations, 0.0))
         histories.append(result.residual_norms)
         programs[f"collops on {name}"] = solution
-    # Solutions of a random system differ by rounding far more than what they explain of the data.
+    # Rounding changes solutions of a random system much more than the data modelled from them.
     error = float(np.abs(histories[0] - histories[1]).max() / histories[1][0])
     checks.append(check(comm, "residuals on both engines", error, 1e-4))
     ours, other = programs

@@ -1,8 +1,8 @@
 """Several GPUs of one process as a mesh, and the table of NCCL4JAX by its method on three of them, with CuPy's NCCL.
 
-NCCL4JAX reported the mean of 50 calls after the first, each waited for, of 10, 500 and 2000 elements, called alone and
-under ``jax.jit``. JAX compiles a call that is mapped over GPUs but not under ``jit`` anew every time, which is the cost
-of ``alone`` today; CuPy's calls leave Python once for each GPU, compiled ones once for all of them.
+NCCL4JAX reported the mean of 50 calls after the first, each with a wait, of 10, 500 and 2000 elements, called alone and
+under ``jax.jit``. JAX compiles a call that is mapped over GPUs, but not under ``jit``, every time, which is the cost of
+``alone`` today. CuPy makes one call from Python for each GPU, compiled programs one for all of them.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class Mesh:
         self._joined = cj.clique(devices)
 
     def spread(self, x: np.ndarray) -> Any:
-        """Return an array of which every GPU holds a copy of `x`."""
+        """Return an array with a copy of `x` on every GPU."""
         where = jax.sharding.NamedSharding(self._mesh, self._spec)
-        # Sent to each GPU by itself: all copies together may be more than the host has room for.
+        # Copy to one GPU after the other: all copies together may exceed the memory of the host.
         shape = (self.size, *x.shape)
         return jax.make_array_from_callback(shape, where, lambda _: x[None])
 
     def mapped(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return `function`, of one GPU's part, as one of the whole array."""
+        """Lift `function` from the part of one GPU to the whole array."""
         return jax.shard_map(function, mesh=self._mesh, in_specs=self._spec, out_specs=self._spec, check_vma=False)
 
     def allreduce(self, x: Any) -> Any:
-        """Sum up by collops, inside what is mapped."""
+        """Sum with collops, in a mapped function."""
         return cj.allreduce(x, comm=self._joined)
 
     def psum(self, x: Any) -> Any:
-        """Sum up by JAX itself, inside what is mapped."""
+        """Sum with JAX itself, in a mapped function."""
         return jax.lax.psum(x, "devices")
 
 

@@ -1,12 +1,12 @@
 """The limits of this machine: copies in memory, products of matrices, and messages of all sizes.
 
-Other benchmarks are read against these. On devices every program is measured as it is called and as a CUDA graph
-replays it: the faster of the two is the limit, that of the memory or of the transport and not of the host.
+Other benchmarks are compared with these. On devices every program is called directly and replayed as a CUDA graph: the
+faster of the two is the limit, which then depends on the memory or the transport and not on the host.
 
-An exchange gives a message to the next rank of a ring and takes one from the rank before.
+In an exchange each rank sends a message to the next rank of a ring and receives one from the previous rank.
 
 Figures: ``bandwidth`` of a copy counts the bytes that one rank reads and writes, that of a message the bytes that it
-gives; ``rate`` of a product counts floating-point operations.
+sends; ``rate`` of a product counts floating-point operations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each size of copies, for a product, and for each size of messages."""
     quick, memory = context.options.quick, context.engine.memory
     plan = Plan(rounds=3, seconds=0.003) if quick else Plan(rounds=7, seconds=0.03)
-    room = context.room()
+    room = context.free_memory()
     for size in _powers(1 << 16, min(1 << 20 if quick else _LARGEST[memory], room // 4)):
         yield _copy(context, plan, size)
     yield _multiply(context, plan, 256 if quick else (8192 if memory == "device" else 2048))
@@ -45,7 +45,7 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 
 def _powers(first: int, largest: int) -> list[int]:
-    """Return `first` and every fourfold of it up to `largest`."""
+    """Return `first` times the powers of four, up to `largest`."""
     sizes = []
     while first <= largest:
         sizes.append(first)
@@ -93,7 +93,7 @@ def _message(context: Context, plan: Plan, operation: str, size: int) -> Measure
 
 
 def _time(context: Context, plan: Plan, program: Callable[[], Any]) -> dict[str, Timing]:
-    """Time a program in the ways that it can be called, the fastest first. Collective."""
+    """Time a program, called directly and replayed, the faster one first. Collective."""
     comm, engine = context.comm, context.engine
     timings = interleave({CALLED: program}, comm, engine, plan)
     if engine.memory == "device" and _streams(context):
@@ -103,7 +103,7 @@ def _time(context: Context, plan: Plan, program: Callable[[], Any]) -> dict[str,
 
 
 def _streams(context: Context) -> bool:
-    """Whether messages of device arrays are ordered on streams, without the host."""
+    """Return whether messages of device arrays are ordered on streams, without the host."""
     return context.comm.size == 1 or context.comm.device_transport == "nccl"
 
 

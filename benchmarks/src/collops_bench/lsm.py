@@ -1,11 +1,10 @@
 """Least-squares Kirchhoff migration (forward, adjoint, CGLS iteration), also by PyLops-MPI.
 
-The small problem is that of PyLops-MPI's tutorial: an image of 81 x 60 points, 4 m apart, two flat
-reflectors in a constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large
-one, on GPUs, has 401 x 300 points, 40 shots, 101 receivers and 1001 samples. Travel times are straight
-rays. The peer runs PyLops' operator with its fastest engine: Numba on hosts (in double precision, as in the
-tutorial), CUDA on GPUs (in single precision). There images are compared after five iterations, and those of this
-package's ways to run after ten, too, with sums in a fixed order.
+The small problem is from the tutorial of PyLops-MPI: an image of 81 x 60 points, 4 m apart, two flat reflectors in a
+constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large one, on GPUs, has 401 x 300
+points, 40 shots, 101 receivers and 1001 samples. Rays are straight. The peer runs the operator of PyLops with its
+fastest engine: Numba on hosts (in double precision, as in the tutorial), CUDA on GPUs (in single precision). Images on
+GPUs are compared after five iterations; those of our eager and replayed runs also after ten, with sums in fixed order.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ __all__ = ["Problem", "measure"]
 _SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
 
 _COMPARED_ITERATIONS = {"float64": CHECKED_ITERATIONS, "float32": 5}
-"""After so many iterations, images still differ by no more than the programs do. In single precision the directions of
-CGLS lose their orthogonality from the seventh on, if the problem is large: after ten, the image is 5 % off."""
+"""Iterations after which images are compared. In single precision the directions of CGLS lose their orthogonality from
+the seventh on, if the problem is large: after ten, the image has an error of 5 %."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes of a survey, from which all its numbers follow."""
+    """The sizes of a survey, which determine all of its values."""
 
     nx: int
     nz: int
@@ -99,7 +98,7 @@ class Problem:
         return values, centre
 
     def operator(self, context: Context, deterministic: bool = False) -> Kirchhoff:
-        """Return the modelling of all shots, spread over the ranks. Collective."""
+        """Return the modelling of all shots, distributed over the ranks. Collective."""
         wavelet, centre = self.wavelet()
         return Kirchhoff(
             self.z,
@@ -118,20 +117,20 @@ class Problem:
         )
 
     def model(self, context: Context, operator: Kirchhoff) -> DistributedArray:
-        """Return the reflectivity, as the operator takes it."""
+        """Return the reflectivity in the layout of the operator's domain."""
         values = context.engine.from_host(self.reflectivity.astype(self.dtype))
         domain: Any = operator.domain  # one layout, not a stack of them
         return DistributedArray(domain, context.comm, values.reshape(domain.local_shape(context.comm.rank)))
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The sizes of the survey, as records have them."""
+        """The sizes of the survey, for records."""
         sizes = {"image": [self.nx, self.nz], "shots": self.shots, "receivers": self.receivers}
         return sizes | {"samples": self.samples, "dtype": self.dtype}
 
     @property
     def name(self) -> str:
-        """As in tables."""
+        """The name in tables."""
         return f"migration of {self.nx} x {self.nz}"
 
 
@@ -151,7 +150,7 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 
 def _obstacle(context: Context, peer: Peer | str) -> str | None:
-    """Why PyLops' operator with its fastest engine is not there, though PyLops-MPI is; on any rank."""
+    """Return why any rank lacks the fastest engine of the operator of PyLops, or None."""
     if isinstance(peer, str):
         return None
     found = importlib.util.find_spec("numba") is not None
@@ -188,7 +187,7 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
         adjoint[PEER] = lambda: peer_operator.rmatvec(peer_y).local_array
         solvers[PEER] = lambda iterations: peer.cgls(peer_operator, peer_y, start, iterations)
 
-    # In single precision a travel time on the edge of a sample may fall to either side of it.
+    # In single precision a travel time on the edge of a sample may be rounded either way.
     tolerance = {"float64": 1e-8, "float32": 2e-4}[problem.dtype]
     iterated = {name: partial(solve, _COMPARED_ITERATIONS[problem.dtype]) for name, solve in solvers.items()}
     checks = {
@@ -223,7 +222,7 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
 
 
 def _local_of_peer(context: Context, problem: Problem) -> Any:
-    """Return PyLops' operator for the shots of this rank."""
+    """Return the operator of PyLops for the shots of this rank."""
     from pylops.waveeqprocessing import Kirchhoff as KirchhoffOfPylops
 
     engine = context.engine
@@ -246,7 +245,7 @@ def _local_of_peer(context: Context, problem: Problem) -> Any:
             dtype=problem.dtype,
         )
     if on_device:
-        # As its documentation asks: the travel times, made on the host, are moved once.
+        # As its documentation recommends, copy the travel times from the host once.
         operator.trav_srcs = engine.from_host(operator.trav_srcs.astype(problem.dtype))
         operator.trav_recs = engine.from_host(operator.trav_recs.astype(problem.dtype))
     return operator

@@ -1,14 +1,13 @@
 r"""A model of the time of an iteration on any number of ranks, fitted to measurements on few.
 
-The model reckons with four things. An iteration has some overhead :math:`t_0` whatever its size; the busiest rank does
-:math:`f` operations and moves :math:`b` bytes through its memory; and there are messages, :math:`n_k` of kind :math:`k`
-and size :math:`s_k`:
+The time has four terms: an overhead :math:`t_0`; :math:`f` operations of the busiest rank; :math:`b` bytes of its
+memory traffic; and :math:`n_k` messages of each kind :math:`k` and size :math:`s_k`:
 
 .. math:: T = t_0 + c_f f + c_b \, T_{copy}(b) + c_m \sum_k n_k \, T_{message}(k, s_k, p)
 
-:math:`T_{copy}` and :math:`T_{message}` are measured by ``collops bench limits``; the four coefficients are fitted to
-runs (`Model.fit`), none of them negative. :math:`c_b` is how many times longer the work takes than a copy of as many
-bytes; :math:`c_m` is less than 1 where messages overlap with computation.
+``collops bench limits`` measures :math:`T_{copy}` and :math:`T_{message}`; the four coefficients are fitted to runs
+(`Model.fit`), none of them negative. :math:`c_b` is the time of the work over that of a copy of as many bytes;
+:math:`c_m` is less than 1 if messages overlap with computation.
 """
 
 from __future__ import annotations
@@ -41,23 +40,12 @@ __all__ = [
 
 ALLREDUCE, EXCHANGE = "allreduce", "exchange"
 _ITEM = 4  # bytes of a float32
-_BLOCK = 8  # sweeps between two passages of the variant "blocked" through memory
+_BLOCK = 8  # sweeps of the variant "blocked" per pass over memory
 
 
 @dataclass(frozen=True)
 class Work:
     """The work of the busiest rank in one iteration.
-
-    Parameters
-    ----------
-    ranks : int
-        How many take part.
-    operations : float
-        In whatever unit the runs that a model is fitted to count them.
-    nbytes : float
-        Read and written.
-    messages : sequence of (str, float, float)
-        Kind (``"allreduce"`` or ``"exchange"``), how many of them, and the bytes of each.
 
     Examples
     --------
@@ -68,22 +56,16 @@ class Work:
     4
     """
 
-    ranks: int
-    operations: float
-    nbytes: float
+    ranks: int  # that take part
+    operations: float  # in any unit that is the same in all runs
+    nbytes: float  # read and written
+    # kind (``"allreduce"`` or ``"exchange"``), number of messages, and bytes of each
     messages: Sequence[tuple[str, float, float]] = ()
 
 
 @dataclass(frozen=True)
 class Line:
-    """The time of a message: a latency, and so many seconds a byte.
-
-    Parameters
-    ----------
-    latency : float
-        Seconds of the smallest message.
-    per_byte : float
-        Seconds.
+    """The time of a message: a latency, and a time per byte.
 
     Examples
     --------
@@ -93,12 +75,12 @@ class Line:
     40.0
     """
 
-    latency: float
-    per_byte: float
+    latency: float  # seconds
+    per_byte: float  # seconds per byte
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> Line:
-        """Return the line whose relative errors at the points, (bytes, seconds), have the least squares.
+        """Fit a line to points (bytes, seconds) by least squares of the relative errors.
 
         Raises
         ------
@@ -118,16 +100,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Network:
-    """The network between the nodes, as it is assumed.
-
-    Parameters
-    ----------
-    ranks : int
-        On each node.
-    latency : float
-        Seconds from a rank to one of another node.
-    bandwidth : float
-        Bytes a second of each rank's own adapter, each way.
+    """The assumed network between nodes.
 
     Examples
     --------
@@ -138,23 +111,14 @@ class Network:
     8
     """
 
-    ranks: int
-    latency: float
-    bandwidth: float
+    ranks: int  # per node
+    latency: float  # seconds between ranks of different nodes
+    bandwidth: float  # bytes per second of the adapter of each rank, each way
 
 
 @dataclass(frozen=True)
 class Machine:
     """The measured limits of a machine.
-
-    Parameters
-    ----------
-    copies : sequence of (float, float)
-        Bytes read and written, and the seconds that takes, from small to large.
-    allreduces, exchanges : mapping of int to Line
-        By the number of ranks, all on one node.
-    network : Network, optional
-        Between the nodes.
 
     Raises
     ------
@@ -172,10 +136,10 @@ class Machine:
     [0, 14, 35]
     """
 
-    copies: Sequence[tuple[float, float]]
-    allreduces: Mapping[int, Line]
+    copies: Sequence[tuple[float, float]]  # bytes read and written, and seconds, from small to large
+    allreduces: Mapping[int, Line]  # by the number of ranks, all on one node
     exchanges: Mapping[int, Line]
-    network: Network | None = None
+    network: Network | None = None  # between the nodes
 
     def __post_init__(self) -> None:
         if not self.copies:
@@ -185,7 +149,7 @@ class Machine:
             raise InputError(f"the copies of a machine must go from small to large, not {sizes}")
 
     def copy_seconds(self, nbytes: float) -> float:
-        """Return the time in which so many bytes are read and written, between those that were measured."""
+        """Return the time to read and write `nbytes` in total, interpolated between measured copies."""
         if nbytes <= 0:
             return 0.0
         sizes, seconds = np.array(self.copies, dtype=float).T
@@ -196,24 +160,15 @@ class Machine:
     def message_seconds(self, kind: str, nbytes: float, ranks: int) -> float:
         r"""Return the time of a message.
 
-        On one node it is what was measured with the nearest number of ranks that is not smaller; for more ranks than
-        were measured the latency of an allreduce grows with the logarithm of the ranks, and its time a byte with
-        :math:`2 (p - 1) / p`. Over nodes an allreduce is one within each node and one between them, which every rank's
-        adapter shares; neighbours exchange over the network, which is the slowest of their ways.
-
-        Parameters
-        ----------
-        kind : {"allreduce", "exchange"}
-            Kind of the message.
-        nbytes : float
-            Its size.
-        ranks : int
-            How many take part.
+        On one node it is the time measured with the next larger number of ranks. Beyond the measured numbers, the
+        latency of an allreduce grows with the logarithm of the ranks, and its time per byte with
+        :math:`2 (p - 1) / p`. On several nodes an allreduce consists of one within each node and one between nodes
+        through all adapters; the time of an exchange is that over the network.
 
         Raises
         ------
         InputError
-            If there is no such kind, or none of it was measured.
+            If `kind` is not ``"allreduce"`` or ``"exchange"``, or no such message was measured.
         """
         if kind not in (ALLREDUCE, EXCHANGE):
             raise InputError(f"there is no model of messages of kind {kind!r}; choose allreduce or exchange")
@@ -247,17 +202,6 @@ class Machine:
 class Model:
     """A model of the time of an iteration of one kind of work.
 
-    Parameters
-    ----------
-    overhead : float
-        Seconds, whatever the size.
-    operation : float
-        Seconds of one.
-    memory : float
-        Times the time of a copy of as many bytes.
-    messages : float
-        Times the time of the messages alone.
-
     Examples
     --------
     >>> from collops_bench.model import Machine, Model, Work
@@ -268,24 +212,17 @@ class Model:
     (2.0, 1.25)
     """
 
-    overhead: float
-    operation: float
-    memory: float
-    messages: float
+    overhead: float  # seconds
+    operation: float  # seconds per operation
+    memory: float  # factor of the time of a copy of as many bytes
+    messages: float  # factor of the time of the messages alone
 
     @classmethod
     def fit(cls, machine: Machine, runs: Sequence[tuple[Work, float]], *, without: Collection[str] = ()) -> Model:
-        """Return the model whose relative errors at the runs, work and seconds, have the least squares.
+        """Fit a model to runs (work, seconds of an iteration) by least squares of the relative errors.
 
-        Parameters
-        ----------
-        machine : Machine
-            Where the runs were.
-        runs : sequence of (Work, float)
-            The work, and the seconds of an iteration.
-        without : collection of str
-            Coefficients that are zero, such as ``"operation"`` of what memory alone limits: runs in which operations
-            and bytes grow together cannot tell the two apart.
+        The coefficients in `without` are zero, such as ``"operation"`` for work limited by memory: the fit cannot
+        separate operations and bytes that grow together.
 
         Raises
         ------
@@ -314,25 +251,25 @@ def _terms(machine: Machine, work: Work) -> tuple[float, float, float, float]:
 
 
 def _share(ranks: int) -> float:
-    """Return how much of a message each rank must send in an allreduce."""
+    """Return the bytes that each rank sends in an allreduce, relative to the size of the message."""
     return 2 * (ranks - 1) / ranks
 
 
 def _relative_fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Return coefficients, none of them negative, of the terms whose sums are nearest to the seconds, in ratio."""
+    """Return nonnegative coefficients of the terms, by least squares of the relative errors."""
     from scipy.optimize import nnls
 
     if not (np.isfinite(seconds) & (seconds > 0)).all():
         raise InputError(f"measured times must be positive numbers, not {seconds.tolist()}")
     relative = terms / seconds[:, None]
-    # Terms differ by many orders of magnitude, which a solver takes for a rank that is not full.
+    # Terms differ by many orders of magnitude, which would make the matrix numerically singular.
     scale = np.abs(relative).max(axis=0)
     scale[scale == 0] = 1.0
     found, _ = nnls(relative / scale, np.ones(len(seconds)))
     return [float(value) for value in found / scale]
 
 
-# The work of the problems that are measured
+# The work of measured problems
 
 
 def migration(points: int, shots: int, receivers: int, samples: int, ranks: int) -> Work:
@@ -342,18 +279,18 @@ def migration(points: int, shots: int, receivers: int, samples: int, ranks: int)
 
 
 def cgls(rows: int, columns: int, ranks: int) -> Work:
-    """Return the work of CGLS over a matrix whose rows are spread over the ranks."""
+    """Return the work of CGLS with a matrix whose rows are distributed over the ranks."""
     most = -(-rows // ranks)
     return Work(ranks, 4 * most * columns, 2 * _ITEM * most * columns, _sums(columns, ranks))
 
 
 def _sums(unknowns: int, ranks: int) -> list[tuple[str, float, float]]:
-    """Return what an iteration of CGLS sends: the model that every rank has a part of, and two numbers."""
+    """Return the messages of an iteration of CGLS: an allreduce of the model, and two of numbers."""
     return [(ALLREDUCE, 1, _ITEM * unknowns), (ALLREDUCE, 2, 2 * _ITEM)] if ranks > 1 else []
 
 
 def sparse(side: int, planes: int, ranks: int) -> Work:
-    """Return the work of a product with the 27-point stencil on a cube whose planes are spread over the ranks."""
+    """Return the work of a product with the 27-point stencil on a cube whose planes are distributed over the ranks."""
     most = -(-planes // ranks)
     entries = most * 3 * (3 * side - 2) ** 2
     # Values and columns of the entries, and both vectors.
@@ -362,14 +299,14 @@ def sparse(side: int, planes: int, ranks: int) -> Work:
 
 
 def jacobi(nx: int, ny: int, ranks: int, *, blocked: bool = False) -> Work:
-    """Return the work of a sweep of Jacobi's method; blocked, it passes through memory with every eighth only."""
+    """Return the work of a sweep of Jacobi's method; the blocked variant passes over memory once in eight sweeps."""
     points = nx * -(-ny // ranks)
     halo = [(EXCHANGE, 1 / _BLOCK if blocked else 1, _ITEM * nx * (_BLOCK if blocked else 1))]
     return Work(ranks, points, 2 * _ITEM * points / (_BLOCK if blocked else 1), halo if ranks > 1 else [])
 
 
 def parameters_of(work: Work) -> dict[str, Any]:
-    """Return work as the parameters of a measurement have it."""
+    """Return work as parameters of a measurement."""
     return {
         "operations": work.operations,
         "bytes": work.nbytes,

@@ -1,4 +1,4 @@
-"""The report: one page with tables and plots of all recorded runs, with their peers and the limits of the machine."""
+"""The report: one page with tables and plots of all recorded runs, their peers and the limits of the machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from collops_bench.speed import (
 __all__ = ["report_page"]
 
 _TEMPLATE = Path(__file__).parent / "report.html"
-_FEW = 8  # rows of a table that is shown without being asked for
+_FEW = 8  # rows up to which a table is open from the start
 _SUBJECTS = {
     "limits": "Limits of the machines",
     "collectives": "Messages",
@@ -37,19 +37,13 @@ _SUBJECTS = {
     "scaling": "Scaling",
     "kill-runs": "Ranks that were killed",
 }
-_COLUMNS = ("program", "median", "least to greatest", "device", "ratio to peer", "figures")
+_COLUMNS = ("program", "median", "range", "device", "ratio to peer", "figures")
 _BANDWIDTHS = ("bandwidth", "algorithm_bandwidth", "bus_bandwidth")
 _SHARES = ("of_copy", "of_memory_limit", "efficiency")
 
 
 def report_page(records: Mapping[str, Record]) -> str:
-    """Return the text of the page.
-
-    Parameters
-    ----------
-    records : mapping of str to Record
-        By the names of their files; the same records give the same text.
-    """
+    """Return the page of records, by file name. The same records give the same text."""
     rows = list(speed_rows(list(records.values())))
     shares = limits_shares(records.values())
     kinds = sorted({record.benchmark for record in records.values()}, key=_order)
@@ -84,18 +78,18 @@ def _ratio(ratio: float | None) -> str:
 def _facts(records: Mapping[str, Record], rows: Sequence[SpeedRow]) -> list[tuple[str, object]]:
     every = [measurement for record in records.values() for measurement in record.measurements]
     ratios = sorted(row.ratio for row in rows if row.ratio is not None)
-    said: list[tuple[str, object]] = [
+    facts: list[tuple[str, object]] = [
         ("runs", len(records)),
         ("measurements", len(every)),
-        ("answers checked before they were timed", sum(len(one.checks) for one in every)),
+        ("results checked before timing", sum(len(one.checks) for one in every)),
         ("machines", ", ".join(dict.fromkeys(_machine(record) for record in records.values()))),
         ("last run", max(record.started for record in records.values())[:10]),
     ]
     if ratios:
         middle = ratios[len(ratios) // 2]
         words = f"{three_digits(ratios[0])} to {three_digits(ratios[-1])} times, median {three_digits(middle)}"
-        said.insert(0, ("as fast as the peers", words))
-    return said
+        facts.insert(0, ("speed relative to the peers", words))
+    return facts
 
 
 def _machine(record: Record) -> str:
@@ -103,7 +97,7 @@ def _machine(record: Record) -> str:
 
 
 def _bars(rows: Sequence[SpeedRow]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the bars of each place, those with the most first. Lengths are logarithms on one scale, in per cent."""
+    """Return the bars of each place, that with the most first; lengths are logarithms in per cent of the longest."""
     places: dict[str, list[SpeedRow]] = {}
     for row in rows:
         if row.ratio is not None:
@@ -134,7 +128,7 @@ def _benchmark(records: Mapping[str, Record], kind: str, numbers: Iterator[int])
 
 
 def _table(name: str, record: Record) -> dict[str, Any]:
-    """Return a group of rows for every measurement, with a row for every program, without empty columns."""
+    """Return a table with a group of rows for each measurement and a row for each program, without empty columns."""
     groups = [(in_words(one), _rows(one)) for one in record.measurements]
     every = [row for _, rows in groups for row in rows]
     filled = [column for column in range(len(_COLUMNS)) if any(row[column] for row in every)]
@@ -185,12 +179,12 @@ def _figure(name: str, value: float) -> str:
 
 
 def _run(name: str, record: Record) -> dict[str, Any]:
-    """Return where and with what a record was made."""
+    """Return the machine, the software and the options of a record."""
     kind = "device arrays:" if record.machine["devices"] else "host arrays:"
     transport = next((line.removeprefix(kind).strip() for line in record.transport if line.startswith(kind)), "")
     versions = {package: f"{package} {version}" for package, version in record.versions.items() if version is not None}
     ours = versions.pop("collops", "collops of unknown version")
-    commit = "not known" if record.commit is None else record.commit[:9]
+    commit = "unknown" if record.commit is None else record.commit[:9]
     if record.commit is not None and record.commit.endswith("-dirty"):
         commit += "-dirty"
     changed = [("quick", True, "small sizes"), ("peer", False, "no peer")]

@@ -1,6 +1,6 @@
-"""PyLops-MPI, the peer of most benchmarks, set up to do the same work on the same data.
+"""PyLops-MPI, the peer of most benchmarks, which does the same work on the same data in the same processes.
 
-It runs in the same processes. Where it is not installed the reason is recorded in place of its times.
+If it is not installed, the reason is recorded instead of its times.
 """
 
 from __future__ import annotations
@@ -25,15 +25,7 @@ PEER = "PyLops-MPI"
 
 
 class Peer:
-    """PyLops-MPI on all ranks, with NCCL where the arrays are on GPUs.
-
-    Parameters
-    ----------
-    engine : str
-        ``"numpy"`` or ``"cupy"``.
-    ranks : int
-        Size of the world.
-    """
+    """PyLops-MPI on all ranks, with NCCL for the engine ``"cupy"``."""
 
     def __init__(self, engine: str, ranks: int) -> None:
         import pylops_mpi
@@ -48,15 +40,7 @@ class Peer:
             self._nccl = initialize_nccl_comm()
 
     def split(self, local: Any, sizes: Sequence[int]) -> Any:
-        """Return a distributed vector of which each rank has its own part.
-
-        Parameters
-        ----------
-        local : array
-            This rank's part, which is not copied.
-        sizes : sequence of int
-            Sizes of the parts of all ranks.
-        """
+        """Return a distributed vector with the part `local` of this rank, not copied, and parts of `sizes`."""
         return self.module.DistributedArray(
             (sum(sizes),),
             base_comm_nccl=self._nccl,
@@ -67,7 +51,7 @@ class Peer:
         )
 
     def replicated(self, local: Any) -> Any:
-        """Return a vector that every rank holds whole; the peer broadcasts to keep it so (its default)."""
+        """Return a replicated vector; by default the peer broadcasts it in every operation."""
         return self.module.DistributedArray(
             local.shape,
             base_comm_nccl=self._nccl,
@@ -77,7 +61,7 @@ class Peer:
         )
 
     def like(self, array: Any, replicated: bool) -> Any:
-        """Return an array of ours as one of the peer's: ravelled, with the same local values."""
+        """Return an array of collops as one of the peer: ravelled, with the same local values."""
         if isinstance(array, StackedArray):
             return self.module.StackedDistributedArray([self.like(part, replicated) for part in array.arrays])
         local = array.local_array.reshape(-1)
@@ -94,12 +78,12 @@ class Peer:
         return self.module.MPIBlockDiag(ops=list(operators))
 
     def cgls(self, operator: Any, data: Any, start: Any, iterations: int) -> Any:
-        """Solve by exactly so many iterations of CGLS, and return this rank's part of the solution.
+        """Run exactly `iterations` iterations of CGLS, and return this rank's part of the solution.
 
         Raises
         ------
         CollopsError
-            If it stopped early, which would make its time look short.
+            If it stopped early: its time would not be comparable.
         """
         solution, _, done, *_ = self.module.cgls(operator, data, start, niter=iterations, tol=0.0)
         if done != iterations:
@@ -108,13 +92,7 @@ class Peer:
 
 
 def load_peer(context: Context) -> Peer | str:
-    """Set up the peer on all ranks. Collective.
-
-    Returns
-    -------
-    Peer or str
-        The peer, or the reason why there is none.
-    """
+    """Return the peer, or the reason why there is none. Collective."""
     if not context.options.peer:
         return "not asked for"
     reason = _obstacle()
@@ -124,12 +102,12 @@ def load_peer(context: Context) -> Peer | str:
 
 @cache
 def _peer(engine: str, ranks: int) -> Peer:
-    """Return the only peer of this process: freeing its NCCL communicator waits for all ranks, as only the end does."""
+    """Return the only peer of this process, since freeing its NCCL communicator would wait for all ranks."""
     return Peer(engine, ranks)
 
 
 def why_not_loaded(module: str) -> str | None:
-    """Return why a peer that is installed does not load: it needs something else, or was built against another MPI."""
+    """Return why an installed peer cannot be imported (a missing dependency, or another MPI), or None."""
     try:
         importlib.import_module(module)
     except (ImportError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""The plots that ``collops bench plot`` writes, from the records of a folder alone."""
+"""The plots of ``collops bench plot``, from the records of a folder alone."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ __all__ = ["write_plots"]
 def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
     """Plot collectives and star forests by size, Jacobi's method and predictions over the ranks, and all speeds.
 
-    Returns
-    -------
-    list of Path
-        The PNG files.
+    Return the PNG files.
     """
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise InputError(f"cannot make the folder {folder}: {problem.strerror or problem}") from problem
+        raise InputError(f"cannot create the folder {folder}: {problem.strerror or problem}") from problem
     written = []
     for record in records:
         machine = f"{record.machine_name}-{record.ranks}.png"
@@ -47,7 +44,7 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
     if _scales(records):
         scaling = scaling_of(records)
         machine = place(scaling.records[-1]).split(" x ")[-1]
-        title = f"{machine}: measured (markers) and predicted (lines; grey where the first node ends)"
+        title = f"{machine}: measured (markers) and predicted (lines); the grey line is one full node"
         written.append(sheet(predictions(scaling), title, folder / "scaling.png", columns=2, keys=True))
     places: dict[tuple[str, int], list[Record]] = {}
     for record in records:
@@ -60,14 +57,14 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
 
 
 def _scales(records: Sequence[Record]) -> bool:
-    """Whether there is a machine whose limits were measured, and work on several numbers of ranks."""
+    """Return whether the limits of a machine and work on several numbers of its ranks were measured."""
     machines = {record.machine_name for record in records if record.benchmark == "limits"}
     runs = {(record.machine_name, record.ranks) for record in records if record.benchmark == "scaling"}
     return any(len([1 for machine, _ in runs if machine == name]) > 1 for name in machines)
 
 
 def _speedups(records: Sequence[Record], path: Path) -> Path:
-    """Plot how many times faster than its peer each piece of work with a headline is, as bars."""
+    """Plot the ratios of speed to the peer as bars, for all work with a headline."""
     rows = [(row.work, str(row.peer_name), row.ratio) for row in speed_rows(records) if row.ratio is not None]
     picture = new_figure(9, 1.2 + 0.32 * len(rows))
     panel = picture.subplots()
@@ -80,6 +77,6 @@ def _speedups(records: Sequence[Record], path: Path) -> Path:
     panel.set_xlim(0.9 * min(1.0, *ratios), 3.0 * max(1.0, *ratios))
     panel.xaxis.set_major_formatter("{x:g}x")
     panel.set_ylim(len(rows) - 0.4, -0.6)
-    panel.set_xlabel(f"times as fast as {', '.join(sorted({row[1] for row in rows}))}")
+    panel.set_xlabel(f"speed relative to {', '.join(sorted({row[1] for row in rows}))}")
     panel.set_title(place(records[0]))
     return save(picture, path)

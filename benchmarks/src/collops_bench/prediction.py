@@ -1,4 +1,4 @@
-"""How work scales over the ranks: measured times, a model fitted to them and checked, its predictions, and tables."""
+"""Scaling over the ranks: measured times, a model that is fitted to them and checked, predictions, and tables."""
 
 from __future__ import annotations
 
@@ -44,80 +44,44 @@ _MANY = (64, 1024)
 
 STRONG, WEAK = "strong", "weak"
 NETWORK = Network(ranks=8, latency=5e-6, bandwidth=50e9)
-"""The assumed network: eight GPUs a node, an adapter of 400 Gb/s for each, 5 microseconds between nodes."""
+"""The assumed network: eight GPUs per node, an adapter of 400 Gb/s for each, 5 microseconds between nodes."""
 
-# Memory limits these alone; the time of the others is more than memory and messages explain.
+# Work that memory limits. The time of other work is more than memory and messages explain.
 _MEMORY_BOUND = (CGLS, SPARSE, "Jacobi, nccl_graphs")
 _JACOBI = {"nccl_graphs": False, "blocked": True}  # variants that also run over nodes, and whether they are blocked
 
 
 @dataclass(frozen=True)
 class Family:
-    """One problem on different numbers of ranks.
+    """One problem on different numbers of ranks."""
 
-    Parameters
-    ----------
-    kind : str
-        Kind of work; each kind has a model of its own.
-    words : str
-        The problem's size.
-    scaling : str
-        `STRONG` for one size on any number of ranks, `WEAK` for sizes that grow with the ranks.
-    work : callable
-        Returns the work of an iteration on so many ranks.
-    measured : dict of int to float
-        Seconds of an iteration by the number of ranks; empty for a problem that is only predicted.
-    """
-
-    kind: str
-    words: str
-    scaling: str
-    work: Callable[[int], Work]
+    kind: str  # kind of work; each kind has a model of its own
+    words: str  # the problem's size
+    scaling: str  # `STRONG` for one size on any number of ranks, `WEAK` for sizes that grow with the ranks
+    work: Callable[[int], Work]  # returns the work of an iteration on so many ranks
+    # seconds of an iteration by the number of ranks; empty for a problem that is only predicted
     measured: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The model of one kind of work.
+    """The model of one kind of work."""
 
-    Parameters
-    ----------
-    checked : Model
-        Fitted to all runs but those on the most ranks.
-    model : Model
-        Fitted to all runs.
-    errors : list of (Family, float, float)
-        For every family the time on the most ranks, measured and as `checked` predicts it.
-    """
-
-    checked: Model
-    model: Model
+    checked: Model  # fitted to all runs but those on the most ranks
+    model: Model  # fitted to all runs
+    # for every family the time on the most ranks, measured and as `checked` predicts it
     errors: list[tuple[Family, float, float]]
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of all work, from the records of one machine.
+    """The scaling of all work, from the records of one machine."""
 
-    Parameters
-    ----------
-    machine : Machine
-        The machine with its limits.
-    records : list of Record
-        The records used.
-    families : list of Family
-        Measured families.
-    larger : list of Family
-        Families that are only predicted.
-    models : dict of str to Fitted
-        By kind.
-    """
-
-    machine: Machine
-    records: list[Record]
-    families: list[Family]
-    larger: list[Family]
-    models: dict[str, Fitted]
+    machine: Machine  # the machine with its limits
+    records: list[Record]  # the records used
+    families: list[Family]  # measured families
+    larger: list[Family]  # families that are only predicted
+    models: dict[str, Fitted]  # by kind
 
     def seconds(self, family: Family, ranks: int) -> float:
         """Return the predicted time of an iteration."""
@@ -125,7 +89,7 @@ class Scaling:
 
 
 def scaling_of(records: Iterable[Record]) -> Scaling:
-    """Fit models to the records of the machine of which there are most.
+    """Fit models to the records of the machine with the most ranks.
 
     Raises
     ------
@@ -136,7 +100,7 @@ def scaling_of(records: Iterable[Record]) -> Scaling:
     for record in records:
         if record.benchmark in ("limits", "scaling", "jacobi"):
             machines.setdefault(record.machine_name, []).append(record)
-    # Every machine needs its limits; the one with the most ranks is chosen.
+    # Only machines with a record of their limits are candidates.
     able = [there for there in machines.values() if {"limits", "scaling"} <= {one.benchmark for one in there}]
     if not able:
         raise InputError("no machine has records of limits and of scaling: run collops bench limits and scaling")
@@ -152,14 +116,7 @@ def scaling_of(records: Iterable[Record]) -> Scaling:
 
 
 def machine_of(records: Iterable[Record], network: Network | None = None) -> Machine:
-    """Return the machine whose limits are recorded.
-
-    Parameters
-    ----------
-    records : iterable of Record
-        Of one machine; copies are taken from that with the fewest ranks.
-    network : Network, optional
-        The assumed network between its nodes.
+    """Return the machine of records of its limits; the times of copies are from the record with the fewest ranks.
 
     Raises
     ------
@@ -214,7 +171,7 @@ def _families(records: Sequence[Record]) -> list[Family]:
 
 
 def _of(record: Record, measurement: Measurement) -> list[tuple[Family, float]]:
-    """Return the family that a measurement belongs to, or those of its programs, and the time of each."""
+    """Return the families of a measurement (or of each of its programs) with their times."""
     parameters, ranks = measurement.parameters, record.ranks
     if record.benchmark == "jacobi":
         return [
@@ -230,7 +187,7 @@ def _of(record: Record, measurement: Measurement) -> list[tuple[Family, float]]:
 
 
 def _share(number: int, scaling: str, ranks: int) -> tuple[Callable[[int], int], str]:
-    """Return how many of something there are on any number of ranks, and how to say it."""
+    """Return a function from the number of ranks to the size of the problem, and the size as text."""
     if scaling == STRONG:
         return (lambda p: number), f"{number}"
     each = number // ranks
@@ -274,7 +231,7 @@ def _grid(variant: str, parameters: Any, case: str, ranks: int) -> Family:
 
 
 def _larger() -> list[Family]:
-    """Return problems that are large enough for a thousand ranks, and still fit on one GPU."""
+    """Return problems that are large enough for a thousand ranks, but fit on one GPU."""
     return [
         _survey({"image": [401, 300], "shots": 1024, "receivers": 101, "samples": 1001}, STRONG, 1),
         _matrix({"rows": 1 << 20, "columns": 8000}, STRONG, 1),
@@ -291,10 +248,10 @@ def scaling_tables(scaling: Scaling) -> str:
     parts = [
         "### Measured",
         _measured(scaling),
-        "### The model, and how far off it is",
+        "### The model and its errors",
         _models(scaling),
         _errors(scaling),
-        "### Carried on",
+        "### Predicted",
         _predicted(scaling),
         _source(scaling),
     ]
@@ -302,7 +259,7 @@ def scaling_tables(scaling: Scaling) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
-    """Return a table whose first columns, so many, are words and the others numbers."""
+    """Return a table in Markdown whose first `words` columns are text and the others numbers."""
     ruler = ["---"] * words + ["---:"] * (len(head) - words)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ruler, *rows))
 
@@ -327,7 +284,7 @@ def _measured(scaling: Scaling) -> str:
 
 
 def _models(scaling: Scaling) -> str:
-    head = ["work", "overhead", "an operation", "times a copy", "times the messages alone"]
+    head = ["work", "overhead", "time per operation", "factor of a copy", "factor of the messages alone"]
     rows = []
     for kind, fitted in scaling.models.items():
         model = fitted.model
@@ -370,9 +327,9 @@ def _predicted(scaling: Scaling) -> str:
 
 
 def _source(scaling: Scaling) -> str:
-    made = {}
+    runs = {}
     for one in scaling.records:
-        made.setdefault(f"{one.benchmark}, commit {str(one.commit)[:9]}, {one.started[:10]}", []).append(str(one.ranks))
-    runs = "; ".join(f"{run} (on {', '.join(ranks)})" for run, ranks in made.items())
+        runs.setdefault(f"{one.benchmark}, commit {str(one.commit)[:9]}, {one.started[:10]}", []).append(str(one.ranks))
+    texts = "; ".join(f"{run} (on {', '.join(ranks)})" for run, ranks in runs.items())
     machine = place(scaling.records[-1]).split(" x ")[-1]
-    return f"From the records of {machine}: {runs}. Written by `collops bench plot`."
+    return f"From the records of {machine}: {texts}. Written by `collops bench plot`."

@@ -5,17 +5,16 @@ The file is one object:
 - ``schema``: 1; another number is an error.
 - ``benchmark``: name of the benchmark.
 - ``started``: date and time in UTC, ISO 8601.
-- ``commit``: of this package's repository, ``-dirty`` appended where files were changed; null where it is
-  not known.
-- ``machine``: ``processor``, ``cores`` (that this process may use), ``system``, ``devices`` (one name for
-  each rank's GPU; empty on hosts), ``driver`` (version that the GPU driver supports; null on hosts), ``memory``
-  (bytes that each rank could still have where its arrays live; absent in older records).
-- ``versions``: of Python and of every package that can matter; null where one is not installed.
+- ``commit``: of the repository, with ``-dirty`` if files were changed; null if unknown.
+- ``machine``: ``processor``, ``cores`` (available to this process), ``system``, ``devices`` (the name of each rank's
+  GPU; empty on hosts), ``driver`` (CUDA version of the driver; null on hosts), ``memory`` (free bytes per rank, on the
+  device or host; absent in older records).
+- ``versions``: of Python and of relevant packages; null for one that is not installed.
 - ``ranks``, ``engine``, ``transport`` (a list: the transports, as the communicator describes them).
-- ``options``: how the benchmark was run.
-- ``clocks``: the meaning of each clock of the timings, in words.
-- ``measurements``: a list of objects, see :class:`Measurement`; times in seconds a call, sizes in bytes,
-  bandwidths in bytes a second.
+- ``options``: the options of the run.
+- ``clocks``: the definition of each clock of the timings.
+- ``measurements``: a list of objects, see :class:`Measurement`; times in seconds per call, sizes in bytes, bandwidths
+  in bytes per second.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
 import collops
-from collops.apps.outputs import atomic, check_writable
+from collops.apps.files import atomic, check_writable
 from collops.errors import CollopsError, InputError
 from collops_bench.timing import CLOCKS, Timing
 
@@ -80,57 +79,29 @@ _PACKAGES = [
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison of an answer with the right one, made before anything was timed.
+    """A comparison of a result with the right one, made before timing."""
 
-    Parameters
-    ----------
-    what : str
-        The two things that were compared.
-    error, tolerance : float
-        The largest on any rank, and its bound.
-    """
-
-    what: str
-    error: float
+    what: str  # what was compared
+    error: float  # the largest on any rank
     tolerance: float
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One piece of work, done by several programs on the same data in the same run.
+    """One piece of work, done by several programs on the same data in the same run."""
 
-    Parameters
-    ----------
-    case : str
-        Name of the work, unique in its record together with `parameters`.
-    parameters : mapping
-        Sizes, dtypes and anything else that describes the work.
-    timings : mapping of str to Timing
-        By program.
-    missing : mapping of str to str
-        Programs that could not be measured, and why.
-    ours, peer : str or None
-        Programs to compare in tables and plots; `peer` may be missing.
-    checks : list of Check
-        Checks of the answers of all programs.
-    figures : mapping of str to mapping of str to float
-        By program: numbers that follow from its times, named as their benchmark defines them.
-    messages : mapping of str to int or None
-        Number of messages of one call of `ours`, by operation (:func:`collops.profile.count_messages`).
-    headline : str or None
-        Label in the README's table of speed; ``None`` keeps it out.
-    """
-
-    case: str
-    parameters: Mapping[str, Any]
-    timings: Mapping[str, Timing]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    ours: str = "collops"
+    case: str  # name of the work, unique in its record together with `parameters`
+    parameters: Mapping[str, Any]  # sizes, dtypes and anything else that describes the work
+    timings: Mapping[str, Timing]  # by program
+    missing: Mapping[str, str] = field(default_factory=dict)  # programs that could not be measured, and why
+    ours: str = "collops"  # programs to compare in tables and plots; `peer` may be missing
     peer: str | None = None
-    checks: list[Check] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)  # checks of the answers of all programs
+    # by program: numbers that follow from its times, named as their benchmark defines them
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # number of messages of one call of `ours`, by operation (:func:`collops.profile.count_messages`)
     messages: Mapping[str, int] | None = None
-    headline: str | None = None
+    headline: str | None = None  # label in the README's table of speed; ``None`` keeps it out
 
     @property
     def speedup(self) -> float | None:
@@ -142,7 +113,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Record:
-    """All measurements of one run of a benchmark; the module's docstring says what the fields hold."""
+    """All measurements of one run of a benchmark; the docstring of the module describes the fields."""
 
     benchmark: str
     ranks: int
@@ -163,25 +134,14 @@ class Record:
 
 
 def check(comm: Communicator, what: str, error: float, tolerance: float) -> Check:
-    """Make sure that an answer is right. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-        Ranks that have a part of the answer.
-    what : str
-        The two things that are compared.
-    error : float
-        Error of this rank.
-    tolerance : float
-        Bound of the error on every rank.
+    """Return the check of a result from the error on this rank, which may be at most `tolerance`. Collective.
 
     Raises
     ------
     CollopsError
-        If a rank's error is too large or not a number: times of wrong answers are not worth recording.
+        On every rank, if the error on any rank is too large or not a number.
     """
-    # JSON has no infinity; a wrong answer may well be one.
+    # JSON has no infinity, but an error may be infinite.
     errors = [float(text) for text in comm.allgather_metadata(repr(float(error)))]
     worst = math.nan if any(math.isnan(one) for one in errors) else max(errors)
     if not worst <= tolerance:
@@ -215,14 +175,9 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
 
 
 def free_memory(comm: Communicator, engine: Engine) -> int:
-    """Return the bytes that each rank can still have, the same number on all ranks. Collective.
+    """Return the free memory per rank in bytes, the smallest of all ranks, on the device or the host. Collective.
 
-    Parameters
-    ----------
-    comm : Communicator
-        Ranks that take part.
-    engine : Engine
-        Where the arrays live. Unused blocks of its memory pool are freed first.
+    On devices, unused blocks of the memory pool are freed first.
     """
     if engine.name == "cupy":
         runtime = engine.xp.cuda.runtime
@@ -234,7 +189,7 @@ def free_memory(comm: Communicator, engine: Engine) -> int:
 
 
 def _free_on_host() -> int:
-    """Return what the kernel, and a limit on this group of processes, still allow."""
+    """Return the memory that the kernel, and the limit of this control group, allow."""
     free = _available()
     try:
         most, used = ((_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
@@ -247,25 +202,19 @@ def _available() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        # Not Linux: what is installed is known everywhere, and half of it is a cautious guess of what is free.
+        # Not Linux: assume that half of the installed memory is free.
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
     return 1024 * int(sizes["MemAvailable"].split()[0])
 
 
 def default_path(record: Record) -> Path:
-    """Return where the repository keeps a record: ``benchmarks/results/NAME-MACHINE-RANKS.json``."""
+    """Return the path of a record in the repository: ``benchmarks/results/NAME-MACHINE-RANKS.json``."""
     return Path("benchmarks", "results", f"{record.benchmark}-{record.machine_name}-{record.ranks}.json")
 
 
 def write_record(record: Record, path: str | Path) -> None:
-    """Write `record` as JSON, making the folders on the way.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write `record` as JSON, and create its folder; raise `InputError` if that is impossible."""
     path = Path(path)
     content = {"schema": SCHEMA} | asdict(record)
     measurements = content.pop("measurements")
@@ -280,13 +229,7 @@ def write_record(record: Record, path: str | Path) -> None:
 
 
 def prepare_record(path: Path) -> None:
-    """Make the folders on the way to a record, and find out whether it can be written.
-
-    Raises
-    ------
-    InputError
-        If it cannot.
-    """
+    """Create the folder of a record, or raise `InputError` if the record cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -299,7 +242,7 @@ def _slug(name: str) -> str:
 
 
 def _device(engine: Engine) -> tuple[str | None, str | None]:
-    """Names of this rank's GPU and of the CUDA (or HIP) version that its driver supports."""
+    """Return the names of this rank's GPU and of the CUDA (or HIP) version of its driver."""
     if engine.name != "cupy":
         return None, None
     runtime = engine.xp.cuda.runtime
@@ -325,7 +268,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of the repository; COLLOPS_COMMIT where only a copy of the files is at hand."""
+    """Return COLLOPS_COMMIT, or else the commit of the repository, if any."""
     given = os.environ.get("COLLOPS_COMMIT")
     if given:
         return given
@@ -350,12 +293,12 @@ _MACHINE = {"processor": str, "cores": int, "system": str, "devices": list[str],
 
 
 def read_record(path: str | Path) -> Record:
-    """Read what :func:`collops_bench.write_record` wrote.
+    """Read a record.
 
     Raises
     ------
     InputError
-        If the file cannot be read, or is no record of this schema, with what is wrong and where.
+        If the file cannot be read, or is no record of this schema; it names the field.
     """
     try:
         content = json.loads(Path(path).read_bytes(), parse_constant=_no_number)
@@ -382,12 +325,7 @@ def read_record(path: str | Path) -> Record:
 
 
 def read_folder(folder: str | Path) -> dict[str, Record]:
-    """Read all records of a folder.
-
-    Returns
-    -------
-    dict of str to Record
-        By the names of their files, in the order of these.
+    """Read all records of a folder, by file name, in the order of names.
 
     Raises
     ------
@@ -405,7 +343,7 @@ def _no_number(constant: str) -> NoReturn:
 
 
 def _as(kind: Any, value: Any, where: str) -> Any:
-    """Return a value of JSON as what the type hint `kind` says, or raise with the place that has something else."""
+    """Convert a value of JSON to the type hint `kind`, or raise an error that names the place."""
     if kind is Any:
         return value
     if is_dataclass(kind):

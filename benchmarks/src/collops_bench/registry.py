@@ -1,4 +1,4 @@
-"""The benchmarks by name, and how one is run."""
+"""The table of benchmarks, and how to run one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,11 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a run.
+    """Options of a run."""
 
-    Parameters
-    ----------
-    quick : bool
-        Small sizes and few rounds: to see that everything works, not to publish.
-    peer : bool
-        Whether to measure the peer as well, where it is installed.
-    transport : str
-        For device arrays, as in :func:`collops.world`.
-    """
-
-    quick: bool = False
-    peer: bool = True
-    transport: str = "auto"
+    quick: bool = False  # small sizes and few rounds, as a trial
+    peer: bool = True  # whether to measure the peer as well, where it is installed
+    transport: str = "auto"  # for device arrays, as in :func:`collops.world`
 
 
 @dataclass(frozen=True)
@@ -45,32 +35,21 @@ class Context:
     engine: Engine
     options: Options
 
-    def room(self) -> int:
-        """Return the bytes that each rank can still have where the arrays live. Collective."""
+    def free_memory(self) -> int:
+        """Return the free memory per rank in bytes, on the device or the host. Collective."""
         return free_memory(self.comm, self.engine)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark: the module of this package that has its name, with a function ``measure(context)``.
+    """One benchmark: the module of this package that has its name, with a function ``measure(context)``."""
 
-    Parameters
-    ----------
-    name : str
-        As on the command line.
-    summary : str
-        One line for the help text.
-    device_bytes, host_bytes : int
-        Memory that a rank needs on a device or on a host: with less, ``collops bench all`` runs it small.
-    own_device : bool
-        Whether each rank must see its own GPU alone.
-    """
-
-    name: str
-    summary: str
+    name: str  # as on the command line
+    summary: str  # one line for the help text
+    # memory that a rank needs on a device or on a host: with less, ``collops bench all`` runs it small
     device_bytes: int = 0
     host_bytes: int = 0
-    own_device: bool = False
+    own_device: bool = False  # whether each rank must see its own GPU alone
 
     def measure(self, context: Context) -> Iterator[Measurement]:
         """Yield one measurement after the other. Collective."""
@@ -104,25 +83,10 @@ def run(
     *,
     report: Callable[[Record, Measurement], None] | None = None,
 ) -> Record:
-    """Run one benchmark. Collective.
+    """Run the benchmark `name` of `BENCHMARKS`. Collective.
 
-    Parameters
-    ----------
-    name : str
-        A key of `BENCHMARKS`.
-    comm : Communicator
-        Ranks that take part.
-    engine : Engine
-        Where the arrays live.
-    options : Options
-        Chosen by the user.
-    report : callable, optional
-        Gets the record so far and its newest measurement as soon as it is there, on every rank.
-
-    Returns
-    -------
-    Record
-        Equal on all ranks but for the transports that a rank describes.
+    `report` gets the record so far and each new measurement, on every rank. The record is the same on all ranks except
+    for the description of the transports.
     """
     record = new_record(name, comm, engine, asdict(options))
     for measurement in BENCHMARKS[name].measure(Context(comm, engine, options)):

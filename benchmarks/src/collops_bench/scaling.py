@@ -1,10 +1,9 @@
-"""An iteration of migration and of CGLS, and a sparse product, on any number of ranks, to see how they scale.
+"""The scaling of an iteration of migration and of CGLS, and of a sparse product.
 
-Each is measured with a problem that is the same on any number of ranks (strong scaling), and with problems that grow
-with the ranks (weak scaling). Records of one, two and four ranks together show how each scales, and
-`collops_bench.model` is fitted to them. For that the parameters say what the busiest rank has to do in an
-iteration: ``operations`` (image points times traces, or products), ``bytes`` that it moves through its memory, and
-``messages``, a list of kind, how many, and bytes of each (`collops_bench.model`).
+Each is measured with a problem of fixed size (strong scaling), and with problems that grow with the number of ranks
+(weak scaling). Records of one, two and four ranks together show the scaling; `collops_bench.model` is fitted to them.
+The parameters therefore contain the work of the busiest rank in an iteration: ``operations`` (image points times
+traces, or products), ``bytes`` of memory traffic, and ``messages``, a list of kind, number, and bytes of each.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def measure(context: Context) -> Iterator[Measurement]:
         yield _sparse(context, scaling, side, planes)
 
 
-# The problems: how much in all, where it stays the same, or a number of ranks times a rank's share.
+# The problems: a fixed size, or the number of ranks times the size for one rank.
 
 
 def _surveys(context: Context) -> list[tuple[str, Problem]]:
@@ -103,7 +102,7 @@ def _cgls(context: Context, scaling: str, rows: int, columns: int) -> Measuremen
     layout = Layout.split((rows,), comm.size)
     (mine,) = layout.local_shape(comm.rank)
     rng = np.random.default_rng([1, comm.rank])
-    # Badly scaled columns keep CGLS busy for as many iterations as are timed.
+    # With badly scaled columns, CGLS does not converge within the timed iterations.
     matrix = rng.standard_normal((mine, columns), dtype="float32") * np.logspace(0, -3, columns, dtype="float32")
     operator = VStack([MatrixMult(engine.from_host(matrix / np.float32(np.sqrt(rows))), dtype="float32")], comm=comm)
     data = DistributedArray(layout, comm, engine.from_host(rng.standard_normal(mine, dtype="float32")))
@@ -121,13 +120,13 @@ def _iteration(
     parameters: Mapping[str, Any],
     iterations: tuple[int, int],
 ) -> Measurement:
-    """Measure what one more iteration of CGLS costs."""
+    """Measure the cost of one more iteration of CGLS."""
     comm, engine, quick = context.comm, context.engine, context.options.quick
     solvers, missing = solvers_of_collops(context, operator, data)
     ours, *_ = solvers
     short, long = (2, 6) if quick else iterations
     programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}
-    # In single precision the order of a kernel's additions shows after some iterations.
+    # In single precision, the order of additions in a kernel matters after some iterations.
     checks = [*agreement(context, f"solution of {case}", programs, 1e-2), _dot_test(context, operator, data)]
     return Measurement(
         case,
@@ -141,7 +140,7 @@ def _iteration(
 
 
 def _sparse(context: Context, scaling: str, side: int, planes: int) -> Measurement:
-    """Measure the product of a 27-point stencil on a cube whose planes are spread over the ranks."""
+    """Measure the product of a 27-point stencil on a cube whose planes are distributed over the ranks."""
     from scipy import sparse
 
     comm, engine = context.comm, context.engine
@@ -149,7 +148,7 @@ def _sparse(context: Context, scaling: str, side: int, planes: int) -> Measureme
     mine = layout.slices(comm.rank)[0]
     count = mine.stop - mine.start
     slab = stencil_rows(side, mine.start, mine.stop)
-    # Planes before the first and behind the last one are each other: the cube is periodic.
+    # The cube is periodic: the last plane comes before the first one.
     columns = (slab.indices.astype(np.int64) + (mine.start - 1) * square) % (planes * square)
     local = sparse.csr_array((slab.data, columns, slab.indptr), shape=(count * square, planes * square))
     matrix = CSRMatrix(local, comm=comm)
@@ -157,7 +156,7 @@ def _sparse(context: Context, scaling: str, side: int, planes: int) -> Measureme
     y = zeros(matrix.range, comm=comm, dtype="float32", engine=engine)
     degrees = engine.from_host(np.diff(slab.indptr).astype("float32"))
     error = float(abs(matrix.forward(x, y).local_array - degrees).max()) if count else 0.0
-    made = check(comm, "product against rows' lengths", error, 0.0)
+    checked = check(comm, "product against rows' lengths", error, 0.0)
 
     plan = Plan(rounds=3, seconds=0.003) if context.options.quick else Plan(rounds=5, seconds=0.05)
     program: Callable[[], Any] = partial(matrix.forward, x, y)
@@ -171,7 +170,7 @@ def _sparse(context: Context, scaling: str, side: int, planes: int) -> Measureme
         | parameters_of(sparse_work(side, planes, comm.size)),
         timings,
         ours=next(iter(timings)),
-        checks=[made],
+        checks=[checked],
         messages=messages_of_a_call(program),
     )
     matrix.free()

@@ -1,4 +1,4 @@
-"""Shared by benchmarks: vectors with known answers, the agreement of programs, CGLS in its ways to run, messages."""
+"""Shared by benchmarks: vectors with known results, agreement of programs, ways to run CGLS, and messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 CHECKED_ITERATIONS = 10
-"""After so many iterations solutions are compared: enough to differ, not enough for rounding to grow."""
+"""Iterations after which solutions are compared, before rounding errors grow."""
 
 _PIECE = 1 << 24  # elements of a vector that are filled or checked at once
 _HOST, _EAGER, _REPLAYED = "collops", "collops, eager", "collops, replayed"
@@ -34,7 +34,7 @@ _HOST, _EAGER, _REPLAYED = "collops", "collops, eager", "collops, replayed"
 def solvers_of_collops(
     context: Context, operator: Any, data: Any
 ) -> tuple[dict[str, Callable[[int], Any]], dict[str, str]]:
-    """Return CGLS in every way that it can run on this engine, the best first. Collective.
+    """Return CGLS in every way that it can run on this engine, the fastest first. Collective.
 
     Returns
     -------
@@ -62,8 +62,8 @@ def _solve(operator: Any, data: Any, iterations: int, graph: bool | str) -> Any:
 
 
 def agreement(context: Context, what: str, programs: Mapping[str, Callable[[], Any]], tolerance: float) -> list[Check]:
-    """Make sure that all programs give the result of the first one, by the norm of the difference. Collective."""
-    # A program may return the same memory each time it is called.
+    """Check that all programs give the result of the first one, by the norm of the difference. Collective."""
+    # A program may return the same memory in each call.
     results = {name: np.array(context.engine.to_host(run())).ravel() for name, run in programs.items()}
     (first, reference), *others = results.items()
     return [
@@ -90,28 +90,28 @@ def messages_of_a_call(program: Callable[[], Any]) -> dict[str, int]:
 
 
 def messages_of_an_iteration(solve: Callable[[int], Any]) -> dict[str, int]:
-    """Count the messages of an iteration: a fifth of those of five more iterations, without those of the set-up."""
+    """Return the messages of an iteration: a fifth of those of five further iterations, without the set-up."""
     few, many = (messages_of_a_call(lambda n=iterations: solve(n)) for iterations in (5, 10))
     each = {name: round((count - few.get(name, 0)) / 5) for name, count in many.items()}
     return {name: count for name, count in each.items() if count}
 
 
-# Vectors of small integers, filled and checked piece by piece: their sums and copies have one right answer.
+# Vectors of small integers, filled and checked piece by piece: their sums and copies are exact.
 
 
 def fill(xp: Any, vector: Any, values: Callable[[Any], Any], first: int = 0) -> None:
-    """Set a vector, whose first element has the index `first`, to the `values` of its indices."""
+    """Set a vector whose first element has the index `first` to the `values` of its indices."""
     for piece, index in _pieces(xp, vector.size, first):
         vector[piece] = values(index)
     return vector
 
 
 def largest_error(xp: Any, vector: Any, values: Callable[[Any], Any], first: int = 0) -> float:
-    """Return the largest distance of an element from the value of its index: NaN if one is NaN."""
+    """Return the largest error of an element; NaN if one is NaN."""
     worst = 0.0
     for piece, index in _pieces(xp, vector.size, first):
         error = float(abs(vector[piece] - values(index)).max())
-        if math.isnan(error):  # which no comparison would keep
+        if math.isnan(error):  # comparisons would discard it
             return error
         worst = max(worst, error)
     return worst

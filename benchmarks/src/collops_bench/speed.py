@@ -1,4 +1,4 @@
-"""The table of speed: the same rows for the README, for plots and for pages; and numbers, sizes and places in words."""
+"""The table of speed for the README, plots and pages; numbers, sizes and places as text."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 BEGIN, END = "<!-- speed table: begin -->", "<!-- speed table: end -->"
-# Ways of doing one kind of work, as far as the names of cases have them.
+# Words in names of cases that do not change the kind of work.
 _WAYS = frozenset({"forward", "adjoint", "iteration", "shift", "random"})
-_NOT_SAID = ("operations", "bytes", "messages", "memory_limit", "iterations")  # of the parameters, in a description
-# The limit that a figure is a share of.
+_NOT_SHOWN = ("operations", "bytes", "messages", "memory_limit", "iterations")  # of the parameters, in a description
+# The limits to which figures are relative.
 _LIMITS = {
     "of_copy": "a copy of the vectors",
     "of_memory_limit": "a copy of the grid",
@@ -43,35 +43,17 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
 class SpeedRow(NamedTuple):
-    """One piece of work that this package and its peer have done.
+    """One piece of work, with the times of collops and its peer."""
 
-    Parameters
-    ----------
-    work, place : str
-        The work, and the machine.
-    ours, peer : str
-        The times in words; that of the peer with its name, or the reason why there is none.
-    peer_name : str or None
-        The peer, where it was measured.
-    ratio : float or None
-        How many times as fast as the peer; ``None`` where it was not measured.
-    kind : tuple of str
-        Benchmark, work without its size and direction, and kind of machine.
-    devices : int
-        How many GPUs worked, 0 on hosts.
-    seconds : float
-        The time of ours.
-    """
-
-    work: str
+    work: str  # the work, and the machine
     place: str
-    ours: str
+    ours: str  # the times in words; that of the peer with its name, or the reason why there is none
     peer: str
-    peer_name: str | None
-    ratio: float | None
-    kind: tuple[str, str, str]
-    devices: int
-    seconds: float
+    peer_name: str | None  # the peer, where it was measured
+    ratio: float | None  # how many times as fast as the peer; ``None`` where it was not measured
+    kind: tuple[str, str, str]  # benchmark, work without its size and direction, and kind of machine
+    devices: int  # how many GPUs worked, 0 on hosts
+    seconds: float  # the time of ours
 
 
 def speed_rows(records: Sequence[Record]) -> Iterator[SpeedRow]:
@@ -113,10 +95,9 @@ def place(record: Record) -> str:
 
 
 def longest(rows: Iterable[SpeedRow]) -> list[SpeedRow]:
-    """Return one row for each kind of work on each kind of machine, in their order: the one that takes us longest.
+    """Return one row for each kind of work on each kind of machine: with the most GPUs, and our longest time.
 
-    That is the largest problem, and an iteration rather than a forward or an adjoint. Among records on several numbers
-    of GPUs, the one with the most GPUs counts. Ratios have no influence.
+    This is the largest problem, and an iteration rather than a forward or an adjoint. The ratio does not matter.
     """
     found: dict[tuple[str, str, str], SpeedRow] = {}
     for row in rows:
@@ -127,16 +108,16 @@ def longest(rows: Iterable[SpeedRow]) -> list[SpeedRow]:
 
 
 def speed_table(records: Sequence[Record]) -> str:
-    """Return the table of speed in Markdown, of all the work that both programs have done."""
+    """Return the table of speed in Markdown, for all work with a time of the peer."""
     return _table(speed_rows(records))
 
 
 def speed_summary(records: Sequence[Record]) -> str:
-    """Return the rows of the table of speed that `longest` chooses, and the number of all rows."""
+    """Return the table of speed with the rows that `longest` chooses, and the number of all rows."""
     rows = [row for row in speed_rows(records) if row.ratio is not None]
     source = (
-        f"Median wall times, both programs in turns in one run. Of {len(rows)} measurements these are the longest of "
-        "each kind of work on each kind of machine, on the most GPUs. Written by `collops bench plot`."
+        f"Median wall times; both programs ran alternately in one run. Of {len(rows)} measurements, the table shows "
+        "the longest of each kind of work on each kind of machine, on the most GPUs. Written by `collops bench plot`."
     )
     return f"{_table(longest(rows))}\n\n{source}"
 
@@ -176,7 +157,7 @@ def replace_between(path: str | Path, begin: str, end: str, content: str) -> Non
 
 
 class Share(NamedTuple):
-    """How much of a limit a program reaches."""
+    """The speed of a program, relative to a limit."""
 
     work: str
     place: str
@@ -186,7 +167,7 @@ class Share(NamedTuple):
 
 
 def limits_shares(records: Iterable[Record]) -> list[Share]:
-    """Return what share of the limits this package's programs reach, wherever a limit was measured in the same run."""
+    """Return the speeds of our programs relative to limits that were measured in the same run."""
     shares = []
     for record in records:
         for measurement in record.measurements:
@@ -194,28 +175,28 @@ def limits_shares(records: Iterable[Record]) -> list[Share]:
             titled = f"Jacobi's method, {work}" if record.benchmark == "jacobi" else work
             for name, value in measurement.figures.get(measurement.ours, {}).items():
                 if name in _LIMITS:
-                    share = 1 / value if name == "of_parts" else value  # the one is a time, the others are speeds
+                    share = 1 / value if name == "of_parts" else value  # a ratio of times; the others are of speeds
                     shares.append(Share(titled, place(record), measurement.ours, _LIMITS[name], share))
             if record.benchmark == "collectives" and measurement.speedup is not None and measurement.headline:
-                limit = f"{measurement.peer} itself"
+                limit = f"{measurement.peer} alone"
                 shares.append(Share(work, place(record), measurement.ours, limit, measurement.speedup))
     return shares
 
 
 def in_words(measurement: Measurement) -> str:
-    """Return what was measured, with its sizes."""
-    said = []
+    """Return the case of a measurement with its sizes."""
+    words = []
     for key, value in measurement.parameters.items():
         name = key.replace("_", " ")
-        if key in _NOT_SAID:
+        if key in _NOT_SHOWN:
             continue
         if key == "size" and isinstance(value, int):
-            said.append(bytes_in_words(value))
+            words.append(bytes_in_words(value))
         elif isinstance(value, list):
-            said.append(f"{name} {' x '.join(map(str, value))}")
+            words.append(f"{name} {' x '.join(map(str, value))}")
         else:
-            said.append(str(value) if key in ("dtype", "size", "scaling") else f"{name} {value}")
-    return f"{measurement.case} ({', '.join(said)})" if said else measurement.case
+            words.append(str(value) if key in ("dtype", "size", "scaling") else f"{name} {value}")
+    return f"{measurement.case} ({', '.join(words)})" if words else measurement.case
 
 
 def seconds_in_words(seconds: float) -> str:

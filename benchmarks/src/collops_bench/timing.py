@@ -1,7 +1,6 @@
-"""The clocks of the benchmarks: programs compared in turns, A B A B, by the median of repeated rounds.
+"""Time programs alternately (A B A B), by the median over repeated rounds.
 
-Every time is in seconds, is for one call, and is that of the slowest rank. `CLOCKS` has the
-meaning of each.
+Every time is in seconds per call, for the slowest rank. `CLOCKS` explains each clock.
 """
 
 from __future__ import annotations
@@ -20,54 +19,38 @@ if TYPE_CHECKING:
 __all__ = ["CLOCKS", "Captured", "Plan", "Spread", "Timing", "interleave", "interleave_iterations", "synchronize"]
 
 CLOCKS = {
-    "wall": "host clock around a batch of calls, from a barrier with an idle device until the device is idle "
-    "again, over the calls in the batch; for a solver, what one more iteration costs: the time of a long solve "
-    "less the time of a short one, over the difference in iterations",
-    "host": "host clock around the same batch, but only until the last call has returned: what a call costs "
-    "the program, although the device may still be at work",
-    "device": "events on the device's stream around the same batch, over the calls in it",
-    "first": "host clock around the very first call, with what it compiles and connects",
-    "whole": "host clock around a whole long solve, set-up included, over its iterations",
+    "wall": "host clock around a batch of calls, from a barrier with an idle device until the device is idle again, "
+    "over the number of calls; for a solver, the cost of one more iteration: the time of a long solve less that of a "
+    "short one, over the difference in iterations",
+    "host": "host clock around the same batch, until the last call has returned, while the device may still work",
+    "device": "events on the device's stream around the same batch, over the number of calls",
+    "first": "host clock around the very first call, including compilation and connection",
+    "whole": "host clock around a whole long solve, including set-up, over its iterations",
 }
 """The meaning of the clocks of a :class:`Timing`."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Summary of repeated rounds, in seconds a call.
+    """Statistics over repeated rounds, in seconds per call."""
 
-    Parameters
-    ----------
-    median, minimum, maximum : float
-        Over the rounds.
-    rounds : int
-        How many there were.
-    """
-
-    median: float
+    median: float  # over the rounds
     minimum: float
     maximum: float
-    rounds: int
+    rounds: int  # how many there were
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Summarise one sample a round."""
+        """Return the statistics of samples, one per round."""
         return cls(statistics.median(samples), min(samples), max(samples), len(samples))
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one program took.
+    """The times of one program."""
 
-    Parameters
-    ----------
-    calls : int
-        Calls in each timed batch (iterations of the long solve, for a solver).
-    clocks : mapping of str to Spread
-        By the names in `CLOCKS`; ``"wall"`` is always there, ``"device"`` only where a device worked.
-    """
-
-    calls: int
+    calls: int  # calls in each timed batch (iterations of the long solve, for a solver)
+    # by the names in `CLOCKS`; ``"wall"`` is always there, ``"device"`` only where a device worked
     clocks: Mapping[str, Spread]
 
     @property
@@ -78,29 +61,19 @@ class Timing:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure.
+    """How much to measure."""
 
-    Parameters
-    ----------
-    rounds : int
-        Turns that each program gets.
-    seconds : float
-        Aim for the length of one timed batch.
-    most_calls : int
-        In a batch. Bounded, so that the launch queue of a device does not fill up and hold back the host,
-        which would spoil the clock ``"host"``.
-    bound : float
-        Seconds after which a slow program gets no more turns. It has one at least, and is called three times in all.
-    """
-
-    rounds: int = 9
-    seconds: float = 0.1
+    rounds: int = 9  # turns that each program gets
+    seconds: float = 0.1  # aim for the length of one timed batch
+    # in a batch. Bounded, so that the launch queue of a device does not fill up and hold back the host, which would
+    # spoil the clock ``"host"``
     most_calls: int = 200
+    # seconds after which a slow program gets no more turns. It has one at least, and is called three times in all
     bound: float = 20.0
 
 
 def synchronize(engine: Engine) -> None:
-    """Wait for everything on this rank's device, whichever stream it is on; nothing to do on hosts."""
+    """Wait for all streams of this rank's device; on hosts there is nothing to wait for."""
     if engine.name == "cupy":
         engine.xp.cuda.Device().synchronize()
     else:
@@ -113,23 +86,9 @@ def interleave(
     engine: Engine,
     plan: Plan,
 ) -> dict[str, Timing]:
-    """Time programs in turns. Collective.
+    """Time programs that do the same work, alternately. Collective.
 
-    Parameters
-    ----------
-    programs : mapping of str to callable
-        The programs, in the order of the turns. All do the same work.
-    comm : Communicator
-        Ranks that take part.
-    engine : Engine
-        Whose work is timed.
-    plan : Plan
-        How much to measure.
-
-    Returns
-    -------
-    dict of str to Timing
-        With the clocks ``wall``, ``host`` and, on a device, ``device``.
+    Timings have the clocks ``wall``, ``host`` and, on a device, ``device``.
     """
     calls = {name: _batch(program, comm, engine, plan) for name, program in programs.items()}
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
@@ -153,25 +112,11 @@ def interleave_iterations(
     short: int,
     long: int,
 ) -> dict[str, Timing]:
-    """Time an iteration of each solver, in turns. Collective.
+    """Time an iteration of each solver, alternately. Collective.
 
-    Every solver runs `short` and `long` iterations in every round; see ``"wall"`` in `CLOCKS`. Rounds in which the long
-    run took no longer, because other programs disturbed it, are left out; if all are, ``"whole"`` replaces
-    ``"wall"``.
-
-    Parameters
-    ----------
-    solvers : mapping of str to callable
-        Called with a number of iterations, all of which it must do.
-    comm, engine, plan
-        As for :func:`interleave`; ``plan.seconds`` and ``plan.most_calls`` do not matter.
-    short, long : int
-        Numbers of iterations.
-
-    Returns
-    -------
-    dict of str to Timing
-        With the clocks ``wall`` and ``whole``.
+    A solver is called with a number of iterations, all of which it must do: in every round with `short` and with
+    `long`; see ``"wall"`` in `CLOCKS`. Rounds whose long run took no longer, because of other programs on the machine,
+    do not count; if none is left, ``"whole"`` replaces ``"wall"``. Timings have these two clocks.
     """
     for solve in solvers.values():
         solve(short)
@@ -181,10 +126,10 @@ def interleave_iterations(
             brief = _time(lambda solve=solve: solve(short), 1, comm, engine)["wall"]
             full = _time(lambda solve=solve: solve(long), 1, comm, engine)["wall"]
             samples[name].append({"wall": (full - brief) / (long - short), "whole": full / long})
-    return {name: _timing(long, _telling(rounds)) for name, rounds in samples.items()}
+    return {name: _timing(long, _usable(rounds)) for name, rounds in samples.items()}
 
 
-def _telling(rounds: Sequence[dict[str, float]]) -> Sequence[dict[str, float]]:
+def _usable(rounds: Sequence[dict[str, float]]) -> Sequence[dict[str, float]]:
     return [one for one in rounds if one["wall"] > 0] or [one | {"wall": one["whole"]} for one in rounds]
 
 
@@ -193,7 +138,7 @@ def _timing(calls: int, rounds: Sequence[Mapping[str, float]]) -> Timing:
 
 
 def _batch(program: Callable[[], object], comm: Communicator, engine: Engine, plan: Plan) -> int:
-    """Warm up, and return how many calls fill a batch; the same on all ranks."""
+    """Warm up, and return the number of calls in a batch, the same on all ranks."""
     program()
     once = _time(program, 1, comm, engine)["wall"]
     if once > plan.seconds:
@@ -206,7 +151,7 @@ def _batch(program: Callable[[], object], comm: Communicator, engine: Engine, pl
 
 
 def _time(program: Callable[[], object], calls: int, comm: Communicator, engine: Engine) -> dict[str, float]:
-    """Seconds a call of one batch on each clock, of the slowest rank."""
+    """Return the seconds per call of one batch, for the slowest rank, by clock."""
     events = _events(engine)
     synchronize(engine)
     comm.barrier()
@@ -234,17 +179,7 @@ def _events(engine: Engine) -> tuple[Any, Any] | None:
 
 
 class Captured:
-    """Several calls of a program, captured once.
-
-    Parameters
-    ----------
-    xp : module
-        CuPy.
-    program : callable
-        The program, called once before it is captured.
-    calls : int
-        How many of its calls one replay makes.
-    """
+    """A CUDA graph of several calls of a program, which is called once before the capture; `xp` is CuPy."""
 
     def __init__(self, xp: Any, program: Callable[[], Any], calls: int) -> None:
         program()
@@ -262,7 +197,7 @@ class Captured:
         self._graph.launch()
 
     def of_one_call(self, timing: Timing) -> Timing:
-        """Return the timing of one of the calls from that of replays."""
+        """Return the timing of one call from that of replays."""
         clocks = {
             name: replace(
                 spread,

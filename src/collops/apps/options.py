@@ -1,7 +1,7 @@
-"""The options of applications, each stated once: the command line, its help and its checks are made from them.
+"""The options of applications. The command line, its help and its checks are generated from them.
 
-An options class is a frozen dataclass derived from `CommonOptions`. The annotation of a field holds its type, its help,
-and what its values must be::
+A class of options is a frozen dataclass derived from `CommonOptions`. The annotation of a field holds its type, its
+help and the requirements on its values::
 
     shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
 """
@@ -26,13 +26,16 @@ __all__ = [
     "SYNTHETIC",
     "AtLeast",
     "CommonOptions",
+    "Damp",
     "Dtype",
     "EngineName",
     "Finite",
     "Folder",
+    "Iterations",
     "Must",
     "NotNegative",
     "OneOf",
+    "Out",
     "Positive",
     "RecordedOnly",
     "SyntheticOnly",
@@ -46,10 +49,10 @@ DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Chec
 
 
 class Must(NamedTuple):
-    """A requirement on the values of an option; None, which leaves the choice to the application, is always allowed."""
+    """A requirement on an option; None, which leaves the choice to the application, is always allowed."""
 
-    be: str  # in words that follow "must"
-    test: Callable[[Any], bool]  # whether a value is
+    be: str  # the requirement in words that follow "must"
+    test: Callable[[Any], bool]  # whether a value meets it
 
 
 class SyntheticOnly(NamedTuple):
@@ -65,37 +68,32 @@ class RecordedOnly(NamedTuple):
 Positive = Must("be a positive number", lambda value: math.isfinite(value) and value > 0)
 NotNegative = Must("be zero or a positive number", lambda value: math.isfinite(value) and value >= 0)
 Finite = Must("be a finite number", math.isfinite)
-# An empty name would be that of the folder that the user is in.
+# An empty name would mean the current folder.
 Folder = Must("name a folder", bool)
 
 
 def AtLeast(least: int) -> Must:
-    """Return what bounds an option from below."""
+    """Require an option to be at least this number."""
     return Must(f"be at least {least}", lambda value: value >= least)
 
 
 def OneOf(*choices: str) -> Must:
-    """Return what limits an option to some words."""
+    """Require an option to be one of some words."""
     return Must(f"be one of {', '.join(choices)}", lambda value: value in choices)
 
 
 def option(text: str, panel: str | None = None, *, flag: str | None = None, **more: Any) -> Any:
-    """Describe an option of the command line.
+    """Describe an option of the command line: its help, and the panel that shows it.
 
-    Parameters
-    ----------
-    text : str
-        Its help.
-    panel : str, optional
-        The group of options that it is shown in.
-    flag : str, optional
-        Its name, where it takes no value.
-    **more
-        See `typer.Option`: ``metavar``, and ``show_default`` for a default that is None.
+    `flag` is the name of an option that takes no value. For other keywords see `typer.Option`.
     """
     return typer.Option(*([flag] if flag else []), help=text, rich_help_panel=panel, **more)
 
 
+# Options that several classes have, each with its own default.
+Iterations = Annotated[int, option("Iterations of the solver."), AtLeast(1)]
+Damp = Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative]
+Out = Annotated[str, option("Folder for the results.", metavar="DIR"), Folder]
 Dtype = Annotated[str, option("float32 or float64.", METHOD), OneOf("float32", "float64")]
 EngineName = Annotated[
     str, option("numpy, cupy, or auto: cupy where every rank has a GPU.", METHOD), OneOf("auto", "numpy", "cupy")
@@ -106,13 +104,12 @@ EngineName = Annotated[
 class CommonOptions:
     """The options that all applications share."""
 
-    recorded: ClassVar[str]
-    """The option that names a file of recorded data; without it, data are synthetic."""
+    recorded: ClassVar[str]  # the option that names a file of recorded data; without it, data are synthetic
 
-    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 30
+    iterations: Iterations = 30
     noise: Annotated[
         float | None,
-        option("Noise in the synthetic data, relative to their rms.", SYNTHETIC),
+        option("Noise in the synthetic data, relative to their root mean square.", SYNTHETIC),
         NotNegative,
         SyntheticOnly(),
     ] = None
@@ -148,45 +145,35 @@ class CommonOptions:
             flag="--profile",
         ),
     ] = False
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-result"
+    out: Out = "collops-result"
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other; reads only the heads of files.
-
-        Raises
-        ------
-        InputError
-            Naming the option and what to do.
-        """
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         check_must(self)
         for name, requirements in _requirements(type(self)).items():
-            if getattr(self, name) is not None:
-                self._check_kind_of_data(name, requirements)
-        self._check_checkpoint()
-
-    def _check_kind_of_data(self, name: str, requirements: tuple[Any, ...]) -> None:
-        for each in requirements:
-            if isinstance(each, SyntheticOnly):
-                files = each.unless or self.recorded
-                if getattr(self, files) is not None:
+            for each in requirements if getattr(self, name) is not None else ():
+                if isinstance(each, SyntheticOnly):
+                    files = each.unless or self.recorded
+                    if getattr(self, files) is not None:
+                        raise InputError(
+                            f"{option_name(name)} belongs to synthetic data: leave it out, or leave out "
+                            f"{option_name(files)}"
+                        )
+                elif isinstance(each, RecordedOnly) and getattr(self, self.recorded) is None:
                     raise InputError(
-                        f"{option_name(name)} belongs to synthetic data: leave it out, or leave out "
-                        f"{option_name(files)}"
+                        f"{option_name(name)} belongs to recorded data: leave it out, or name a file with "
+                        f"{option_name(self.recorded)}"
                     )
-            elif isinstance(each, RecordedOnly) and getattr(self, self.recorded) is None:
-                raise InputError(
-                    f"{option_name(name)} belongs to recorded data: leave it out, or name a file with "
-                    f"{option_name(self.recorded)}"
-                )
+        self._check_checkpoint()
 
     def _check_checkpoint(self) -> None:
         if self.checkpoint is None:
             for name, given in (("every", self.every is not None), ("resume", self.resume)):
                 if given:
-                    raise InputError(f"--{name} is about checkpoints: name their folder with --checkpoint")
+                    raise InputError(f"--{name} needs checkpoints: name their folder with --checkpoint")
         elif Path(self.checkpoint).resolve() == Path(self.out).resolve():
-            # Later runs would take the results for things that are not theirs.
-            raise InputError("--checkpoint and --out name one folder: give checkpoints a folder of their own")
+            # A folder of checkpoints may hold nothing else.
+            raise InputError("--checkpoint and --out name the same folder: give checkpoints a folder of their own")
         if self.every is not None:
             from collops.solvers.checkpoint import Every
 
@@ -199,13 +186,7 @@ def option_name(field: str) -> str:
 
 
 def check_must(options: Any) -> None:
-    """Raise unless every field of a dataclass of options is as its annotation says.
-
-    Raises
-    ------
-    InputError
-        Naming the option and what it must be.
-    """
+    """Raise `InputError` unless every field of a dataclass of options meets the requirements of its annotation."""
     for name, requirements in _requirements(type(options)).items():
         value = getattr(options, name)
         for each in requirements:
@@ -216,6 +197,6 @@ def check_must(options: Any) -> None:
 
 @functools.cache
 def _requirements(kind: type) -> dict[str, tuple[Any, ...]]:
-    """Return what the annotations of a class require, by field."""
+    """Return the annotations of a class of options other than types, by field."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}

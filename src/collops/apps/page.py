@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: templates with a common base, and figures of matplotlib as part of the page."""
+"""Self-contained HTML pages: templates with a common base, and figures of matplotlib as inline SVG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["COLORS", "INK", "render", "svg"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 COLORS = ("#b5402a", "#1d6fa5", "#2f7d4f", "#8a5a00", "#7a4fa3", "#0f7f86", "#b03a74", "#5d6470")
-"""Colours of lines; a page replaces them by those of the reader's light or dark scheme."""
+"""Colours of lines; a page replaces them by the colours of its light or dark scheme."""
 INK, _SOFT, _EDGE = "#22252b", "#5c626d", "#dcd9d2"
 _VARIABLES = {color: f"var(--c{number})" for number, color in enumerate(COLORS)} | {
     INK: "var(--text)",
@@ -45,14 +45,9 @@ _STYLE: Any = {
 
 
 def render(template: Path, **values: object) -> str:
-    """Fill in the template of a page, which extends ``base.html``. All values but `Markup` are escaped.
+    """Render the template of a page, which extends ``base.html``. All values but `Markup` are escaped.
 
-    Parameters
-    ----------
-    template : pathlib.Path
-        It may include files of its own folder and of that of the base.
-    **values : object
-        What the template names; a name without a value is an error.
+    The template may include files of its own folder and of that of the base. A name without a value is an error.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -71,14 +66,8 @@ def render(template: Path, **values: object) -> str:
 def svg(draw: Callable[[Axes], Mapping[str, Sequence[str]]], name: str, title: str) -> Markup:
     """Return a plot as an element of a page.
 
-    Parameters
-    ----------
-    draw : callable
-        Draws on the axes. Returns, by the ``gid`` of a line with markers, the text that a pointer shows at each marker.
-    name : str
-        Differs from those of all other plots of the page.
-    title : str
-        Describes the plot to readers who do not see it.
+    `draw` draws on axes, and returns for each line with a ``gid`` the tooltips of its markers. `name` is unique on the
+    page; `title` describes the plot for screen readers.
     """
     import matplotlib as mpl
     from markupsafe import Markup
@@ -106,7 +95,7 @@ def svg(draw: Callable[[Axes], Mapping[str, Sequence[str]]], name: str, title: s
 
 
 def _simplify(element: ElementTree.Element) -> None:
-    """Remove namespaces, fonts, clipping and decimals: the element becomes part of a page, which has many of them."""
+    """Remove namespaces, fonts, clipping and decimals, which would make a page with many plots large."""
     kept = {key.rpartition("}")[2]: value for key, value in element.attrib.items() if key != "clip-path"}
     for key in kept.keys() & {"d", "x", "y", "transform"}:
         rounded = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), kept[key])

@@ -1,4 +1,4 @@
-"""The pictures of all applications: their style, panels of images, and the convergence."""
+"""The pictures of all applications: style, panels of images, and convergence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.outputs import atomic
+from collops.apps.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +41,9 @@ _STYLE: Any = {
 
 @contextmanager
 def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple[Figure, Sequence[Axes]]]:
-    """Yield a figure with axes side by side, and write it to `path` after the body.
+    """Yield a figure with axes in one row, and write it to `path` after the body.
 
-    This uses no window system and no global state of matplotlib, so that it works in batch jobs and in other programs.
+    It uses no window system and no global state of matplotlib, so that it works in batch jobs and in other programs.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -59,23 +59,22 @@ def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple
 
 
 def gather_rows(own: np.ndarray, comm: Communicator) -> np.ndarray:
-    """Return the rows of all ranks on the first one, and nothing on others. Collective."""
+    """Return the rows of all ranks on the first one, and an empty array on others. Collective."""
     counts = [int(count) for count in comm.allgather(np.array(len(own)))]
     together = comm.gatherv(np.ascontiguousarray(own), counts, root=0)
     return own[:0] if together is None else together
 
 
 def symmetric_limit(image: np.ndarray, percent: float = 99.0) -> float:
-    """Return the amplitude that `percent` of the samples do not exceed, and 1 for an image of zeros."""
+    """Return the amplitude that `percent` of the samples do not exceed; 1 for an image of zeros."""
     limit = float(np.percentile(np.abs(image), percent))
     return limit or float(np.abs(image).max()) or 1.0
 
 
 def balanced(image: np.ndarray) -> np.ndarray:
-    """Return an image divided by its local amplitude, so that weak and strong parts of recorded data are visible.
+    """Return an image divided by its local amplitude, so that its weak parts are visible, too.
 
-    The amplitude is the root mean square under a Gaussian of a tenth of the image. Where it is below a twentieth of
-    its maximum, parts stay weak.
+    The amplitude is the root mean square under a Gaussian of a tenth of the image, plus a twentieth of its maximum.
     """
     from scipy.ndimage import gaussian_filter
 
@@ -86,19 +85,19 @@ def balanced(image: np.ndarray) -> np.ndarray:
 
 
 class Panel(NamedTuple):
-    """An image of shape ``(columns, rows)``, its first axis to the right and its second one downwards."""
+    """An image of shape ``(columns, rows)``; the first axis points to the right, the second one downwards."""
 
     image: np.ndarray
     title: str
     extent: tuple[float, float, float, float]  # first and last position along both axes, at the centres of cells
     labels: tuple[str, str]  # of both axes
-    limits: float | tuple[float, float]  # values of the first and the last colour, or the amplitude of both
-    unit: str = ""  # of a scale of colours, which a panel with a unit has
-    to_scale: bool = False  # whether a step along one axis is as long as along the other
+    limits: float | tuple[float, float]  # values of the first and the last colour; a number means minus and plus it
+    unit: str = ""  # label of the colour bar; without a unit there is none
+    to_scale: bool = False  # whether both axes have the same scale
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], size: tuple[float, float]) -> Path:
-    """Draw panels of one size side by side, the first one with numbers along its second axis; return the picture."""
+    """Draw panels in one row; only the first one has labels along its second axis. Return the picture."""
     with figure(path, len(panels), (size[0] * len(panels), size[1])) as (drawing, all_axes):
         for axes, panel in zip(all_axes, panels, strict=True):
             limits = panel.limits if isinstance(panel.limits, tuple) else (-panel.limits, panel.limits)
@@ -130,8 +129,8 @@ def draw_panels(path: Path, panels: Sequence[Panel], size: tuple[float, float]) 
 def convergence(path: Path, residuals: np.ndarray, title: str, noise_norm: float | None = None) -> Path:
     """Draw the residual norm, relative to the first, against the iteration; return the picture.
 
-    The first norm is the one before the first iteration. `noise_norm` is the norm at which a model explains the signal
-    and no noise.
+    The first norm is the one before the first iteration. A dashed line shows `noise_norm`, the residual of the true
+    model.
     """
     noise_level = noise_norm / residuals[0] if noise_norm and residuals[0] else None
     relative = residuals / residuals[0] if residuals[0] else residuals

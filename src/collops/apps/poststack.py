@@ -1,4 +1,4 @@
-"""Post-stack inversion: acoustic impedance by reflection modelling with a lateral Laplacian, solved by CGLS."""
+"""Post-stack inversion for acoustic impedance, with a lateral Laplacian, by CGLS."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from collops.apps.options import METHOD, AtLeast, Folder, NotNegative, option
+from collops.apps.options import METHOD, Iterations, NotNegative, Out, option
 from collops.apps.pictures import Panel, draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.pictures import SIZE, map_of, panel_of, section_of
-from collops.apps.volume.problem import Kind, Problem, Volume, VolumeOptions, prepare
+from collops.apps.volume.problem import (
+    PANEL_SIZE,
+    Kind,
+    Problem,
+    Volume,
+    VolumeOptions,
+    map_of,
+    panel_of,
+    prepare,
+    section_of,
+)
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +41,7 @@ _KIND = Kind(
     noise=0.1,
 )
 _BACKGROUND_NAMES = ("background", "impedance")  # in a Zarr group
-# A background supplies the frequencies below about 5 Hz, which the data lack.
+# The smooth background has frequencies below about 5 Hz, which the data lack.
 _SMOOTH_SECONDS = 0.06
 
 
@@ -43,7 +52,7 @@ class Options(VolumeOptions):
     background: Annotated[
         str | None,
         option(
-            "Impedance to start from: that of the synthetic volume without its details, a constant, or a file of the "
+            "Background impedance: the smoothed impedance of the synthetic volume, a constant, or a file of the "
             "volume's shape.",
             METHOD,
             metavar="smooth|NUMBER|FILE",
@@ -56,11 +65,11 @@ class Options(VolumeOptions):
     damp: Annotated[
         float, option("Damping towards the background, relative to the operator's norm.", METHOD), NotNegative
     ] = 0.01
-    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 60
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-poststack"
+    iterations: Iterations = 60
+    out: Out = "collops-poststack"
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
         if self.background == "smooth" and self.volume is not None:
             raise InputError("--background smooth needs the impedance of synthetic data: give a number or a file")
@@ -71,8 +80,9 @@ class Options(VolumeOptions):
 def run(job: Job[Options]) -> Findings:
     """Invert stacked data for acoustic impedance, smooth from trace to trace, with CGLS.
 
-    By default it synthesises a volume of folded and faulted layers with a channel and shows how well they are found.
-    With --volume it inverts yours. Writes image.png, map.png (of a volume), convergence.png and result.zarr.
+    By default it synthesises a volume of folded and faulted layers with a channel and compares the result with the true
+    impedance. With --volume it inverts a volume from a file. Writes image.png, map.png (of a volume), convergence.png
+    and result.zarr.
     """
     options, comm = job.options, job.comm
     problem = prepare(job, _KIND)
@@ -87,7 +97,7 @@ def run(job: Job[Options]) -> Findings:
     with np.errstate(over="ignore"), raised_together():
         impedance = np.exp(background + found.update)
         if not np.isfinite(comm.allreduce(np.array(float(impedance.max(initial=0.0))), "max")):
-            raise InputError("the impedance grew without bounds: raise --damp, or check the amplitudes of the wavelet")
+            raise InputError("the impedance overflows: raise --damp, or check the amplitudes of the wavelet")
     unit = "1" if volume.truth is None else "1e6 kg/(m2 s)"
     arrays = {"impedance": (impedance, unit), "background": (np.exp(background), unit)}
     other, truth = found.unexplained, None
@@ -105,11 +115,11 @@ def run(job: Job[Options]) -> Findings:
         scale = "relative to the background" if truth is None else unit
         title = f"impedance, {len(found.solution.residuals) - 1} iterations"
         known = truth is not None
-        files = [draw_panels(folder / "image.png", _panels(cube, sections, title, scale, known), SIZE)]
+        files = [draw_panels(folder / "image.png", _panels(cube, sections, title, scale, known), PANEL_SIZE)]
         if maps:
             title = f"impedance at {cube.times[sample]:.3g} s"
             panels = _panels(cube, maps, title, scale, known, is_map=True)
-            files.append(draw_panels(folder / "map.png", panels, SIZE))
+            files.append(draw_panels(folder / "map.png", panels, PANEL_SIZE))
         return files
 
     return Findings(
@@ -138,32 +148,24 @@ def run(job: Job[Options]) -> Findings:
 
 @dataclass(frozen=True)
 class Inversion:
-    """The result of an inversion."""
+    """The result of an inversion: arrays are this rank's parts."""
 
-    # this rank's part of the change of the logarithm of the impedance, of the adjoint of the data, and of the data
-    # that remain
-    update: np.ndarray
-    adjoint: np.ndarray
-    unexplained: np.ndarray
-    # norm of the residual of the data alone, relative to the data that the background leaves unexplained
-    misfit: float
-    solution: Solution  # of CGLS, whose residual is that of data and roughness together
+    update: np.ndarray  # the change of the logarithm of the impedance
+    adjoint: np.ndarray  # the adjoint of the data
+    unexplained: np.ndarray  # the residual of the data
+    misfit: float  # norm of the residual over that of the data without the part that the background explains
+    solution: Solution  # of CGLS; its residual includes the roughness
 
 
 def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
     r"""Find the smallest smooth change of the model that explains the data. Collective.
 
-    Parameters
-    ----------
-    job : Job
-        With the options weight, :math:`w`, and damp, :math:`\epsilon`.
-    problem : Problem
-        Operator and volume.
-    traces : numpy.ndarray
-        This rank's part of the data that the background leaves unexplained.
+    `traces` are this rank's part of the data, less the part that the background explains.
 
     Notes
     -----
+    With the options weight, :math:`w`, and damp, :math:`\epsilon`:
+
     .. math:: \min_\delta \|d - A \delta\|^2 + (w \|A\|)^2 \|\nabla^2 \delta\|^2 + (\epsilon \|A\|)^2 \|\delta\|^2
 
     An iteration sends the halo of the Laplacian twice and two scalar allreduces.
@@ -186,10 +188,10 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
 
 
 def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
-    """Return the operator with the weighted lateral Laplacian below it, and the data with zeros below them.
+    """Stack the weighted lateral Laplacian below the operator, and zeros below the data.
 
-    Axes of fewer than three traces have no second derivative and are left out. Without a weight or an axis, operator
-    and data are returned as they are.
+    Axes of fewer than three traces have no second derivative. Without a weight or an axis, operator and data are
+    returned unchanged.
     """
     from collops.array import StackedArray, zeros_like
     from collops.operators import Laplacian, StackedVStack
@@ -262,7 +264,7 @@ def _panels(
     cube: Cube, images: Sequence[np.ndarray], title: str, unit: str, known: bool, *, is_map: bool = False
 ) -> list[Panel]:
     data, second, found = images
-    # One scale for truth and result shows the amplitudes that the result lacks.
+    # Truth and result have the same scale.
     low, high = np.percentile(second if known else found, [0.5, 99.5])
     limits, amplitude = (float(low), float(high)), symmetric_limit(data)
     middle = ("true impedance", limits, unit) if known else ("data not explained", amplitude, "")

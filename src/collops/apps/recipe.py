@@ -1,6 +1,6 @@
 """The recipe of all applications: prepare a problem, solve it, report numbers, write results and pictures.
 
-`run_job` is the recipe. What is particular to an application stands in its ``run``, which gets a `Job`, calls
+`run_job` is the recipe. It calls the ``run`` of an application with a `Job`; ``run`` prepares the problem, calls
 `Job.solve`, and returns `Findings`.
 """
 
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from collops import profile
+from collops.apps.files import Field, prepare_folder, write_result
 from collops.apps.options import CommonOptions
-from collops.apps.outputs import Field, prepare_folder, write_result
 from collops.apps.pictures import convergence
 from collops.apps.stages import engine_of_ranks, local_stage, raised_together
 from collops.errors import InputError, NotFiniteError
@@ -37,32 +37,29 @@ __all__ = [
     "Solution",
     "TimeSplit",
     "best_relative_error",
-    "marked",
     "relative_error",
     "run_job",
 ]
 
 T = TypeVar("T", bound=CommonOptions)
-_MODELLING, _COMMUNICATION = "modelling", "communication"
 # Results depend on the versions of these.
-_PACKAGES = ["collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba", "cupy"]
-_PACKAGES += ["cupy-cuda13x", "nccl4py"]
+_PACKAGES = ("collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba")
+_PACKAGES += ("cupy", "cupy-cuda13x", "nccl4py")
 
 
 class Listener(Protocol):
-    """Shows how far the job is."""
+    """Shows the progress of a job."""
 
-    live: bool
-    """Whether this rank shows progress as it happens."""
+    live: bool  # whether this rank shows progress as it happens
 
     def note(self, text: str) -> None:
         """Show a decision that the application took."""
 
     def warn(self, text: str) -> None:
-        """Show what the user should know even without notes."""
+        """Show a warning, even to a user who asked for no notes."""
 
     def stage(self, text: str | None) -> None:
-        """Show that a stage begins; None ends the last one."""
+        """Show that a stage begins; None ends the current one."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class TimeSplit:
 
     @classmethod
     def gather(cls, comm: Communicator, own: dict[str, float]) -> TimeSplit:
-        """Collect what every rank measured. Collective; all ranks pass the same kinds in the same order."""
+        """Gather the times of all ranks. Collective; all ranks pass the same kinds in the same order."""
         return cls(tuple(own), comm.allgather(np.array(list(own.values()), dtype=np.float64)))
 
     def summary(self) -> dict[str, dict[str, float]]:
@@ -87,11 +84,11 @@ class TimeSplit:
 
 @dataclass(frozen=True)
 class Solution:
-    """The result of a solver, and what an iteration cost."""
+    """The result of a solver, and the cost of an iteration."""
 
     x: Any  # the solution
     residuals: np.ndarray  # float64; norm of the residual before the first iteration and after each
-    status: str  # this and the next two: see `collops.SolverResult`
+    status: str  # for this and the next two see `collops.SolverResult`
     execution: str
     resumed_from: int | None
     split: TimeSplit  # of an iteration: whole, or with ``--profile`` by modelling, communication and the rest
@@ -116,47 +113,49 @@ class Job(Generic[T]):
         self.listener.stage(None)
 
     def warn_of_idle_ranks(self, parts: int, what: str) -> None:
-        """Warn if there are more ranks than parts of the work; `what` names these, in the plural."""
+        """Warn if there are more ranks than parts of the work; `what` names the parts, in the plural."""
         if (idle := self.comm.size - parts) > 0:
             self.listener.warn(f"{parts} {what} for {self.comm.size} ranks: {idle} of them have nothing to do")
 
     def share(self, total: int) -> slice:
-        """Return this rank's share of a number of items."""
+        """Return the slice of `total` items that belongs to this rank."""
         from collops.array import Layout
 
         return Layout.split((total,), self.comm.size).slices(self.comm.rank)[0]
 
     def array(self, layout: Any, own: np.ndarray) -> Any:
-        """Return the distributed array of which this rank holds `own`, in the job's dtype and on its engine."""
+        """Return the distributed array whose local part is `own`, in the dtype and on the engine of the job."""
         from collops.array import DistributedArray
 
         dtype = np.result_type(self.options.dtype, np.complex64) if own.dtype.kind == "c" else self.options.dtype
         return DistributedArray(layout, self.comm, self.engine.from_host(np.ascontiguousarray(own, dtype=dtype)))
 
     def on_host(self, x: Any) -> np.ndarray:
-        """Return this rank's part of a distributed array."""
+        """Return the local part of a distributed array on the host."""
         return self.engine.to_host(x.local_array)
 
-    def solve(self, method: Callable[..., SolverResult], *problem: Any, **options: Any) -> Solution:
-        """Run a solver such as `collops.solvers.cgls` on a problem, with its own options. Collective.
+    def solve(self, method: Callable[..., SolverResult], operator: Any, data: Any, **options: Any) -> Solution:
+        """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
-        Iterations, progress and checkpoints are as the options of the job say.
+        The options of the job determine iterations, progress and checkpoints.
 
         Raises
         ------
         InputError
-            On every rank, if numbers grew beyond what their type holds.
+            On every rank, if numbers overflow.
         """
         chosen = self.options
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
         run |= {"niter": chosen.iterations, "progress": self.listener.live}
         with _advised():
             if chosen.profile:
+                from collops.apps.profiling import Modelling, costs
+
                 with profile.record() as recording:
-                    result = method(*problem, **options, **run, graph=False)
-                seconds, messages = _costs(recording, result.seconds_per_iteration)
+                    result = method(Modelling(operator), data, **options, **run, graph=False)
+                seconds, messages = costs(recording, result.seconds_per_iteration)
             else:
-                result = method(*problem, **options, **run)
+                result = method(operator, data, **options, **run)
                 seconds, messages = {"iteration": result.seconds_per_iteration}, None
         split = TimeSplit.gather(self.comm, seconds)
         residuals = np.asarray(result.residual_norms, dtype=np.float64)
@@ -166,7 +165,7 @@ class Job(Generic[T]):
 
 @contextmanager
 def _advised() -> Iterator[None]:
-    """Tell the user of an application what to do about numbers that are not finite."""
+    """Turn the solver's error about infinite numbers into one with a remedy."""
     try:
         yield
     except NotFiniteError as problem:
@@ -178,39 +177,22 @@ def _advised() -> Iterator[None]:
         raise error from problem
 
 
-def _costs(recording: profile.Recording, seconds: float) -> tuple[dict[str, float], int]:
-    """Divide the seconds of an iteration by the marks that this rank recorded, and count the messages of one."""
-    count = modelling = communication = messages = 0.0
-    for row in recording.report().rows:
-        if row.label.endswith(" iteration"):
-            count += row.calls[0]
-        elif any(label.endswith(" iteration") for label in row.path):
-            if row.label == _MODELLING:
-                modelling += row.own[0]
-            elif row.label.startswith(_COMMUNICATION) and _COMMUNICATION not in row.path[:-1]:
-                communication += row.total[0]
-                messages += row.calls[0] * (row.label == _COMMUNICATION)  # not the end of one
-    modelling, communication = (part / max(1, count) for part in (modelling, communication))
-    rest = max(0.0, seconds - modelling - communication)
-    return {_MODELLING: modelling, _COMMUNICATION: communication, "rest": rest}, round(messages / max(1, count))
-
-
 @dataclass(frozen=True)
 class Gradient:
     """The adjoint of the data, and how much the operator stretches it."""
 
     x: Any  # the adjoint of the data
-    norm: float  # how much longer the operator makes it: an estimate of the operator's norm, from below
-    step: float  # the factor at which it fits the data best, which is where CGLS is after one iteration
+    norm: float  # the norm of the operator applied to it over its own: a lower bound of the operator's norm
+    step: float  # times this factor it fits the data best: the first iterate of CGLS
 
     @classmethod
     def of(cls, operator: Any, data: Any) -> Gradient:
-        """Apply an operator to data, and back. Collective.
+        """Apply the adjoint to data, and the operator to the result. Collective.
 
         Raises
         ------
         InputError
-            On every rank, if the numbers grow beyond what their type holds, or vanish.
+            On every rank, if numbers overflow or vanish.
         """
         from collops.array import dots
 
@@ -234,10 +216,10 @@ class Findings:
 
     title: str  # of ``result.zarr``
     solution: Solution  # from `Job.solve`
-    subject: str  # the name of the result, in a word
-    adjoint: str  # the name of the adjoint of the data
-    numbers: dict[str, Any]  # the application's own entries of JSON
-    rows: list[tuple[str, str]]  # labels and values of the table, before those that all applications have
+    subject: str  # what the table calls the result
+    adjoint: str  # what the table calls the adjoint of the data
+    numbers: dict[str, Any]  # further entries of JSON
+    rows: list[tuple[str, str]]  # rows of the table (label, value), before those of all applications
     # arrays of ``result.zarr`` other than the norms of the residual; the same names on every rank
     fields: dict[str, Field]
     draw: Callable[[Path], list[Path]]  # draws pictures into a folder and returns them; called on the first rank only
@@ -248,7 +230,7 @@ class Findings:
     attributes: dict[str, Any] = field(default_factory=dict)  # further attributes of ``result.zarr``
     curve: str = "CGLS"  # title of the picture of the convergence
     noise_norm: float | None = None  # norm of the noise of all ranks, where it is known
-    more_rows: list[tuple[str, str]] = field(default_factory=list)  # after those that all applications have
+    more_rows: list[tuple[str, str]] = field(default_factory=list)  # rows after those of all applications
     # writes a page from ``result.zarr`` in a folder and returns it; called on the first rank only
     page: Callable[[Path], Path] | None = None
     files: list[Path] = field(default_factory=list)  # other files that were written
@@ -267,22 +249,12 @@ class Outcome:
 def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener) -> Outcome:
     """Run an application, from its options to pictures. Collective.
 
-    Parameters
-    ----------
-    run : callable
-        ``collops.apps.NAME.run``.
-    options, comm, listener
-        See `Job`; `listener` shows the progress on every rank.
-
-    Returns
-    -------
-    Outcome
-        The same on every rank, except for the list of files, which the first one has written.
+    `run` is ``collops.apps.NAME.run``. The outcome is the same on every rank; its files were written by the first one.
 
     Raises
     ------
     InputError
-        On every rank, if something that the user gave cannot be used.
+        On every rank, if an option or a file cannot be used.
     """
     folder = Path(options.out)
     with local_stage(comm):
@@ -313,7 +285,7 @@ def _draw(folder: Path, found: Findings) -> list[Path]:
 
 
 def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
-    """Return what JSON gets."""
+    """Return the entries of JSON."""
     options, comm, solution = job.options, job.comm, found.solution
     first, last = float(solution.residuals[0]), float(solution.residuals[-1])
     costs: dict[str, Any] = {"seconds_per_iteration": float(solution.split.seconds.sum(axis=1).max())}
@@ -340,7 +312,7 @@ def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
 
 
 def _rows(numbers: dict[str, Any], found: Findings) -> list[tuple[str, str]]:
-    """Return what the table gets."""
+    """Return the rows of the table."""
     rows = [
         *found.rows,
         ("ranks", f"{numbers['ranks']} ({numbers['engine']}, messages by {numbers['transport']})"),
@@ -375,18 +347,10 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def marked(operator: Any) -> Any:
-    """Mark the work of an operator, local or distributed, as modelling for ``--profile``; return the operator."""
-    is_local = hasattr(operator, "forward_local")
-    for name in ("forward_local", "adjoint_local") if is_local else ("_forward", "_adjoint"):
-        setattr(operator, name, profile.benchmark(getattr(operator, name), label=_MODELLING))
-    return operator
-
-
 def relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:
-    """Return ``||found - truth|| / ||truth||``, or None without a truth or with one of zeros.
+    """Return ``||found - truth|| / ||truth||``, or None without a truth or if it is zero.
 
-    Nothing is rescaled, so that wrong amplitudes count. Collective if `comm` is given: each rank then holds a part.
+    Collective if `comm` is given: each rank then holds a part of both arrays.
     """
     if truth is None:
         return None
@@ -395,7 +359,7 @@ def relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicat
 
 
 def best_relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:
-    """Return the same for the multiple of `found` that is closest to the truth: an adjoint has no scale of its own."""
+    """Return `relative_error` of the multiple of `found` that is closest to the truth, for arrays of unknown scale."""
     if truth is None:
         return None
     product, square = _dots(comm, (found, truth), (found, found))

@@ -1,4 +1,4 @@
-"""Reflectivity inversion: convolution with the wavelet, inverted by FISTA for as few spikes as explain the data."""
+"""Sparse reflectivity: deconvolve the wavelet by FISTA, with as few spikes as explain the data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 
-from collops.apps.options import METHOD, AtLeast, Folder, Must, OneOf, option
+from collops.apps.options import METHOD, Iterations, Must, OneOf, Out, option
 from collops.apps.pictures import draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.pictures import SIZE, panel_of, section_of
-from collops.apps.volume.problem import Kind, Problem, VolumeOptions, prepare
+from collops.apps.volume.problem import PANEL_SIZE, Kind, Problem, VolumeOptions, panel_of, prepare, section_of
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -35,21 +34,21 @@ class Options(VolumeOptions):
 
     sparsity: Annotated[
         float,
-        option("Weight of the absolute values: 0 asks for no sparsity, 1 leaves no spike.", METHOD),
+        option("Weight of the sparsity: 0 for none; 1 leaves no spikes.", METHOD),
         Must("lie between 0 and 1", lambda value: 0 <= value <= 1),
     ] = 0.05
     threshold: Annotated[
-        str, option("How spikes shrink: soft, half or hard.", METHOD), OneOf("soft", "half", "hard")
+        str, option("Thresholding of the spikes: soft, half or hard.", METHOD), OneOf("soft", "half", "hard")
     ] = "soft"
-    iterations: Annotated[int, option("Iterations of the solver."), AtLeast(1)] = 100
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-reflectivity"
+    iterations: Iterations = 100
+    out: Out = "collops-reflectivity"
 
 
 def run(job: Job[Options]) -> Findings:
     """Invert stacked data for sparse reflection coefficients, with FISTA.
 
     By default it synthesises a section over folded and faulted layers and compares the result with the true
-    coefficients. With --volume it inverts yours. Writes image.png, convergence.png and result.zarr.
+    coefficients. With --volume it inverts data from a file. Writes image.png, convergence.png and result.zarr.
     """
     options, comm = job.options, job.comm
     problem = prepare(job, _KIND)
@@ -95,11 +94,11 @@ def run(job: Job[Options]) -> Findings:
 
 
 class Inversion(NamedTuple):
-    """The reflection coefficients of this rank, its part of the adjoint of the data, and of the unexplained data."""
+    """The result of an inversion: arrays are this rank's parts."""
 
-    spikes: np.ndarray
-    adjoint: np.ndarray
-    unexplained: np.ndarray
+    spikes: np.ndarray  # the reflection coefficients
+    adjoint: np.ndarray  # the adjoint of the data
+    unexplained: np.ndarray  # the residual of the data
     solution: Solution
 
 
@@ -110,9 +109,9 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     -----
     .. math:: \min_r \tfrac12 \|d - W r\|^2 + \lambda \|W^T d\|_\infty \|r\|_1
 
-    with the option sparsity as :math:`\lambda`, for the soft threshold; the others replace the absolute values of the
-    coefficients by their roots, or by their number. Each trace is a problem of its own; the ranks share the step and
-    the stopping rule: an iteration sends one allreduce of three numbers.
+    with the option sparsity as :math:`\lambda`, for the soft threshold; the half threshold replaces the absolute values
+    of the coefficients by their roots, the hard one by their number. The traces are independent, but share step and
+    stopping rule: an iteration sends one allreduce of three numbers.
     """
     from collops.solvers import fista
     from collops.solvers.shrinkage import find_threshold
@@ -121,10 +120,10 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     data = problem.vector(volume.traces)
     gradient = Gradient.of(operator, data)
     spectrum = np.fft.rfft(volume.wavelet, 8 * len(volume.wavelet))
-    # A convolution stretches no trace more than its strongest frequency; the margin is for those between samples.
+    # The norm of a convolution is at most its largest amplitude; the margin covers frequencies between samples.
     step = 1 / (1.01 * float((np.abs(spectrum) ** 2).max()))
-    # Each step sets to zero what is smaller than this share of the strongest value of the first one. The penalty of
-    # FISTA counts twice, as its misfit is not halved.
+    # Each step sets values below `cut` to zero: a share of the largest value of the first step. The penalty of FISTA
+    # counts twice, as its misfit is not halved.
     cut = job.options.sparsity * step * float(gradient.x.norm(np.inf))
     weight = 2 * find_threshold(threshold, None).parameter(cut) / step
     solution = job.solve(fista, operator, data, eps=weight, alpha=step, tol=0.0, threshkind=threshold)
@@ -133,14 +132,11 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
 
 
 class Matches(NamedTuple):
-    """Numbers of true and of found spikes of at least a tenth of the largest true one, and of true ones found.
-
-    A true spike is found if there is one of the same sign within one sample.
-    """
+    """Numbers of spikes of at least a tenth of the largest true one."""
 
     true: int
     found: int
-    matched: int
+    matched: int  # true ones with a found one of the same sign within one sample
 
 
 def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> Matches:
@@ -160,7 +156,7 @@ def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: 
     data, other, spikes = images
     known, cube = problem.volume.truth is not None, problem.volume.cube
     amplitude = symmetric_limit(data)
-    # Most samples of spikes are zero: the colours end where nearly all other samples do.
+    # Most samples are zero, so that the limit of the colours is a high percentile.
     strength = symmetric_limit(other if known else spikes, 99.8)
     middle = ("true reflectivity", strength) if known else ("data not explained", amplitude)
     panels = [
@@ -168,4 +164,4 @@ def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: 
         panel_of(cube, other, *middle),
         panel_of(cube, spikes, f"reflectivity, {iterations} iterations", strength),
     ]
-    return draw_panels(folder / "image.png", panels, SIZE)
+    return draw_panels(folder / "image.png", panels, PANEL_SIZE)

@@ -1,4 +1,4 @@
-"""Read and write SEG-Y files with segyio, after checking that the file is whole and what it claims to be."""
+"""Read and write SEG-Y files with segyio; check size and headers of a file first."""
 
 from __future__ import annotations
 
@@ -14,42 +14,40 @@ import numpy as np
 
 from collops.errors import InputError
 
-__all__ = ["TIMING", "SegyFile", "live_traces", "sample_interval", "scaled", "start_time", "write_segy"]
+__all__ = ["TIMING", "SegyFile", "sample_interval", "scaled", "start_time", "write_segy"]
 
 TIMING = ("DelayRecordingTime", "ScalarTraceHeader", "TRACE_SAMPLE_INTERVAL", "TraceIdentificationCode")
-"""The fields of the trace headers that say when a trace was sampled, and whether it is one."""
+"""The fields of trace headers that hold the sampling and the kind of a trace."""
 
 _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
-# Bytes of one sample by format code. Only what segyio converts to numbers: no fixed point with gain, no
-# 3-byte numbers.
+# Bytes of one sample by format code, for the formats that segyio can read.
 _SAMPLE_BYTES = {1: 4, 2: 4, 3: 2, 5: 4, 6: 8, 8: 1, 10: 4, 11: 2, 16: 1}
 _INTERVAL, _SAMPLES, _FORMAT, _UNITS, _REVISION, _EXTENDED = 16, 20, 24, 54, 300, 304
 _FEET = 2
-# Identification codes that are no recorded wave field: dead, dummy, time break, uphole, sweep, timing, water
-# break.
+# Identification codes of other traces: dead, dummy, time break, uphole, sweep, timing, water break.
 _OTHER_TRACES = range(2, 9)
 
 
 @dataclass(frozen=True)
 class SegyFile:
-    """The facts of a SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`."""
+    """A SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`."""
 
-    path: Path  # where it is
+    path: Path
     endian: str  # ``"big"`` or ``"little"``
-    samples: int  # samples of a trace, and number of traces
+    samples: int  # of a trace
     traces: int
-    interval: int  # sample interval of the binary header in microseconds (of a depth file, in millimetres); may be 0
-    revision: int  # major revision of the standard, 0 if the file names none
-    metres: float  # metres in the unit of length of the file
+    interval: int  # sample interval in the binary header, in microseconds (for depths in millimetres); may be 0
+    revision: int  # major revision of the standard; 0 if the file names none
+    metres: float  # the file's unit of length in metres
 
     @classmethod
     def inspect(cls, path: str | Path) -> SegyFile:
-        """Look at the size and the binary header of a file, and read nothing else.
+        """Read the size and the binary header of a file.
 
         Raises
         ------
         InputError
-            If the file is missing, empty, truncated or no SEG-Y, or if segyio is not installed.
+            If the file is missing, empty, truncated or not SEG-Y, or if segyio is not installed.
         """
         path = Path(path)
         try:
@@ -70,10 +68,10 @@ class SegyFile:
         endian = _endian(binary)
         if endian is None:
             code = _integer(binary, _FORMAT, "big")
-            raise InputError(f"{path} is not SEG-Y that can be read: its sample format code is {code}")
+            raise InputError(f"{path} is not a SEG-Y file that can be read: its sample format code is {code}")
         samples = _integer(binary, _SAMPLES, endian)
         if samples < 1:
-            raise InputError(f"{path} is not usable SEG-Y: its binary header says 0 samples a trace")
+            raise InputError(f"{path} cannot be read as SEG-Y: its binary header has 0 samples per trace")
         extended = _integer(binary, _EXTENDED, endian)
         if extended > 0x7FFF:
             raise InputError(f"{path} has a variable number of text headers, which is not supported: remove them")
@@ -102,13 +100,7 @@ class SegyFile:
             return bytes(file.text[0]).decode("ascii", "replace")
 
     def headers(self, *names: str) -> dict[str, np.ndarray]:
-        """Read fields of all trace headers, named as in ``segyio.TraceField``.
-
-        Returns
-        -------
-        dict of numpy.ndarray
-            int64, one number per trace, by name.
-        """
+        """Read fields of all trace headers, named as in ``segyio.TraceField``: int64, one number per trace."""
         import segyio
 
         with self._open() as file:
@@ -117,13 +109,28 @@ class SegyFile:
                 for name in names
             }
 
+    def live_headers(self, *names: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the numbers and the header fields of traces that are neither dead nor auxiliary.
+
+        `names` must contain those in `TIMING`.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        headers = self.headers(*names)
+        live = ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
+        if not live.any():
+            raise InputError(f"{self.path} has no live seismic traces: all are marked as dead or auxiliary")
+        return np.flatnonzero(live), {name: values[live] for name, values in headers.items()}
+
     def read(self, traces: np.ndarray) -> np.ndarray:
         """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
         with self._open() as file:
             result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
             for first, last in _runs(traces):
-                # One read for traces that follow each other in the file, which those of a shot nearly always
-                # do.
+                # One read for traces that follow each other in the file, as those of a shot nearly always do.
                 result[first:last] = file.trace.raw[int(traces[first]) : int(traces[last - 1]) + 1]
         return result
 
@@ -137,30 +144,13 @@ class SegyFile:
 
 
 def scaled(values: np.ndarray, scalars: np.ndarray) -> np.ndarray:
-    """Apply a SEG-Y scalar: positive numbers multiply, negative ones divide, and 0 counts as 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64.
-    """
+    """Apply SEG-Y scalars: positive ones multiply, negative ones divide, and 0 counts as 1. Return float64."""
     factor = np.where(scalars == 0, 1.0, np.abs(scalars).astype(np.float64))
     return np.where(scalars < 0, values / factor, values * factor)
 
 
-def live_traces(headers: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return which traces are recorded or processed waves, neither dead nor auxiliary, from the fields `TIMING`."""
-    return ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
-
-
 def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
-    """Return the time of the first sample in seconds, from the fields `TIMING`.
-
-    Raises
-    ------
-    InputError
-        If the traces begin at different times.
-    """
+    """Return the time of the first sample in seconds; raise `InputError` if the traces begin at different times."""
     delays = scaled(headers["DelayRecordingTime"], headers["ScalarTraceHeader"])
     if np.ptp(delays) > 0:
         raise InputError(
@@ -171,7 +161,7 @@ def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
 
 
 def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
-    """Return the sample interval in seconds: that of the traces if they name one, else that of the file.
+    """Return the sample interval in seconds, from the trace headers or else from the binary header.
 
     Raises
     ------

@@ -34,14 +34,14 @@ def smooth_step(position: np.ndarray) -> np.ndarray:
 
 
 def ricker_half(frequency: float, interval: float) -> float:
-    """Return how many samples a Ricker wavelet has on either side of its centre; may be infinite."""
+    """Return the number of samples on either side of the centre of a Ricker wavelet; may be infinite."""
     return float(np.ceil(4.3 / (np.pi * frequency) / interval))
 
 
 def ricker(frequency: float, interval: float) -> tuple[np.ndarray, int]:
-    """Return a Ricker wavelet long enough to have decayed to a millionth, and the position of its centre.
+    """Return a Ricker wavelet, cut where it has decayed to a millionth, and the index of its centre.
 
-    The frequency of its largest amplitude is in hertz, the interval between samples in seconds.
+    The peak frequency is in hertz, the sample interval in seconds.
     """
     half = int(ricker_half(frequency, interval))
     return ricker_shape(frequency * interval * np.arange(-half, half + 1)), half
@@ -65,7 +65,7 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
     The power spectrum of a Ricker wavelet is :math:`f^4 e^{-2 f^2 / f_0^2}`; its centre of mass lies at
     :math:`\Gamma(3) / \Gamma(5/2) / \sqrt 2 = 1.064` times :math:`f_0`.
     """
-    # A constant shift of the samples is an error of the recording and no part of a wavelet.
+    # A constant offset of the samples is an error of the recording.
     frequencies, power = np.fft.rfftfreq(samples, interval)[1:], power[1:]
     total = power.sum()
     return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0
@@ -74,11 +74,11 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
 def with_noise(
     clean: Sequence[np.ndarray], numbers: range, relative: float, seed: int, comm: Communicator
 ) -> tuple[list[np.ndarray], float]:
-    """Add white noise, the same on any number of ranks; return new arrays and the norm of the noise. Collective.
+    """Add white noise; return new arrays and the norm of the noise. Collective.
 
-    `clean` has one array per record of this rank, the traces of a shot or a row of a volume, and `numbers` their
-    numbers among the records of all ranks: the noise of a record depends on its number and the seed only. Its root
-    mean square is `relative` to that of the data.
+    `clean` has one array per record of this rank (the traces of a shot, or a row of a volume), `numbers` the numbers of
+    these among the records of all ranks. The noise of a record depends on its number and the seed alone, and is thus
+    the same on any number of ranks. `relative` is its root mean square over that of the data.
     """
 
     def square(values: np.ndarray) -> float:

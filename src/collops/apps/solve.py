@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.arrays import open_npy
+from collops.apps.files import Field, open_npy
 from collops.apps.options import (
     METHOD,
     SYNTHETIC,
     AtLeast,
     CommonOptions,
     Dtype,
-    Folder,
     NotNegative,
     OneOf,
+    Out,
     SyntheticOnly,
     option,
 )
-from collops.apps.outputs import Field
 from collops.apps.pictures import figure
-from collops.apps.recipe import Findings, Job, marked, relative_error
+from collops.apps.recipe import Findings, Job, relative_error
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
 
@@ -38,7 +37,7 @@ __all__ = ["Options", "run"]
 
 _SYSTEM = "System"
 _POINTS = 8000
-_CELLS, _MOST_POINTS = 300, 20000  # of the pictures
+_CELLS, _MOST_POINTS = 300, 20000  # in pictures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,25 +67,25 @@ class Options(CommonOptions):
     partition: Annotated[
         str | None,
         option(
-            "How the rows of a square matrix are distributed: metis, to cut few entries, or rows, in their order.",
+            "How to distribute the rows of a square matrix: metis cuts few entries, rows keeps their order.",
             METHOD,
             show_default="metis where pymetis is installed",
         ),
         OneOf("metis", "rows"),
     ] = None
-    tol: Annotated[float, option("Stop at this residual, relative to the first.", METHOD), NotNegative] = 1e-6
+    tol: Annotated[float, option("Residual at which to stop, relative to the first one.", METHOD), NotNegative] = 1e-6
     iterations: Annotated[int, option("Iterations of the solver, at most."), AtLeast(1)] = 500
     noise: Annotated[
         float | None,
-        option("Noise in the synthetic right-hand side, relative to its rms.", SYNTHETIC),
+        option("Noise in the synthetic right-hand side, relative to its root mean square.", SYNTHETIC),
         NotNegative,
         SyntheticOnly(unless="rhs"),
     ] = None
     dtype: Dtype = "float64"
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-solve"
+    out: Out = "collops-solve"
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other."""
+        """Raise `InputError` if a value is not allowed or options contradict each other."""
         super().check()
         if self.matrix is not None and not Path(self.matrix).is_file():
             raise InputError(f"{self.matrix} does not exist: check the name of the matrix file")
@@ -98,10 +97,10 @@ class Options(CommonOptions):
 
 
 def run(job: Job[Options]) -> Findings:
-    """Solve a sparse linear system with CG, CGLS or LSQR, its rows ordered to cut communication.
+    """Solve a sparse linear system with CG, CGLS or LSQR, with rows ordered to reduce communication.
 
     By default it solves a Poisson problem on an unstructured mesh in a cube, with --matrix a system from a file.
-    Writes image.png (which rank has which rows, and where entries are), convergence.png and result.zarr.
+    Writes image.png (the distribution of rows and the sparsity pattern), convergence.png and result.zarr.
     """
     comm, options = job.comm, job.options
     problem = prepare(job)
@@ -110,7 +109,7 @@ def run(job: Job[Options]) -> Findings:
 
     solution = job.solve(*_solver(problem, options.tol))
 
-    found = _in_first_order(system, job.engine.to_host(solution.x.gather()))
+    found = _in_file_order(system, job.engine.to_host(solution.x.gather()))
     error = comm.allgather_metadata(None if system is None else relative_error(found, system.truth))[0]
     sizes = list(matrix.rows.sizes[0])
     ghosts = [int(count) for count in comm.allgather(np.array(len(matrix.ghosts)))]
@@ -152,14 +151,14 @@ def run(job: Job[Options]) -> Findings:
 
 
 class System(NamedTuple):
-    """The whole system, which the first rank has, in the order in which it came."""
+    """The whole system, on the first rank, in the order of the file."""
 
     matrix: Any
     data: np.ndarray  # the right-hand side
-    truth: np.ndarray | None  # the solution that `data` was computed from
+    truth: np.ndarray | None  # the solution from which `data` was computed
     points: np.ndarray | None  # positions of the unknowns, if they have any
-    partition: Partition | None  # of a square matrix; None leaves rows and columns in their order
-    name: str  # for a person
+    partition: Partition | None  # of a square matrix; with None, rows and columns keep their order
+    name: str  # in the table and in JSON
 
     def order(self, axis: int) -> np.ndarray:
         """Return the rows or columns in the order of the ranks."""
@@ -179,12 +178,11 @@ class Problem(NamedTuple):
     data: DistributedArray  # the right-hand side
     method: str  # ``"cg"``, ``"cgls"`` or ``"lsqr"``
     system: System | None  # on the first rank
-    # known on every rank: rows, columns, entries, cut, partition, name, and whether it is symmetric or complex
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # see `_facts`; the same on every rank
 
 
 def prepare(job: Job[Options]) -> Problem:
-    """Read or synthesise the system on the first rank, order it, and give each rank its rows. Collective.
+    """Read or synthesise the system on the first rank, order it, and distribute its rows. Collective.
 
     Raises
     ------
@@ -195,7 +193,7 @@ def prepare(job: Job[Options]) -> Problem:
     from collops.operators.csr import CSRMatrix
 
     options, comm = job.options, job.comm
-    with job.stage("reading" if options.matrix else "making the mesh"):
+    with job.stage("reading" if options.matrix else "generating the mesh"):
         ordering = options.partition
         if ordering is None:
             ordering = "metis" if importlib.util.find_spec("pymetis") is not None else "rows"
@@ -221,7 +219,7 @@ def prepare(job: Job[Options]) -> Problem:
         matrix = CSRMatrix.from_coo(i, j, values.astype(dtype), shape, rows=rows, comm=comm)
         data = np.empty(0, dtype) if system is None else system.data[system.order(0)].astype(dtype)
         mine = comm.scatterv(data, rows.sizes[0], out=np.empty(rows.local_size(comm.rank), dtype))
-    return Problem(marked(matrix), job.array(rows, mine), method, system, facts)
+    return Problem(matrix, job.array(rows, mine), method, system, facts)
 
 
 def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], CSRMatrix, DistributedArray]:
@@ -269,7 +267,7 @@ def _system(options: Options, ranks: int, partition: str) -> System:
 
 def _check_finite(values: np.ndarray, path: str | None) -> None:
     if not np.isfinite(values).all():
-        raise InputError(f"{path} has values that are infinite or no numbers (NaN): there is no solution")
+        raise InputError(f"{path} has infinite values or NaN: there is no solution")
 
 
 def _read_rhs(path: str, rows: int) -> np.ndarray:
@@ -279,7 +277,7 @@ def _read_rhs(path: str, rows: int) -> np.ndarray:
     if math.prod(data.shape) != rows:
         raise InputError(f"{path} has the shape {data.shape}, but the matrix has {rows} rows")
     if data.dtype.kind not in "biufc":
-        raise InputError(f"{path} has values of type {data.dtype}, which are no numbers")
+        raise InputError(f"{path} has values of type {data.dtype}: save numbers")
     return np.array(data if isinstance(data, np.ndarray) else data.toarray()).reshape(-1)
 
 
@@ -308,7 +306,7 @@ def _method(options: Options, facts: dict[str, Any]) -> str:
     return options.method or ("cg" if facts["symmetric"] else "lsqr")
 
 
-def _in_first_order(system: System | None, values: np.ndarray) -> np.ndarray:
+def _in_file_order(system: System | None, values: np.ndarray) -> np.ndarray:
     """Return the solution in the order of the file's columns, on the first rank."""
     if system is None or system.partition is None:
         return values
@@ -334,7 +332,7 @@ class Mesh(NamedTuple):
 
     matrix: Any  # symmetric and positive definite; the unknowns are the inner points
     points: np.ndarray  # positions of the unknowns, shape ``(unknowns, 3)``
-    solution: np.ndarray  # A smooth function at the points
+    solution: np.ndarray  # a smooth function at the points
     tetrahedra: int  # number of elements
 
 
@@ -345,9 +343,9 @@ def poisson(count: int, seed: int) -> Mesh:
 
     Notes
     -----
-    The points are those of a lattice, moved at random by up to a third of its spacing, in random order as meshes come;
-    their Delaunay tetrahedra are the elements. With :math:`g_i` the gradients of the four linear functions of an
-    element of volume :math:`V`, its part of the matrix is :math:`V g_i \cdot g_j`.
+    The points of a lattice are moved at random by up to a third of its spacing, and numbered at random, as in meshes
+    from files. Their Delaunay tetrahedra are the elements. With :math:`g_i` the gradients of the four linear functions
+    of an element of volume :math:`V`, its part of the matrix is :math:`V g_i \cdot g_j`.
     """
     from scipy import sparse
     from scipy.spatial import Delaunay
@@ -364,7 +362,7 @@ def poisson(count: int, seed: int) -> Mesh:
     corners = np.asarray(Delaunay(points).simplices)
     edges = points[corners[:, 1:]] - points[corners[:, :1]]
     determinant = np.linalg.det(edges)
-    solid = np.abs(determinant) > 1e-9 / (side + 1) ** 3  # flat ones lie in the faces of the cube
+    solid = np.abs(determinant) > 1e-9 / (side + 1) ** 3  # without flat ones in the faces of the cube
     corners, edges, determinant = corners[solid], edges[solid], determinant[solid]
     gradients = np.empty((len(corners), 4, 3))
     gradients[:, 1:] = np.linalg.inv(edges).transpose(0, 2, 1)
@@ -382,7 +380,7 @@ def poisson(count: int, seed: int) -> Mesh:
 
 
 def draw(folder: Path, system: System, sizes: list[int]) -> Path:
-    """Draw which rank has which unknowns, and where the entries are; return the picture."""
+    """Draw the distribution of the unknowns and the sparsity pattern; return the picture."""
     image = folder / "image.png"
     with figure(image, 2, (11.0, 5.0)) as (_, (left, right)):
         _draw_partition(left, system, len(sizes))
@@ -391,7 +389,7 @@ def draw(folder: Path, system: System, sizes: list[int]) -> Path:
 
 
 def _draw_partition(axes: Any, system: System, ranks: int) -> None:
-    """Draw the unknowns at their positions, or by number where they have none, in the colours of their ranks."""
+    """Draw the unknowns at their positions, or by number if they have none, in the colours of their ranks."""
     import matplotlib as mpl
 
     rows = system.matrix.shape[0]
@@ -405,7 +403,7 @@ def _draw_partition(axes: Any, system: System, ranks: int) -> None:
         axes.set(xlabel="row, as in the file", ylabel="rank", title="Rows by rank")
         axes.set_yticks(range(ranks) if ranks <= 16 else range(0, ranks, ranks // 8))
     else:
-        # A slab through the middle: from outside one would see the surface only.
+        # Only a slab through the middle: points at the surface would hide all others.
         near = np.abs(system.points[:, 2] - 0.5)
         shown = np.argsort(near)[: min(_MOST_POINTS, max(200, len(near) // 4))]
         axes.scatter(*system.points[shown, :2].T, c=colors[parts[shown]], s=10, linewidths=0)
@@ -414,7 +412,7 @@ def _draw_partition(axes: Any, system: System, ranks: int) -> None:
 
 
 def _draw_sparsity(axes: Any, system: System, sizes: list[int]) -> None:
-    """Draw how many entries are where in the order of ranks, with lines where the rows of a rank end."""
+    """Draw the density of entries in the order of ranks, with lines between ranks."""
     rows, columns, _ = system.triples()
     extents = [max(1, extent) for extent in system.matrix.shape]
     bins = [min(_CELLS, extent) for extent in extents]

@@ -17,12 +17,11 @@ __all__ = ["check_memory", "engine_of_ranks", "local_stage", "raised_together"]
 
 @contextmanager
 def local_stage(comm: Communicator) -> Iterator[None]:
-    """Run the local work of one stage, then tell all ranks whether it succeeded. Collective.
+    """Run the local work of one stage, then check on all ranks whether it succeeded. Collective.
 
-    The body must not communicate: a rank that fails goes straight to the check at the end, where the others arrive
-    when they have done their part. Errors of the operating system (a file that cannot be read, a full disk) and a lack
-    of memory become `InputError`, because a user can act on them. A programming error stays what it is on the rank
-    where it happened, which then ends the other ranks.
+    The body must not communicate: a rank that fails goes straight to the check at the end. Errors of the operating
+    system (a file that cannot be read, a full disk) and a lack of memory become `InputError`, because a user can act on
+    them. Other exceptions are programming errors: they propagate on this rank, which then ends the others.
 
     Raises
     ------
@@ -35,7 +34,7 @@ def local_stage(comm: Communicator) -> Iterator[None]:
     except CollopsError as problem:
         error = problem
     except MemoryError as problem:
-        # NumPy's message names the size it could not have.
+        # NumPy's message names the size of the array.
         error = InputError(f"not enough memory ({problem or 'no size known'}): choose smaller sizes or more ranks")
     except OSError as problem:
         reason = problem.strerror or str(problem)
@@ -45,7 +44,7 @@ def local_stage(comm: Communicator) -> Iterator[None]:
 
 @contextmanager
 def raised_together() -> Iterator[None]:
-    """Mark the errors of a body that raises on all ranks or on none, so that no rank needs to end the others."""
+    """Mark errors of the body as raised on all ranks, so that no rank ends the others."""
     try:
         yield
     except CollopsError as error:
@@ -71,15 +70,10 @@ def engine_of_ranks(name: str, comm: Communicator) -> Engine:
 
 
 def check_memory(needed: int, what: str, remedy: str, compute: Engine | None = None) -> None:
-    """Raise if `needed` bytes exceed four fifths of the memory: Linux would grant it, then end the process.
+    """Raise `InputError` if `needed` bytes exceed four fifths of the memory; Linux would kill the process later.
 
-    `what` names their content, in the plural, and `remedy` a smaller choice. The memory is that of this machine, or of
-    this rank's device if `compute` is a device's engine.
-
-    Raises
-    ------
-    InputError
-        Naming both sizes.
+    `what` names the arrays, in the plural, and `remedy` a smaller choice. The memory is that of this machine, or of
+    this rank's device if `compute` is the engine of one.
     """
     compute = compute or engine("numpy")
     installed = memory_of(compute)

@@ -1,4 +1,4 @@
-"""The output for a person: notes and progress while a job runs, and a table at its end."""
+"""Output for users: notes and progress during a job, and a table at its end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "console", "show"]
 
-# With more ranks than this, a row for each would push the rest off the screen.
+# With more ranks, a row for each would fill the screen.
 _MOST_RANK_ROWS = 8
 
 
 def console(*, to_stderr: bool) -> Console:
     """Return a console on one of the standard streams.
 
-    Under a launcher both streams are pipes. The process that called it tells rich of a terminal at the other end by
-    the environment (`collops.cli.launch.environment_for`), for standard output by COLLOPS_STDOUT_TERMINAL.
+    Under a launcher both streams are pipes. The process that started the launcher passes on whether they end in a
+    terminal, by environment variables (`collops.cli.launch.environment_for`).
     """
     from rich.console import Console
 
@@ -30,15 +30,15 @@ def console(*, to_stderr: bool) -> Console:
         return Console(stderr=True, highlight=False)
     if sys.stdout.isatty() or "COLLOPS_STDOUT_TERMINAL" in os.environ:
         return Console(highlight=False)
-    # A file or a pipe: no colours, and wide enough that no row is folded.
+    # A file or a pipe: no colours, and wide enough for all rows.
     return Console(force_terminal=False, width=110, highlight=False)
 
 
 class Progress:
-    """Notes, warnings, and the name of the present stage, which only a terminal shows.
+    """Notes, warnings, and (on a terminal) the name of the current stage: a `Listener` of jobs.
 
-    `shown` says whether this rank shows notes and stages, `speaking` whether it shows warnings, which begin with
-    `command`. `live` is True if progress is seen as it happens.
+    With `shown` this rank shows notes and stages, with `speaking` warnings, which begin with `command`. `live` is True
+    on a terminal.
     """
 
     def __init__(self, command: str, *, shown: bool, speaking: bool) -> None:
@@ -58,17 +58,17 @@ class Progress:
         self.stage(None)
 
     def note(self, text: str) -> None:
-        """Say what was decided or done."""
+        """Show a decision."""
         if self._shown and self._console is not None:
             self._console.print(text, style="dim", markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Say what the user should know even when they asked for quiet."""
+        """Show a warning, also with --quiet."""
         if self._speaking and self._console is not None:
             self._console.print(f"{self._command}: warning: {text}", markup=False, soft_wrap=True)
 
     def stage(self, text: str | None) -> None:
-        """Show that a stage begins; None ends the last one and leaves the line to others."""
+        """Show that a stage begins; None ends the current one."""
         if self._status is not None:
             self._status.stop()
             self._status = None

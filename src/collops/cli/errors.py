@@ -1,4 +1,4 @@
-"""How errors appear to a user: one line for those that they can correct, a traceback for our bugs."""
+"""Report errors: one line for those that a user can correct, a traceback for bugs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def report(command: str, message: str) -> None:
 def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
     """Run `body`, and turn its errors into an exit code that is the same on every rank.
 
-    The code is that of `body`; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`, whose
-    traceback `debug` shows; 130 after an interrupt from the keyboard; 1 for anything else.
+    The code is the result of `body`; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`,
+    whose traceback `debug` shows; 130 after an interrupt from the keyboard; 1 for other exceptions.
 
-    An error that all ranks have agreed upon gives one line from the first rank, which begins with the `command`. An
-    error that other ranks do not know of would leave them waiting: the rank that has it reports it and ends them.
+    For an error that all ranks raise, the first rank writes one line, which begins with the `command`. A rank with an
+    error of its own writes the line and ends the other ranks, which would wait for it.
     """
     try:
         return body()
@@ -49,14 +49,14 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception:
-        # The only place that catches everything: otherwise the other ranks would wait for this one for ever.
+        # The only place that catches everything: the other ranks would wait for this one.
         traceback.print_exc()
         _end_all_ranks(_BUG, f"{command}: this is a bug in collops; please report it with the lines above")
         return _BUG
 
 
 def _write(line: str) -> None:
-    # One call past Python's buffers, so that lines of several ranks do not mix.
+    # One system call, so that lines of several ranks do not mix.
     sys.stderr.flush()
     os.write(2, (line + "\n").encode("utf-8", "replace"))
 

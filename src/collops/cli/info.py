@@ -1,4 +1,4 @@
-"""``collops info``: the hardware and libraries of this machine, and the choices of a default run with reasons."""
+"""``collops info``: hardware and libraries of this machine, and what a run would use, with reasons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["info"]
 
 
 def info(*, ranks: Ranks = None, transport: Transport = "auto", as_json: Json = False, debug: Debug = False) -> None:
-    """Show the MPI library, NCCL and NVSHMEM, devices and their links, and what a run would use and why."""
+    """Show the MPI library, NCCL, NVSHMEM, devices and their links, and what a run would use and why."""
 
     def body(comm: Communicator) -> None:
         from collops.comm.hardware import facts
@@ -46,7 +46,7 @@ def _tree(label: str, value: Any) -> Tree:
 
 
 def _add(tree: Tree, value: Any) -> None:
-    """Hang a mapping's entries, or a list's elements, on `tree`; short ones in one line."""
+    """Add the entries of a mapping or a list to `tree`; lists of plain values go into one line."""
     from rich.text import Text
 
     items = value.items() if isinstance(value, dict) else enumerate(value)

@@ -48,10 +48,10 @@ jacobi = command_from(
     "jacobi",
     Options,
     _run,
-    """Solve Laplace's equation by Jacobi's method, on any number of ranks and by many programming models.
+    """Solve Laplace's equation by Jacobi's method, on any number of ranks and with many programming models.
 
     The problem, the options with one dash and the output are those of NVIDIA's multi-GPU programming samples.
-    Every variant is checked against one rank, to the bit.
+    The values of every variant are compared with those of one rank, bit by bit.
     """,
 )
 
@@ -60,7 +60,7 @@ def _table(outcome: Outcome) -> Table:
     from rich import box
     from rich.table import Table
 
-    problem = outcome.problem
+    problem, numbers = outcome.problem, outcome.numbers
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -70,23 +70,18 @@ def _table(outcome: Outcome) -> Table:
     table.add_column("variant")
     for heading in ("µs/iteration", "speedup", "efficiency", "of memory limit", "differing"):
         table.add_column(heading, justify="right")
-    if outcome.single is not None:
-        one = outcome.single.seconds / outcome.single.iterations
-        table.add_row(f"one {outcome.unit}", f"{1e6 * one:.4g}", "", "", _share(outcome, one / outcome.ranks), "")
+
+    def of_limit(microseconds: float) -> str:
+        limit = numbers["memory_limit_us"]
+        return "" if limit is None else f"{100 * limit / microseconds:.0f} %"
+
+    if one := numbers["single"]:
+        time = one["us_per_iteration"]
+        table.add_row(f"one {outcome.unit}", f"{time:.4g}", "", "", of_limit(time / outcome.ranks), "")
         table.add_section()
-    for measured in outcome.variants:
-        seconds = measured.seconds / measured.iterations
-        speedup = outcome.speedup(measured)
-        table.add_row(
-            measured.name,
-            f"{1e6 * seconds:.4g}",
-            "" if speedup is None else f"{speedup:.2f}",
-            "" if speedup is None else f"{100 * speedup / outcome.ranks:.1f} %",
-            _share(outcome, seconds),
-            "" if measured.difference is None else str(measured.difference.points),
-        )
+    for each in numbers["variants"]:
+        time, speedup, differing = each["us_per_iteration"], each["speedup"], each["differing_points"]
+        shares = ("", "") if speedup is None else (f"{speedup:.2f}", f"{100 * each['efficiency']:.1f} %")
+        differing = "" if differing is None else str(differing)
+        table.add_row(each["variant"], f"{time:.4g}", *shares, of_limit(time), differing)
     return table
-
-
-def _share(outcome: Outcome, seconds: float) -> Any:
-    return "" if outcome.limit is None else f"{100 * outcome.limit / seconds:.0f} %"

@@ -1,4 +1,4 @@
-"""Behaviour common to all commands: the ranks, one line for an error, a table, JSON at the end."""
+"""Behaviour common to all commands: start ranks, report errors in one line, print a table, end with JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command_from", "command_of", "with_world"]
 
-# Launchers end with the number of the signal, or with 128 more.
+# Exit codes of launchers after a signal: its number, or 128 more.
 _DEATHS = {
     int(number): number.name
     for number in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
@@ -45,7 +45,7 @@ def with_world(
     check: Callable[[], None] | None = None,
     own_device: bool = False,
 ) -> None:
-    """Run `body` on every rank of the world, which is started first if need be, and exit.
+    """Run `body` on every rank of the world, starting the ranks if necessary, and raise `typer.Exit`.
 
     Parameters
     ----------
@@ -60,14 +60,9 @@ def with_world(
     debug : bool
         Whether errors show their traceback.
     check : callable, optional
-        Checks the options; called before anything is started, and on every rank.
+        Checks the options, before any rank is started and again on every rank.
     own_device : bool
-        Whether each rank sees its own GPU only, as JAX requires.
-
-    Raises
-    ------
-    typer.Exit
-        Always, with the exit code.
+        Whether each rank sees only its own GPU, as JAX requires.
     """
 
     def here() -> int:
@@ -96,9 +91,7 @@ def with_world(
                     "use the mpiexec that belongs to the MPI of mpi4py (or srun --mpi=pmix or pmi2)"
                 )
             if ranks is not None and ranks != comm.size:
-                raise InputError(
-                    f"--ranks {ranks} disagrees with the {comm.size} that the launcher started: leave --ranks out"
-                )
+                raise InputError(f"--ranks {ranks}, but the launcher started {comm.size}: leave --ranks out")
         body(comm)
         return 0
 
@@ -106,7 +99,7 @@ def with_world(
 
 
 def command_of(name: str) -> Callable[..., None]:
-    """Make the command of an application, a module in `collops.apps.APPLICATIONS`."""
+    """Return the command of an application, one of `collops.apps.APPLICATIONS`."""
     application = importlib.import_module(f"collops.apps.{name}")
 
     def run(chosen: Any, arguments: Mapping[str, Any], comm: Communicator) -> None:
@@ -126,18 +119,10 @@ def command_of(name: str) -> Callable[..., None]:
 def command_from(
     name: str, kind: type[Any], run: Callable[[Any, Mapping[str, Any], Communicator], None], text: str
 ) -> Callable[..., None]:
-    """Make a command from a class of options (`collops.apps.options`): a function that typer takes.
+    """Return a function for typer that asks for the options of a dataclass (`collops.apps.options`).
 
-    Parameters
-    ----------
-    name : str
-        Name of the command.
-    kind : type
-        A dataclass of options with a method ``check``.
-    run : callable
-        Gets the options, all arguments by name (also those that every command has), and the communicator.
-    text : str
-        The help of the command.
+    `kind` has a method ``check``. `run` gets the options, all arguments by name (including those of every command), and
+    the communicator. `text` is the help.
     """
     hints = get_type_hints(kind, include_extras=True)
     shared = {each.name for each in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
@@ -157,7 +142,7 @@ def command_from(
         with_world(f"collops {name}", partial(run, chosen, arguments), **common, check=chosen.check)
 
     made: Any = command
-    # The parser keeps line breaks: paragraphs must be single lines.
+    # Typer keeps line breaks: paragraphs must be single lines.
     made.__name__, made.__doc__ = name, "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
     made.__annotations__ = {name: annotation for name, annotation, _ in asked}
     made.__signature__ = inspect.Signature(

@@ -1,4 +1,4 @@
-"""The entry point: parse the command line, run one command, and leave with its exit code."""
+"""The entry point: parse the command line, run one command, and exit with its code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for _command in (*map(command_of, APPLICATIONS), jacobi, info):
 
 
 def _add_installed() -> None:
-    """Add the commands of other distributions, and stand-ins for those of `collops_bench` where it is not installed."""
+    """Add the commands of other distributions, and hidden ones that explain how to install `collops_bench`."""
     found = entry_points(group=_GROUP)
     for each in found:
         command = each.load()
@@ -71,20 +71,13 @@ def _collops(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    # Its presence makes typer treat even a single command as a subcommand.
+    # A callback holds the options of the program itself.
     pass
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The arguments after the program's name; ``sys.argv[1:]`` by default.
-    """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_run(arguments))
+    """Run the command line, by default ``sys.argv[1:]``, and exit."""
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _run(arguments: list[str]) -> int:
@@ -100,15 +93,14 @@ def _run(arguments: list[str]) -> int:
         message = str(getattr(error, "format_message", error.__str__)())
         if not message:  # of a group of commands alone, whose help has been shown
             return 0
-        # The parser shows its messages to a person in a box of several lines; here they are one line like all
-        # others.
+        # Typer would print a box of several lines; all other errors are one line.
         report(command, f"{message.rstrip('.')}: see {command} --help")
         return BAD_INPUT
     return code if isinstance(code, int) else 0
 
 
 def _usage_errors() -> type[Exception]:
-    """Return the class of the parser's errors: newer versions of typer have their own, older ones click's."""
+    """Return the class of the parser's errors, which in older versions of typer is that of click."""
     try:
         from typer.exceptions import TyperException
     except ImportError:

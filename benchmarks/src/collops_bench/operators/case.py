@@ -1,4 +1,4 @@
-"""One operator in both directions, and the operator of the peer on the same arrays."""
+"""An operator and its adjoint, compared with the operator of the peer on the same arrays."""
 
 from __future__ import annotations
 
@@ -28,49 +28,25 @@ _TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128"
 
 @dataclass(frozen=True)
 class Case:
-    """An operator and the operator of the peer.
+    """An operator and the operator of the peer."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the operator.
-    parameters : mapping
-        Sizes and options.
-    operator : LinearOperator
-        Ours.
-    peer : callable, optional
-        Makes the peer's operator, which takes and gives the same local values as ours, ravelled.
-    dtype : str
-        Dtype of the arrays.
-    headline : bool
-        Whether it is in the README's table.
-    missing : str
-        Why there is no `peer`.
-    plan : Plan
-        How much to measure.
-    replicated : tuple of str
-        Which of ``"model"`` and ``"data"`` every rank holds whole.
-    compared : callable, optional
-        Selects the values of this rank's result that are compared; all of them by default.
-    adjoint_missing : str, optional
-        Why the peer's adjoint is not comparable.
-    """
-
-    name: str
-    parameters: Mapping[str, Any]
-    operator: LinearOperator
+    name: str  # name of the operator
+    parameters: Mapping[str, Any]  # sizes and options
+    operator: LinearOperator  # ours
+    # returns the operator of the peer, with the same local values as ours, ravelled
     peer: Callable[[Peer], Any] | None = None
-    dtype: str = "float64"
-    headline: bool = False
-    missing: str = "it has no such operator"
-    plan: Plan = field(default_factory=Plan)
-    replicated: tuple[str, ...] = ()
+    dtype: str = "float64"  # dtype of the arrays
+    headline: bool = False  # whether it is in the README's table
+    missing: str = "it has no such operator"  # why there is no `peer`
+    plan: Plan = field(default_factory=Plan)  # how much to measure
+    replicated: tuple[str, ...] = ()  # of ``"model"`` and ``"data"``
+    # selects the values of this rank's result that are compared; all of them by default
     compared: Callable[[Any], Any] | None = None
-    adjoint_missing: str | None = None
+    adjoint_missing: str | None = None  # why the peer's adjoint is not comparable
 
 
 def of_peer(name: str, *arguments: Any, **options: Any) -> Callable[[Peer], Any]:
-    """Return the maker of the peer's operator of this name, with these arguments."""
+    """Return a function that creates the operator of the peer with this name and these arguments."""
     return lambda peer: attrgetter(name)(peer.module)(*arguments, **options)
 
 
@@ -137,7 +113,7 @@ def _measure(
 
 
 def captured(context: Context, program: Callable[[], Any], plan: Plan) -> dict[str, Timing]:
-    """Time a program of ours within a replayed CUDA graph. Collective."""
+    """Time our program in a replayed CUDA graph. Collective."""
     graph = Captured(context.engine.xp, program, _CALLS_IN_A_GRAPH)
     timing = interleave({REPLAYED: graph.replay}, context.comm, context.engine, plan)[REPLAYED]
     return {REPLAYED: graph.of_one_call(timing)}
@@ -153,7 +129,7 @@ def _local_values(program: Callable[[], Any], compared: Callable[[Any], Any] | N
 
 
 class Size(NamedTuple):
-    """Elements that a rank holds, of what type, and how much to measure."""
+    """Elements per rank, their dtype, and how much to measure."""
 
     elements: int
     dtype: str
@@ -167,7 +143,7 @@ def sizes_of(context: Context) -> list[Size]:
     if context.engine.memory == "device":
         plan = Plan(rounds=5, seconds=0.03)
         return [Size(_SMALL, "float32", plan), Size(_LARGE, "float32", plan)]
-    # The bound keeps the whole within minutes, although some of the peer's calls take seconds.
+    # The bound limits the total to minutes, although some calls of the peer take seconds.
     return [
         Size(_SMALL, "float64", Plan(seconds=0.05)),
         Size(_LARGE, "float64", Plan(rounds=5, seconds=0.3, bound=2.0)),

@@ -1,4 +1,4 @@
-"""Derivatives and halos of arrays split along their first axis, and stacks, whose local work is next to nothing."""
+"""Derivatives and halos of arrays split along their first axis, and stacks with very little local work."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cases(context: Context) -> Iterator[Case]:
             of_peer("MPIHalo", dims, 1, proc_grid_shape=(comm.size, 1), dtype=dtype),
             dtype=dtype,
             plan=plan,
-            # The peer leaves the zeros beyond the ends of the array out.
+            # The peer omits the zeros beyond the ends of the array.
             compared=lambda values: values[values != 0],
             adjoint_missing="its adjoint cuts the halo off instead of adding it back",
         )
@@ -73,7 +73,7 @@ def _arrays(context: Context) -> list[tuple[tuple[int, int], str, Plan]]:
 
 
 def _shape(size: Size, ranks: int) -> tuple[int, int]:
-    """Return the shape of an array of which each rank holds so many elements, about as wide as high."""
+    """Return the shape of a nearly square array with so many elements per rank."""
     columns = isqrt(size.elements)
     while size.elements % columns:
         columns -= 1
@@ -90,7 +90,7 @@ def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
         local = FirstDerivativeOfPylops(layout.local_shape(comm.rank), axis=0, dtype="float32")
         laplacian = Laplacian(layout, comm=comm, dtype="float32").flat
         operator = StackedVStack([BlockDiag([local], comm=comm), laplacian])
-        # Noise is inconsistent with every model, so that no program stops early.
+        # No model explains noise, so that no program stops early.
         data = random(operator.range, seed=3, comm=comm, dtype="float32", engine=context.engine)
         solvers, missing = solvers_of_collops(context, operator, data)
         ours, *_ = solvers

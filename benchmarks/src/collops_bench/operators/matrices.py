@@ -23,7 +23,7 @@ from collops_bench.timing import Plan, interleave
 
 __all__ = ["cases", "measure_summa"]
 
-_COLUMNS = 256  # of the model, where matrices are large
+_COLUMNS = 256  # of the model, for large matrices
 _SIDES = (16384, 8192)  # of the matrices that SUMMA multiplies on GPUs
 NCCL, CUBLAS = "NCCL", "cuBLAS"
 

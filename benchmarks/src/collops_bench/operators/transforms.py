@@ -37,7 +37,7 @@ def cases(context: Context) -> Iterator[Case]:
 
 def _fourier(context: Context, size: Size) -> Iterator[Case]:
     comm, dtype = context.comm, _COMPLEX[size.dtype]
-    # Lengths with small factors only: FFTW plans others for minutes.
+    # Lengths have only small factors, since FFTW would plan others for minutes.
     side = next_fast_len(isqrt(size.elements * comm.size))
     edge = next_fast_len(max(comm.size, round((size.elements * comm.size) ** (1 / 3))))
     for name, kind, dims in (("FFT2D", FFT2D, (side, side)), ("FFTND", FFTND, (edge, edge, edge))):

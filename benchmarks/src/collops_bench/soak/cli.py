@@ -1,4 +1,4 @@
-"""``collops soak``: random problems against serial answers for a time, watching memory."""
+"""``collops soak``: compare random problems with serial results for some time, and monitor memory."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ __all__ = ["soak"]
 
 def soak(
     *,
-    minutes: Annotated[float, typer.Option(help="How long.")] = 1.0,
+    minutes: Annotated[float, typer.Option(help="Duration in minutes.")] = 1.0,
     ranks: Ranks = None,
     engine: Engine = "auto",
     transport: Transport = "auto",
-    seed: Annotated[int, typer.Option(help="Where the cases come from.")] = 0,
-    only: Annotated[int | None, typer.Option(metavar="CASE", help="Run the case of this number alone.")] = None,
-    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Record the tally as benchmarks are.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the cases.")] = 0,
+    only: Annotated[int | None, typer.Option(metavar="CASE", help="Run only the case with this number.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the results as a benchmark record.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Run random cases against serial answers, kill and resume solvers, and watch memory; fail if anything is wrong."""
+    """Compare random cases with serial results, kill and resume solvers, and monitor memory; fail on any error."""
 
     def check() -> None:
         if not 0 < minutes < float("inf"):
@@ -76,8 +78,8 @@ def _run(
         task = bar.add_task("soak", total=60 * minutes)
 
         def report(tally: Tally) -> None:
-            said = f"{tally.count} cases, {len(tally.failures)} failures"
-            bar.update(task, completed=tally.seconds, description=said)
+            text = f"{tally.count} cases, {len(tally.failures)} failures"
+            bar.update(task, completed=tally.seconds, description=text)
 
         tally = run(comm, chosen, minutes=minutes, seed=seed, only=only, report=report)
     if record is not None:
@@ -88,12 +90,12 @@ def _run(
         typer.echo(json.dumps(dataclasses.asdict(tally) | {"passed": tally.passed}, allow_nan=False))
     if not tally.passed:
         details = [f"case {failure.number} ({failure.case})" for failure in tally.failures] + tally.leaks
-        said = f"{len(tally.failures)} cases failed, {len(tally.leaks)} things grew"
-        comm.check(CollopsError(f"{said} with --seed {tally.seed}: {', '.join(details)}"))
+        text = f"{len(tally.failures)} cases failed, {len(tally.leaks)} quantities grew"
+        comm.check(CollopsError(f"{text} with --seed {tally.seed}: {', '.join(details)}"))
 
 
 def _show(tally: Tally, where: Any) -> None:
-    """Print the tally, and how to see each failure again."""
+    """Print the tally, and the command that repeats each failure."""
     from rich import box
     from rich.table import Table
 
@@ -119,7 +121,7 @@ def _show(tally: Tally, where: Any) -> None:
 
 
 def _record(tally: Tally, comm: Communicator, engine: Any, minutes: float, path: Path) -> None:
-    """Write the tally as a record of benchmarks, without times to compare. Collective."""
+    """Write the tally as a benchmark record. Collective."""
     from collops.apps.stages import local_stage
 
     record = new_record("soak", comm, engine, {"minutes": minutes, "seed": tally.seed})

@@ -17,28 +17,17 @@ from collops.errors import CollopsError
 
 __all__ = ["Draw", "WrongAnswer", "shared_folder"]
 
-_SPREAD = 4000.0  # of the rounding unit, relative to the largest element: far from any wrong answer, near to rounding
+_SPREAD = 4000.0  # tolerance in rounding units, relative to the largest element
 
 
 class WrongAnswer(CollopsError):
-    """A distributed computation has another result than the serial one."""
+    """The result of a distributed computation differs from the serial one."""
 
 
 class Draw:
-    """Random choices that are the same on every rank of a communicator.
+    """Random choices of a case, the same on every rank of its communicator.
 
-    Parameters
-    ----------
-    seed, number : int
-        Seed of the run, and number of the case.
-    comm : Communicator
-        The ranks that the case runs on.
-    engine : Engine
-        Where its arrays are.
-
-    Attributes
-    ----------
-    random : numpy.random.Generator
+    They follow from the seed of the run and the number of the case. `random` is their generator.
     """
 
     def __init__(self, seed: int, number: int, comm: Communicator, engine: Engine) -> None:
@@ -55,7 +44,7 @@ class Draw:
         return int(self.random.integers(low, high + 1))
 
     def shape(self, ndim: int, most: int = 4000) -> tuple[int, ...]:
-        """Return a shape of `ndim` axes and about `most` elements at most; extents below the number of ranks too."""
+        """Return a shape of `ndim` axes and at most about `most` elements; extents may be less than the ranks."""
         longest = max(2, int(most ** (1 / ndim)))
         return tuple(self.integer(1, longest) for _ in range(ndim))
 
@@ -80,7 +69,7 @@ class Draw:
         return Layout.split(shape, ranks, axis)
 
     def sizes(self, extent: int) -> list[int]:
-        """Return how many of `extent` each rank has; some may have none."""
+        """Return a random split of `extent` over the ranks; some may have nothing."""
         ends = np.sort(self.random.integers(0, extent + 1, self.comm.size - 1))
         return np.diff(np.concatenate([[0], ends, [extent]])).tolist()
 
@@ -95,7 +84,7 @@ class Draw:
         return values.astype(dtype)
 
     def array(self, values: np.ndarray, layout: Any) -> DistributedArray:
-        """Return these values distributed."""
+        """Return a distributed array of these values."""
         return from_global(values, layout, comm=self.comm, engine=self.engine)
 
     def local(self, values: np.ndarray) -> Any:
@@ -107,25 +96,13 @@ class Draw:
         return self.engine.to_host(array.gather())
 
     def same(self, what: str, found: Any, expected: Any) -> None:
-        """Raise unless two arrays are equal to the last bit.
-
-        Raises
-        ------
-        WrongAnswer
-            If they are not.
-        """
+        """Raise `WrongAnswer` unless two arrays are equal to the last bit."""
         found, expected = np.asarray(found), np.asarray(expected)
         if found.shape != expected.shape or not np.array_equal(found, expected, equal_nan=True):
-            raise WrongAnswer(f"{what} is another one than that of one rank ({found.shape}, {expected.shape})")
+            raise WrongAnswer(f"{what} differs from that of one rank ({found.shape}, {expected.shape})")
 
     def close(self, what: str, found: Any, expected: Any, factor: float = 1.0) -> None:
-        """Raise unless two arrays agree to rounding, relative to the largest element.
-
-        Raises
-        ------
-        WrongAnswer
-            If they do not.
-        """
+        """Raise `WrongAnswer` unless two arrays agree to rounding, relative to the largest element."""
         found, expected = np.asarray(found), np.asarray(expected)
         if found.shape != expected.shape:
             raise WrongAnswer(f"{what} has the shape {found.shape}, not {expected.shape}")
@@ -144,7 +121,7 @@ def _unit(array: np.ndarray) -> float:
 
 @contextmanager
 def shared_folder(comm: Communicator) -> Iterator[str]:
-    """Make a folder; rank 0 removes it when all have left. Collective."""
+    """Create a folder; rank 0 removes it after all ranks have left the body. Collective."""
     name, error = None, None
     if comm.rank == 0:
         try:

@@ -24,22 +24,12 @@ _MOST_GROWTH = 0.01
 
 @dataclass(frozen=True)
 class Sample:
-    """Memory and live objects of one rank at one moment.
+    """Memory and live objects of one rank at one moment."""
 
-    Attributes
-    ----------
-    seconds : float
-        Since the run began.
-    host, device : int
-        Bytes that the process has, and that CuPy and all other programs have of the device.
-    objects : dict of str to int
-        Live objects by class.
-    """
-
-    seconds: float
-    host: int
+    seconds: float  # since the run began
+    host: int  # bytes that the process has, and that CuPy and all other programs have of the device
     device: int
-    objects: dict[str, int]
+    objects: dict[str, int]  # live objects by class
 
 
 def take_sample(seconds: float, engine: Engine) -> Sample:
@@ -78,18 +68,13 @@ class Watch:
 
     Objects that are kept on purpose (plans, kernels, communicators of groups) are made during the warm-up. Among the
     samples after it, the median of the last third is compared with the median of the first third.
-
-    Parameters
-    ----------
-    warm_up : float
-        Seconds.
     """
 
-    warm_up: float
+    warm_up: float  # seconds
     samples: list[Sample] = field(default_factory=list)
 
     def growth(self) -> dict[str, float]:
-        """Return by how much memory and numbers of objects have grown, as a share; nothing with too few samples."""
+        """Return the relative growth of memory and numbers of objects; nothing with too few samples."""
         warm = [sample for sample in self.samples if sample.seconds >= self.warm_up]
         if len(warm) < 6:
             return {}
@@ -109,6 +94,5 @@ class Watch:
         return {name: value for name, value in found.items() if value}
 
     def leaks(self) -> list[str]:
-        """Return what has grown by more than a hundredth, a line each."""
-        grown = [f"{name} grew by {100 * value:.2f} %" for name, value in self.growth().items() if value > _MOST_GROWTH]
-        return grown
+        """Return a line for each quantity that has grown by more than a hundredth."""
+        return [f"{name} grew by {100 * value:.2f} %" for name, value in self.growth().items() if value > _MOST_GROWTH]

@@ -1,4 +1,4 @@
-"""The loop of a soak: draw a case, run it on some of the ranks, collect the results, and keep the tally."""
+"""The loop of a soak test: draw a case, run it on some of the ranks, and collect the results."""
 
 from __future__ import annotations
 
@@ -24,64 +24,40 @@ __all__ = ["Failure", "Tally", "soak"]
 _SAMPLE_SECONDS = 10.0
 _RARE = {"killed": 0.001, "interrupted": 0.01, "files": 0.02}
 """Weights of slow cases; the others have 1 / number of cases."""
-_AFTER_WARM_UP = "killed"  # takes so long that little else would be made before memory is watched
+_AFTER_WARM_UP = "killed"  # too slow for the warm-up, in which caches must fill
 _MOST_FAILURES = 10
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that failed.
-
-    Attributes
-    ----------
-    case, wire : str
-        Which case, and on which ranks.
-    number : int
-        Argument of ``--only``, with the seed of the run.
-    message : str
-        From the first rank that has one.
-    """
+    """A case that failed."""
 
     case: str
+    # the ranks and the transport that it ran on
     wire: str
-    number: int
-    message: str
+    number: int  # for ``--only``, with the seed of the run
+    message: str  # from the first rank that has one
 
 
 @dataclass
 class Tally:
-    """The results of a run.
-
-    Attributes
-    ----------
-    seed : int
-    seconds : float
-    cases, times : dict
-        By case: how many, and the seconds that they took.
-    wires : dict
-        How many cases by the ranks and the transport that they ran on.
-    failures : list of Failure
-    growth : list of dict
-        By rank: shares by which memory and numbers of objects grew after the warm-up.
-    leaks : list of str
-        Memory and objects that grew by more than a hundredth.
-    memory : list of dict
-        By rank: bytes of host and device at the end.
-    """
+    """The results of a run."""
 
     seed: int
     seconds: float = 0.0
-    cases: dict[str, int] = field(default_factory=dict)
+    cases: dict[str, int] = field(default_factory=dict)  # by case: how many, and the seconds that they took
     times: dict[str, float] = field(default_factory=dict)
+    # how many cases by the ranks and the transport that they ran on
     wires: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    # by rank: shares by which memory and numbers of objects grew after the warm-up
     growth: list[dict[str, float]] = field(default_factory=list)
-    leaks: list[str] = field(default_factory=list)
-    memory: list[dict[str, int]] = field(default_factory=list)
+    leaks: list[str] = field(default_factory=list)  # memory and objects that grew by more than a hundredth
+    memory: list[dict[str, int]] = field(default_factory=list)  # by rank: bytes of host and device at the end
 
     @property
     def count(self) -> int:
-        """How many cases were run."""
+        """Number of cases that were run."""
         return sum(self.cases.values())
 
     @property
@@ -100,34 +76,19 @@ def soak(
     names: Sequence[str] = tuple(CASES),
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Run random cases for a time. Collective.
+    """Run random cases of `CASES` for some minutes, or the case with the number `only`. Collective.
 
-    Parameters
-    ----------
-    comm : Communicator
-        All ranks.
-    engine : Engine
-        Where arrays are.
-    minutes : float
-        How long; the case that is being run then is the last.
-    seed : int
-        Where the cases come from.
-    only : int, optional
-        The number of one case to be run instead.
-    names : sequence of str
-        Keys of `CASES` to draw from.
-    report : callable, optional
-        Called after each case with what has been done so far.
+    `report` is called after each case with the tally so far.
 
     Raises
     ------
     CommunicationError
-        If ranks have lost each other, after which nothing more can be learned.
+        If a rank no longer answers.
     """
-    wires = _wires(comm, engine)
+    communicators = _communicators(comm, engine)
     tally = Tally(seed)
     if only is None:
-        _fill_caches(wires, engine)
+        _fill_caches(communicators, engine)
     begin = time.monotonic()
     watch = Watch(warm_up=minutes * 60 / 3)
     others_first = only is None and set(names) != {_AFTER_WARM_UP}
@@ -139,11 +100,11 @@ def soak(
         name = _drawn(random, names)
         if name == _AFTER_WARM_UP and others_first and now < watch.warm_up:
             continue
-        _run_case(name, case, seed, str(random.choice(list(wires))), wires, comm, engine, tally)
+        _run_case(name, case, seed, str(random.choice(list(communicators))), communicators, comm, engine, tally)
         tally.seconds = time.monotonic() - begin
         if report is not None:
             report(tally)
-        # One clock decides for all.
+        # All ranks use the clock of the first one.
         now = float(comm.bcast(np.array(tally.seconds))[()])
         if now - sampled >= _SAMPLE_SECONDS:
             sampled = now
@@ -154,9 +115,9 @@ def soak(
     return tally
 
 
-def _fill_caches(wires: dict[str, Communicator], engine: Engine) -> None:
-    """Make as many plans of moves and halos as are kept, so that later ones push others out. Collective."""
-    for comm in wires.values():
+def _fill_caches(communicators: dict[str, Communicator], engine: Engine) -> None:
+    """Fill the caches of plans, so that later plans replace others. Collective."""
+    for comm in communicators.values():
         for extent in range(1, PLANS_KEPT + 1):
             x = zeros(Layout.replicated(extent, comm.size), comm=comm, engine=engine)
             split = x.redistribute(Layout.split(extent, comm.size))
@@ -185,12 +146,12 @@ def _run_case(
     number: int,
     seed: int,
     wire: str,
-    wires: dict[str, Communicator],
+    communicators: dict[str, Communicator],
     comm: Communicator,
     engine: Engine,
     tally: Tally,
 ) -> None:
-    chosen = comm if name in ("killed", "files", "interrupted") else wires[wire]
+    chosen = comm if name in ("killed", "files", "interrupted") else communicators[wire]
     begin = time.monotonic()
     message = ""
     try:
@@ -200,7 +161,7 @@ def _run_case(
     except CollopsError as error:
         message = f"{type(error).__name__}: {error}"
     except Exception:
-        # Any exception is a failure of the case, and the other ranks must learn of it.
+        # Any exception is a failure of the case; the other ranks get its message below.
         message = traceback.format_exc(limit=-3)
     tally.cases[name] = tally.cases.get(name, 0) + 1
     tally.wires[wire] = tally.wires.get(wire, 0) + 1
@@ -211,15 +172,15 @@ def _run_case(
         tally.failures.append(Failure(name, wire, number, found))
 
 
-def _wires(comm: Communicator, engine: Engine) -> dict[str, Communicator]:
-    """Return the communicators of cases: all ranks on each of their transports, halves of them, each rank alone."""
+def _communicators(comm: Communicator, engine: Engine) -> dict[str, Communicator]:
+    """Return the communicators of cases: all ranks with each transport, halves of them, single ranks."""
     found = {f"all ranks, {comm.transport}": comm}
     if engine.memory == "device" and comm.size > 1:
         for name in ("nccl", "mpi", "staged"):
             try:
                 found[f"all ranks, {name}"] = world(name)
             except TransportError:
-                continue  # the same on all ranks: they lack this transport
+                continue  # on all ranks: this transport is not available
     if comm.size > 1:
         half: Any = comm.split(comm.rank % 2)
         found["halves"] = half

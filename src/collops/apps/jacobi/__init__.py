@@ -1,7 +1,7 @@
-"""Jacobi's method by many multi-GPU programming models, written like any program that uses collops.
+"""Jacobi's method by many multi-GPU programming models, written as a user of collops would write it.
 
-Each model is a short file that shows its sweep, its exchange and its norm from top to bottom; the table `MODELS` has
-them in the order of the course. ``collops jacobi`` runs and times them, and compares each with one rank point by point.
+Each model is a short file that shows its sweep, its exchange and its norm from top to bottom. The table `MODELS` lists
+them. ``collops jacobi`` runs and times them, and compares the values of each with those of one rank, point by point.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 from collops.apps.jacobi.blocked import Blocked
 from collops.apps.jacobi.graphs import Graphs
-from collops.apps.jacobi.measure import Run, Timeline, run
-from collops.apps.jacobi.messages import Messages, Single
+from collops.apps.jacobi.measure import Run, run
+from collops.apps.jacobi.messages import Messages
 from collops.apps.jacobi.one_sided import OneSided
 from collops.apps.jacobi.overlap import Overlap
 from collops.apps.jacobi.peer import Peer
 from collops.apps.jacobi.persistent import Persistent
 from collops.apps.jacobi.problem import Grid, Problem
-from collops.apps.jacobi.variant import Variant
+from collops.apps.jacobi.timeline import Timeline
+from collops.apps.jacobi.variant import Single, Variant
 from collops.backend import Engine
 from collops.comm import Communicator, from_mpi4py
 from collops.errors import InputError, TransportError
@@ -28,27 +29,13 @@ __all__ = ["MODELS", "Grid", "Model", "Problem", "Run", "Timeline", "Variant", "
 
 
 class Model(NamedTuple):
-    """A programming model.
+    """A programming model."""
 
-    Parameters
-    ----------
-    summary : str
-        A few words on how halos travel.
-    variant : type
-        The class that iterates.
-    engines : tuple of str
-        Engines of its grids.
-    transport : str, optional
-        The transport that its messages of device arrays need.
-    symmetric : bool
-        Whether it needs memory that all ranks can address.
-    """
-
-    summary: str
-    variant: type[Variant]
-    engines: tuple[str, ...]
-    transport: str | None = None
-    symmetric: bool = False
+    summary: str  # how halos travel, in a few words
+    variant: type[Variant]  # the class that iterates
+    engines: tuple[str, ...]  # of its grids
+    transport: str | None = None  # the one that its messages of device arrays need
+    symmetric: bool = False  # whether it needs memory that all ranks can address
 
 
 _BOTH, _HOST, _DEVICE = ("numpy", "cupy"), ("numpy",), ("cupy",)
@@ -67,7 +54,7 @@ MODELS = {
     "blocked": Model("several sweeps between two passages through memory", Blocked, _DEVICE),
     "shared": Model("puts with signals in a shared window of MPI", OneSided, _HOST, symmetric=True),
 }
-"""All programming models by name, in the order of the course."""
+"""All programming models by name, in the order of NVIDIA's course."""
 
 
 def obstacle(name: str, comm: Communicator, engine: Engine) -> str | None:
@@ -112,8 +99,16 @@ def make(
     ----------
     name : str
         A key of `MODELS`.
-    problem, comm, engine, process_grid, timeline
-        See `Variant`.
+    problem : Problem
+        The problem to solve.
+    comm : Communicator
+        The ranks.
+    engine : Engine
+        The engine of the grids, NumPy or CuPy.
+    process_grid : (int, int), optional
+        Blocks along rows and columns; by default whole rows.
+    timeline : Timeline, optional
+        Records when each piece of work takes place.
 
     Raises
     ------

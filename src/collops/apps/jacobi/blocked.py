@@ -1,4 +1,4 @@
-"""Several sweeps in one passage through memory, which exceeds the memory's limit of a single sweep (`blocked`)."""
+"""Several sweeps per pass over memory, faster than the memory limit of single sweeps (`blocked`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Blocked"]
 class Blocked(Variant):
     """A halo of several rows lasts for several sweeps, which a kernel makes while the values are in registers.
 
-    Both neighbours compute the points near the edges of a block and of a warp's strip; the bits are the same.
+    Both neighbours compute the points near the edge between two blocks or strips, with the same bits.
     """
 
     width = 8
@@ -23,7 +23,7 @@ class Blocked(Variant):
         self._passages = 0
 
     def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps, as many at once as the halo lasts for."""
+        """Make `count` sweeps, up to `width` in one kernel."""
         made = 0
         while made < count:
             depth = next(depth for depth in self.sweeps.depths if depth <= min(self.width, count - made))

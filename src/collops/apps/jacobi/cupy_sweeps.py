@@ -50,15 +50,9 @@ def _module(device: int, double: bool, cooperative: bool) -> Any:
 class Neighbours:
     """Addresses in the memory of the neighbours above, below, to the left and to the right.
 
-    Parameters
-    ----------
-    halos : sequence of int
-        For each neighbour, the address of the first element of the halo row or column, in its grid of even sweeps, that
-        the outermost points of this block go to; 0 where there is no neighbour.
-    flags : int
-        Address of this rank's flags.
-    sets : sequence of int
-        Addresses of the neighbours' flags that this rank sets.
+    `halos` holds for each neighbour the address of the halo row or column, in its grid of even sweeps, that receives
+    this block's outermost points, and 0 where there is no neighbour. `flags` is the address of this rank's flags;
+    `sets` holds the addresses of the neighbours' flags that this rank sets.
     """
 
     def __init__(self, halos: Sequence[int], flags: int, sets: Sequence[int]) -> None:
@@ -68,20 +62,9 @@ class Neighbours:
 
 
 class CupySweeps:
-    """Launches sweeps of one rank's block.
+    """Launches sweeps of one rank's block."""
 
-    Parameters
-    ----------
-    grid : Grid
-        The block.
-
-    Attributes
-    ----------
-    depths : tuple of int
-        Numbers of sweeps that :meth:`blocked` can make at once, largest first.
-    """
-
-    depths = _DEPTHS
+    depths = _DEPTHS  # numbers of sweeps that `blocked` can make at once, largest first
 
     def __init__(self, grid: Grid) -> None:
         device = cupy.cuda.Device()
@@ -208,20 +191,10 @@ class CupySweeps:
     def peer(
         self, source: Any, target: Any, shift: int, neighbours: Neighbours, number: int, norms: Any, slot: int
     ) -> None:
-        """Sweep everything once the neighbours' values are there, store the outermost points there, and set flags.
+        """Sweep everything once the neighbours' values have arrived, store the outermost points there, and set flags.
 
-        Parameters
-        ----------
-        source, target : array
-            This rank's grids of sweeps `number` and `number` + 1.
-        shift : int
-            Bytes from a neighbour's grid of even sweeps to its counterpart of `target`.
-        neighbours : Neighbours
-            The neighbours' memory, with one flag for each side.
-        number : int
-            Number of sweeps made before.
-        norms, slot
-            As for :meth:`whole`.
+        `shift` is the number of bytes from a neighbour's grid of even sweeps to its counterpart of `target`, `number`
+        counts the sweeps made before. The neighbours have one flag for each side.
         """
         key = (source.data.ptr, id(neighbours))
         launch = self._known.get(key)
@@ -279,22 +252,10 @@ class CupySweeps:
         sweeps: int,
         norms: Any,
     ) -> None:
-        """Make many sweeps in one launch.
+        """Make `sweeps` sweeps in one launch of `bands` blocks, after `done` earlier ones.
 
-        Parameters
-        ----------
-        array : array
-            This rank's grid of even sweeps.
-        stride : int
-            Elements from the grid of even sweeps to that of odd ones, on all ranks.
-        neighbours : Neighbours
-            The neighbours' memory, with a flag for each band.
-        bands : int
-            Number of blocks of the launch, at most :meth:`most_bands`.
-        done, sweeps : int
-            Number of sweeps made before, and to make.
-        norms : array
-            The squared norms of the checked sweeps are added to it.
+        `array` is this rank's grid of even sweeps; on all ranks, that of odd ones begins `stride` elements later. The
+        neighbours have a flag for each band. The squared norms of the checked sweeps are added to `norms`.
         """
         grid = self.grid
         self._persistent_kernel()(
@@ -325,18 +286,10 @@ class CupySweeps:
     # ---- several sweeps between two passages through memory
 
     def blocked(self, source: Any, target: Any, depth: int, done: int, norms: Any, slot: int) -> None:
-        """Make `depth` sweeps from `source` to `target`, which need a halo of as many rows.
+        """Make `depth` sweeps, one of :attr:`depths`, from `source` to `target`; the halo has as many rows.
 
-        Parameters
-        ----------
-        source, target : array
-            This rank's grids before and after.
-        depth : int
-            Number of sweeps, one of :attr:`depths`.
-        done : int
-            Number of sweeps made before, which determines those that are checked.
-        norms, slot
-            The squared norms are added to ``norms[slot]`` and the elements after it.
+        `done` sweeps were made before, which determines those that are checked; their squared norms are added to
+        ``norms[slot]`` and the elements after it.
         """
         grid = self.grid
         lost = -(-depth // self._vector)

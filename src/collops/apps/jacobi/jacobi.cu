@@ -1,9 +1,9 @@
 // Jacobi sweeps over one rank's block of a two-dimensional grid, at the speed of the memory.
 //
-// A warp takes a strip of 128 (float) or 64 (double) columns and marches down rows that it keeps in registers. A thread
-// loads 16 bytes at once, shuffles bring the neighbours along the row, and several rows are in flight. The same pass
-// sums the squares of the update. Kernels store the outermost new values into the halos that need them, on this device
-// or, over NVLink, on another.
+// A warp processes a strip of 128 (float) or 64 (double) columns and marches down rows that it keeps in registers. A
+// thread loads 16 bytes at a time, shuffles provide the neighbours along the row, and several rows are in flight. The
+// same pass sums the squares of the update. Kernels store the outermost new values into the halos of neighbours, on
+// this device or, over NVLink, on another.
 //
 // A block has `rows` x `columns` points; rows are `pitch` elements apart. There is a halo of one row (of `DEPTH` rows
 // for `blocked`) above and below, and of columns to the left and right where the grid is split along them. Columns from
@@ -22,7 +22,7 @@ constexpr int STRIP = WARP * VECTOR;
 constexpr int THREADS = 256;  // of a block, except of `persistent`
 constexpr int WARPS = THREADS / WARP;
 constexpr int PERSISTENT_THREADS = 1024;
-// Rows that a warp loads before it computes: more where a kernel has the registers.
+// Rows that a warp loads before it computes: more in kernels that have enough registers.
 constexpr int IN_FLIGHT = 4;
 constexpr int PERSISTENT_IN_FLIGHT = VECTOR == 4 ? 3 : 2;
 constexpr int BLOCKED_IN_FLIGHT = 2;
@@ -33,12 +33,12 @@ struct alignas(16) Vector {
     real at[VECTOR];
 };
 
-// The arithmetic of a point. Every kernel calls it, so that all give the same bits, as does NumPy in this order.
+// The arithmetic of a point. Every kernel calls it, and NumPy uses the same order, so that all give the same bits.
 __device__ __forceinline__ real relax(real left, real right, real above, real below) {
     return real(0.25) * (((right + left) + below) + above);
 }
 
-// The halos that the outermost rows and columns of the new values are stored in, too; null where there is none.
+// The halos that also get the outermost rows and columns of the new values; null where there is none.
 struct Targets {
     real* above;  // row 0
     real* below;  // row rows - 1
@@ -46,7 +46,7 @@ struct Targets {
     real* right;  // column columns - 1
 };
 
-// A warp's strip, as one of its threads sees it.
+// A thread's view of the strip of its warp.
 struct Strip {
     int column;     // the first of this thread's columns
     int lane;
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // ---- signals between devices, and between blocks of one
 
-// Order this thread's reads and writes so far before those that follow, for this device or for all.
+// A fence: earlier reads and writes of this thread precede later ones, for this device or for all.
 __device__ __forceinline__ void fence(bool all_devices) {
     if (all_devices) {
         __threadfence_system();
@@ -217,9 +217,9 @@ __device__ __forceinline__ void wait_for(const Flag* flag, Flag value) {
 // Set a flag; a fence before it orders it after this thread's reads and writes.
 __device__ __forceinline__ void set(Flag* flag, Flag value) { *reinterpret_cast<volatile Flag*>(flag) = value; }
 
-// A sweep that waits for the neighbours' last one where it needs their values, stores its own into their memory, and
-// sets their flags. The values go into the halo that the neighbours have read in the sweep before, so that their flag
-// also says that this halo may be overwritten. `arrived` counts the warps that have stored, in each direction.
+// A sweep that waits for the previous sweep of the neighbours where it needs their values, stores its own values into
+// their memory, and sets their flags. It overwrites a halo that the neighbours have read in the previous sweep, as
+// their flags also indicate. `arrived` counts the warps that have stored, in each direction.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sweep_peer(const real* in, real* out, Index pitch, int rows, int columns, int first, int last, int strips,
                int count, int chunks, real* above, real* below, real* left, real* right, const Flag* mine,
@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool leader = threadIdx.x % WARP == 0;
     real sum = 0;
     if (item < strips * chunks) {
-        // The first and the last chunk come first, so that their values travel while the others are computed.
+        // The first and the last chunk run first, so that their values travel during the computation of the others.
         const int turn = item / strips, number_of_strip = item % strips;
         const int chunk = turn == 0 ? 0 : turn == 1 ? chunks - 1 : turn - 1;
         const int from = chunk * count, to = min(from + count, rows);
@@ -269,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // ---- the whole loop in one launch
 
 // All blocks run at once, each with a band of rows. A band needs only the outermost rows of the bands next to it, so it
-// waits for these, on this device or on another, and there is no barrier of the whole grid. `flags` has numbers of
+// waits for these, on this device or on another; there is no grid-wide barrier. `flags` has numbers of
 // finished sweeps: of the band above this device's, of its own bands, of the band below, then of the bands to the left
 // and to the right. The grid of even sweeps is at `grid` and that of odd ones `stride` elements further, here and on
 // the neighbours' devices. The squared norm of the n-th sweep of this launch is added to `norms[n]`, for every
@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS)
     const int begin = int(Index(rows) * band / bands), end = int(Index(rows) * (band + 1) / bands);
     const int warps = int(blockDim.x) / WARP, warp = int(threadIdx.x) / WARP;
     const int strips = (columns + STRIP - 1) / STRIP;
-    // Where there are fewer strips than warps, several warps share the rows of one.
+    // With fewer strips than warps, several warps share the rows of a strip.
     const int shares = max(1, min(warps / strips, (end - begin) / PERSISTENT_IN_FLIGHT));
     const int per_share = (end - begin + shares - 1) / shares;
 
@@ -335,10 +335,10 @@ extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS)
     }
 }
 
-// ---- several sweeps between two passages through memory
+// ---- several sweeps per pass over memory
 
-// A warp marches down a strip and carries DEPTH sweeps with it: when a row has been loaded, the row before it can be
-// swept once, the one before that for the second time, and so on; a row that is stored has been swept DEPTH times. Each
+// A warp performs DEPTH sweeps while it marches down a strip: after loading a row it sweeps the previous row for the
+// first time, the one before that for the second time, and so on; a stored row has been swept DEPTH times. Each
 // sweep loses a column on either side of the strip; neighbouring strips overlap, and compute these columns. The kernel
 // needs a halo of DEPTH rows and, where the grid is split along columns, of `beside` = DEPTH columns. Columns of the
 // whole grid from `low` up to `high` change. Norms are as for `persistent`.

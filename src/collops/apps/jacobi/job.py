@@ -1,7 +1,6 @@
 """``collops jacobi``: run one programming model or all, and compare each with one rank.
 
-The options with one dash and the lines of output are those of NVIDIA's samples, to the letter, so that scripts that
-read their output can read that of this program.
+The options with one dash and the lines of output equal those of NVIDIA's samples, so that scripts can read either.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collops.apps.files import prepare_folder
 from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
-from collops.apps.jacobi.measure import Difference, Reference, Run, Span, first_rank, memory_limit
+from collops.apps.jacobi.measure import Difference, Reference, Run, first_rank, memory_limit
+from collops.apps.jacobi.timeline import Span
 from collops.apps.options import METHOD, AtLeast, Dtype, EngineName, Folder, NotNegative, OneOf, check_must, option
-from collops.apps.outputs import prepare_folder
 from collops.apps.recipe import Listener
 from collops.apps.stages import check_memory, engine_of_ranks, local_stage, raised_together
 from collops.errors import CollopsError, InputError, LayoutError
@@ -77,13 +77,7 @@ class Options:
     out: Annotated[str, option("Folder for the pictures.", metavar="DIR"), Folder] = "collops-result"
 
     def check(self) -> None:
-        """Raise if a number makes no sense or options contradict each other.
-
-        Raises
-        ------
-        InputError
-            Naming the option and what to do.
-        """
+        """Raise `InputError` if a value is not allowed or options contradict each other."""
         check_must(self)
         if self.compare and self.variant != "auto":
             raise InputError("--compare runs every variant: leave out --variant")
@@ -107,51 +101,23 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Run):
-    """The run of one variant.
-
-    Parameters
-    ----------
-    name : str
-        The variant.
-    difference : Difference, optional
-        From the run on one rank.
-    """
+    """The run of one variant."""
 
     name: str
-    difference: Difference | None = None
+    difference: Difference | None = None  # from the run on one rank
 
 
 @dataclass
 class Outcome:
-    """The results of the command; runs and files are listed on the first rank only.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem.
-    ranks : int
-        Number of ranks.
-    unit : str
-        What a rank is: ``"GPU"`` or ``"CPU"``.
-    single : Measured, optional
-        The run on one rank.
-    variants : list of Measured
-        In the order of the course.
-    missing : dict of str to str
-        Variants that these ranks cannot run, and why.
-    limit : float, optional
-        Seconds in which the memory of all ranks lets the grid be read once and written once.
-    files : list of Path
-        Files written.
-    """
+    """The results of the command; the first rank alone lists runs and files."""
 
     problem: Problem
     ranks: int
-    unit: str
-    single: Measured | None = None
+    unit: str  # "GPU" or "CPU": what a rank computes on
+    single: Measured | None = None  # the run on one rank
     variants: list[Measured] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
-    limit: float | None = None
+    missing: dict[str, str] = field(default_factory=dict)  # variants that these ranks cannot run, and why
+    limit: float | None = None  # seconds in which the memory of all ranks can read and write the grid once
     files: list[Path] = field(default_factory=list)
 
     def speedup(self, measured: Measured) -> float | None:
@@ -226,16 +192,7 @@ def csv_line(variant: str, problem: Problem, ranks: int, seconds: float, single:
 def run_job(options: Options, comm: Communicator, listener: Listener, echo: Callable[[str], None]) -> Outcome:
     """Run one variant, or all of them. Collective.
 
-    Parameters
-    ----------
-    options : Options
-        The user's choices.
-    comm : Communicator
-        The ranks.
-    listener : Listener
-        Told about the progress.
-    echo : callable
-        Prints a line of NVIDIA's samples; called on the first rank only.
+    The first rank calls `echo` with each line that NVIDIA's samples would print.
 
     Raises
     ------

@@ -1,30 +1,27 @@
 """Run a variant, compare it point by point with one rank, and time it.
 
-Norms stay where they are made: the norms of a stretch of iterations are summed over the ranks in one message, and the
-host reads them while the next stretch runs, so that neither the host nor the device waits for the other. In return, a
-run continues for up to two stretches after the norm has reached the tolerance. Every variant stops at the same
-iteration.
+The norms of a stretch of iterations stay on the device. One message sums them over the ranks, and the host reads them
+while the next stretch runs, so that host and device do not wait for each other. In return, a run continues for up to
+two stretches after the norm has reached the tolerance. Every variant stops at the same iteration.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.jacobi.messages import Single
 from collops.apps.jacobi.problem import Grid, Problem
-from collops.apps.jacobi.variant import Variant
+from collops.apps.jacobi.variant import Single, Variant
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.exchange import ExchangePlan
 
-__all__ = ["STRETCH", "Difference", "Reference", "Run", "Span", "Timeline", "first_rank", "memory_limit", "run"]
+__all__ = ["STRETCH", "Difference", "Reference", "Run", "first_rank", "memory_limit", "run"]
 
 STRETCH = 100
 """Iterations whose norms are summed and read together."""
@@ -35,28 +32,16 @@ _ROUNDS, _COPIES = 5, 10  # of the measurement of the memory
 
 @dataclass(frozen=True)
 class Run:
-    """The result of a run.
+    """The result of a run."""
 
-    Parameters
-    ----------
-    iterations : int
-        Number of iterations made.
-    seconds : float
-        Time of all of them, until the last rank had finished.
-    norms : dict of int to float
-        Norm of the update by iteration, counted from 0, of those that were checked.
-    reached : int or None
-        The first iteration whose norm was within the tolerance.
-    """
-
-    iterations: int
-    seconds: float
-    norms: dict[int, float]
-    reached: int | None
+    iterations: int  # that were made
+    seconds: float  # for all of them, until the last rank had finished
+    norms: dict[int, float]  # of the update, by the number of each checked iteration, from 0
+    reached: int | None  # the first iteration whose norm was within the tolerance
 
     @property
     def seconds_per_iteration(self) -> float:
-        """The mean."""
+        """Mean time of an iteration."""
         return self.seconds / self.iterations
 
 
@@ -79,12 +64,10 @@ def run(
     Run
         Equal on all ranks.
     """
-    from collops.solvers.history import open_history
-
     problem, comm, engine = variant.problem, variant.comm, variant.engine
     stretches = -(-problem.iterations // STRETCH)
     norms = engine.xp.zeros(STRETCH)
-    history = open_history(engine, STRETCH, stretches, 1, comm)
+    copies = _HostCopies(engine, comm)
     known: dict[int, float] = {}
     reached: int | None = None
 
@@ -93,7 +76,7 @@ def run(
 
     def look(number: int) -> None:
         nonlocal reached
-        for slot, square in enumerate(history.row(number)[: length(number)]):
+        for slot, square in enumerate(copies.read(number)[: length(number)]):
             iteration = number * STRETCH + slot
             if iteration % problem.check == 0:
                 known[iteration] = math.sqrt(square)
@@ -104,25 +87,51 @@ def run(
 
     comm.allreduce(norms, out=norms)  # the first message of a transport is slow
     variant.record(length(0))
-    begin = _time_of_all(comm, engine)
+    number, begin = 0, _time_of_all(comm, engine)
     for number in range(stretches):
         norms.fill(0)
         variant.advance(length(number), norms)
         comm.allreduce(norms, out=norms)
-        history.store(norms)
-        history.advance()
+        copies.store(number, norms)
         if number > 0:
             look(number - 1)
         if pulse is not None:
             pulse()
         if reached is not None:
             break
-    last = history.count - 1
-    history.row(last)  # waits with a deadline, which a synchronisation of the device does not have
+    copies.read(number)  # waits with a deadline, which a synchronisation of the device does not have
     end = _time_of_all(comm, engine)
-    look(last)
+    look(number)
     seconds = max(comm.allgather_metadata(end - begin))
     return Run(variant.done, seconds, known, reached)
+
+
+class _HostCopies:
+    """The norms of the last two stretches on the host; a device copies them while it computes the next stretch."""
+
+    def __init__(self, engine: Engine, comm: Communicator) -> None:
+        self._comm = comm
+        self._events: list[Any] = []
+        self._rows = [np.empty(STRETCH) for _ in range(2)]
+        if engine.memory == "device":
+            cuda = engine.xp.cuda
+            self._rows = [np.frombuffer(cuda.alloc_pinned_memory(8 * STRETCH), np.float64, STRETCH) for _ in range(2)]
+            self._events = [cuda.Event(disable_timing=True) for _ in range(2)]
+
+    def store(self, number: int, norms: Any) -> None:
+        """Copy the norms of a stretch, on a device in stream order."""
+        row = self._rows[number % 2]
+        if self._events:
+            norms.data.copy_to_host_async(row.ctypes.data, norms.nbytes)
+            self._events[number % 2].record()
+        else:
+            row[:] = norms
+
+    def read(self, number: int) -> np.ndarray:
+        """Return the norms of a stretch, once they have arrived."""
+        if self._events:
+            self._comm.wait(self._events[number % 2], "a stretch of iterations")
+        return self._rows[number % 2]
 
 
 def _time_of_all(comm: Communicator, engine: Engine) -> float:
@@ -133,41 +142,17 @@ def _time_of_all(comm: Communicator, engine: Engine) -> float:
 
 
 class Difference(NamedTuple):
-    """The difference of two grids.
+    """The difference of two grids."""
 
-    Parameters
-    ----------
-    points : int
-        Number of points that are not equal to the bit.
-    largest : float
-        Largest absolute difference.
-    """
-
-    points: int
-    largest: float
+    points: int  # whose bits differ
+    largest: float  # absolute difference
 
 
 class Reference:
     """A run on the first rank alone, while the others wait. Collective.
 
-    The run may take longer than the deadline of a wait, so that the first rank sends the others a message from time to
-    time.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem to solve.
-    comm : Communicator
-        The ranks.
-    engine : Engine
-        Engine of the grid.
-    report : callable, optional
-        See `run`.
-
-    Attributes
-    ----------
-    run : Run or None
-        The result, on the first rank.
+    The run may take longer than the deadline of a wait. The first rank therefore sends the others a message from time
+    to time. The attribute `run` holds the result on the first rank, and None on others.
     """
 
     def __init__(
@@ -235,65 +220,3 @@ def memory_limit(problem: Problem, comm: Communicator, engine: Engine) -> float:
         slowest = max(comm.allgather_metadata(time.perf_counter() - begin))
         best = min(best, slowest / _COPIES)
     return best
-
-
-class Span(NamedTuple):
-    """A piece of work.
-
-    Parameters
-    ----------
-    label : str
-        Name of the work.
-    lane : int
-        0 for the caller's stream, 1 for a side stream.
-    begin, end : float
-        Seconds since :meth:`Timeline.start`.
-    """
-
-    label: str
-    lane: int
-    begin: float
-    end: float
-
-
-class Timeline:
-    """When each piece of a rank's work took place: by the host's clock, or by CUDA events on the current stream.
-
-    Parameters
-    ----------
-    engine : Engine
-        Engine of the arrays that are worked on.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._cuda = engine.xp.cuda if engine.name == "cupy" else None
-        self.start()
-
-    def start(self) -> None:
-        """Forget the spans so far; times count from now."""
-        self._zero = self._now()
-        self._noted: list[tuple[str, int, Any, Any]] = []
-
-    @contextmanager
-    def span(self, label: str, lane: int = 0) -> Iterator[None]:
-        """Record when the body runs, or when the device does the work that the body enqueues."""
-        begin = self._now()
-        yield
-        self._noted.append((label, lane, begin, self._now()))
-
-    def spans(self) -> list[Span]:
-        """Return the spans so far, waiting for the end of their work."""
-        if self._cuda is not None:
-            self._cuda.Device().synchronize()
-        return [Span(label, lane, self._since(begin), self._since(end)) for label, lane, begin, end in self._noted]
-
-    def _now(self) -> Any:
-        """Return the host's time, or an event on the current stream."""
-        if self._cuda is None:
-            return time.perf_counter()
-        event = self._cuda.Event()
-        event.record()
-        return event
-
-    def _since(self, moment: Any) -> float:
-        return moment - self._zero if self._cuda is None else 1e-3 * self._cuda.get_elapsed_time(self._zero, moment)

@@ -1,4 +1,4 @@
-"""Sweep, then exchange halos by messages: the simplest parallel program (`staged`, `mpi`, `nccl`); one rank alone."""
+"""Sweep, then exchange halos by messages: the simplest parallel program (`staged`, `mpi`, `nccl`)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,7 @@ from typing import Any
 
 from collops.apps.jacobi.variant import Variant
 
-__all__ = ["Messages", "Single"]
-
-
-class Single(Variant):
-    """The kernel sweeps and fills the halo of its own block: all other variants are measured against it."""
-
-    def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps."""
-        for slot in range(count):
-            source, target = self.turns()
-            with self.span("sweep"):
-                self.sweeps.wrapped(source, target, norms, self.checked(slot))
-            self.done += 1
+__all__ = ["Messages"]
 
 
 class Messages(Variant):

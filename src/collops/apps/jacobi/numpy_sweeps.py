@@ -16,12 +16,7 @@ _ELEMENTS_AT_ONCE = 1 << 15
 class NumpySweeps:
     """Sweeps over one rank's block. The arithmetic of a point is in the order of ``relax`` in ``jacobi.cu``.
 
-    Parameters
-    ----------
-    grid : Grid
-        The block.
-    rows_at_once : int, optional
-        Number of rows in one call of NumPy; by default as many as stay in a cache.
+    `rows_at_once` is the number of rows in one call of NumPy, by default as many as stay in a cache.
     """
 
     def __init__(self, grid: Grid, rows_at_once: int | None = None) -> None:

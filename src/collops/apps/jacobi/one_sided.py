@@ -15,8 +15,8 @@ __all__ = ["OneSided"]
 class OneSided(Variant):
     """Each rank writes its outermost points into its neighbours' halos, and waits for theirs.
 
-    The signal of a sweep says that the neighbour's values are there. It also says that the neighbour has read its halo
-    of the sweep before, so that this halo may be overwritten.
+    The signal of a sweep means that the values of the neighbour have arrived, and that the neighbour has read its halo
+    of the previous sweep, which may be overwritten.
     """
 
     def prepare(self) -> None:

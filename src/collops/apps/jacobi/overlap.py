@@ -1,4 +1,4 @@
-"""Sweep the outermost points first, and the others while their messages travel (`mpi_overlap`, `nccl_overlap`)."""
+"""Sweep the outermost points first, and the inner ones during their exchange (`mpi_overlap`, `nccl_overlap`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HIGHEST = -5  # priority of a stream; a device that has fewer priorities takes 
 
 
 class Overlap(Variant):
-    """The boundary and its messages have a stream of their own, of high priority; hosts have no streams."""
+    """On devices, the boundary and its messages have a side stream of high priority."""
 
     def prepare(self) -> None:
         """Make the grids and the stream."""
@@ -41,14 +41,14 @@ class Overlap(Variant):
 
 
 class _NoStream:
-    """The side stream of hosts, where the program orders the work."""
+    """The replacement of the side stream on hosts, where work runs in program order."""
 
     def work(self) -> AbstractContextManager[None]:
-        """Return a context whose work is done on this stream, after all that the caller's stream has so far."""
+        """Return a context whose work runs on this stream, after earlier work of the caller's stream."""
         return nullcontext()
 
     def join(self) -> None:
-        """Let the caller's stream wait for this one."""
+        """Make the caller's stream wait for this one."""
 
 
 class _SideStream(_NoStream):
@@ -68,6 +68,6 @@ class _SideStream(_NoStream):
             yield
 
     def join(self) -> None:
-        """Let the caller's stream wait for this one."""
+        """Make the caller's stream wait for this one."""
         self._entered = False
         self._side.end().wait()

@@ -1,4 +1,4 @@
-"""Kernels that store into the neighbours' memory and set flags there, instead of messages (`peer`)."""
+"""Kernels that store into the memory of neighbours and set flags there, without messages (`peer`)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,8 @@ class PeerMemory(Variant):
     def share(self, flags: int, places: Sequence[int]) -> Neighbours:
         """Make grids and flags in symmetric memory, and return where the neighbours' are. Collective.
 
-        Parameters
-        ----------
-        flags : int
-            Number of 64-bit words of flags on each rank.
-        places : sequence of int
-            Numbers of the flags that the neighbours above, below, to the left and to the right set.
+        Each rank has `flags` 64-bit words of flags. `places` are the numbers of the flags that the neighbours above,
+        below, to the left and to the right set.
         """
         from collops.apps.jacobi.cupy_sweeps import Neighbours
 

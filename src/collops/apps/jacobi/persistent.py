@@ -1,4 +1,4 @@
-"""The whole loop in one kernel: no launches between sweeps, and rows wait for their neighbours only (`persistent`)."""
+"""The whole loop in one kernel, whose blocks wait only for their neighbours (`persistent`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Persistent"]
 
 
 class Persistent(PeerMemory):
-    """Blocks stay on the device, each with a band of rows, and wait for the flags of the bands next to theirs.
+    """Each block of the kernel keeps a band of rows, and waits for the flags of the adjacent bands.
 
     Every rank has the same number of bands: as many as there are blocks that run at once on every device, and at most
     the smallest number of rows.

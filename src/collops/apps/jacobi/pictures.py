@@ -10,7 +10,7 @@ from collops.apps.pictures import figure
 
 if TYPE_CHECKING:
     from collops.apps.jacobi.job import Outcome
-    from collops.apps.jacobi.measure import Span
+    from collops.apps.jacobi.timeline import Span
 
 __all__ = ["bar_chart", "draw_timeline"]
 

@@ -31,33 +31,14 @@ _LINE = 128  # bytes; rows begin at cache lines
 
 @dataclass(frozen=True)
 class Problem:
-    """The grid, and when to stop.
+    """The grid, and when to stop; raises `InputError` if a number is too small or the dtype is another."""
 
-    Parameters
-    ----------
-    nx, ny : int
-        Columns and rows of the grid, the boundary included.
-    iterations : int
-        Largest number of iterations.
-    check : int
-        The norm of the update is computed in every `check`-th iteration, from the first.
-    tolerance : float
-        The norm at which to stop.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-
-    Raises
-    ------
-    InputError
-        If a number is too small, or the dtype is neither of these.
-    """
-
-    nx: int = 16384
-    ny: int = 16384
-    iterations: int = 1000
-    check: int = 1
-    tolerance: float = 1e-8
-    dtype: str = "float32"
+    nx: int = 16384  # columns of the grid, the boundary included
+    ny: int = 16384  # rows, likewise
+    iterations: int = 1000  # largest number of iterations
+    check: int = 1  # the norm of the update is computed in every `check`-th iteration, from the first
+    tolerance: float = 1e-8  # the norm at which to stop
+    dtype: str = "float32"  # or "float64"
 
     def __post_init__(self) -> None:
         for name, least in (("nx", 3), ("ny", 3), ("iterations", 1), ("check", 1)):
@@ -85,23 +66,15 @@ class Problem:
 
 
 class Grid:
-    """The points of one rank and where they lie in memory. Arithmetic only: it does not communicate and has no engine.
+    """The points of one rank and where they lie in memory. Pure arithmetic: no messages, no engine.
 
     A rank's array has `width` halo rows above and below its block. Its rows are `pitch` elements apart. Where the grid
     is split along columns, the first point of a row comes after `lead` elements, the last `side` of which are its halo.
     All ranks have the same pitch and memory for the same number of rows, so that each rank can compute where the
     points of another one are.
 
-    Parameters
-    ----------
-    problem : Problem
-        The whole grid.
-    ranks, rank : int
-        Number of ranks, and this one.
-    process_grid : (int, int), optional
-        Blocks along rows and columns; by default one column of blocks of whole rows.
-    width : int
-        Rows (and columns) of the halo, which is also the number of sweeps that it lasts for.
+    The default process grid has one column of blocks of whole rows. A halo of `width` rows and columns lasts for as
+    many sweeps.
 
     Attributes
     ----------

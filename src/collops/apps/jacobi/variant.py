@@ -1,4 +1,4 @@
-"""The base of all programming models: a block of the grid, two copies of it that alternate, and a count of sweeps."""
+"""The base of all programming models (a block of the grid in two arrays that alternate), and one rank alone."""
 
 from __future__ import annotations
 
@@ -6,36 +6,21 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collops.apps.jacobi.problem import Grid, Problem, halo_plan
+from collops.apps.jacobi.timeline import Timeline
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 
-if TYPE_CHECKING:
-    from collops.apps.jacobi.measure import Timeline
-
-__all__ = ["Variant"]
+__all__ = ["Single", "Variant"]
 
 _NOTHING = nullcontext()
 
 
 class Variant(ABC):
     """One way to iterate. Collective: all ranks make it, and call its methods, in the same order.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem to solve.
-    comm : Communicator
-        The ranks, and the transport of the messages.
-    engine : Engine
-        Engine of the grids.
-    process_grid : (int, int), optional
-        Blocks along rows and columns; by default whole rows.
-    timeline : Timeline, optional
-        Records when each piece of work takes place.
 
     Attributes
     ----------
@@ -83,17 +68,12 @@ class Variant(ABC):
     def advance(self, count: int, norms: Any) -> None:
         """Make `count` sweeps. Collective.
 
-        Parameters
-        ----------
-        count : int
-            Number of sweeps.
-        norms : array
-            Zeros, float64, at least `count` of them. This rank's part of the squared norm of the update is added to
-            the element of each sweep that is checked.
+        `norms` holds at least `count` zeros, float64. Each sweep that is checked adds this rank's part of the squared
+        norm of its update to one of them.
         """
 
     def record(self, count: int) -> None:
-        """Do in advance the work that only the first :meth:`advance` by `count` has. Collective."""
+        """Prepare the first :meth:`advance` by `count`, for instance record it as a CUDA graph. Collective."""
 
     def free(self) -> None:
         """Free the memory that is not freed automatically. Collective."""
@@ -142,6 +122,18 @@ class Variant(ABC):
                     "without any, which this variant cannot have: use fewer ranks or a variant by messages"
                 )
             )
+
+
+class Single(Variant):
+    """The kernel sweeps and fills the halo of its own block: the reference of all other variants."""
+
+    def advance(self, count: int, norms: Any) -> None:
+        """Make `count` sweeps."""
+        for slot in range(count):
+            source, target = self.turns()
+            with self.span("sweep"):
+                self.sweeps.wrapped(source, target, norms, self.checked(slot))
+            self.done += 1
 
 
 def _sweeps_of(engine: Engine, grid: Grid) -> Any:

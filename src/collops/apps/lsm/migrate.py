@@ -1,4 +1,4 @@
-"""The migration: Kirchhoff modelling from travel times, inverted by CGLS, and the results that are shown."""
+"""Migrate by least squares: Kirchhoff modelling from travel times, inverted by CGLS, and the results."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.apps.files import Field, atomic, check_writable
 from collops.apps.lsm.page import write_page
 from collops.apps.lsm.problem import Options, Problem, recorded, synthetic
 from collops.apps.lsm.segy import write_survey
 from collops.apps.lsm.traveltimes import travel_times
-from collops.apps.outputs import Field, atomic, check_writable
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
-from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, marked, relative_error
+from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.signals import ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
@@ -28,16 +28,16 @@ _SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
 def run(job: Job[Options]) -> Findings:
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
 
-    By default it synthesises a survey over faulted, dipping layers and shows how well they are found. With
-    --survey and --velocity it migrates yours. Writes image.png, convergence.png, result.zarr, and result.html, which
-    shows it in a browser.
+    By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
+    With --survey and --velocity it migrates a survey from a file. Writes image.png, convergence.png, result.zarr, and
+    result.html, an interactive page.
     """
     options, comm = job.options, job.comm
     written = None if options.write_survey is None else Path(options.write_survey)
     with local_stage(comm):
         if comm.rank == 0 and written is not None:
             check_writable(written)
-    with job.stage("reading" if options.survey else "making the survey"):
+    with job.stage("reading" if options.survey else "synthesising the survey"):
         problem = recorded(options, comm) if options.survey else synthetic(options, comm)
     for note in problem.notes:
         job.listener.note(note)
@@ -51,7 +51,7 @@ def run(job: Job[Options]) -> Findings:
             traces, noise_norm = with_noise(
                 model_traces(job, problem, operator), problem.shots, noise, options.seed, comm
             )
-            # The migration gets the traces as a SEG-Y file holds them, so that both ways give one image.
+            # SEG-Y holds float32. Rounded likewise, a survey gives the same image with and without a file.
             traces = [shot.astype(np.float32).astype(options.dtype) for shot in traces]
             if written is not None:
                 _write_survey(written, job, problem, traces)
@@ -101,21 +101,20 @@ def run(job: Job[Options]) -> Findings:
 
 @dataclass(frozen=True)
 class Migration:
-    """The result of a migration."""
+    """The result of a migration; images have shape ``(nx, nz)``."""
 
-    # shape ``(nx, nz)``: the least-squares image, the adjoint image, and the latter at the scale that fits the data
-    # best, which is where CGLS is after one iteration
-    image: np.ndarray
-    adjoint: np.ndarray
-    scaled_adjoint: np.ndarray
+    image: np.ndarray  # the least-squares image
+    adjoint: np.ndarray  # the adjoint image
+    scaled_adjoint: np.ndarray  # the adjoint image at the scale that fits the data best
     solution: Solution  # of CGLS
 
 
 def kirchhoff(job: Job[Options], problem: Problem) -> Any:
     """Build the operator from an image, the same on every rank, to the traces of each rank's shots. Collective.
 
-    Every distinct position is traced once. The shots of a fixed spread make one local operator; other shots one each.
-    The domain is replicated, of shape ``(nx, nz)``; the range is 1-D, rank by rank the traces of its shots.
+    Travel times are computed once for each distinct position. The shots of a fixed spread form one local operator,
+    other shots one each. The domain is replicated, of shape ``(nx, nz)``; the range is 1-D: rank by rank, the traces of
+    its shots.
     """
     from collops.operators import VStack
     from collops.operators.kirchhoff import FixedTables, LocalKirchhoff, threads_of_rank
@@ -137,12 +136,13 @@ def kirchhoff(job: Job[Options], problem: Problem) -> Any:
     with local_stage(comm):
         operators = []
         for group in filter(None, groups):
-            # The operator's time axis begins with the first sample: a late start makes all arrivals earlier.
+            # The operator's time axis begins at the first sample: subtract its time.
             sources = tables[of_position[group.start : group.stop]] - geometry.start
             stations = tables[of_receivers[id(geometry.receivers[group.start])]]
             times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
-            local = LocalKirchhoff(times, problem.grid.shape, wavelet, centre, engine=job.engine, threads=threads)
-            operators.append(marked(local))
+            operators.append(
+                LocalKirchhoff(times, problem.grid.shape, wavelet, centre, engine=job.engine, threads=threads)
+            )
     return VStack(operators, comm, dims=problem.grid.shape)
 
 
@@ -156,8 +156,8 @@ def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.
 def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migration:
     r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
-    :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp; how much the
-    operator :math:`A` stretches the adjoint image is taken for its norm.
+    :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp. The norm of the
+    operator :math:`A` is estimated from below (`Gradient`).
     """
     from collops.solvers import cgls
 
@@ -174,10 +174,8 @@ class Gathers(NamedTuple):
     shots: np.ndarray  # their numbers
     offsets: np.ndarray  # shape ``(shots, traces)``: horizontal distances from source to receiver, m
     times: np.ndarray  # of the samples, s
-    # recorded, and not explained by the image; float32, shape ``(shots, traces, samples)`` on the first rank, and
-    # empty on others
-    data: np.ndarray
-    residual: np.ndarray
+    data: np.ndarray  # float32, shape ``(shots, traces, samples)`` on the first rank, empty on others
+    residual: np.ndarray  # data less those modelled from the image; likewise
 
 
 def some_gathers(
@@ -235,16 +233,16 @@ def _write_survey(path: Path, job: Job[Options], problem: Problem, traces: list[
             ends = np.cumsum([receivers.shape[1] for receivers in geometry.receivers])[:-1]
             defaults = {name: getattr(grid, name) for name in ("nx", "nz", "dx", "dz", "x0")}
             defaults = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency} | defaults
-            said = {name: str(value) for name, value in defaults.items() if value is not None}
+            texts = {name: str(value) for name, value in defaults.items() if value is not None}
             with atomic(path) as temporary:
-                write_survey(temporary, geometry, np.split(together, ends), said)
+                write_survey(temporary, geometry, np.split(together, ends), texts)
 
 
 def draw(folder: Path, problem: Problem, found: Migration, error: float | None) -> Path:
-    """Draw the truth, or the velocity where it is not known, the adjoint image and the image; return the picture."""
+    """Draw the truth (for recorded data the velocity), the adjoint image and the image; return the picture."""
     grid, truth, velocity = problem.grid, problem.truth, problem.velocity
     wide, deep = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
-    to_scale = 0.5 < wide / deep < 4  # else the panels would be ribbons
+    to_scale = 0.5 < wide / deep < 4  # other panels would be narrow strips
     scale, unit = (1000, "km") if wide > 2000 else (1, "m")
     extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, 0.0, deep / scale
 
@@ -260,7 +258,7 @@ def draw(folder: Path, problem: Problem, found: Migration, error: float | None) 
             panel(image, title, symmetric_limit(image)),
         ]
     else:
-        # One scale for all three shows the amplitudes that the adjoint lacks.
+        # All three have the same scale, which shows the low amplitudes of the adjoint image.
         limit = symmetric_limit(truth, 99.5)
         panels = [
             panel(truth, "true reflectivity", limit),

@@ -25,7 +25,7 @@
     return sizes[Math.floor(0.995 * (sizes.length - 1))] || sizes[sizes.length - 1] || 1;
   };
 
-  // A picture of columns of values, with axes; says where the pointer is.
+  // An image of columns of values, with axes; returns the position of the pointer.
   const LEFT = 46, BOTTOM = 34, TOP = 6, RIGHT = 16;
   const ticks = (first, last) => {
     const rough = (last - first) / 5 || 1, decade = 10 ** Math.floor(Math.log10(rough));

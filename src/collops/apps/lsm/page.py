@@ -1,4 +1,4 @@
-"""The result as a small interactive page, made from ``result.zarr`` alone."""
+"""The interactive page of a migration, generated from ``result.zarr`` alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.outputs import atomic
+from collops.apps.files import atomic
 from collops.apps.page import COLORS, render, svg
 
 if TYPE_CHECKING:
@@ -32,17 +32,9 @@ _GATHERS = {"data": "recorded", "explained": "explained by the image", "data_res
 
 
 def write_page(folder: Path) -> Path:
-    """Write ``result.html`` beside ``result.zarr``, from what is in it.
+    """Write ``result.html`` next to ``result.zarr`` in the folder of the results; return its path.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        That of the results.
-
-    Returns
-    -------
-    pathlib.Path
-        The page: one file of a few hundred kB that asks for nothing from elsewhere.
+    The page is one file of a few hundred kB that loads nothing else.
     """
     import zarr
 
@@ -74,7 +66,7 @@ def _page(fields: Mapping[str, np.ndarray], numbers: Mapping[str, Any]) -> str:
 
 
 def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
-    said: list[tuple[str, object]] = [
+    facts: list[tuple[str, object]] = [
         ("survey", f"{numbers['shots']} shots, {numbers['traces']} traces"),
         ("iterations", numbers["iterations"]),
         ("norm of the residual", f"{100 * numbers['residual_reduction']:.3g} % of the first"),
@@ -82,11 +74,11 @@ def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("ranks", f"{numbers['ranks']} ({numbers['engine']})"),
     ]
     if numbers["relative_error"] is not None:
-        said.insert(3, ("error of the image", f"{100 * numbers['relative_error']:.1f} %"))
-    return said
+        facts.insert(3, ("error of the image", f"{100 * numbers['relative_error']:.1f} %"))
+    return facts
 
 
-# Arrays travel as 16-bit integers and their scale: a value at the pointer is right to a part in 30 000.
+# The page holds arrays as integers and a scale: 16 bits give the values at the pointer to a part in 30 000.
 
 
 def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -107,7 +99,7 @@ def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def _packed(values: np.ndarray, kind: type[np.signedinteger] = np.int16) -> dict[str, Any]:
     """Return values as integers of a type, their scale, and the value of 0."""
     low, high = (float(end) for end in (values.min(), values.max())) if values.size else (0.0, 0.0)
-    # What has both signs keeps its zero.
+    # Zero stays exactly zero in arrays of both signs.
     middle = 0.0 if low <= 0 <= high else (low + high) / 2
     scale = max(high - middle, middle - low) / np.iinfo(kind).max or 1.0
     whole = np.rint((values.astype(np.float64) - middle) / scale).astype(np.dtype(kind).newbyteorder("<"))

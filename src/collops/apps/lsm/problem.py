@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from collops.apps.lsm.segy import read_headers, read_traces
+from collops.apps.lsm.segy import SurveyHeaders, read_headers, read_traces
 from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
@@ -18,10 +18,10 @@ from collops.apps.options import (
     SYNTHETIC,
     AtLeast,
     CommonOptions,
+    Damp,
     Finite,
-    Folder,
-    NotNegative,
     OneOf,
+    Out,
     Positive,
     SyntheticOnly,
     option,
@@ -55,7 +55,7 @@ class Options(CommonOptions):
     velocity: Annotated[
         str | None,
         option(
-            "Velocity in m/s: 1800, or 1500+0.6z, or a file in depth. A .npy file has shape (nx, nz).",
+            "Velocity in m/s: a number, a gradient such as 1500+0.6z, or a file in depth, as .npy of shape (nx, nz).",
             _FILES,
             metavar="FILE.npy|FILE.sgy|EXPRESSION",
             show_default="1500+0.6z for the synthetic survey",
@@ -64,14 +64,16 @@ class Options(CommonOptions):
     inline: Annotated[int | None, option("Inline of a SEG-Y velocity.", _FILES, show_default="the middle one")] = None
     nx: Annotated[int | None, option("Image points along the line.", _IMAGE), AtLeast(2)] = None
     nz: Annotated[int | None, option("Image points in depth.", _IMAGE), AtLeast(2)] = None
-    dx: Annotated[float | None, option("Their spacing along the line, m.", _IMAGE), Positive] = None
-    dz: Annotated[float | None, option("Their spacing in depth, m.", _IMAGE), Positive] = None
+    dx: Annotated[float | None, option("Spacing of image points along the line, m.", _IMAGE), Positive] = None
+    dz: Annotated[float | None, option("Spacing of image points in depth, m.", _IMAGE), Positive] = None
     x0: Annotated[float | None, option("Position of the first column, m.", _IMAGE), Finite] = None
     shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     samples: Annotated[int | None, option("Samples of a trace (4 ms).", SYNTHETIC), AtLeast(2), SyntheticOnly()] = None
     write_survey: Annotated[
-        str | None, option("Write the survey to SEG-Y.", SYNTHETIC, metavar="FILE.sgy"), SyntheticOnly()
+        str | None,
+        option("Write the synthetic survey to a SEG-Y file.", SYNTHETIC, metavar="FILE.sgy"),
+        SyntheticOnly(),
     ] = None
     frequency: Annotated[
         float | None,
@@ -81,7 +83,7 @@ class Options(CommonOptions):
     mute: Annotated[
         float | None,
         option(
-            "Set to zero what arrives before offset / SPEED (m/s) and one wavelet, such as the direct wave.",
+            "Mute the direct wave: set samples to zero until offset / SPEED (m/s) plus the length of a wavelet.",
             METHOD,
             metavar="SPEED",
         ),
@@ -92,11 +94,11 @@ class Options(CommonOptions):
         option("Travel times: eikonal, or analytic (constant velocity).", METHOD, show_default=_MODE),
         OneOf("eikonal", "analytic"),
     ] = None
-    damp: Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative] = 0.0
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-lsm"
+    damp: Damp = 0.0
+    out: Out = "collops-lsm"
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
         if self.survey is not None:
             SegyFile.inspect(self.survey)
@@ -110,14 +112,14 @@ class Options(CommonOptions):
             raise InputError(
                 "--inline chooses a section of a SEG-Y velocity: give one with --velocity, or leave it out"
             )
-        # The header of a survey that this package wrote may still name a velocity, which is checked there.
+        # The header of a survey that this package wrote may name a velocity; `recorded` checks it.
         if not (model is None and self.survey is not None):
             _check_mode(self.mode, model)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that defines the operator and the data of a migration."""
+    """The operator's parameters and the data of a migration."""
 
     geometry: Geometry  # of all shots
     shots: range  # those whose traces this rank owns
@@ -126,9 +128,9 @@ class Problem:
     expression: str | None  # the velocity as text, where it has one
     mode: str  # ``"eikonal"`` or ``"analytic"``
     frequency: float  # peak frequency of the Ricker wavelet in hertz
-    truth: np.ndarray | None = None  # the reflectivity to be found; None for a recorded survey
-    traces: list[np.ndarray] | None = None  # one array per own shot; None for a survey that is still to be modelled
-    line: Line = field(default_factory=Line)  # where the line lies on the map
+    truth: np.ndarray | None = None  # the true reflectivity; None for a recorded survey
+    traces: list[np.ndarray] | None = None  # one array per shot of this rank; None until a synthetic survey is modelled
+    line: Line = field(default_factory=Line)  # position of the line on the map
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
     def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
@@ -139,7 +141,7 @@ class Problem:
 
 
 def synthetic(options: Options, comm: Communicator) -> Problem:
-    """Synthesise a problem, whose data are still to be modelled. Collective.
+    """Synthesise a problem; its data are not modelled yet. Collective.
 
     Raises
     ------
@@ -181,24 +183,23 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     Raises
     ------
     InputError
-        On every rank, if a file or an option cannot be used, also when only one rank sees that.
+        On every rank, if any rank cannot use a file or an option.
     """
     path = str(options.survey)
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         headers = read_headers(path)
         geometry, line, notes = headers.geometry, headers.line, headers.notes
-        said = _Defaults(path, headers.defaults)
-        text = options.velocity or said.text("velocity")
+        text = options.velocity or headers.defaults.get("velocity")
         if text is None:
-            raise InputError(f"{path} does not say the velocity: give one with --velocity, such as 1500+0.6z")
+            raise InputError(f"{path} names no velocity: give one with --velocity, such as 1500+0.6z")
         model = _load_velocity(text, options.inline)
-        mode = options.mode or said.text("mode") or _MODE
+        mode = options.mode or headers.defaults.get("mode") or _MODE
         _check_mode(mode, model)
-        grid = _grid_for(geometry, model, options, said, notes)
+        grid = _grid_for(headers, model, options)
         _check_memory(grid, geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers()), options.dtype)
         grid.check_contains(geometry)
         velocity = on_grid(model, grid, line, notes)
-        frequency = options.frequency or said.number("frequency", float)
+        frequency = options.frequency or _header_number("frequency", float, headers)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
         traces = [shot.astype(options.dtype) for shot in read_traces(path, headers, shots)]
         check_traces(geometry, shots, traces)
@@ -219,22 +220,13 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     return Problem(geometry, shots, grid, velocity, expression, mode, frequency, None, traces, line, notes)
 
 
-class _Defaults:
-    """The options that a survey's own header names."""
-
-    def __init__(self, path: str, values: dict[str, str]) -> None:
-        self._path = path
-        self._values = values
-
-    def text(self, name: str) -> str | None:
-        return self._values.get(name)
-
-    def number(self, name: str, kind: Callable[[str], Any]) -> Any:
-        text = self._values.get(name)
-        try:
-            return None if text is None else kind(text)
-        except ValueError:
-            raise InputError(f"{self._path} says {name.upper()}={text} in its text header: give --{name}") from None
+def _header_number(name: str, kind: Callable[[str], Any], headers: SurveyHeaders) -> Any:
+    """Return a number that the text header of a survey names, or None."""
+    text = headers.defaults.get(name)
+    try:
+        return None if text is None else kind(text)
+    except ValueError:
+        raise InputError(f"{headers.path} says {name.upper()}={text} in its text header: give --{name}") from None
 
 
 def _check_mode(mode: str | None, model: object) -> None:
@@ -249,27 +241,30 @@ def _load_velocity(text: str, inline: int | None) -> Gradient | Section | np.nda
     return read_npy(model) if model.suffix.lower() == ".npy" else read_section(model, inline)
 
 
-def _grid_for(
-    geometry: Geometry, model: Gradient | Section | np.ndarray, options: Options, said: _Defaults, notes: list[str]
-) -> Grid:
-    """Take the grid from the options, else from the velocity file's shape, else from the survey."""
-    nx, nz = options.nx, options.nz
-    dx, dz, x0 = options.dx, options.dz, options.x0
+def _grid_for(headers: SurveyHeaders, model: Gradient | Section | np.ndarray, options: Options) -> Grid:
+    """Choose the grid from the options, else from the shape of the velocity file, else from the survey."""
+    geometry = headers.geometry
+    nx, nz, dx, dz, x0 = options.nx, options.nz, options.dx, options.dz, options.x0
     if isinstance(model, np.ndarray):
         nx, nz = nx or model.shape[0], nz or model.shape[1]
+        mean = float(model.mean())
+
+        def profile(z: np.ndarray) -> np.ndarray:
+            return np.full_like(z, mean)
+
         if dx is None or dz is None:
             # A .npy file holds no distances: columns cover the line, and cells are square.
-            dx = dx or cover(geometry, lambda z: np.full_like(z, model.mean()), nx=nx, nz=nz, dz=1.0).dx
+            dx = dx or cover(geometry, profile, nx=nx, nz=nz, dz=1.0).dx
             dz = dz or dx
-            notes.append(
+            headers.notes.append(
                 "the velocity file names no spacing: "
                 f"{dx:g} m along the line and {dz:g} m in depth are assumed (--dx, --dz, --x0)"
             )
-        return cover(geometry, lambda z: np.full_like(z, model.mean()), nx=nx, nz=nz, dx=dx, dz=dz, x0=x0)
+        return cover(geometry, profile, nx=nx, nz=nz, dx=dx, dz=dz, x0=x0)
     if all(value is None for value in (nx, nz, dx, dz, x0)):
         # All or none: one of them combined with an option would describe neither grid.
-        nx, nz = said.number("nx", int), said.number("nz", int)
-        dx, dz, x0 = (said.number(name, float) for name in ("dx", "dz", "x0"))
+        nx, nz = (_header_number(name, int, headers) for name in ("nx", "nz"))
+        dx, dz, x0 = (_header_number(name, float, headers) for name in ("dx", "dz", "x0"))
     return cover(geometry, model, nx=nx, nz=nz, dx=dx, dz=dz, x0=x0)
 
 

@@ -1,4 +1,4 @@
-"""Surveys in SEG-Y: the geometry from the headers, each rank's own traces, and writing a survey."""
+"""Surveys in SEG-Y: read the geometry from the headers, read the traces of a rank, and write a survey."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from collops.apps.lsm.survey import Geometry, Line
-from collops.apps.segy import TIMING, SegyFile, live_traces, sample_interval, scaled, start_time, write_segy
+from collops.apps.segy import TIMING, SegyFile, sample_interval, scaled, start_time, write_segy
 from collops.errors import InputError
 
 __all__ = ["SurveyHeaders", "read_headers", "read_traces", "write_survey"]
@@ -38,11 +38,12 @@ _FIELDS = [
 class SurveyHeaders:
     """The headers of a survey."""
 
+    path: Path
     geometry: Geometry  # positions of all shots
-    traces: list[np.ndarray]  # for each shot, the numbers in the file of its traces, in the order of its receivers
-    line: Line  # where the line lies on the map
+    traces: list[np.ndarray]  # for each shot the numbers of its traces in the file, in the order of its receivers
+    line: Line  # position of the line on the map
     notes: list[str]  # decisions of the reader, in sentences for the user
-    defaults: dict[str, str]  # options that the textual header names, if this package wrote the file
+    defaults: dict[str, str]  # options in the textual header, if this package wrote the file
 
 
 def read_headers(path: str | Path) -> SurveyHeaders:
@@ -59,28 +60,22 @@ def read_headers(path: str | Path) -> SurveyHeaders:
         If the file is not whole, or the headers do not describe a survey.
     """
     file = SegyFile.inspect(path)
-    headers = file.headers(*_FIELDS)
+    numbers, headers = file.live_headers(*_FIELDS)
     notes: list[str] = []
+    if len(numbers) < file.traces:
+        notes.append(
+            f"{file.traces - len(numbers)} of {file.traces} traces are marked as dead or auxiliary and left out"
+        )
     # Revision 0 defines only lengths and arc seconds here, and its files often hold other codes.
     units = int(headers["CoordinateUnits"][0])
     if units in _ARC_UNITS and (file.revision > 0 or units == _ARC_UNITS[0]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
 
-    live = live_traces(headers)
-    if not live.any():
-        raise InputError(f"{path} has no live seismic traces: all are marked as dead or auxiliary")
-    if not live.all():
-        notes.append(f"{(~live).sum()} of {file.traces} traces are marked as dead or auxiliary and left out")
-    numbers = np.flatnonzero(live)
-    headers = {name: values[live] for name, values in headers.items()}
-
     scalar = headers["SourceGroupScalar"]
     source_east, source_north, group_east, group_north = (
         scaled(headers[name], scalar) * file.metres for name in ("SourceX", "SourceY", "GroupX", "GroupY")
     )
-    if not any(np.any(c) for c in (source_east, source_north)) and not any(
-        np.any(c) for c in (group_east, group_north)
-    ):
+    if not any(np.any(c) for c in (source_east, source_north, group_east, group_north)):
         raise InputError(f"{path} has no source and receiver coordinates in its trace headers: fill in bytes 73 to 88")
     east, north = np.concatenate([source_east, group_east]), np.concatenate([source_north, group_north])
     line = Line.through(east, north)
@@ -90,7 +85,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
             f"{path} has all sources and receivers at one point: fill in bytes 73 to 88 of its trace headers"
         )
     if off_line > 0.02 * length:
-        notes.append(f"stations lie up to {off_line:.0f} m off the straight line on which the 2-D migration puts them")
+        notes.append(f"stations lie up to {off_line:.0f} m off the straight line that the 2-D migration assumes")
 
     source_depth, receiver_depth = _depths(headers, file.metres, notes)
     start = start_time(file, headers)
@@ -99,21 +94,17 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     groups = np.stack([line.distance(group_east, group_north), receiver_depth])
     order = [np.flatnonzero(shot_of == shot) for shot in range(len(first_traces))]
     receivers = [groups[:, traces] for traces in order]
-    # One object for all shots of a fixed spread: travel times are then computed once.
+    # All shots of a fixed spread share one object, so that travel times are computed once.
     if all(np.array_equal(r, receivers[0]) for r in receivers):
         receivers = [receivers[0]] * len(receivers)
     geometry = Geometry(sources[:, first_traces], receivers, file.samples, sample_interval(file, headers), start)
-    return SurveyHeaders(geometry, [numbers[traces] for traces in order], line, notes, _defaults(file.text()))
+    return SurveyHeaders(
+        file.path, geometry, [numbers[traces] for traces in order], line, notes, _defaults(file.text())
+    )
 
 
 def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
-    """Read the traces of some shots, and no others.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        One array per shot, shape ``(receivers, samples)``.
-    """
+    """Read the traces of some shots only: one array per shot, shape ``(receivers, samples)``."""
     if not shots:
         return []
     file = SegyFile.inspect(path)
@@ -125,8 +116,8 @@ def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[
 def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: Mapping[str, str]) -> None:
     """Write a survey, one array of traces per shot, as SEG-Y.
 
-    Positions are stored to a tenth of a millimetre where the line is shorter than 214 km, traces as float32. `defaults`
-    are options of the migration that a reader may want again, by name; the textual header holds them.
+    Positions are stored to a tenth of a millimetre if the line is shorter than 214 km, traces as float32. The textual
+    header holds `defaults`: options of the migration by name, which apply when the file is read.
 
     Raises
     ------

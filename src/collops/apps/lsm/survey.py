@@ -1,4 +1,4 @@
-"""The geometry of a 2-D survey: its line on the map, its stations, and the image grid below them."""
+"""The geometry of a 2-D survey: the line on the map, the stations, and the image grid."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ class Line:
     def through(cls, east: np.ndarray, north: np.ndarray) -> Line:
         """Choose the line for points on the map.
 
-        Where only one coordinate varies, the distance is that coordinate as it is in the file. Else the line
-        is the one from which the points deviate least (in the mean square), it points east, and its first
-        point has distance zero.
+        If only one coordinate varies, the distance is that coordinate as it is in the file. Otherwise the line is the
+        least-squares fit through the points; it points east (or north), and its first point has distance zero.
         """
         if np.ptp(north) == 0:
             return cls((0.0, float(north[0])), (1.0, 0.0))
@@ -144,10 +143,10 @@ def check_traces(geometry: Geometry, shots: range, traces: list[np.ndarray]) -> 
 
 
 def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, speed: float, duration: float) -> None:
-    """Set all samples of `shots` to zero, in place, that arrive before the direct wave has passed.
+    """Mute the direct wave of `shots`, in place: a migration would smear it over the shallow image.
 
-    A migration of reflections would smear the direct wave over the shallow image. Zeros last until offset / `speed`
-    (m/s) + `duration` (of the wavelet, in seconds); the samples fade in for as long again.
+    Samples are zero until offset / `speed` (m/s) + `duration` (of the wavelet, in seconds), and fade in during the same
+    time again.
     """
     times = geometry.times
     for shot, values in zip(shots, traces, strict=True):
@@ -166,11 +165,11 @@ class Grid:
         If a size or a spacing is not positive.
     """
 
-    nx: int  # points along the line and in depth
-    nz: int
+    nx: int  # points along the line
+    nz: int  # points in depth, from depth 0
     dx: float  # their spacings in metres
     dz: float
-    x0: float = 0.0  # distance along the line of the first column, in metres. The first row lies at depth 0
+    x0: float = 0.0  # distance along the line of the first column, in metres
 
     def __post_init__(self) -> None:
         # The eikonal solver and the interpolation of velocities take differences along both axes.
@@ -199,15 +198,9 @@ class Grid:
         return self.dz * np.arange(self.nz)
 
     def check_contains(self, geometry: Geometry) -> None:
-        """Raise unless all sources and receivers lie on the grid.
-
-        Raises
-        ------
-        InputError
-            Naming the range of the positions.
-        """
+        """Raise `InputError` unless all sources and receivers are on the grid."""
         left, right, top, bottom = geometry.bounds
-        # Coordinates that came through a file are rounded: a thousandth of a cell outside is inside.
+        # Files round coordinates: accept positions up to a thousandth of a cell outside.
         slack_x, slack_z = self.dx / 1000, self.dz / 1000
         if left < self.x[0] - slack_x or right > self.x[-1] + slack_x:
             raise InputError(
@@ -235,10 +228,10 @@ def cover(
 ) -> Grid:
     """Choose the grid for a survey, keeping the numbers that are given.
 
-    The line from the first to the last station is covered with a margin of 5 % on both sides. Columns are
-    half a receiver spacing apart (the spacing of midpoints), but at most 401. Rows reach as deep as a
-    vertical echo at the end of the record comes from, and are as far apart as the columns, but at most 401.
-    Spacings are rounded to at most three digits. `profile` returns the velocity in m/s at an array of depths in m.
+    The grid covers the line from the first to the last station with a margin of 5 % on both sides. Columns are half a
+    receiver spacing apart (the spacing of midpoints). Rows have the spacing of the columns and reach down to the
+    reflector whose vertical echo arrives at the end of the record. There are at most 401 of each. Spacings are rounded
+    to three digits. `profile` returns the velocity in m/s at an array of depths in m.
 
     Raises
     ------
@@ -255,13 +248,13 @@ def cover(
     _check_steps("dx", span, dx)
     margin = _MARGIN * (right - left)
     if dx > 0 and nx is None and x0 is None:
-        # Columns at multiples of the spacing, so that stations at multiples of it lie on columns.
+        # Columns are at multiples of the spacing, as stations often are.
         first, last = np.floor((left - margin) / dx), np.ceil((right + margin) / dx)
         nx, x0 = int(last - first) + 1, float(first * dx)
     if nx is None:
         nx = int(np.ceil((right + margin - (left if x0 is None else x0)) / dx)) + 1 if dx > 0 else 1
     if x0 is None:
-        # Spare columns go to both sides.
+        # Centre the columns on the line.
         x0 = ((left + right) - (nx - 1) * dx) / 2
     if dz is None or nz is None:
         depth = max(_deepest_echo(profile, geometry), 1.5 * deepest)
@@ -274,7 +267,7 @@ def cover(
 
 
 def _check_steps(name: str, length: float, step: float) -> None:
-    """Raise if a length has more steps than any array has elements; `Grid` checks that steps are positive."""
+    """Raise if a length has too many steps for any array; `Grid` checks that steps are positive."""
     if step > 0 and not float(length) / step < _MOST_STEPS:
         raise InputError(f"--{name} {step:g} is too fine for {length:g} m: choose a larger one")
 
@@ -294,7 +287,7 @@ def _deepest_echo(profile: Callable[[np.ndarray], np.ndarray], geometry: Geometr
         raise InputError("the record ends before the shot: check the delay recording time in the trace headers")
     speed = float(profile(np.zeros(1))[0])
     depth, steps = speed * one_way, 2000
-    # The depth is not known in advance where the velocity grows: it doubles until it is deep enough.
+    # Double the depth until the echo arrives late enough.
     for _ in range(60):
         z = np.linspace(0, depth, steps)
         velocity = profile(z)
@@ -320,6 +313,6 @@ def _rounded(value: float, how: Callable[[float], float]) -> float:
     if value <= 0 or not np.isfinite(value):
         return value
     unit = 10.0 ** (np.floor(np.log10(value)) - 2)
-    # The tiny shift keeps a round number from being moved by its own rounding error.
+    # The tiny shift keeps rounding errors from moving a round number.
     shift = 1e-9 if how is np.floor else -1e-9
     return float(np.round(how(value / unit + shift) * unit, 9))

@@ -1,4 +1,4 @@
-"""A synthetic survey: dipping, faulted layers below a flat cover, with shots and receivers above them."""
+"""A synthetic survey over dipping, faulted layers below a flat cover."""
 
 from __future__ import annotations
 
@@ -31,31 +31,29 @@ _TILTED = (
     (0.93, 0.9),
     (1.01, -0.7),
 )
-# Faults: where they meet the surface, how far they lean over the whole depth (fractions of the width), and
-# their throw.
+# Faults: position at the surface and inclination over the whole depth (fractions of the width), and throw.
 _FAULTS = ((0.24, 0.16, 0.075), (0.58, 0.14, -0.06))
 _DIP = 0.26
 _BASE = 0.93
 
 
 def default_frequency(velocity: np.ndarray, grid: Grid) -> float:
-    """Return 20 Hz, or less where the grid is too coarse to hold reflectors of that frequency."""
+    """Return 20 Hz, or less if the grid is too coarse for reflectors of that frequency."""
     finest = float(velocity.min()) / (6.4 * max(grid.dx, grid.dz))
     return float(f"{min(_FREQUENCY, finest):.3g}")
 
 
 def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarray:
-    """Return the model that the migration should find, float64 of shape ``(nx, nz)`` and of order 1.
+    """Return the true model of the migration, float64 of shape ``(nx, nz)`` and of order 1.
 
-    A cover of gently undulating layers lies on an unconformity; below it the layers dip and two normal faults
-    offset them. Reflectors have the shape that a wavelet of `frequency` resolves at the `velocity`: no inversion finds
-    wavenumbers outside the band of the data, and the error would count them.
+    Gently undulating layers lie on an unconformity; below it the layers dip and are offset by two normal faults. The
+    reflectors are limited to the wavenumbers that a wavelet of `frequency` resolves at the `velocity`, since the data
+    hold no others.
     """
     width, depth = grid.dx * (grid.nx - 1), grid.dz * (grid.nz - 1)
     across = ((grid.x - grid.x0) / width)[:, None]
     down = (grid.z / depth)[None, :]
-    # Reflectors of the wavelet's peak frequency f have the wavenumber 2 f / v; a little less is better
-    # resolved.
+    # Reflectors of the wavelet's peak frequency f have the wavenumber 2 f / v; a little less is resolved better.
     wavenumber = 1.6 * frequency / velocity * depth
 
     unconformity = 0.40 + 0.02 * np.sin(2 * np.pi * (across + 0.1)) + 0.015 * np.cos(5 * np.pi * across)
@@ -66,7 +64,7 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
 
     layer = down - _DIP * (across - 0.5) - 0.025 * np.sin(2 * np.pi * across)
     for surface, lean, throw in _FAULTS:
-        # The offset grows over one cell: a sharper fault has wavenumbers that the grid cannot carry.
+        # The offset grows over one cell: the grid cannot represent the wavenumbers of a sharper fault.
         beyond = (across - surface - lean * down) * (grid.nx - 1)
         layer = layer - throw * np.clip(beyond + 0.5, 0, 1)
     tilted = np.zeros(grid.shape)
@@ -80,13 +78,13 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
 def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None) -> Geometry:
     """Return a survey with shots and receivers spread evenly over the surface, all recording all shots.
 
-    By default the record lasts until the echoes from the deepest corner have arrived at moderate offset.
+    By default the record is long enough for echoes from the greatest depth at moderate offsets.
     """
     if samples is None:
         slowness = 1 / velocity[grid.nx // 2]
         vertical = grid.dz * float(slowness.sum())
-        aside = 0.35 * grid.dx * (grid.nx - 1) * float(slowness.mean())
-        seconds = float(2 * np.hypot(vertical, aside) + 0.1)
+        offset = 0.35 * grid.dx * (grid.nx - 1) * float(slowness.mean())
+        seconds = float(2 * np.hypot(vertical, offset) + 0.1)
         _check_seconds(seconds, "a smaller --dx, --dz, --nx or --nz")
         samples = int(np.ceil(seconds / INTERVAL / 50)) * 50 + 1
     else:
@@ -103,5 +101,5 @@ def _check_seconds(seconds: float, remedy: str) -> None:
 
 def _spread(grid: Grid, count: int) -> np.ndarray:
     positions = np.linspace(grid.x[0], grid.x[-1], count) if count > 1 else np.array([grid.x[0] + grid.x[-1]]) / 2
-    # The headers of a SEG-Y file hold tenths of a millimetre: rounded to them, the survey is the same when read again.
+    # SEG-Y headers hold tenths of a millimetre: rounded to them, a survey read from a file is the same.
     return np.round(positions, 4)

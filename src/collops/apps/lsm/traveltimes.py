@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["straight", "travel_time", "travel_times"]
 
-# Cells around the source in which rays are taken as straight: the eikonal solver's error is largest there.
+# Cells around the source in which rays are straight: the error of the eikonal solver is largest there.
 _NEAR = 3.0
 
 
@@ -66,8 +66,8 @@ def straight(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarr
 def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:
     """Return first-arrival times in seconds from one position, by fast marching; shape ``(nx, nz)``.
 
-    Within three cells the ray is taken as straight through the mean of the slowness at its ends. The second-order
-    scheme of scikit-fmm starts from the circle there. The position may lie between grid points.
+    Within three cells of the position, which may be between grid points, the ray is straight and has the mean slowness
+    of its ends. The second-order scheme of scikit-fmm starts from that circle.
 
     References
     ----------

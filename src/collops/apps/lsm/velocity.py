@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.arrays import open_array
+from collops.apps.files import open_array
 from collops.apps.lsm.survey import Grid, Line
 from collops.apps.segy import SegyFile, scaled
 from collops.errors import InputError
@@ -26,7 +26,7 @@ class Gradient:
     """A velocity that changes linearly with depth, ``surface + gradient * z``."""
 
     surface: float  # velocity at depth 0, in m/s
-    gradient: float = 0.0  # its growth with depth, in 1/s; 0 for a constant velocity
+    gradient: float = 0.0  # in 1/s; 0 for a constant velocity
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return the velocity in m/s at depths in m."""
@@ -40,14 +40,14 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Section:
-    """Velocities on a vertical section, as a file holds them."""
+    """Velocities on a vertical section, from a file."""
 
     velocity: np.ndarray  # shape ``(columns, rows)``, m/s
-    distance: np.ndarray  # distance of the columns from the first one, in metres, growing
-    depth: np.ndarray  # depth of the rows in metres, growing
+    distance: np.ndarray  # distance of the columns from the first one, in metres, increasing
+    depth: np.ndarray  # depth of the rows in metres, increasing
     east: np.ndarray  # map coordinates of the columns in metres
     north: np.ndarray
-    inline: int  # number of the inline that was taken
+    inline: int  # number of the inline
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return the mean velocity of the section at depths in m."""
@@ -107,8 +107,8 @@ def read_npy(path: Path) -> np.ndarray:
 def read_section(path: Path, inline: int | None = None) -> Section:
     """Read one vertical section of velocities in depth from a SEG-Y file.
 
-    From a volume it takes the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
-    coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, and the delay
+    The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
+    coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, the delay
     recording time in metres.
 
     Raises
@@ -147,8 +147,8 @@ def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | Non
     """Return the velocity at the points of `grid`: float64, shape ``(nx, nz)``, m/s.
 
     An array must have the grid's shape. A section is placed by its map coordinates if these overlap with the grid on
-    its `line`, and else with its first trace at the first column; beyond its ends its outermost velocities are
-    continued. `notes` gets a sentence for each decision.
+    the `line`, otherwise with its first trace at the first column. Its outermost velocities continue beyond its ends.
+    Each decision adds a sentence to `notes`.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def _check(velocity: np.ndarray, name: str) -> None:
     if not finite.all():
         column, row = np.argwhere(~finite)[0]
         raise InputError(
-            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace it, it is not a finite number"
+            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace it with a finite number"
         )
     if velocity.min() <= 0:
         column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)

@@ -1,4 +1,4 @@
-"""The deconvolution: the upgoing field explained by the downgoing one, by CGLS, and the results that are shown."""
+"""Deconvolve the upgoing field by the downgoing one with CGLS, and describe the results."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.arrays import check_kind, open_array
+from collops.apps.files import Field, check_kind, open_array
 from collops.apps.mdd.fields import (
     DOWN_NAMES,
     UP_NAMES,
     Acquisition,
-    Downgoing,
     RecordedFields,
     SyntheticSea,
     frequencies_within,
@@ -25,15 +24,14 @@ from collops.apps.options import (
     SYNTHETIC,
     AtLeast,
     CommonOptions,
-    Folder,
-    NotNegative,
+    Damp,
+    Out,
     Positive,
     SyntheticOnly,
     option,
 )
-from collops.apps.outputs import Field
 from collops.apps.pictures import Panel, draw_panels, gather_rows, symmetric_limit
-from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, marked, relative_error
+from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
@@ -69,11 +67,11 @@ class Options(CommonOptions):
     fmax: Annotated[
         float | None, option("Highest frequency, Hz.", METHOD, show_default="where the downgoing field ends"), Positive
     ] = None
-    damp: Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative] = 0.01
-    out: Annotated[str, option("Folder for the results.", metavar="DIR"), Folder] = "collops-mdd"
+    damp: Damp = 0.01
+    out: Out = "collops-mdd"
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         if (self.down is None) != (self.up is None):
             raise InputError("give both --down and --up, or neither of them")
         super().check()
@@ -89,11 +87,12 @@ class Options(CommonOptions):
 def run(job: Job[Options]) -> Findings:
     """Deconvolve the upgoing field on a line of receivers by the downgoing one, with CGLS.
 
-    By default it synthesises the fields of a sea whose water reverberates, and compares the reflections below its bed
-    with the true ones. With --down and --up it deconvolves yours. Writes image.png, convergence.png and result.zarr.
+    By default it synthesises the fields on the bed of a sea with reverberations in the water, and compares the
+    estimated response of the layers below with the true one. With --down and --up it deconvolves fields from files.
+    Writes image.png, convergence.png and result.zarr.
     """
     options, comm = job.options, job.comm
-    with job.stage("reading" if options.down else "making the fields"):
+    with job.stage("reading" if options.down else "synthesising the fields"):
         problem = prepare(job)
     for note in problem.notes:
         job.listener.note(note)
@@ -140,13 +139,13 @@ class Problem:
     """Data and operator."""
 
     acquisition: Acquisition  # sizes and samplings
-    frequencies: int  # how many are used, from 0
+    frequencies: int  # number of frequencies that are used, from 0
     # convolution with the downgoing field; domain of shape ``(times, receivers, virtual sources)``, split by
     # receivers, range of shape ``(times, sources, virtual sources)``, split by sources
     operator: Any
     data: Any  # the upgoing field
     truth: np.ndarray | None = None  # this rank's part of the response; None for recorded fields
-    noise_norm: float | None = None  # of the noise of all ranks, where it is known
+    noise_norm: float | None = None  # norm of the noise of all ranks, if known
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
 
@@ -156,12 +155,12 @@ def prepare(job: Job[Options]) -> Problem:
     Raises
     ------
     InputError
-        On every rank, if an option or a file cannot be used, also when only one rank sees that.
+        On every rank, if any rank cannot use an option or a file.
     """
     options, comm = job.options, job.comm
     with local_stage(comm):
         recorded = RecordedFields(options) if options.down is not None else None
-        down: Downgoing = SyntheticSea(options) if recorded is None else recorded
+        down = recorded or SyntheticSea(options)
         acquisition = down.acquisition
         acquisition.check_memory(comm, options.dtype)
         power = down.power(job.share(acquisition.sources))
@@ -203,7 +202,7 @@ def _count(options: Options, acquisition: Acquisition, power: np.ndarray, notes:
 def _convolution(job: Job[Options], acquisition: Acquisition, kernel: np.ndarray) -> Any:
     from collops.operators import MDC
 
-    operator = MDC(
+    return MDC(
         job.engine.from_host(kernel.astype(np.result_type(job.options.dtype, np.complex64))),
         acquisition.total,
         acquisition.virtual,
@@ -215,14 +214,13 @@ def _convolution(job: Job[Options], acquisition: Acquisition, kernel: np.ndarray
         data="split",
         comm=job.comm,
     )
-    return marked(operator)
 
 
 # The deconvolution
 
 
 class Deconvolution(NamedTuple):
-    """The result: response and cross-correlation of the fields on this rank, and the latter's best scale."""
+    """The response and the cross-correlation on this rank, and the best scale of the latter."""
 
     response: np.ndarray
     correlation: np.ndarray
@@ -237,7 +235,7 @@ def invert(job: Job[Options], problem: Problem) -> Deconvolution:
     -----
     .. math:: U(s, v, t) = \int D(s, r, t) * R(r, v, t) \, dr
 
-    is solved for :math:`R`. Its adjoint correlates both fields.
+    is solved for :math:`R`. The adjoint of the operator correlates both fields.
     """
     from collops.solvers import cgls
 

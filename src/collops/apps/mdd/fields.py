@@ -1,15 +1,15 @@
-"""Wavefields on a line of receivers: their sizes and samplings, recorded ones, and those of a synthetic sea."""
+"""Wavefields on a line of receivers, recorded or of a synthetic sea, and their sizes and sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.arrays import open_array, read_rows
+from collops.apps.files import open_array, read_rows
 from collops.apps.signals import ricker, ricker_shape
 from collops.apps.stages import check_memory
 from collops.errors import InputError
@@ -21,7 +21,6 @@ __all__ = [
     "DOWN_NAMES",
     "UP_NAMES",
     "Acquisition",
-    "Downgoing",
     "RecordedFields",
     "SyntheticSea",
     "frequencies_within",
@@ -32,29 +31,28 @@ DOWN_NAMES, UP_NAMES = ("down", "downgoing"), ("up", "upgoing")
 """Names of the fields in a Zarr group."""
 
 _BLOCK_BYTES = 64 << 20
-# Frequencies with less than this share of the strongest amplitude of the downgoing field hold noise only.
+# Frequencies with less than this share of the largest amplitude of the downgoing field hold only noise.
 _LEAST_AMPLITUDE = 0.01
-# Arrays of the size of model and data that a solver and its results need at once.
+# Arrays of the size of model and data that exist at once.
 _ARRAYS = 10
 _INTERVAL, _SPACING = 0.004, 15.0
 _SOURCES, _RECEIVERS, _SAMPLES = 61, 41, 300
 _WAVELET_HZ, _RESPONSE_HZ = 25.0, 15.0
-# The sea: its depth and speed, how its surface and bed reflect, and how often waves go up and down in it.
+# The sea: depth, speed, reflection coefficients of surface and bed, and the number of reverberations.
 _DEPTH, _SPEED, _SURFACE, _BED, _REVERBERATIONS = 150.0, 1500.0, -0.95, 0.5, 3
-# Reflectors below its bed: depth below it, mean speed above them, and their strength.
+# Reflectors: depth below the bed, mean speed above them, and strength.
 _REFLECTORS = ((120.0, 1800.0, 0.35), (230.0, 2000.0, -0.25), (380.0, 2300.0, 0.3))
 
 
 @dataclass(frozen=True)
 class Acquisition:
-    """Sizes and samplings."""
+    """Sizes and sampling."""
 
-    # sources, receivers of the downgoing field, and receivers of the upgoing one, which become virtual sources
     sources: int
-    receivers: int
-    virtual: int
+    receivers: int  # of the downgoing field
+    virtual: int  # virtual sources: the receivers of the upgoing field
     samples: int  # of every record
-    interval: float  # between them, in seconds
+    interval: float  # between samples, in seconds
     spacing: float  # between receivers, in metres
 
     @property
@@ -95,32 +93,18 @@ class Acquisition:
         )
 
 
-class Downgoing(Protocol):
-    """A downgoing field, synthetic or recorded."""
-
-    acquisition: Acquisition
-
-    def power(self, sources: slice) -> np.ndarray:
-        """Return the squared amplitude at each frequency, summed over some of the sources and all receivers."""
-        ...
-
-    def spectra(self, share: slice) -> np.ndarray:
-        """Return the orthonormal spectra at some of the frequencies, of shape ``(frequencies, sources, receivers)``."""
-        ...
-
-
 def frequencies_within(power: np.ndarray) -> int:
-    """Return how many frequencies, from 0, a downgoing field of this squared amplitude by frequency has."""
+    """Return how many frequencies, from 0, a downgoing field with this power spectrum has."""
     return int(np.flatnonzero(power >= _LEAST_AMPLITUDE**2 * power.max())[-1]) + 1
 
 
 class RecordedFields:
-    """Downgoing and upgoing field of the same sources, in the two files of the options.
+    """Downgoing and upgoing field of the same sources, in two files.
 
     Raises
     ------
     InputError
-        If a file cannot be read, or they do not fit together.
+        If a file cannot be read, or if the two have different sources or samples.
     """
 
     def __init__(self, options: Any) -> None:
@@ -180,7 +164,7 @@ def _finite(array: Any, path: Path, sources: slice) -> np.ndarray:
         source, receiver, sample = (int(n) for n in np.argwhere(~np.isfinite(records))[0])
         raise InputError(
             f"{path} is {records[source, receiver, sample]} at source {sources.start + source + 1}, "
-            f"receiver {receiver + 1}, sample {sample + 1}: replace it, it is not a finite number"
+            f"receiver {receiver + 1}, sample {sample + 1}: replace it with a finite number"
         )
     return records
 
@@ -188,10 +172,8 @@ def _finite(array: Any, path: Path, sources: slice) -> np.ndarray:
 class SyntheticSea:
     """The downgoing field on the bed of a sea: the direct wave, and its reverberations in the water.
 
-    Raises
-    ------
-    InputError
-        If the samples are too far apart for the wavelet.
+    It has the methods of `RecordedFields` for the downgoing field. Raises `InputError` if the samples are too far apart
+    for the wavelet.
     """
 
     def __init__(self, options: Any) -> None:
@@ -211,7 +193,7 @@ class SyntheticSea:
         )
 
     def power(self, sources: slice) -> np.ndarray:
-        """Return the squared amplitude of the wavelet at each frequency, for each of the sources."""
+        """Return the power spectrum of the wavelet, times the number of sources."""
         return np.abs(self._wavelet(self.acquisition.frequencies)) ** 2 * (sources.stop - sources.start)
 
     def spectra(self, share: slice) -> np.ndarray:
@@ -235,10 +217,10 @@ class SyntheticSea:
 
 
 def synthetic_response(acquisition: Acquisition, receivers: slice) -> np.ndarray:
-    """Return the reflection response of the layers below the bed, which the deconvolution should find.
+    """Return the reflection response of the layers below the bed: the true result of the deconvolution.
 
-    float64, shape ``(times, receivers, virtual sources)``, of some of the receivers: hyperbolas of a wavelet in the
-    band of the downgoing field.
+    float64, shape ``(times, receivers, virtual sources)``, for some of the receivers: hyperbolas of a wavelet within
+    the band of the downgoing field.
     """
     line = acquisition.positions
     offsets = line[receivers, None] - line[None, :]

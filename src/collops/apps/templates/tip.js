@@ -1,6 +1,6 @@
 
 "use strict";
-// A pointer over a plot shows the words of the point that is nearest to it.
+// Show the tooltip of the point that is nearest to the pointer.
 (() => {
   const tip = document.getElementById("tip");
   let shown = null;

@@ -1,4 +1,4 @@
-"""A synthetic earth: layers that dip and undulate in both directions, a fault, an unconformity and a channel."""
+"""A synthetic earth: dipping and undulating layers, a fault, an unconformity and a channel."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 __all__ = ["impedance"]
 
-# Layers below the unconformity by the number of their base in layering coordinates (fractions of the record), and
-# the impedance of each in 10^6 kg/(m^2 s). Thick and thin ones, strong and weak contrasts.
+# Bases of the layers below the unconformity, in layering coordinates (fractions of the record), and impedances of the
+# layers in 10^6 kg/(m^2 s): thick and thin layers, strong and weak contrasts.
 _BASES = (0.10, 0.16, 0.23, 0.27, 0.35, 0.385, 0.46, 0.53, 0.56, 0.64, 0.70, 0.735, 0.82, 0.90, 0.96, 1.05)
 _IMPEDANCES = (4.6, 5.3, 4.9, 6.0, 5.2, 6.4, 5.7, 6.2, 5.1, 6.6, 7.2, 6.3, 7.0, 7.9, 7.1, 8.0, 7.4)
 # The cover: flat layers above the unconformity.
@@ -28,14 +28,14 @@ def impedance(shape: tuple[int, ...], rows: slice = slice(None)) -> np.ndarray:
 
     unconformity = 0.20 + 0.02 * np.sin(2 * np.pi * (x + 0.4 * y)) + 0.01 * np.cos(5 * np.pi * y)
     dome = 0.07 * np.exp(-(((x - 0.35) / 0.25) ** 2) - ((y - 0.5) / 0.35) ** 2)
-    # Beyond the fault, whose plane leans and turns with y, the layers lie deeper.
+    # Beyond the fault, an inclined and curved plane, the layers are deeper.
     thrown = 0.06 * (x > 0.68 + 0.10 * (y - 0.5) - 0.12 * (t - 0.5))
     layering = t - 0.12 * (x - 0.5) - 0.05 * (y - 0.5) + dome - thrown
     model = np.asarray(_IMPEDANCES)[np.searchsorted(_BASES, layering)]
     cover = np.asarray(_COVER_IMPEDANCES)[np.searchsorted(_COVER_BASES, t - 0.5 * (unconformity - 0.20))]
     model = np.where(t < unconformity, cover, model)
 
-    # A channel winds along y below the unconformity.
+    # A meandering channel along y below the unconformity.
     axis = 0.42 + 0.16 * np.sin(2 * np.pi * (y + 0.1)) + 0.05 * np.sin(5 * np.pi * y)
     bed = _CHANNEL_DEPTH + 0.02 * np.sin(2 * np.pi * (x + 0.4 * y)) + 0.01 * np.cos(5 * np.pi * y)
     width = 0.055

@@ -1,16 +1,17 @@
-"""Volumes and sections of stacked data in files: the grid of their traces, and each rank's own rows."""
+"""Volumes and sections of stacked data in files: the grid of their traces, and the rows of each rank."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.arrays import check_kind, open_array, read_rows
-from collops.apps.outputs import Field
-from collops.apps.segy import TIMING, SegyFile, live_traces, sample_interval, start_time
+from collops.apps.files import Field, check_kind, open_array, read_rows
+from collops.apps.segy import TIMING, SegyFile, sample_interval, start_time
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,13 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATA_NAMES",
-    "ArrayVolume",
     "Axis",
     "Cube",
     "Reader",
-    "SegyVolume",
     "check_array_file",
-    "is_segy",
     "open_volume",
     "read_values",
 ]
@@ -34,12 +32,12 @@ DATA_NAMES = ("data", "seismic", "amplitude")
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
 _INLINE_BYTE, _CROSSLINE_BYTE = 189, 193
-# Numbers that fill a grid less than this are not inlines and crosslines.
+# Header fields whose grid is filled less than this are not inline and crossline numbers.
 _MOST_POINTS_PER_TRACE = 20
 
 
 class Axis(NamedTuple):
-    """One lateral axis: its name, such as "inline", and its growing numbers."""
+    """One lateral axis: its name, such as "inline", and its increasing numbers."""
 
     name: str
     values: np.ndarray
@@ -89,13 +87,13 @@ class Cube:
         return (*(axis.name for axis in self.lateral), "time")
 
     def layout(self, ranks: int) -> Layout:
-        """Return how arrays on the grid are split over ranks: along the first lateral axis."""
+        """Return the layout of arrays on the grid, split along the first lateral axis."""
         from collops.array import Layout
 
         return Layout.split(self.shape, ranks)
 
     def coordinates(self) -> dict[str, Field]:
-        """Return the coordinates of the axes for a file."""
+        """Return the coordinates of the axes as fields of a result."""
         lateral = {axis.name: Field(axis.values, (axis.name,), "1") for axis in self.lateral}
         return lateral | {"time": Field(self.times, ("time",), "s")}
 
@@ -105,26 +103,19 @@ class Cube:
         return f"{extents}, {self.samples} samples of {1e3 * self.interval:g} ms"
 
 
-class Reader(Protocol):
-    """A file that holds a volume; `notes` are decisions, in sentences for the user."""
+class Reader(NamedTuple):
+    """An open file that holds a volume."""
 
     cube: Cube
-    notes: list[str]
-
-    def read(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Return traces of some rows along the first axis, and which of them exist; missing ones are zero."""
-        ...
-
-
-def is_segy(path: Path) -> bool:
-    """Return whether a path names a SEG-Y file, by its suffix."""
-    return path.suffix.lower() in (".sgy", ".segy")
+    notes: list[str]  # decisions, in sentences for the user
+    # returns the traces of some rows along the first axis, and which of them exist; missing ones are zero
+    read: Callable[[slice], tuple[np.ndarray, np.ndarray]]
 
 
 def check_array_file(text: str, names: tuple[str, ...]) -> None:
     """Raise unless a file exists that may hold a volume; reads its head only."""
     path = Path(text)
-    if is_segy(path):
+    if _is_segy(path):
         SegyFile.inspect(path)
     else:
         check_kind(path, ".sgy", ".segy")
@@ -138,19 +129,23 @@ def open_volume(
     inline_byte: int | None = None,
     crossline_byte: int | None = None,
 ) -> Reader:
-    """Open a file of any kind that holds a volume, and read the positions of its traces.
+    """Open a file that holds a volume, and read the positions of its traces.
 
     `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
-    `crossline_byte` say where a SEG-Y file holds these numbers.
+    `crossline_byte` are the first bytes of these numbers in trace headers of SEG-Y.
 
     Raises
     ------
     InputError
         If the file cannot be read as a volume.
     """
-    if is_segy(path):
-        return SegyVolume(path, inline_byte or _INLINE_BYTE, crossline_byte or _CROSSLINE_BYTE, interval)
-    return ArrayVolume(path, interval, names)
+    if _is_segy(path):
+        return _open_segy(path, inline_byte or _INLINE_BYTE, crossline_byte or _CROSSLINE_BYTE, interval)
+    return _open_array(path, interval, names)
+
+
+def _is_segy(path: Path) -> bool:
+    return path.suffix.lower() in (".sgy", ".segy")
 
 
 def read_values(reader: Reader, rows: slice, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -170,55 +165,48 @@ def read_values(reader: Reader, rows: slice, name: str) -> tuple[np.ndarray, np.
         )
         raise InputError(
             f"{name} is {values[(place[0] - rows.start, *place[1:], sample)]} at {where}, sample {sample + 1}: "
-            "replace it, it is not a finite number"
+            "replace it with a finite number"
         )
     return values, live
 
 
-class ArrayVolume:
-    """A volume of shape (inlines, crosslines, samples), or a section of shape (traces, samples).
+# NumPy files and Zarr stores
 
-    The file is a .npy file or a Zarr store. An array in a Zarr group has the coordinates named by its axes, as xarray
-    writes them.
 
-    Raises
-    ------
-    InputError
-        If there is no such array, or nothing says its sample interval.
+def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> Reader:
+    """Open a volume of shape (inlines, crosslines, samples), or a section of shape (traces, samples).
+
+    An array in a Zarr group has the coordinates that are named after its axes, as xarray writes them.
     """
-
-    def __init__(self, path: Path, interval: float | None = None, names: tuple[str, ...] = DATA_NAMES) -> None:
-        self._path = path
-        self.notes: list[str] = []
-        self._array, group = open_array(path, names)
-        shape = tuple(self._array.shape)
-        if len(shape) not in (2, 3) or 0 in shape:
-            raise InputError(
-                f"{path} holds an array of shape {shape}: save a volume of shape (inlines, crosslines, samples) "
-                "or a section of shape (traces, samples)"
-            )
-        named = _coordinates(self._array, group)
-        start = 0.0
-        if len(shape) - 1 in named:
-            _, times, unit = named[len(shape) - 1]
-            times = times * _SECONDS.get(unit, 1.0)
-            start = float(times[0])
-            if interval is None and len(times) > 1:
-                interval = float(times[-1] - times[0]) / (len(times) - 1)
-        if interval is None:
-            raise InputError(f"{path} does not say its sample interval: give it in milliseconds with --interval")
-        standard = ("trace",) if len(shape) == 2 else ("inline", "crossline")
-        lateral = tuple(
-            Axis(*named[axis][:2]) if axis in named else Axis(standard[axis], np.arange(extent) + 1)
-            for axis, extent in enumerate(shape[:-1])
+    array, group = open_array(path, names)
+    shape = tuple(array.shape)
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise InputError(
+            f"{path} holds an array of shape {shape}: save a volume of shape (inlines, crosslines, samples) "
+            "or a section of shape (traces, samples)"
         )
-        # Rounded to a nanosecond, because differences of times carry rounding errors.
-        self.cube = Cube(lateral, shape[-1], round(interval, 9), start)
+    coordinates = _coordinates(array, group)
+    start = 0.0
+    if len(shape) - 1 in coordinates:
+        _, times, unit = coordinates[len(shape) - 1]
+        times = times * _SECONDS.get(unit, 1.0)
+        start = float(times[0])
+        if interval is None and len(times) > 1:
+            interval = float(times[-1] - times[0]) / (len(times) - 1)
+    if interval is None:
+        raise InputError(f"{path} holds no sample interval: give it in milliseconds with --interval")
+    standard = ("trace",) if len(shape) == 2 else ("inline", "crossline")
+    lateral = tuple(
+        Axis(*coordinates[axis][:2]) if axis in coordinates else Axis(standard[axis], np.arange(extent) + 1)
+        for axis, extent in enumerate(shape[:-1])
+    )
 
-    def read(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Return traces of some rows along the first axis, all of which exist."""
-        values = read_rows(self._array, self._path, rows)
+    def read(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        values = read_rows(array, path, rows)
         return values, np.ones(values.shape[:-1], dtype=bool)
+
+    # Rounded to a nanosecond, because differences of times carry rounding errors.
+    return Reader(Cube(lateral, shape[-1], round(interval, 9), start), [], read)
 
 
 def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str]]:
@@ -234,84 +222,75 @@ def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str
     return {axis: (name, found[...], str(found.attrs.get("units", "s"))) for axis, (name, found) in present.items()}
 
 
-class SegyVolume:
-    """A post-stack SEG-Y file.
+# SEG-Y
 
-    Its traces are placed on the grid of the inline and crossline numbers that occur. If only one of them varies, or
-    none, the file is a section: its traces follow the number that varies, or the order in the file.
 
-    Raises
-    ------
-    InputError
-        If the file is not whole, or its headers describe no grid.
+def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: float | None) -> Reader:
+    """Open a post-stack SEG-Y file, and place its traces on the grid of the inline and crossline numbers that occur.
+
+    If only one of them varies, or none, the file is a section: its traces follow the number that varies, or the order
+    in the file.
     """
-
-    def __init__(self, path: Path, inline_byte: int, crossline_byte: int, interval: float | None = None) -> None:
-        import segyio
-
-        self._file = SegyFile.inspect(path)
-        fields = {int(value): name for name, value in vars(segyio.TraceField).items() if isinstance(value, int)}
-        names = [
-            _field(fields, byte, option) for byte, option in ((inline_byte, "inline"), (crossline_byte, "crossline"))
-        ]
-        headers = self._file.headers(*dict.fromkeys([*names, *TIMING]))
-        live = live_traces(headers)
-        if not live.any():
-            raise InputError(f"{path} has no live seismic traces: all are marked as dead or auxiliary")
-        numbers = np.flatnonzero(live)
-        headers = {name: values[live] for name, values in headers.items()}
-        inlines, crosslines = (headers[name] for name in names)
-        self.notes: list[str] = []
-        varying = [
-            (name, values) for name, values in (("inline", inlines), ("crossline", crosslines)) if np.ptp(values) > 0
-        ]
-        if not varying:
-            varying = [("trace", numbers + 1)]
-            self.notes.append(
-                f"{path} has one inline and one crossline number: its traces are a section, in their order "
-                "(--inline-byte, --crossline-byte)"
-            )
-        elif len(varying) == 1:
-            self.notes.append(f"{path} is a section of {len(numbers)} traces along its {varying[0][0]} numbers")
-        lateral = [(name, *np.unique(values, return_inverse=True)) for name, values in varying]
-        shape = tuple(len(values) for _, values, _ in lateral)
-        points = int(np.prod(shape))
-        if points > _MOST_POINTS_PER_TRACE * len(numbers):
-            raise InputError(
-                f"{path} has {len(numbers)} traces for {' x '.join(map(str, shape))} inline and crossline numbers, "
-                "which is no grid: name the bytes that hold them with --inline-byte and --crossline-byte"
-            )
-        places = np.ravel_multi_index([inverse.reshape(-1) for _, _, inverse in lateral], shape)
-        if len(np.unique(places)) < len(places):
-            raise InputError(
-                f"{path} has several traces at one inline and crossline: is it stacked, and do --inline-byte and "
-                "--crossline-byte name the bytes of these numbers?"
-            )
-        self._trace_at = np.full(points, -1, dtype=np.int64)
-        self._trace_at[places] = numbers
-        self._trace_at = self._trace_at.reshape(shape)
-        if points > len(numbers):
-            self.notes.append(f"{points - len(numbers)} of {points} grid points have no trace")
-        self.cube = Cube(
-            tuple(Axis(name, values) for name, values, _ in lateral),
-            self._file.samples,
-            sample_interval(self._file, headers) if interval is None else interval,
-            start_time(self._file, headers),
+    file = SegyFile.inspect(path)
+    names = _field("inline", inline_byte), _field("crossline", crossline_byte)
+    numbers, headers = file.live_headers(*dict.fromkeys([*names, *TIMING]))
+    varying = [
+        (name, headers[field])
+        for name, field in zip(("inline", "crossline"), names, strict=True)
+        if np.ptp(headers[field]) > 0
+    ]
+    notes: list[str] = []
+    if not varying:
+        varying = [("trace", numbers + 1)]
+        notes.append(
+            f"{path} has one inline and one crossline number: its traces are a section, in their order "
+            "(--inline-byte, --crossline-byte)"
         )
+    elif len(varying) == 1:
+        notes.append(f"{path} is a section of {len(numbers)} traces along its {varying[0][0]} numbers")
+    lateral = [(name, *np.unique(values, return_inverse=True)) for name, values in varying]
+    shape = tuple(len(values) for _, values, _ in lateral)
+    points = int(np.prod(shape))
+    if points > _MOST_POINTS_PER_TRACE * len(numbers):
+        raise InputError(
+            f"{path} has {len(numbers)} traces for {' x '.join(map(str, shape))} inline and crossline numbers, "
+            "which is no grid: name the bytes that hold them with --inline-byte and --crossline-byte"
+        )
+    places = np.ravel_multi_index([inverse.reshape(-1) for _, _, inverse in lateral], shape)
+    if len(np.unique(places)) < len(places):
+        raise InputError(
+            f"{path} has several traces at one inline and crossline: is it stacked, and do --inline-byte and "
+            "--crossline-byte name the bytes of these numbers?"
+        )
+    trace_at = np.full(points, -1, dtype=np.int64)
+    trace_at[places] = numbers
+    if points > len(numbers):
+        notes.append(f"{points - len(numbers)} of {points} grid points have no trace")
+    cube = Cube(
+        tuple(Axis(name, values) for name, values, _ in lateral),
+        file.samples,
+        sample_interval(file, headers) if interval is None else interval,
+        start_time(file, headers),
+    )
+    return Reader(cube, notes, partial(_read_segy, file, trace_at.reshape(shape)))
 
-    def read(self, rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Return traces of some rows along the first axis, and which of them exist; missing ones are zero."""
-        wanted = self._trace_at[rows]
-        live = wanted >= 0
-        traces = self._file.read(wanted[live])
-        result = np.zeros((*wanted.shape, self.cube.samples), traces.dtype)
-        result[live] = traces
-        return result, live
+
+def _read_segy(file: SegyFile, trace_at: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    wanted = trace_at[rows]
+    live = wanted >= 0
+    traces = file.read(wanted[live])
+    result = np.zeros((*wanted.shape, file.samples), traces.dtype)
+    result[live] = traces
+    return result, live
 
 
-def _field(fields: dict[int, str], byte: int, option: str) -> str:
+def _field(option: str, byte: int) -> str:
+    """Return the name of the trace-header field that begins at a byte."""
+    import segyio
+
+    fields = {int(value): name for name, value in vars(segyio.TraceField).items() if isinstance(value, int)}
     if byte not in fields:
         raise InputError(
-            f"--{option}-byte {byte} is not where a number of the trace header begins: take 189 or 193, say"
+            f"no number of the trace header begins at --{option}-byte {byte}: give another byte, such as 189 or 193"
         )
     return fields[byte]

@@ -1,4 +1,4 @@
-"""Post-stack modelling: one small matrix, such as a convolution, applied to all traces of a rank."""
+"""Post-stack modelling: one small matrix, such as a convolution, applied to every trace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.recipe import marked
 from collops.apps.stages import local_stage
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TraceMatrix", "convolution", "reflection", "trace_operator"]
 
-# The matrix is banded. Cut into pieces of this many rows it has few zeros; up to twice as many, one product is faster.
+# A banded matrix cut into dense pieces of this many rows has few zeros; up to twice as many, one product is faster.
 _PIECE = 512
 
 
@@ -34,9 +33,9 @@ def convolution(wavelet: np.ndarray, samples: int) -> Any:
 
 
 def reflection(samples: int) -> Any:
-    r"""Return the sparse matrix that makes reflection coefficients of the logarithm of the impedance.
+    r"""Return the sparse matrix from the logarithm of the impedance to reflection coefficients.
 
-    Sample :math:`i` of its result is :math:`(\ln Z_{i+1} - \ln Z_i) / 2`, which equals
+    Sample :math:`i` of the result is :math:`(\ln Z_{i+1} - \ln Z_i) / 2`, which equals
     :math:`(Z_{i+1} - Z_i) / (Z_{i+1} + Z_i)` for small contrasts; the last sample is 0.
     """
     from scipy.sparse import diags_array
@@ -47,9 +46,9 @@ def reflection(samples: int) -> Any:
 
 
 class TraceMatrix:
-    """The same square sparse matrix, one row per sample, applied to each of several traces.
+    """One square sparse matrix, with a row per sample, applied to each of several traces.
 
-    `live` (bool, one per grid point) says where there is a trace; other points are zero in the result.
+    Results are zero where `live` (bool, one per grid point) is False: there is no trace.
     """
 
     def __init__(self, matrix: Any, live: np.ndarray, compute: Engine, dtype: str) -> None:
@@ -62,7 +61,7 @@ class TraceMatrix:
         self._traces = (live.size, matrix.shape[0])
         self._live = None if live.all() else compute.from_host(live.reshape(-1, 1).astype(dtype))
         self._forward, self._adjoint = (_pieces(m, compute, self.dtype) for m in (matrix.T.tocsr(), matrix.tocsr()))
-        # Several pieces allocate memory for each product.
+        # Products of several pieces allocate memory.
         self.capturable: bool = len(self._forward) == 1
 
     def forward_local(self, x: Any, out: Any) -> Any:
@@ -88,17 +87,17 @@ class TraceMatrix:
 def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> Any:
     """Return the operator that applies a matrix to every trace of a volume. Collective; applying it sends nothing.
 
-    `live` (bool) says where this rank's rows have a trace. Domain and range are the ravelled layout of the volume.
+    `live` (bool) is True where this rank's rows have a trace. Domain and range are the ravelled layout of the volume.
     """
     from collops.operators import BlockDiag
 
     with local_stage(job.comm):
-        operators = [marked(TraceMatrix(matrix, live, job.engine, job.options.dtype))] if live.size else []
+        operators = [TraceMatrix(matrix, live, job.engine, job.options.dtype)] if live.size else []
     return BlockDiag(operators, job.comm)
 
 
 def _pieces(transposed: Any, compute: Engine, dtype: np.dtype) -> list[tuple[slice, slice, Any]]:
-    """Cut a banded matrix into dense pieces: the samples that each reads, those that it writes, and the piece."""
+    """Cut a banded matrix into dense pieces; return for each the samples that it reads and writes, and the piece."""
     samples = transposed.shape[0]
     count = max(1, samples // _PIECE) if samples > 2 * _PIECE else 1
     edges = [samples * number // count for number in range(count + 1)]

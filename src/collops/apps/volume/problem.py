@@ -1,14 +1,15 @@
-"""A post-stack problem: its options, the data, recorded or synthetic, and the operator that models them."""
+"""The problem of post-stack applications: options, recorded or synthetic data, operator, and panels of pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from collops.apps.files import Field
 from collops.apps.options import (
     DATA,
     METHOD,
@@ -20,7 +21,7 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.outputs import Field
+from collops.apps.pictures import Panel, gather_rows
 from collops.apps.recipe import Job
 from collops.apps.signals import power_spectrum, with_noise
 from collops.apps.stages import check_memory, local_stage, raised_together
@@ -30,10 +31,27 @@ from collops.apps.volume.modelling import trace_operator
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.errors import InputError
 
-__all__ = ["Kind", "Problem", "Volume", "VolumeOptions", "prepare", "recorded"]
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = [
+    "PANEL_SIZE",
+    "Kind",
+    "Problem",
+    "Volume",
+    "VolumeOptions",
+    "map_of",
+    "panel_of",
+    "prepare",
+    "recorded",
+    "section_of",
+]
+
+PANEL_SIZE = (4.6, 4.2)
+"""Width and height of a picture's panel in inches."""
 
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
-# Arrays of the size of the data that a solver and its results need at once.
+# Arrays of the size of the data that exist at once.
 _ARRAYS = 12
 
 
@@ -46,7 +64,7 @@ class VolumeOptions(CommonOptions):
     volume: Annotated[
         str | None,
         option(
-            "Stacked volume or section, samples along the last axis; by default a synthetic one.",
+            "Stacked volume or section with samples along the last axis; by default a synthetic one.",
             DATA,
             metavar="FILE.sgy|FILE.npy|STORE.zarr",
         ),
@@ -55,11 +73,14 @@ class VolumeOptions(CommonOptions):
         float | None, option("Milliseconds between samples.", DATA, show_default="from the file, else 4"), Positive
     ] = None
     inline_byte: Annotated[
-        int | None, option("Where SEG-Y headers hold the inline.", DATA, show_default="189"), AtLeast(1), RecordedOnly()
+        int | None,
+        option("First byte of the inline number in SEG-Y headers.", DATA, show_default="189"),
+        AtLeast(1),
+        RecordedOnly(),
     ] = None
     crossline_byte: Annotated[
         int | None,
-        option("Where SEG-Y headers hold the crossline.", DATA, show_default="193"),
+        option("First byte of the crossline number in SEG-Y headers.", DATA, show_default="193"),
         AtLeast(1),
         RecordedOnly(),
     ] = None
@@ -70,13 +91,16 @@ class VolumeOptions(CommonOptions):
         SyntheticOnly(),
     ] = None
     crosslines: Annotated[
-        int | None, option("Crosslines; 1 makes a section.", SYNTHETIC), AtLeast(1), SyntheticOnly()
+        int | None,
+        option("Crosslines of the synthetic volume; 1 for a section.", SYNTHETIC),
+        AtLeast(1),
+        SyntheticOnly(),
     ] = None
     samples: Annotated[int | None, option("Samples of a trace.", SYNTHETIC), AtLeast(8), SyntheticOnly()] = None
     wavelet: Annotated[
         str | None,
         option(
-            "A Ricker wavelet; one from a file, with time zero at its middle sample; or one of zero phase with the "
+            "A Ricker wavelet; one from a file, with time zero at its middle sample; or a zero-phase one with the "
             "spectrum of the data.",
             METHOD,
             metavar="ricker:HZ|FILE.npy|data",
@@ -86,7 +110,8 @@ class VolumeOptions(CommonOptions):
     strength: Annotated[
         float | None,
         option(
-            "Assumed rms of the reflection coefficients of recorded data, where the wavelet comes from no file.",
+            "Assumed root mean square of the reflection coefficients of recorded data, unless the wavelet is from a "
+            "file.",
             METHOD,
             show_default="0.05",
         ),
@@ -95,7 +120,7 @@ class VolumeOptions(CommonOptions):
     ] = None
 
     def check(self) -> None:
-        """Raise if a value is not allowed or options contradict each other; reads only the heads of files."""
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
         if self.wavelet is not None:
             parse_wavelet(self.wavelet)
@@ -107,28 +132,27 @@ T = TypeVar("T", bound=VolumeOptions)
 
 
 class Kind(NamedTuple):
-    """The differences between one application on stacked data and another."""
+    """The differences between applications on stacked data."""
 
-    # returns the sparse matrix that models a trace, from the wavelet and the number of samples
+    # from the wavelet and the number of samples, the sparse matrix that models a trace
     matrix: Callable[[np.ndarray, int], Any]
-    # returns the model to be found from impedances in 10^6 kg/(m^2 s), samples along the last axis
+    # from impedances in 10^6 kg/(m^2 s), samples along the last axis, the true model
     model: Callable[[np.ndarray], np.ndarray]
     extents: tuple[int, ...]  # traces of the synthetic volume along its lateral axes
     samples: int  # of its traces
-    noise: float  # of its data, relative to the signal
+    noise: float  # in its data, relative to the signal
 
 
 @dataclass(frozen=True)
 class Volume:
-    """The data of a job, this rank's rows of them."""
+    """The data of a job: this rank's rows."""
 
     cube: Cube  # of all ranks
     traces: np.ndarray  # this rank's rows, with all samples; zero where there is no trace
     live: np.ndarray  # bool, the lateral shape of this rank's rows: where there is a trace
-    # time zero at the middle sample; its convolution with reflection coefficients has the units of the data
-    wavelet: np.ndarray
-    truth: np.ndarray | None = None  # the model to be found, of the shape of `traces`; None for recorded data
-    noise_norm: float | None = None  # norm of the noise of all ranks, where it is known
+    wavelet: np.ndarray  # time zero at the middle sample; in the units of the data
+    truth: np.ndarray | None = None  # the true model, of the shape of `traces`; None for recorded data
+    noise_norm: float | None = None  # norm of the noise of all ranks, if known
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
 
@@ -162,7 +186,7 @@ class Problem:
         }
 
     def fields(self, arrays: dict[str, tuple[np.ndarray, str]]) -> dict[str, Field]:
-        """Return this rank's parts of arrays on the cube with their units, the coordinates, and the wavelet."""
+        """Return fields of a result: arrays on the cube with their units, the coordinates, and the wavelet."""
         from collops.array import DistributedArray
 
         cube, comm = self.volume.cube, self.job.comm
@@ -200,11 +224,11 @@ def recorded(job: Job[T]) -> Volume:
     Raises
     ------
     InputError
-        On every rank, if the file or the wavelet cannot be used, also when only one rank sees that.
+        On every rank, if any rank cannot use the file or the wavelet.
     """
     options, comm = job.options, job.comm
     path = Path(str(options.volume))
-    # Amplitudes whose squares are too large for their type become infinite; a check below raises then.
+    # Squares of large amplitudes overflow; a check below raises then.
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         interval = None if options.interval is None else options.interval / 1e3
         reader = open_volume(path, interval, DATA_NAMES, options.inline_byte, options.crossline_byte)
@@ -224,7 +248,7 @@ def recorded(job: Job[T]) -> Volume:
             raise InputError(f"the amplitudes of {path} are too large for {options.dtype}: scale the data")
         if not energy:
             raise InputError(
-                f"{path} holds nothing but zeros, or numbers whose squares are zero: there is nothing to invert"
+                f"{path} holds nothing but zeros, or numbers whose squares underflow: there is nothing to invert"
             )
         wavelet = from_power(power, cube.samples, cube.interval) if given is None else given
     if given is None:
@@ -235,7 +259,7 @@ def recorded(job: Job[T]) -> Volume:
         # Without a well tie, amplitudes are relative: their scale is an assumption.
         strength = options.strength or _STRENGTH
         wavelet = wavelet / np.linalg.norm(wavelet) * np.sqrt(energy / (count * cube.samples)) / strength
-        notes.append(f"amplitudes: reflection coefficients of {strength:g} (rms) are assumed (--strength)")
+        notes.append(f"amplitudes: reflection coefficients of {strength:g} (root mean square) are assumed (--strength)")
     return Volume(cube, traces, live, wavelet, notes=notes)
 
 
@@ -275,3 +299,35 @@ def _check_size(job: Job[T], cube: Cube) -> None:
         f"the arrays of {cube.describe()} on {ranks} ranks",
         "choose a smaller volume or more nodes",
     )
+
+
+# Sections and maps for pictures, gathered on the first rank
+
+
+def section_of(values: np.ndarray, comm: Communicator) -> np.ndarray:
+    """Gather the section along the first lateral axis through the middle of the second one. Collective."""
+    return gather_rows(values[:, values.shape[1] // 2] if values.ndim == 3 else values, comm)
+
+
+def map_of(values: np.ndarray, sample: int, comm: Communicator) -> np.ndarray:
+    """Gather the map of a volume at one sample. Collective."""
+    return gather_rows(values[..., sample], comm)
+
+
+def panel_of(
+    cube: Cube,
+    image: np.ndarray,
+    title: str,
+    limits: float | tuple[float, float],
+    unit: str = "",
+    *,
+    is_map: bool = False,
+) -> Panel:
+    """Return the panel of a section or a map of a volume; see `Panel`."""
+    first = cube.lateral[0]
+    down, label = (cube.lateral[1].values, cube.lateral[1].name) if is_map else (cube.times, "time (s)")
+    # An axis of equal steps cannot show trace numbers that are not evenly spaced.
+    even = len(np.unique(np.diff(first.values))) <= 1
+    across = first.values if even else np.arange(len(first.values)) + 1
+    extent = float(across[0]), float(across[-1]), float(down[0]), float(down[-1])
+    return Panel(image, title, extent, (first.name, label), limits, unit)

@@ -1,4 +1,4 @@
-"""The wavelet of post-stack data: a Ricker, one from a file, or one with the amplitude spectrum of the data."""
+"""The wavelet of post-stack data: a Ricker wavelet, one from a file, or one with the spectrum of the data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.arrays import open_array
+from collops.apps.files import open_array
 from collops.apps.signals import ricker, ricker_half
 from collops.errors import InputError
 
@@ -46,13 +46,13 @@ def parse_wavelet(text: str) -> float | Path | None:
 def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np.ndarray:
     """Return a Ricker wavelet of amplitude 1, or the wavelet in a file as it is.
 
-    `kind` is from `parse_wavelet`, `samples` those of a trace, which a wavelet must not exceed, `interval` in
+    `kind` is from `parse_wavelet`. A trace has `samples` samples, and the wavelet at most as many; `interval` is in
     seconds. The result is float64, of odd length; time zero is its middle sample.
 
     Raises
     ------
     InputError
-        If the wavelet does not fit, the file holds none, or there are no recorded data.
+        If the wavelet is too long, the file holds none, or there are no recorded data.
     """
     if kind is None:
         raise InputError("--wavelet data needs data from a file: name them with --volume, or give another wavelet")
@@ -70,10 +70,10 @@ def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np
 
 
 def from_power(power: np.ndarray, samples: int, interval: float) -> np.ndarray:
-    """Return the wavelet of zero phase and energy 1 that has the smoothed amplitude spectrum of data.
+    """Return the zero-phase wavelet of energy 1 that has the smoothed amplitude spectrum of data.
 
-    Reflection coefficients are taken as white, so that the spectrum of the data is that of the wavelet. The power
-    spectrum is smoothed by tapering the autocorrelation to the length of the wavelet, which is odd.
+    It assumes white reflection coefficients, so that data and wavelet have the same spectrum. Tapering the
+    autocorrelation to the length of the wavelet, which is odd, smooths the power spectrum.
     """
     from scipy.fft import irfft, rfft
     from scipy.signal.windows import hann
@@ -97,7 +97,7 @@ def _read(path: Path) -> np.ndarray:
         )
     wavelet = np.array(array, dtype=np.float64)
     if not np.isfinite(wavelet).all() or not wavelet.any():
-        raise InputError(f"{path} is no wavelet: it holds numbers that are not finite, or nothing but zeros")
+        raise InputError(f"{path} is no wavelet: it holds infinite values or NaN, or nothing but zeros")
     return wavelet
 
 

@@ -1,4 +1,4 @@
-"""The cases of a soak: each draws a problem, computes it on all ranks, and compares with what one rank computes."""
+"""The cases of a soak test: each draws a problem, solves it on all ranks, and compares with a serial result."""
 
 from __future__ import annotations
 

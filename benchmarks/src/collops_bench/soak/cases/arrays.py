@@ -56,7 +56,7 @@ def redistribute(draw: Draw) -> None:
 
 
 def halo(draw: Draw) -> None:
-    """Compare blocks and their surroundings with those of the whole array."""
+    """Compare blocks and their halos with those of the whole array."""
     shape, width = draw.shape(2), draw.integer(1, 3)
     values = draw.values(shape, "float64")
     boundary = draw.choice("zero", "periodic")
@@ -65,7 +65,7 @@ def halo(draw: Draw) -> None:
     block = x.layout.block(draw.comm.rank)
     wanted = around[tuple(slice(o, o + n + 2 * width) for o, n in zip(block.offset, block.shape, strict=True))]
     found = draw.engine.to_host(x.halo(width, boundary).local_array)
-    if 0 not in block.shape:  # an empty block has no surroundings
+    if 0 not in block.shape:  # an empty block has no halo
         draw.same("halo", found, wanted)
 
 

@@ -1,4 +1,4 @@
-"""Cases of runs that do not end by themselves: stopped by a signal, or killed, and gone on from their checkpoint."""
+"""Cases of interrupted runs: stopped by a signal or killed, and resumed from the checkpoint."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def interrupted(draw: Draw) -> None:
             found = solve(op, y, callback=ask, **kept, **options)
         except Interrupted:
             found = solve(op, y, callback=lambda *_: None, **kept, resume=True, **options)
-        # A signal that comes too late leaves nothing to resume; the result must be the same in any case.
+        # After a late signal there is nothing to resume; the result must be the same.
         draw.same(name, draw.whole(found.x), draw.whole(peaceful.x))
 
 
 def killed(draw: Draw) -> None:
-    """Kill a program of its own as it solves, start it again, and compare with an undisturbed run.
+    """Kill a separate program during its solver, start it again, and compare with an undisturbed run.
 
     One rank starts the programs, which are worlds of one; the others wait.
     """
@@ -86,7 +86,7 @@ def _kill_and_resume(folder: Path, seconds: float, seed: int) -> None:
 
 
 def _started(command: list[str]) -> subprocess.Popen[str]:
-    # Not one of the ranks: it must not find their launcher.
+    # The program is no rank: hide the launcher from it.
     foreign = ("PMI", "OMPI_", "PRTE_", "SLURM_", "MPI_", "MV2_", "HYDRA_", "COLLOPS_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return subprocess.Popen(

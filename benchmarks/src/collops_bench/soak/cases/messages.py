@@ -1,4 +1,4 @@
-"""Cases of messages: collectives, one-sided memory, and communicators made of others."""
+"""Cases of messages: collectives, one-sided memory, and split communicators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["collectives", "split", "symmetric"]
 
 
 def collectives(draw: Draw) -> None:
-    """Compare collectives with what they mean; integers, whose sums have one right answer."""
+    """Compare collectives of integers, whose sums are exact, with their definitions."""
     comm = draw.comm
     size, rank = comm.size, comm.rank
     dtype = draw.choice("int32", "int64", "float32", "float64", "complex64", "uint8")
@@ -34,13 +34,13 @@ def collectives(draw: Draw) -> None:
 
 
 def symmetric(draw: Draw) -> None:
-    """Store into the next rank's memory and see what the one before stored here."""
+    """Store into the memory of the next rank, and check the values from the previous one."""
     comm, count = draw.comm, draw.integer(1, 2000)
     every = draw.values((comm.size, count), "float64")
     try:
         memory = comm.symmetric(count, "float64", engine=draw.engine.name, signals=1)
     except TransportError:
-        return  # on all ranks alike: these share no memory
+        return  # on all ranks: they share no memory
     with memory:
         memory.barrier()
         memory.put(draw.local(every[comm.rank]), (comm.rank + 1) % comm.size)

@@ -17,7 +17,7 @@ _Map = Callable[[np.ndarray], np.ndarray]
 
 
 def _compare(draw: Draw, op: Any, dtype: Any, forward: _Map, adjoint: _Map, factor: float = 1.0) -> None:
-    """Compare both ways of an operator on random arrays."""
+    """Compare an operator and its adjoint on random arrays."""
     x, y = draw.values(op.domain.shape, dtype), draw.values(op.range.shape, dtype)
     draw.close("forward", draw.whole(op.forward(draw.array(x, op.domain))), forward(x), factor)
     draw.close("adjoint", draw.whole(op.adjoint(draw.array(y, op.range))), adjoint(y), factor)
@@ -76,7 +76,7 @@ def fredholm(draw: Draw) -> None:
 
 
 def stack(draw: Draw) -> None:
-    """Compare stacks of matrices, of which some ranks have none, with the one matrix that they are."""
+    """Compare stacks of matrices, some ranks without any, with the whole matrix."""
     heights = draw.random.integers(0, 30, draw.comm.size)
     heights[draw.integer(0, draw.comm.size - 1)] += 1
     columns, dtype = draw.integer(1, 40), draw.dtype("fc")

@@ -15,10 +15,10 @@ _SOLVED = 50.0  # times the tolerance of a product
 
 
 def system(draw: Draw) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Return a stack of matrices, the one matrix that it is, and data. Collective."""
+    """Return a stack of matrices, the whole matrix, and data. Collective."""
     rows, columns = draw.integer(30, 80), draw.integer(1, 20)
     dtype = draw.choice("float64", "complex128")
-    # A tall random matrix is well conditioned, so that rounding stays rounding.
+    # A tall random matrix is well conditioned, so that rounding errors stay small.
     matrix = draw.values((rows, columns), dtype) / np.sqrt(rows)
     ends = np.cumsum([0, *draw.sizes(rows)])
     mine = matrix[ends[draw.comm.rank] : ends[draw.comm.rank + 1]]
@@ -38,7 +38,7 @@ def cgls(draw: Draw) -> None:
     with np.errstate(invalid="ignore"):
         wanted = peer_cgls(peer, data, niter=niter, damp=damp, tol=0.0)[0]
     if niter > matrix.shape[1] or not np.isfinite(wanted).all():
-        # One iteration an unknown solves the system; PyLops would continue with rounding errors, or divide by zero.
+        # After one iteration per unknown the system is solved; PyLops would continue and might divide by zero.
         normal = matrix.conj().T @ matrix + damp**2 * np.eye(matrix.shape[1])
         wanted = np.linalg.solve(normal, matrix.conj().T @ data)
     draw.close("cgls", draw.whole(found.x), wanted, _SOLVED)

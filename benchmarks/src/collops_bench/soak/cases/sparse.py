@@ -19,7 +19,7 @@ def _transport(draw: Draw) -> str:
 
 
 def matrix(draw: Draw) -> None:
-    """Compare a sparse matrix, made of triples that all ranks have some of, with SciPy's."""
+    """Compare a sparse matrix from distributed triples with that of SciPy."""
     from scipy import sparse
 
     comm = draw.comm
@@ -40,7 +40,7 @@ def matrix(draw: Draw) -> None:
 
 
 def star_forest(draw: Draw) -> None:
-    """Compare movers of a random forest with indexing."""
+    """Compare the operations of a random forest with indexing."""
     comm = draw.comm
     size, rank = comm.size, comm.rank
     nroots = draw.random.integers(0, 40, size)

@@ -1,10 +1,11 @@
-"""Write results so that a reader sees a whole file or none: first into a temporary neighbour."""
+"""Read arrays from NumPy files and Zarr stores, and write results: a reader sees a whole file or none."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
+import tokenize
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,29 +19,108 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Field", "atomic", "check_writable", "prepare_folder", "write_result"]
+__all__ = [
+    "Field",
+    "atomic",
+    "check_kind",
+    "check_writable",
+    "is_zarr",
+    "open_array",
+    "open_npy",
+    "prepare_folder",
+    "read_rows",
+    "write_result",
+]
 
 _CHUNK_BYTES = 16 << 20
+
+
+def check_kind(path: Path, *others: str) -> None:
+    """Raise `InputError` unless a path names a NumPy file, a Zarr store, or a file with a suffix in `others`."""
+    if path.suffix.lower() not in (".npy", *others) and not is_zarr(path):
+        kinds = ", ".join([*others, ".npy"])
+        raise InputError(f"{path} cannot be read: name a file {kinds}, or a Zarr store .zarr")
+
+
+def read_rows(array: Any, path: Path, rows: slice) -> np.ndarray:
+    """Read rows along the first axis of an array from `open_array`; raise `InputError` if the file is damaged."""
+    try:
+        return np.asarray(array[rows])
+    except (OSError, ValueError, RuntimeError) as problem:
+        raise InputError(f"{path} cannot be read ({problem}): it is damaged, copy it again") from None
+
+
+def is_zarr(path: Path) -> bool:
+    """Return whether a path names a Zarr store, or an array inside one."""
+    return any(part.endswith(".zarr") for part in path.parts) or (path / "zarr.json").is_file()
+
+
+def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
+    """Open an array of real numbers without reading it; return it, and the Zarr group that holds it.
+
+    The path names a .npy file, a Zarr array, or a Zarr group. Of a group, it opens the first array among `names`, or
+    else its only array of two or three axes.
+
+    Raises
+    ------
+    InputError
+        If there is no such array.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist: check the name")
+    array, group = _open_zarr(path, names) if is_zarr(path) else (open_npy(path), None)
+    if np.dtype(array.dtype).kind not in "fiu":
+        raise InputError(f"{path} holds {array.dtype}: save real numbers")
+    return array, group
+
+
+def open_npy(path: Path) -> np.ndarray:
+    """Open a NumPy file safely: no pickles, no reading beyond its end.
+
+    Raises
+    ------
+    InputError
+        If it is missing or damaged, or holds objects or several arrays.
+    """
+    try:
+        with path.open("rb") as file:
+            is_archive = file.read(2) == b"PK"  # which NumPy would leave open
+        array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as problem:
+        raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
+    if array is None:
+        raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")
+    return array
+
+
+def _open_zarr(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
+    import zarr
+
+    try:
+        node = zarr.open(str(path), mode="r")
+        if isinstance(node, zarr.Array):
+            return node, None
+        arrays = dict(node.arrays())
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise InputError(f"{path} cannot be read as Zarr ({problem}): name the folder of an array or a group") from None
+    several = [name for name, array in arrays.items() if array.ndim in (2, 3)]
+    chosen = next((name for name in names if name in arrays), several[0] if len(several) == 1 else None)
+    if chosen is None:
+        found = ", ".join(sorted(several)) or "none of two or three axes"
+        raise InputError(f"{path} holds the arrays {found}: name one, such as {path}/{(several or names)[0]}")
+    return arrays[chosen], node
 
 
 class Field(NamedTuple):
     """One array of a result."""
 
-    # an array that the first rank writes, or one that is split along its first axis, of which every rank writes its
-    # own rows
-    values: Any
+    values: Any  # an array that the first rank writes, or one split along its first axis, whose ranks write their rows
     dimensions: tuple[str, ...]  # names of its axes; an array with the name of its only axis is that axis' coordinate
     unit: str  # "1" for a pure number
 
 
 def prepare_folder(folder: Path) -> None:
-    """Create the output `folder`, and find out before the computation whether it can be written.
-
-    Raises
-    ------
-    InputError
-        If it is no folder, or cannot be created or written.
-    """
+    """Create the output folder, or raise `InputError` if that is impossible or it cannot be written."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: name a folder with --out")
     try:
@@ -53,13 +133,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Find out whether a file could be created at `path`, without touching what may be there.
-
-    Raises
-    ------
-    InputError
-        If `path` is a folder, or its folder does not exist or cannot be written.
-    """
+    """Raise `InputError` unless a file could be created at `path`; leave alone what may be there."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file")
     if not path.parent.is_dir():
@@ -82,7 +156,7 @@ def atomic(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         if temporary.is_dir() and path.is_dir():
-            # A folder cannot be renamed over another one that holds files: the old one steps aside first.
+            # A folder cannot be renamed over another one that holds files: move the old one away first.
             os.replace(path, scratch / "previous")
         os.replace(temporary, path)
     finally:
