@@ -38,7 +38,7 @@ SUBJECTS = {
         "[checkpoints](checkpoints.md).",
     ),
     "Star forests, scatters and sparse matrices": (
-        ("graph", "operators/csr"),
+        ("exchange", "graph.py", "array/index_scatter", "operators/csr"),
         "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each "
         "rank gives.",
     ),

@@ -32,6 +32,13 @@ class Transfers(NamedTuple):
         *n*-th receive from a rank is its *n*-th send to this one; what is held here comes from the rank itself.
     travels : bool
         Whether any rank needs anything from another.
+
+    Examples
+    --------
+    >>> from collops.array import Layout, Transfers, transfers
+    >>> moves = transfers(Layout.split(4, 2), 0, lambda rank: [((0, 1),)])  # both ranks want the first element
+    >>> isinstance(moves, Transfers), moves.travels
+    (True, True)
     """
 
     sends: list[tuple[int, int, Box]]
@@ -55,6 +62,13 @@ def transfers(
         unless `periodic`.
     periodic : bool
         Whether the array wraps around; otherwise there is nothing beyond its ends.
+
+    Examples
+    --------
+    >>> from collops.array import Layout, transfers
+    >>> moves = transfers(Layout.split(4, 2), 0, lambda rank: [((1, 3),)])  # both ranks want elements 1 and 2
+    >>> [(peer, box) for peer, _, box in moves.receives]
+    [(0, (slice(0, 1, None),)), (1, (slice(1, 2, None),))]
     """
     sends: list[tuple[int, int, Box]] = []
     receives: list[tuple[int, int, Box]] = []

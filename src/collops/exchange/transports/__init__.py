@@ -57,7 +57,16 @@ def transport_name(name: str, wire: str | None = None) -> str:
 
 
 def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
-    """Return the transports for arrays of `engine` between these ranks, the preferred one first; equal on all ranks."""
+    """Return the transports for arrays of `engine` between these ranks, the preferred one first; equal on all ranks.
+
+    Examples
+    --------
+    >>> from collops.backend import engine
+    >>> from collops.comm import alone
+    >>> from collops.exchange import possible_transports
+    >>> possible_transports(alone(), engine("numpy"))  # without other ranks nothing is sent
+    []
+    """
     if comm.control is None:
         return []
     one_host = comm.local_size == comm.size
