@@ -53,6 +53,7 @@ def test_messages(comm):
     assert sent == ([4] if comm.size > 1 else [])
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("condition", [1e2, 1e4, 1e6, 1e8])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_single_reduction_is_as_accurate(comm, dtype, condition):

@@ -209,6 +209,7 @@ def smallest_gradient(method, op, exact, data, dtype) -> tuple[float, int]:
     return best, next(n for n, value in enumerate(gradients, 1) if value <= 2 * best)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("condition", [1e2, 1e4, 1e6, 1e8, 1e10])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
