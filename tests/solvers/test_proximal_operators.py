@@ -315,6 +315,9 @@ def test_values_of_copies_are_counted_once(comm):
         (lift_proximal(Halves()), 0.5 * np.linalg.norm(x) ** 2),
     ):
         assert_close(float(f(xd)), value)
+    both = StackedArray([xd, split(x[0], comm)])
+    expected = 0.5 * np.linalg.norm(x) ** 2 + 0.5 * np.linalg.norm(x[0]) ** 2
+    assert_close(float(lift_proximal(Halves())(both)), expected)
 
 
 def test_what_is_captured_follows_from_the_parts(comm):

@@ -1,4 +1,4 @@
-"""PyLops-MPI's proximal operators and methods, by the native ones or by operators of PyProximal and of users."""
+"""PyLops-MPI's proximal operators and methods, on the native ones, on PyProximal's operators and on users' classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from collops.compat.pylops_mpi._arrays import checked_array, wrapped
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import between, brought
-from collops.compat.pylops_mpi._solvers import native_callback
+from collops.compat.pylops_mpi._solvers import native_callback, seen_as
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers import proximal
 
@@ -20,7 +20,7 @@ __all__ = ["ADMML2", "MPIL2", "MPIL21", "MPIProxOperator", "PrimalDual", "Proxim
 
 
 class _LocalProx:
-    """A local proximal operator that remembers whether its last value was a truth value."""
+    """A local proximal operator that records whether its last value was a Boolean."""
 
     def __init__(self, local: Any) -> None:
         self._local = local
@@ -38,9 +38,9 @@ class _LocalProx:
 class MPIProxOperator:
     """A proximal operator of distributed arrays, see :func:`collops.solvers.proximal.lift_proximal`.
 
-    `prox` is one of PyProximal's operators, equal on all ranks, that acts on each element by itself. Derived classes
-    implement ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and perhaps ``grad(x)``. `native` is the native
-    proximal operator, or ``None`` for a user's class.
+    `prox` is an operator of PyProximal, the same on all ranks, that acts on each element by itself. Derived classes
+    implement ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and optionally ``grad(x)``. `native` is the
+    native proximal operator, or ``None`` for a user's class.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class MPIProxOperator:
         return self.native is not None and self.native.has_gradient
 
     def __call__(self, x: Any) -> Any:
-        """Return the value, a truth value for an indicator function. Collective: one scalar allreduce."""
+        """Return the value, a Boolean for an indicator function. Collective: one scalar allreduce."""
         value = self._get().__call__(self._given(x)).item()
         if self._local is None:
             return value
@@ -106,9 +106,9 @@ class MPIProxOperator:
     __rmul__ = __mul__
 
     def _composed(self, native: proximal.ProxOperator) -> MPIProxOperator:
-        made = MPIProxOperator()
-        made.native, made.layout = native, self.layout
-        return made
+        composed = MPIProxOperator()
+        composed.native, composed.layout = native, self.layout
+        return composed
 
     def _get(self) -> proximal.ProxOperator:
         if self.native is None:
@@ -123,9 +123,8 @@ class MPIProxOperator:
 class MPIL2(MPIProxOperator):
     """The squared L2 norm of a misfit, see :class:`collops.solvers.proximal.L2`.
 
-    With an operator, `x0` is where the first search for a proximal point starts. `solver` is ``"cg"`` or ``"cgls"``,
-    whose iterates are the same; `kwargs_solver` has no effect, since every search takes `niter` iterations and shows
-    nothing.
+    With an operator, the first inner solution starts from `x0`. `solver` is ``"cg"`` or ``"cgls"``, whose iterates are
+    the same; `kwargs_solver` has no effect, since every inner solution takes `niter` iterations and prints nothing.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class MPIL2(MPIProxOperator):
 class MPIL21(MPIProxOperator):
     """The sum of the lengths of short vectors, see :class:`collops.solvers.proximal.L21`.
 
-    `ndim` is their number of components, which are the parts of a stacked array.
+    `ndim` is the number of components: the parts of a stacked array.
     """
 
     def __init__(self, ndim: int, sigma: float = 1.0) -> None:
@@ -169,7 +168,7 @@ class MPIL21(MPIProxOperator):
         self.native = proximal.L21(ndim, sigma)
 
     def sum_squared(self, x: Any) -> Any:
-        """Return the lengths, despite the name."""
+        """Return the lengths of the vectors, despite the name."""
         squares = reduce(operator.add, [abs(part.native) ** 2 for part in x.distarrays])
         return wrapped(np.sqrt(squares), x)
 
@@ -216,8 +215,8 @@ def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
 # Methods
 
 
-def _seen(array: Any, like: Any) -> Any:
-    return wrapped(brought(array, like.native.layout), like)
+def _run_options(callback: Any, like: Any, show: bool) -> dict[str, Any]:
+    return {"callback": native_callback(callback, like), "progress": None if show else False}
 
 
 def ProximalGradient(
@@ -236,8 +235,8 @@ def ProximalGradient(
 ) -> Any:
     """Minimise f + epsg * g by proximal gradient steps, see :func:`collops.solvers.proximal.proximal_gradient`.
 
-    Collective. Without `tau` the step size is searched for. `callback` gets the model after each iteration; `show`
-    shows a progress bar, if standard error is a terminal.
+    Collective. Without `tau` the step size is found by backtracking. `callback` is called with the model after each
+    iteration; `show` shows a progress bar if standard error is a terminal.
     """
     layout, start = getattr(proxf, "layout", None), checked_array(x0).native
     result = proximal.proximal_gradient(
@@ -251,10 +250,9 @@ def ProximalGradient(
         niterback=niterback,
         acceleration=acceleration,
         tol=tol,
-        callback=native_callback(callback, x0),
-        progress=None if show else False,
+        **_run_options(callback, x0, show),
     )
-    return _seen(result.x, x0)
+    return seen_as(result.x, x0)
 
 
 def ADMML2(
@@ -292,10 +290,9 @@ def ADMML2(
         niter=niter,
         gfirst=gfirst,
         inner=(kwargs_solver or {}).get("niter", 10),
-        callback=native_callback(callback, x0),
-        progress=None if show else False,
+        **_run_options(callback, x0, show),
     )
-    return _seen(result.x, x0), wrapped(result.details["z"], image)
+    return seen_as(result.x, x0), wrapped(result.details["z"], image)
 
 
 def PrimalDual(
@@ -317,14 +314,14 @@ def PrimalDual(
 ) -> Any:
     """Minimise g(A x) + f(x) + z^T x by the primal-dual method, see :func:`collops.solvers.proximal.primal_dual`.
 
-    Collective. `callbacky` and `returny` add the dual variable to the arguments of `callback` and to the result, which
-    are the model otherwise. For `callback` and `show` see :func:`ProximalGradient`.
+    Collective. `callbacky` passes the dual variable to `callback` after the model, and `returny` returns both. For
+    `callback` and `show` see :func:`ProximalGradient`.
     """
     native = native_of(A, x0, y0)
 
     def call(_: int, view: Any) -> None:
-        dual = (_seen(view.state.y, y0),) if callbacky else ()
-        callback(_seen(view.x, x0), *dual)
+        dual = (seen_as(view.state.y, y0),) if callbacky else ()
+        callback(seen_as(view.x, x0), *dual)
 
     result = proximal.primal_dual(
         native_prox(proxf, x0),
@@ -341,5 +338,5 @@ def PrimalDual(
         callback=None if callback is None else call,
         progress=None if show else False,
     )
-    x = _seen(result.x, x0)
-    return (x, _seen(result.details["y"], y0)) if returny else x
+    x = seen_as(result.x, x0)
+    return (x, seen_as(result.details["y"], y0)) if returny else x
