@@ -16,6 +16,7 @@ __all__ = [
     "DTYPES",
     "HALF",
     "LOGICAL",
+    "LONG_DTYPES",
     "MOVED_BY_MPI",
     "OPERATIONS",
     "check_dtype",
