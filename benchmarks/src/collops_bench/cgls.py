@@ -132,7 +132,7 @@ def _measure(context: Context, peer: Peer | str, case: _Case) -> Measurement:
 
     solvers, missing = solvers_of_collops(context, operator, y)
     ours, *_ = solvers
-    sent = messages_of_an_iteration(next(reversed(solvers.values())))
+    sent = messages_of_an_iteration(solvers[ours])
     if isinstance(peer, str):
         missing[PEER] = peer
     else:

@@ -172,7 +172,7 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
 
     solvers, missing = solvers_of_collops(context, operator, y)
     ours, *_ = solvers
-    sent_by_iteration = messages_of_an_iteration(next(reversed(solvers.values())))
+    sent_by_iteration = messages_of_an_iteration(solvers[ours])
     if isinstance(peer, str):
         missing[PEER] = peer
     else:

@@ -135,7 +135,7 @@ def _iteration(
         missing,
         ours=ours,
         checks=checks,
-        messages=messages_of_an_iteration(next(reversed(solvers.values()))),
+        messages=messages_of_an_iteration(solvers[ours]),
     )
 
 

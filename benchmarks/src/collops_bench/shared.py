@@ -11,6 +11,7 @@ import numpy as np
 from collops import profile
 from collops.errors import CollopsError
 from collops.solvers import CGLS, solve
+from collops.solvers.cgls import SingleReductionCGLS
 from collops_bench.record import Check, check
 from collops_bench.registry import Context
 
@@ -29,6 +30,7 @@ CHECKED_ITERATIONS = 10
 
 _PIECE = 1 << 24  # elements of a vector that are filled or checked at once
 _HOST, _EAGER, _REPLAYED = "collops", "collops, eager", "collops, replayed"
+_ONE_REDUCTION = "collops, one reduction"
 
 
 def solvers_of_collops(
@@ -43,18 +45,23 @@ def solvers_of_collops(
     missing : dict of str to str
         Ways that cannot be had, and why.
     """
+    several = {}
+    if context.comm.size > 1:
+        several[_ONE_REDUCTION] = lambda iterations: _solve(
+            operator, data, iterations, "auto", SingleReductionCGLS
+        ).x.local_array
     if context.engine.memory == "host":
-        return {_HOST: lambda iterations: _solve(operator, data, iterations, False).x.local_array}, {}
+        return {_HOST: lambda iterations: _solve(operator, data, iterations, False).x.local_array} | several, {}
     eager = {_EAGER: lambda iterations: _solve(operator, data, iterations, False).x.local_array}
     execution = _solve(operator, data, CHECKED_ITERATIONS, "auto").execution
     if not execution.startswith("replayed"):
         return eager, {_REPLAYED: execution}
-    return {_REPLAYED: lambda iterations: _solve(operator, data, iterations, True).x.local_array} | eager, {}
+    return {_REPLAYED: lambda iterations: _solve(operator, data, iterations, True).x.local_array} | several | eager, {}
 
 
-def _solve(operator: Any, data: Any, iterations: int, graph: bool | str) -> Any:
+def _solve(operator: Any, data: Any, iterations: int, graph: bool | str, kind: type[CGLS] = CGLS) -> Any:
     # A benchmark continues beyond convergence.
-    method = CGLS(tol=0.0, precision=0.0)
+    method = kind(tol=0.0, precision=0.0)
     result = solve(method, operator, data, niter=iterations, graph=graph, progress=False)
     if result.iterations != iterations:
         raise CollopsError(f"collops stopped after {result.iterations} of {iterations} iterations: {result.status}")

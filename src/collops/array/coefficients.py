@@ -72,7 +72,15 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def finite(coefficient: Any) -> Any:
-    """Return a coefficient of :func:`quotient` that counts as 0 where it is not finite, as a :class:`Finite` does."""
+    """Return a coefficient of :func:`quotient` that counts as 0 where it is not finite, as a :class:`Finite` does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.array import finite, quotient
+    >>> finite(quotient(np.array(1.0), np.array(np.inf)))
+    0.0
+    """
     if coefficient.__class__ is float:
         return coefficient if math.isfinite(coefficient) else 0.0
     return Finite(coefficient)

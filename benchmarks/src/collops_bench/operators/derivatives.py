@@ -94,7 +94,7 @@ def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
         data = random(operator.range, seed=3, comm=comm, dtype="float32", engine=context.engine)
         solvers, missing = solvers_of_collops(context, operator, data)
         ours, *_ = solvers
-        sent = messages_of_an_iteration(next(reversed(solvers.values())))
+        sent = messages_of_an_iteration(next(iter(solvers.values())))
         if isinstance(peer, str):
             missing[PEER] = peer
         else:
