@@ -178,6 +178,21 @@ def test_messages(comm, damp):
 
 
 @pytest.mark.parametrize("damp", [0.0, 0.5])
+def test_without_tolerances_a_replicated_model_needs_one_message(comm, damp):
+    op, _, _, yd = problem("vstack", comm, "f8")
+    method = CGLS(damp=damp, tol=0.0, precision=0.0)
+    sent = messages_of_one_iteration(lambda op, y, **run: solve(method, op, y, **run), op, yd)
+    scalars = [message.elements for message in sent if message.elements <= 4 and message.elements != op.domain.size]
+    assert scalars == ([3] if comm.size > 1 else [])
+    assert len(sent) == (2 if comm.size > 1 else 0)
+    result = solve(method, op, yd, niter=6)
+    usual = cgls(op, yd, niter=6, damp=damp, tol=0.0)
+    np.testing.assert_allclose(result.residual_norms, usual.residual_norms, rtol=1e-12)
+    np.testing.assert_allclose(result.details["gradient_norm"], usual.details["gradient_norm"], rtol=1e-9)
+    np.testing.assert_allclose(result.x.gather(), usual.x.gather(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("damp", [0.0, 0.5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_single_reduction(comm, kind, damp):
     op, _, _, yd = problem(kind, comm, "f8")

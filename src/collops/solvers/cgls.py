@@ -44,6 +44,7 @@ class CGLSState:
     numbers: Any = field(metadata=SCRATCH)
     consistent_s: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
     consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
+    one_message: bool = field(metadata=CONSTANT)  # see CGLS.step
 
 
 @dataclass(slots=True)
@@ -133,17 +134,19 @@ class CGLS(Method):
         consistent_s, consistent_r = rank_consistently(s), rank_consistently(r)
         of_s, of_r = consistent_s(s), consistent_r(r)
         gamma, rho = dots((of_s, of_s), (of_r, of_r))
-        return CGLSState(x, r, s, s.copy(), q, gamma, (gamma, rho, gamma, gamma), consistent_s, consistent_r)
+        one_message = of_s is not s and not any(takes_part(getattr(self, name)) for name in self.tolerances)
+        numbers = gamma, rho, gamma, gamma
+        return CGLSState(x, r, s, s.copy(), q, gamma, numbers, consistent_s, consistent_r, one_message)
 
     def step(self, A: LinearOperator, state: CGLSState) -> CGLSState:
         """Minimise along the direction, and find the next one."""
         p, damp, damped = state.p, self.damp, takes_part(self.damp)
         q = state.q = A._forward(p, state.q)
-        if damped:
-            image_square, direction_square = dots((q, q), (p, p))
-            delta = image_square + damp**2 * direction_square
-        else:
-            (delta,) = dots((q, q))
+        pairs = [(q, q), (p, p)] if damped else [(q, q)]
+        if state.one_message:
+            pairs += [(q, state.r), (state.r, state.r)]
+        qq, *others = dots(*pairs)
+        delta = qq + damp**2 * others[0] if damped else qq
         alpha = quotient(state.gamma, delta)
         length = finite(alpha) if self.cautious else alpha
         r = state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
@@ -151,8 +154,13 @@ class CGLS(Method):
         if damped:
             state.x = axpby(length, p, 1.0, state.x, out=state.x)
             s = state.s = axpby(-(damp**2), state.x, 1.0, s, out=s)
-        of_s, of_r = state.consistent_s(s), state.consistent_r(r)
-        gamma, rho = dots((of_s, of_s), (of_r, of_r))
+        if state.one_message:
+            # Every rank has all of s. Without tolerances the ranks need not agree on its square to the last bit.
+            (gamma,) = dots((s, s))
+            rho = square_of_sum(others[-1], others[-2].real, qq, -alpha)
+        else:
+            of_s, of_r = state.consistent_s(s), state.consistent_r(r)
+            gamma, rho = dots((of_s, of_s), (of_r, of_r))
         beta = quotient(gamma, state.gamma)
         if damped:
             state.p = axpby(1.0, s, beta, p, out=p)
@@ -173,7 +181,7 @@ class CGLS(Method):
 
     def residual_norm(self, now: CGLSNumbers) -> Any:
         """Return the norm of the residual, damping not included."""
-        return now.residual**0.5
+        return abs(now.residual) ** 0.5  # a square from inner products may be below 0 by rounding
 
     def details(self, state: CGLSState, history: CGLSNumbers) -> dict[str, Any]:
         """Return the norm of the gradient."""
@@ -336,7 +344,8 @@ def cgls(
     Notes
     -----
     Besides the messages of `A`, an iteration sends two scalar allreduces, or one with ``reductions=1``. With
-    checkpoints, there is one more about twice a second.
+    checkpoints, there is one more about twice a second. The class without any tolerance, ``CGLS(tol=0, precision=0)``,
+    sends one if the model is replicated, since each rank then has the whole gradient.
 
     With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [4]_, except that the curvature of the next
     direction is expanded into three inner products. The solution is then as accurate: on Hilbert matrices and on random
