@@ -117,7 +117,7 @@ class CGLS(Method):
         # Further iterations would amplify rounding errors, in the end to infinity.
         (
             lambda self, now, first: (
-                now.gradient <= over(_OF_GRADIENTS * self.precision**2 * now.residual * now.curvature, now.before)
+                now.gradient <= _OF_GRADIENTS * self.precision**2 * now.residual * over(now.curvature, now.before)
             ),
             Status.LEAST_SQUARES_TO_ROUNDING,
         ),

@@ -38,6 +38,8 @@ Stop = tuple[Callable[[Any, Any, Any], Any], Status]
 DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default of the relative size of rounding errors."""
 
+_ON_HOST = (float, np.floating)
+
 
 def not_finite(*numbers: Any) -> Any:
     """Return whether a number is infinite or NaN; for Python's numbers, and for 0-d arrays in a trace."""
@@ -48,8 +50,8 @@ def not_finite(*numbers: Any) -> Any:
 
 
 def over(a: Any, b: Any) -> Any:
-    """Return ``a / b``; infinite where `b` is a zero of Python, by which it cannot divide."""
-    return math.inf if isinstance(b, float) and b == 0 else a / b
+    """Return ``a / b``; infinite where `b` is a zero of Python or NumPy, which raise or warn about it."""
+    return math.inf if isinstance(b, _ON_HOST) and b == 0 else a / b
 
 
 class Method:
