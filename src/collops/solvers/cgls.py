@@ -110,8 +110,8 @@ class CGLS(Method):
     stops = (
         (lambda self, now, first: not_finite(now.gradient, now.residual, now.curvature), Status.NOT_FINITE),
         (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
-        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED),
-        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED),
+        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED, "rtol"),
+        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED, "atol"),
         (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
         # The exact solution for an operator that differs by rounding has a gradient of this size [Stewart 1977].
         # Further iterations would amplify rounding errors, in the end to infinity.
