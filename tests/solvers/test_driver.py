@@ -12,7 +12,7 @@ import pytest
 from collops import profile
 from collops.array import StackedArray, dots, from_global, zeros
 from collops.operators import BlockDiag
-from collops.solvers import CGLS, LSQR, Status, cg, cgls, lsqr
+from collops.solvers import CGLS, LSQR, Status, cg, cgls, lsqr, solve
 from collops.solvers.cg import SingleReductionCG
 from collops.solvers.cgls import SingleReductionCGLS
 from collops.solvers.driver import open_progress
@@ -86,6 +86,26 @@ def test_no_iteration_follows_the_one_that_passed_the_test(comm, monkeypatch, op
     op, _, _, yd = problem("vstack", comm, "f8")
     cgls(op, yd, niter=2, **options)
     assert asked == [ahead]
+
+
+def test_tests_of_options_that_are_off_are_skipped(comm):
+    """A test costs a call in every iteration."""
+    seen = []
+
+    class Watched(CGLS):
+        stops = (
+            (lambda self, now, first: seen.append("always") or False, Status.CONVERGED),
+            (lambda self, now, first: seen.append("rtol") or now.residual < self.rtol, Status.CONVERGED, "rtol"),
+            (lambda self, now, first: now.residual == first.residual, None),  # continues before the first iteration
+            (lambda self, now, first: True, Status.STOPPED, "atol"),
+        )
+
+    op, _, _, yd = problem("vstack", comm, "f8")
+    assert solve(Watched(), op, yd, niter=2).iterations == 2
+    assert set(seen) == {"always"}
+    result = solve(Watched(rtol=1e-30, atol=1.0), op, yd, niter=2)
+    assert result.iterations == 1 and result.status is Status.STOPPED
+    assert set(seen) == {"always", "rtol"}
 
 
 def test_no_iterations(comm):

@@ -111,14 +111,14 @@ class CGLS(Method):
     stops = (
         (lambda self, now, first: not_finite(now.gradient, now.residual, now.curvature), Status.NOT_FINITE),
         (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
-        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED),
-        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED),
+        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED, "rtol"),
+        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED, "atol"),
         (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
         # The exact solution for an operator that differs by rounding has a gradient of this size [Stewart 1977].
         # Further iterations would amplify rounding errors, in the end to infinity.
         (
             lambda self, now, first: (
-                now.gradient <= over(_OF_GRADIENTS * self.precision**2 * now.residual * now.curvature, now.before)
+                now.gradient <= _OF_GRADIENTS * self.precision**2 * now.residual * over(now.curvature, now.before)
             ),
             Status.LEAST_SQUARES_TO_ROUNDING,
         ),

@@ -252,7 +252,7 @@ def _code(method: Any, row: Any, first: Any) -> Any:
     """Return the number of the status of the first test that passes."""
     now, first = method.numbers(*row), method.numbers(*first)
     code = jnp.asarray(_CONTINUES, np.int32)
-    for test, status in reversed(method.stops):
+    for test, status, *_ in reversed(method.stops):
         code = jnp.where(test(method, now, first), _STATUSES.index(status), code)
     return code
 

@@ -17,7 +17,7 @@ from typing import Any
 from collops.comm import Communicator
 from collops.errors import CollopsError, UnsupportedTypeError
 from collops.profile import MessageCounts, mark, messages
-from collops.solvers.history import History
+from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
 from collops.solvers.state import carried, fixed, is_array, with_carried
 
@@ -94,7 +94,9 @@ class GraphExecution(Execution):
     All ranks record, or none does: then they raise an error if a graph is `required`.
     """
 
-    def __init__(self, method: Method, A: Any, history: History, comm: Communicator, required: bool) -> None:
+    _history: DeviceHistory
+
+    def __init__(self, method: Method, A: Any, history: DeviceHistory, comm: Communicator, required: bool) -> None:
         super().__init__(method, A, history, "eager: no iteration was left to record")
         self._comm = comm
         self._required = required

@@ -39,17 +39,9 @@ class History:
         """Rows recorded so far."""
         return len(self._stored)
 
-    def store(self, values: Any) -> None:
-        """Put the numbers where the next row is; on devices enqueued, and fit to be captured."""
-        self._stored.append(values.tolist() if hasattr(values, "tolist") else list(map(float, values)))
-
-    def advance(self) -> None:
-        """Count one more row, stored by :meth:`store` or by a replay of it."""
-
     def record(self, values: Any) -> None:
         """Store the numbers of one more row."""
-        self.store(values)
-        self.advance()
+        self._stored.append(values.tolist() if hasattr(values, "tolist") else list(map(float, values)))
 
     def row(self, number: int) -> Row:
         """Return a row, waiting for it."""
@@ -103,8 +95,13 @@ class DeviceHistory(History):
         """Rows recorded so far."""
         return self._count
 
+    def record(self, values: Any) -> None:
+        """Store the numbers of one more row."""
+        self.store(values)
+        self.advance()
+
     def store(self, values: Any) -> None:
-        """Enqueue the kernel that writes the next row."""
+        """Enqueue the kernel that writes the next row, which may be captured."""
         target = np.uint64(self._memory.ptr)
         if hasattr(values, "ndim"):
             kernel("record.cu", "record_block")((1,), (32,), (values, np.int32(values.size), target, self._next))
@@ -119,7 +116,7 @@ class DeviceHistory(History):
         kernel("record.cu", "record_scalars")((1,), (1,), (*arguments, np.int32(len(values)), target, self._next))
 
     def advance(self) -> None:
-        """Mark the row on the current stream."""
+        """Mark one more row, stored by :meth:`store` or by a replay of it, on the current stream."""
         self._events[self.count % len(self._events)].record()
         self._count += 1
 

@@ -9,7 +9,8 @@ A method is a frozen dataclass of its options, with three functions in the order
 and with the tests that end it: ``stops`` is a tuple of pairs ``(test, status)``. A test is called as
 ``test(method, now, first)`` with the numbers of an iteration and those before the first one, both as instances of
 ``numbers``, a named tuple. The first test that passes sets the status. Tests are written once, for floats of Python and
-for 0-d arrays in a trace of JAX: with ``&``, ``|`` and comparisons, without ``if``, ``and`` and ``or``.
+for 0-d arrays in a trace of JAX: with ``&``, ``|`` and comparisons, without ``if``, ``and`` and ``or``. A triple
+``(test, status, option)`` names the option without which the test cannot pass; it is skipped if that is 0 or false.
 
 A state is a dataclass with a field ``x``. Its fields say whether they are carried from step to step, scratch memory or
 constant (:mod:`collops.solvers.state`). A step may write into the arrays of the state that it is given, always uses the
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,11 +34,15 @@ __all__ = ["DOUBLE_PRECISION", "Method", "Row", "Stop", "not_finite", "over"]
 Row = Sequence[float]
 """The numbers of one iteration, in the order of ``Method.numbers``."""
 
-Stop = tuple[Callable[[Any, Any, Any], Any], Status]
-"""A test ``(method, now, first) -> bool``, and the status with which the solver stops if it passes."""
+Test = Callable[[Any, Any, Any], Any]
+Stop = tuple[Test, Status | None] | tuple[Test, Status | None, str]
+"""A test ``(method, now, first) -> bool``, the status if it passes (``None`` to continue without further tests), and
+perhaps the name of an option without which it cannot pass."""
 
 DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default of the relative size of rounding errors."""
+
+_ON_HOST = (float, np.floating)
 
 
 def not_finite(*numbers: Any) -> Any:
@@ -48,8 +54,8 @@ def not_finite(*numbers: Any) -> Any:
 
 
 def over(a: Any, b: Any) -> Any:
-    """Return ``a / b``; infinite where `b` is a zero of Python, by which it cannot divide."""
-    return math.inf if isinstance(b, float) and b == 0 else a / b
+    """Return ``a / b``; infinite where `b` is a zero of Python or NumPy, which raise or warn about it."""
+    return math.inf if isinstance(b, _ON_HOST) and b == 0 else a / b
 
 
 class Method:
@@ -68,9 +74,9 @@ class Method:
         For progress bars and profiles.
     numbers : type
         A named tuple: the numbers of one iteration.
-    stops : tuple of (callable, Status)
+    stops : tuple of (callable, Status) or (callable, Status, str)
         Tests ``test(method, now, first)`` of the numbers of an iteration and those before the first one. The first test
-        that passes sets the status.
+        that passes sets the status. A test with the name of an option is skipped if that is 0 or false.
     tolerances : frozenset of str
         Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
     traceable : bool
@@ -120,10 +126,14 @@ class Method:
         now, first : numbers
             Those of an iteration, and those before the first one, as floats.
         """
-        for test, status in self.stops:
+        for test, status in self._possible_stops:
             if test(self, now, first):
                 return status
         return None
+
+    @cached_property
+    def _possible_stops(self) -> list[tuple[Test, Status | None]]:
+        return [(test, status) for test, status, *option in self.stops if all(getattr(self, name) for name in option)]
 
     def suspect(self, now: Any, iteration: int) -> str:
         """Return the field of the state that was first not finite, from numbers whose status is ``NOT_FINITE``."""

@@ -24,6 +24,7 @@ __all__ = [
     "checked_limits",
     "group_of",
     "is_traced",
+    "precision_of",
     "rank_consistent",
     "rank_consistently",
     "real_dtype",
@@ -141,6 +142,11 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
     return np.result_type(dtype, np.float32)
 
 
+def precision_of(dtype: np.dtype) -> float:
+    """Return the relative size of rounding errors of squared norms of arrays of `dtype`."""
+    return float(np.finfo(real_dtype(dtype)).eps)
+
+
 class Limits(TypedDict):
     """Options of CG and CGLS: the damping, and the bounds at which they stop."""
 
@@ -158,8 +164,7 @@ def checked_limits(
     return {
         "damp": check_number("damp", damp),
         "tol": check_number("tol", tol),
-        # The relative size of rounding errors of squared norms.
-        "precision": float(np.finfo(real_dtype(working_dtype(operator, data, x0))).eps),
+        "precision": precision_of(working_dtype(operator, data, x0)),
         "rtol": check_number("rtol", rtol),
         "atol": check_number("rtol1", rtol1) and rtol1 * float(data.norm()),
     }

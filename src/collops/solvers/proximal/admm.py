@@ -12,7 +12,7 @@ from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve
-from collops.solvers.problem import check_count
+from collops.solvers.problem import check_count, precision_of
 from collops.solvers.proximal.l2 import L2, solve_inner
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import (
@@ -118,7 +118,7 @@ class ADMML2(ADMM):
         factor = 1 / math.sqrt(self.tau)
         state.memory = axpby(factor, state.z, -factor, state.u, out=state.memory)
         data = StackedArray([self.b, state.memory])
-        method, gradient = CGLS(0.0, 0.0, cautious=False), self.both.adjoint(data)
+        method, gradient = CGLS(0.0, 0.0, precision_of(state.x.dtype), cautious=False), self.both.adjoint(data)
         return solve_inner(method, self.both, data, state.x, self.inner, gradient)
 
 

@@ -13,8 +13,9 @@ from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
 from collops.solvers.cg import CG
-from collops.solvers.problem import check_count, check_number, rank_consistent, real_dtype
+from collops.solvers.problem import check_count, check_number, precision_of, rank_consistent
 from collops.solvers.proximal.operator import ProxOperator, inner, like
+from collops.solvers.result import Status
 
 __all__ = ["L2", "solve_inner"]
 
@@ -136,7 +137,8 @@ class L2(ProxOperator):
             right = axpby(-self._alpha / self._sigma, self._q, 1.0, right, out=right)
         start = self._x0 if self._last is None else self._last
         niter = self._niter(self._points) if callable(self._niter) else self._niter
-        point = solve_inner(CG(1 / weight, 0.0, cautious=False), self._normal, right, start, niter, right)
+        method = CG(1 / weight, 0.0, precision_of(right.dtype), cautious=False)
+        point = solve_inner(method, self._normal, right, start, niter, right)
         self._points += 1
         if self._warm:
             # Always the same memory, so a replayed solution starts from the point of the replay before it.
@@ -176,15 +178,20 @@ class L2(ProxOperator):
 def solve_inner(method: Any, A: Any, y: Any, x0: Any, niter: int, first_gradient: Any) -> Any:
     """Return the solution after exactly `niter` iterations of CG or CGLS, without waiting for a number. Collective.
 
-    Once the squared norm of the gradient is rounding, relative to `first_gradient`, it is set to 0: steps then have the
-    length 0, while others would only amplify rounding errors.
+    Once the norm of the gradient is rounding, relative to that of `first_gradient` or by the method's own test of
+    least squares, it counts as 0. Further steps then have the length 0, while others would only amplify rounding
+    errors: the gradient itself is rounding from the start if the data are almost orthogonal to the operator's image.
     """
     together = rank_consistent(first_gradient)
-    rounding = _ROUNDING * float(np.finfo(real_dtype(first_gradient.dtype)).eps)
-    floor = dots((together, together))[0] * rounding**2
+    floor = dots((together, together))[0] * (_ROUNDING * method.precision) ** 2
+    tests = [test for test, status, *_ in method.stops if status is Status.LEAST_SQUARES_TO_ROUNDING]
     state = method.init(A, y, x0)
-    state.gamma = state.gamma * (state.gamma > floor)
+    first = method.numbers(*method.report(state))
+    continues = state.gamma > floor
     for _ in range(niter):
+        state.gamma = state.gamma * continues
         state = method.step(A, state)
-        state.gamma = state.gamma * (state.gamma > floor)
+        continues = continues & (state.gamma > floor)
+        for test in tests:
+            continues = continues & ~test(method, method.numbers(*method.report(state)), first)
     return state.x

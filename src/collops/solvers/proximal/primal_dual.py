@@ -15,6 +15,7 @@ from collops.solvers.driver import solve
 from collops.solvers.problem import check_number
 from collops.solvers.proximal.operator import ProxOperator, inner
 from collops.solvers.proximal.splitting import (
+    BEFORE_FIRST,
     NOT_FINITE,
     REDUCED,
     RESIDUAL,
@@ -58,6 +59,7 @@ class PrimalDual(Splitting):
     measured = (("y", UPDATE), ("x", RESIDUAL))
     name = "Primal-dual"
     stops = (
+        BEFORE_FIRST,
         NOT_FINITE,
         (
             lambda self, now, first: self.tol is not None and max(now.residual, now.update) <= self.tol**2,

@@ -18,6 +18,7 @@ from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
 
 __all__ = [
+    "BEFORE_FIRST",
     "NOT_FINITE",
     "REDUCED",
     "RESIDUAL",
@@ -42,6 +43,7 @@ class SplittingNumbers(NamedTuple):
     before: Any  # the objective of the iteration before
 
 
+BEFORE_FIRST = (lambda self, now, first: now.residual < 0, None)
 NOT_FINITE = (
     lambda self, now, first: not isfinite(now.residual + now.update) or now.objective != now.objective,
     Status.NOT_FINITE,
@@ -49,10 +51,12 @@ NOT_FINITE = (
 UNCHANGED = (
     lambda self, now, first: self.tol is not None and abs(now.objective - now.before) < self.tol * abs(now.before),
     Status.CONVERGED,
+    "objective",
 )
 REDUCED = (
     lambda self, now, first: self.rtol is not None and now.objective < self.rtol * first.objective,
     Status.CONVERGED,
+    "objective",
 )
 
 
@@ -71,7 +75,7 @@ class Splitting(Method):
     tolerances = frozenset({"tol", "rtol"})
     numbers = SplittingNumbers
     traceable = False
-    stops = (NOT_FINITE, UNCHANGED, REDUCED)
+    stops = (BEFORE_FIRST, NOT_FINITE, UNCHANGED, REDUCED)
     measured = (("x", RESIDUAL),)  # arrays in the order of an iteration, with the places that show if they are finite
 
     def _objective(self, A: Any, state: Any) -> Any:
@@ -99,10 +103,6 @@ class Splitting(Method):
     def report(self, state: Any) -> Any:
         """Return the numbers of the iteration."""
         return state.sums.values
-
-    def status(self, now: SplittingNumbers, first: SplittingNumbers) -> Status | None:
-        """Return the status of the first test that passes; ``None`` before the first iteration."""
-        return None if now.residual < 0 else super().status(now, first)
 
     def suspect(self, now: SplittingNumbers, iteration: int) -> str:
         """Return the array that was first not finite."""
