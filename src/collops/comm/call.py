@@ -267,9 +267,7 @@ def _scattered_here(
     return call, engine
 
 
-def _target(
-    out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: Engine, comm: Any
-) -> tuple[Any, Any]:
+def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: Engine, comm: Any) -> tuple[Any, Any]:
     """Return a contiguous array for the result, and `out` if the result must be copied to it."""
     if out is None:
         return engine.xp.empty(shape, dtype), None

@@ -255,6 +255,11 @@ class MpiTransport(Transport):
         Whose ranks are joined; two private duplicates of it are made, for collectives and for exchanges.
     failures : Failures
         Waits for the requests.
+
+    Attributes
+    ----------
+    rank : int
+        This rank.
     """
 
     name = "mpi"
@@ -268,7 +273,7 @@ class MpiTransport(Transport):
         self._messages = comm.Dup()
         self._failures = failures
         self._size = comm.size
-        self._rank = comm.rank
+        self.rank: int = comm.rank
         self._moved: dict[Any, tuple[Any, bool]] = {}
         self._found: dict[tuple[Any, str], Any] = {}
         self.reductions = self._found
@@ -330,7 +335,7 @@ class MpiTransport(Transport):
         return self._comm.Ireduce(self._given(call, datatype), target, operation, call.root)
 
     def _bcast(self, call: Call) -> Any:
-        if self._rank == call.root and call.source is not call.target:
+        if self.rank == call.root and call.source is not call.target:
             call.target[...] = call.source
         return self._comm.Ibcast(self._whole(call.target), call.root)
 
