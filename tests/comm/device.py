@@ -172,5 +172,5 @@ def simulated() -> Iterator[types.ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", cupy)
         patch.setitem(backend._by_type, Array, backend.Engine("cupy", cupy, "device"))
-        patch.setitem(call._engines, Array, backend._by_type[Array])
+        patch.setitem(call.engines, Array, backend._by_type[Array])
         yield cupy

@@ -17,12 +17,15 @@ from collops.backend import Engine, engine_of
 from collops.comm.reductions import check_dtype, check_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
-__all__ = ["PARAMETERS", "Call", "check_rank", "check_tag", "contiguous", "in_elements", "validated"]
+__all__ = ["PARAMETERS", "Call", "check_rank", "check_tag", "contiguous", "engines", "in_elements", "validated"]
 
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
-_engines: dict[type, Engine] = {np.ndarray: _HOST}
-"""Of types whose arrays are sent as they are."""
+engines: dict[type, Engine] = {np.ndarray: _HOST}
+"""Of types whose arrays are sent as they are. None of them is JAX's."""
+# What has passed its check: dtypes, and operations with dtypes.
+_carried: set[Any] = set()
+_reduced: set[tuple[str, Any]] = set()
 PARAMETERS = {
     "allreduce": ("op",),
     "reduce": ("op", "root"),
@@ -38,15 +41,27 @@ PARAMETERS = {
     "alltoallv": ("send_counts", "receive_counts"),
 }
 """Of the communicator's methods, beside the array and ``out``."""
-_REDUCING = frozenset(kind for kind, names in PARAMETERS.items() if "op" in names)
-_ROOTED = frozenset(kind for kind, names in PARAMETERS.items() if "root" in names)
-# Calls whose first axis has a block for each rank, or rows for each rank, or gets such an axis.
-_IN_BLOCKS = frozenset({"scatter", "reduce_scatter", "alltoall"})
-_IN_ROWS = frozenset({"allgatherv", "gatherv", "scatterv", "alltoallv"})
-_STACKED = frozenset({"allgather", "gather"})
+# How the shape of the result follows from that of the array, where it is not the same: the first axis has a block for
+# each rank, of which one or all are received; or it has rows for each rank; or the result gets an axis for the ranks.
+_LAYOUTS = {
+    **dict.fromkeys(("scatter", "reduce_scatter"), "block"),
+    "alltoall": "blocks",
+    **dict.fromkeys(("allgatherv", "gatherv", "scatterv", "alltoallv"), "rows"),
+    **dict.fromkeys(("allgather", "gather"), "stacked"),
+}
 _CONCATENATED = frozenset({"allgatherv", "gatherv"})
-_TO_ROOT = frozenset({"reduce", "gather", "gatherv"})
-_IN_PLACE = frozenset({"allreduce", "reduce", "bcast"})  # transports take one array as source and target
+# Of each kind: whether it reduces, whether it has a root, its layout, whether only the root has a result, and whether
+# transports take one array as source and target. One table, since a call looks it up once.
+_RULES = {
+    kind: (
+        "op" in names,
+        "root" in names,
+        _LAYOUTS.get(kind),
+        kind in ("reduce", "gather", "gatherv"),
+        kind in ("allreduce", "reduce", "bcast"),
+    )
+    for kind, names in PARAMETERS.items()
+}
 
 
 class Call:
@@ -67,40 +82,34 @@ class Call:
     root : int or None
         The root.
     counts : sequence of int or None
-        Elements that each rank gives or gets; in ``alltoall`` and ``alltoallv`` those that this rank sends.
+        Elements that each rank gives or gets; in ``alltoallv`` those that this rank sends. ``None`` in ``allgather``,
+        ``reduce_scatter`` and ``alltoall``, whose blocks are equal.
     receive_counts : sequence of int or None
-        Elements that this rank receives from each rank in ``alltoall`` and ``alltoallv``.
+        Elements that this rank receives from each rank in ``alltoallv``.
     out : array or None
         The user's array, which is not contiguous, where the result has to be copied to it from `target`.
     """
 
-    __slots__ = ("counts", "kind", "op", "out", "receive_counts", "resolved", "root", "source", "target")
+    # Defaults of what few calls have: a record is made for every call, and each assignment takes time.
+    resolved: Any = None
+    receive_counts: Any = None
+    out: Any = None
 
     def __init__(
-        self,
-        kind: str,
-        source: Any = None,
-        target: Any = None,
-        op: Any = None,
-        resolved: Any = None,
-        root: Any = None,
-        counts: Any = None,
-        receive_counts: Any = None,
-        out: Any = None,
+        self, kind: str, source: Any = None, target: Any = None, op: Any = None, root: Any = None, counts: Any = None
     ) -> None:
         self.kind = kind
         self.source = source
         self.target = target
         self.op = op
-        self.resolved = resolved
         self.root = root
         self.counts = counts
-        self.receive_counts = receive_counts
-        self.out = out
 
     def on(self, source: Any, target: Any, op: str | None = None) -> Call:
         """Return the same call on other arrays, and with another reduction if `op` is given."""
-        return Call(self.kind, source, target, op or self.op, None, self.root, self.counts, self.receive_counts)
+        call = Call(self.kind, source, target, op or self.op, self.root, self.counts)
+        call.receive_counts = self.receive_counts
+        return call
 
     @property
     def array(self) -> Any:
@@ -153,39 +162,45 @@ def validated(
     UnsupportedTypeError
         If the dtype cannot be sent, `op` has no meaning for it, or `out` is of another engine or dtype or read-only.
     """
-    size, rank, in_group = comm.size, comm.rank, comm.in_group
-    if kind in _ROOTED:
+    reducing, rooted, layout, to_root, in_place = _RULES[kind]
+    size = comm.size
+    if rooted:
         check_rank(root, size, "root")
-        if rank != root and kind in ("scatter", "scatterv"):
+        if comm.rank != root and kind in ("scatter", "scatterv"):
             return _scattered_here(comm, kind, x, out, root, counts)
-    source, engine = contiguous(x, in_group)
-    if kind in _REDUCING:
-        check_reduction(op, source.dtype)
+    source, engine, dtype = contiguous(x, comm)
+    if reducing and (type(op) is not str or (op, dtype) not in _reduced):
+        check_reduction(op, dtype)
+        _reduced.add((op, dtype))
     shape, given, taken = source.shape, None, None
-    if kind in _IN_BLOCKS:
+    if layout is None:
+        pass
+    elif layout == "stacked":
+        shape = (size, *shape)
+        given = [source.size] * size if rooted else None
+    elif layout == "rows":
+        given, taken, shape = _rows(comm, kind, shape, counts, receive_counts)
+    else:
         if not shape or shape[0] != size:
             raise LayoutError(f"{kind} needs a first axis of {size} blocks, one for each rank, not shape {shape}")
-        if kind != "reduce_scatter":
-            given = [source.size // size] * size
-        if kind == "alltoall":
-            taken = given
-        else:
+        if layout == "block":
             shape = shape[1:]
-    elif kind in _IN_ROWS:
-        given, taken, shape = _rows(comm, kind, shape, counts, receive_counts)
-    elif kind in _STACKED:
-        given = [source.size] * size if kind == "gather" else None
-        shape = (size, *shape)
-    if rank != root and kind in _TO_ROOT:
-        return Call(kind, source, None, op, None, root, given), engine
-    target, copied_to = _target(out, source, shape, engine, in_group)
-    if target is source and kind not in _IN_PLACE:
+            given = [source.size // size] * size if rooted else None
+    if to_root and comm.rank != root:
+        return Call(kind, source, None, op, root, given), engine
+    target, copied_to = _target(out, source, dtype, shape, engine, comm)
+    if target is source and not in_place:
         source = source.copy()
-    return Call(kind, source, target, op, None, root, given, taken, copied_to), engine
+    call = Call(kind, source, target, op, root, given)
+    if taken is not None:
+        call.receive_counts = taken
+    if copied_to is not None:
+        call.out = copied_to
+    return call, engine
 
 
-def contiguous(x: Any, in_group: bool) -> tuple[Any, Engine]:
-    """Return `x` as a C-contiguous array of a dtype that messages carry, and its engine.
+def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
+    """Return `x` as a C-contiguous array of a dtype that messages carry, its engine and its dtype.
 
     Raises
     ------
@@ -194,23 +209,24 @@ def contiguous(x: Any, in_group: bool) -> tuple[Any, Engine]:
     UnsupportedTypeError
         If `x` is no array, or its dtype cannot be sent.
     """
-    engine = _engines.get(type(x))
+    engine = engines.get(type(x))
     if engine is None:
         if isinstance(x, (bool, int, float, complex, list, np.generic)):
             x = np.asarray(x)
         engine = engine_of(x)
         adopted = engine.adopt(x)
-        if adopted is x and engine is not _HOST:
-            _engines[type(x)] = engine
+        if adopted is x and engine is not _HOST and not engine.traced:
+            engines[type(x)] = engine
         x = adopted
     dtype = x.dtype
-    if dtype.kind not in "biufc" or not dtype.isnative:
+    if dtype not in _carried:
         check_dtype(dtype)
+        _carried.add(dtype)
     if not x.flags.c_contiguous:
-        if in_group:
+        if comm.in_group:
             raise LayoutError("inside a group, arrays must be contiguous")
         x = engine.xp.ascontiguousarray(x)
-    return x, engine
+    return x, engine, dtype
 
 
 def check_rank(rank: int, size: int, name: str) -> None:
@@ -244,28 +260,29 @@ def _scattered_here(
     if kind == "scatterv" and (not shape or shape[0] != rows[comm.rank]):
         shape = (rows[comm.rank], *shape[1:])
     check_dtype(like.dtype)
-    target, copied_to = _target(out, like, shape, engine, comm.in_group)
+    target, copied_to = _target(out, like, like.dtype, shape, engine, comm)
     width = target.size if kind == "scatter" else prod(shape[1:])
-    given = [count * width for count in rows]
-    return Call(kind, None, target, None, None, root, given, None, copied_to), engine
+    call = Call(kind, None, target, None, root, [count * width for count in rows])
+    call.out = copied_to
+    return call, engine
 
 
-def _target(out: Any, source: Any, shape: tuple[int, ...], engine: Engine, in_group: bool) -> tuple[Any, Any]:
+def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: Engine, comm: Any) -> tuple[Any, Any]:
     """Return a contiguous array for the result, and `out` if the result must be copied to it."""
     if out is None:
-        return engine.xp.empty(shape, source.dtype), None
-    if engine_of(out) is not engine or out.dtype != source.dtype:
-        raise UnsupportedTypeError(f"out must be a {engine.name} array of dtype {source.dtype}")
+        return engine.xp.empty(shape, dtype), None
+    if (type(out) is not type(source) and engine_of(out) is not engine) or out.dtype != dtype:
+        raise UnsupportedTypeError(f"out must be a {engine.name} array of dtype {dtype}")
     if out.shape != shape:
         raise LayoutError(f"out must have shape {shape}, not {out.shape}")
     flags = out.flags
-    if not getattr(flags, "writeable", True):
+    if engine is _HOST and not flags.writeable:
         raise UnsupportedTypeError("out must be an array that can be written")
     if flags.c_contiguous:
         return out, None
-    if in_group:
+    if comm.in_group:
         raise LayoutError("inside a group, out must be contiguous")
-    return engine.xp.empty(shape, source.dtype), out
+    return engine.xp.empty(shape, dtype), out
 
 
 def _rows(

@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.backend import Engine, engine_of
 from collops.comm.agreement import described, raise_together, table
-from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, validated
+from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, engines, validated
 from collops.comm.mpi import split
 from collops.comm.reductions import check_dtype
 from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
@@ -177,7 +177,9 @@ class Communicator:
                         if failures.attention:
                             failures.attend()
                         failures.number += 1
-                    transport.run(Call("allreduce", x, target, op, resolved))
+                    call = Call("allreduce", x, target, op)
+                    call.resolved = resolved
+                    transport.run(call)
                     return target
         return self._run("allreduce", x, out, op)
 
@@ -556,19 +558,20 @@ class Communicator:
         root: int | None = None,
         counts: Sequence[int] | None = None,
         receive_counts: Sequence[int] | None = None,
+        recorded: bool = False,
     ) -> Any:
-        """Run a collective call: validate it, count it, let its transport run it, and return its result."""
-        if type(x) is not np.ndarray and _is_jax(x):
+        """Run a collective call: validate it, count it, let its transport run it, and return its result.
+
+        `recorded` says that the profile of the call has begun.
+        """
+        if type(x) not in engines and _is_jax(x):
             given = {"op": op, "root": root, "counts": counts, "send_counts": counts, "receive_counts": receive_counts}
             return self._traced(kind, x, out=out, **{name: given[name] for name in PARAMETERS[kind]})
-        if active:
+        if active and not recorded:
             with Span("communication"):
-                return self._run_on_arrays(kind, x, out, op, root, counts, receive_counts)
-        return self._run_on_arrays(kind, x, out, op, root, counts, receive_counts)
-
-    def _run_on_arrays(self, kind: str, x: Any, out: Any, *arguments: Any) -> Any:
+                return self._run(kind, x, out, op, root, counts, receive_counts, True)
         try:
-            call, engine = validated(self, kind, x, out, *arguments)
+            call, engine = validated(self, kind, x, out, op, root, counts, receive_counts)
             if counted:
                 messages.record(kind, call.array.size, call.array.nbytes)
             transport = self._begin(engine)
@@ -586,7 +589,7 @@ class Communicator:
         engine = None
         if kind != "recv":
             check_rank(dest, self.size, "dest")
-            x, engine = contiguous(x, self.in_group)
+            x, engine, _ = contiguous(x, self)
             sends.append((dest, x))
         if kind != "send":
             check_rank(source, self.size, "source")

@@ -255,6 +255,11 @@ class MpiTransport(Transport):
         Whose ranks are joined; two private duplicates of it are made, for collectives and for exchanges.
     failures : Failures
         Waits for the requests.
+
+    Attributes
+    ----------
+    rank : int
+        This rank.
     """
 
     name = "mpi"
@@ -268,8 +273,8 @@ class MpiTransport(Transport):
         self._messages = comm.Dup()
         self._failures = failures
         self._size = comm.size
-        self._rank = comm.rank
-        self._moved = {width: getattr(mpi, name) for width, name in MOVED_BY_MPI.items()}
+        self.rank: int = comm.rank
+        self._moved: dict[Any, tuple[Any, bool]] = {}
         self._found: dict[tuple[Any, str], Any] = {}
         self.reductions = self._found
 
@@ -330,7 +335,7 @@ class MpiTransport(Transport):
         return self._comm.Ireduce(self._given(call, datatype), target, operation, call.root)
 
     def _bcast(self, call: Call) -> Any:
-        if self._rank == call.root and call.source is not call.target:
+        if self.rank == call.root and call.source is not call.target:
             call.target[...] = call.source
         return self._comm.Ibcast(self._whole(call.target), call.root)
 
@@ -349,9 +354,14 @@ class MpiTransport(Transport):
         return self._comm.Iscatterv(self._pieces(call.source, call.counts), self._whole(call.target), call.root)
 
     def _reduce_scatter(self, call: Call) -> Any:
-        datatype, operation, _ = self.reduction(call.source.dtype, call.op)
-        source, target = ([self._memory(array), datatype] for array in (call.source, call.target))
-        return self._comm.Ireduce_scatter_block(source, target, operation)
+        source, target = call.source, call.target
+        datatype, operation, direct = self.reduction(source.dtype, call.op)
+        if not direct:
+            source, target = self._memory(source), self._memory(target)
+        return self._comm.Ireduce_scatter_block([source, datatype], [target, datatype], operation)
+
+    def _alltoall(self, call: Call) -> Any:
+        return self._comm.Ialltoall(self._whole(call.source), self._whole(call.target))
 
     def _alltoallv(self, call: Call) -> Any:
         given = self._pieces(call.source, call.counts)
@@ -369,10 +379,17 @@ class MpiTransport(Transport):
 
     def _whole(self, array: Any) -> list[Any]:
         """Return an array as MPI moves it: by the width of its elements."""
-        try:
-            return [self._memory(array), self._moved[array.dtype.itemsize]]
-        except KeyError:
-            raise UnsupportedTypeError(f"arrays of dtype {array.dtype} cannot be sent") from None
+        dtype = array.dtype
+        datatype, direct = self._moved.get(dtype) or self._movement(dtype)
+        return [array if direct else self._memory(array), datatype]
+
+    def _movement(self, dtype: Any) -> tuple[Any, bool]:
+        """Return MPI's datatype that moves `dtype`, and whether MPI takes such arrays directly."""
+        name = MOVED_BY_MPI.get(dtype.itemsize)
+        if name is None:
+            raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be sent")
+        found = self._moved[dtype] = getattr(self._mpi, name), self._direct and dtype.kind != "V"
+        return found
 
     def _pieces(self, array: Any, counts: Sequence[int]) -> list[Any] | None:
         """Return consecutive pieces of an array, or ``None`` for no array."""
@@ -393,7 +410,7 @@ _START = {
     "scatter": MpiTransport._scatterv,
     "scatterv": MpiTransport._scatterv,
     "reduce_scatter": MpiTransport._reduce_scatter,
-    "alltoall": MpiTransport._alltoallv,
+    "alltoall": MpiTransport._alltoall,
     "alltoallv": MpiTransport._alltoallv,
     "barrier": MpiTransport._barrier,
 }

@@ -257,7 +257,7 @@ class NcclTransport(Transport):
         self.binding.all_reduce(address, target, source.size * width, datatype, operation, self._comm, stream)
 
     def _reduce(self, call: Call, stream: int) -> None:
-        found = self._reduction(call.source.dtype, call.op)
+        found = self._found.get((call.source.dtype, call.op)) or self._reduction(call.source.dtype, call.op)
         if found is None:
             self._run_widened(call)
             return
@@ -267,7 +267,7 @@ class NcclTransport(Transport):
         self.binding.reduce(source, target, count, datatype, operation, call.root, self._comm, stream)
 
     def _reduce_scatter(self, call: Call, stream: int) -> None:
-        found = self._reduction(call.source.dtype, call.op)
+        found = self._found.get((call.source.dtype, call.op)) or self._reduction(call.source.dtype, call.op)
         if found is None:
             self._run_widened(call)
             return
@@ -276,8 +276,10 @@ class NcclTransport(Transport):
         self.binding.reduce_scatter(source, target, call.target.size * width, datatype, operation, self._comm, stream)
 
     def _bcast(self, call: Call, stream: int) -> None:
-        source, target = call.source.data.ptr, call.target.data.ptr
-        self.binding.broadcast(source, target, call.target.nbytes, _BYTE, call.root, self._comm, stream)
+        source, target = call.source, call.target
+        address = source.data.ptr
+        result = address if target is source else target.data.ptr
+        self.binding.broadcast(address, result, source.nbytes, _BYTE, call.root, self._comm, stream)
 
     def _allgather(self, call: Call, stream: int) -> None:
         source, target = call.source.data.ptr, call.target.data.ptr
@@ -300,6 +302,19 @@ class NcclTransport(Transport):
 
     def _alltoallv(self, call: Call, stream: int) -> None:
         self._enqueue(_pieces(call.source, call.counts), _pieces(call.target, call.receive_counts), stream)
+
+    def _alltoall(self, call: Call, stream: int) -> None:
+        width = call.source.nbytes // self._size
+        if not width:
+            return
+        source, target, binding, comm = call.source.data.ptr, call.target.data.ptr, self.binding, self._comm
+        binding.group_start()
+        try:
+            for peer in range(self._size):
+                binding.receive(target + peer * width, width, _BYTE, peer, comm, stream)
+                binding.send(source + peer * width, width, _BYTE, peer, comm, stream)
+        finally:
+            binding.group_end()
 
     def _barrier(self, call: Call, stream: int) -> None:
         self._allreduce(Call("allreduce", self._token, self._token, "max"), stream)
@@ -345,6 +360,10 @@ class NcclTransport(Transport):
             dtype = call.source.dtype
             raise UnsupportedTypeError(f"NCCL cannot reduce {dtype} by {call.op!r} in a group: call it outside")
         xp, target = self._cupy, call.target
+        if self._size == 1:  # as by other transports: there is nothing to reduce
+            if target is not call.source:
+                target[...] = call.source.reshape(target.shape)
+            return
         wide, op = widened(call.source, call.op, xp.int32)
         result: Any = None if target is None else xp.empty(target.shape, xp.int32)
         self.run(call.on(wide, result, op))
@@ -369,7 +388,7 @@ _ENQUEUE = {
     "scatter": NcclTransport._scatterv,
     "scatterv": NcclTransport._scatterv,
     "reduce_scatter": NcclTransport._reduce_scatter,
-    "alltoall": NcclTransport._alltoallv,
+    "alltoall": NcclTransport._alltoall,
     "alltoallv": NcclTransport._alltoallv,
     "barrier": NcclTransport._barrier,
 }

@@ -1,7 +1,9 @@
 """The dtypes and the reductions that messages know: what each means, and what MPI and NCCL call it.
 
 The rules follow NumPy's reductions on each dtype: on booleans ``sum`` and ``max`` are *or*, ``prod`` and ``min`` are
-*and*. A reduction without a meaning raises here, before a message is sent, so that all transports agree on it.
+*and*. On one rank every reduction returns the values as they are; on several, logical operations on integers return
+truth values, 0 and 1. A reduction without a meaning raises here, before a message is sent, so that all transports agree
+on it.
 """
 
 from __future__ import annotations

@@ -7,12 +7,15 @@ The host waits for the device here; there is no other way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.comm.call import Call
 from collops.comm.transport import Message, Pending, Transport
+
+if TYPE_CHECKING:
+    from collops.comm.mpi import DeviceMpi
 
 __all__ = ["CHUNK_BYTES", "GpuAwareTransport", "StagedTransport"]
 
@@ -113,7 +116,7 @@ class GpuAwareTransport(StagedTransport):
     ----------
     host : Transport
         Carries what is staged.
-    direct : Transport
+    direct : DeviceMpi
         Takes device pointers, once the current stream is idle.
     level : str
         ``"p2p"`` or ``"all"``, see :func:`collops.comm.mpi.gpu_awareness`.
@@ -121,7 +124,7 @@ class GpuAwareTransport(StagedTransport):
 
     name = "mpi"
 
-    def __init__(self, host: Transport, direct: Transport, level: str) -> None:
+    def __init__(self, host: Transport, direct: DeviceMpi, level: str) -> None:
         super().__init__(host)
         self._direct = direct
         self._kinds = (
@@ -136,10 +139,13 @@ class GpuAwareTransport(StagedTransport):
         if call.kind not in self._kinds or (call.array.dtype.itemsize == 2 and call.array.dtype.kind in "fV"):
             super().run(call)
             return
-        if call.kind == "bcast" and call.source is not call.target:
-            call.target[...] = call.source
-            call = call.on(call.target, call.target)
         self._cupy.cuda.get_current_stream().synchronize()
+        if call.kind == "bcast" and call.source is not call.target:
+            array = call.target
+            if self._direct.rank == call.root:  # MPI sends the source while the device copies it
+                array[...] = call.source
+                array = call.source
+            call = call.on(array, array)
         self._direct.run(call)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
