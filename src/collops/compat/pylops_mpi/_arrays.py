@@ -15,7 +15,7 @@ from collops.array import Layout
 from collops.array.halo import extended_array
 from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
-from collops.compat.pylops_mpi._native import communicator, mpi_comm, relabelled, vector_layout
+from collops.compat.pylops_mpi._native import communicator, mpi_comm, reinterpret, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "leaves",
     "local_split",
     "subcomm_split",
-    "wrapped",
+    "wrap",
 ]
 
 
@@ -315,7 +315,7 @@ class DistributedArray(_Array):
             layout = Layout.replicated(shape, comm.size, mask=self.mask)
         else:
             layout = Layout.from_local(shape, comm, axis, mask=self.mask)
-        return self._like(relabelled(self.native, layout), axis=axis)
+        return self._like(reinterpret(self.native, layout), axis=axis)
 
     def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> Any:
         """Return this rank's part with its neighbours' cells, none at the array's ends. Collective: one exchange.
@@ -435,13 +435,13 @@ def leaves(x: Any) -> list[DistributedArray]:
     return [leaf for part in x.distarrays for leaf in leaves(part)] if isinstance(x, StackedDistributedArray) else [x]
 
 
-def wrapped(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
+def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
     """Return a native array, stacked or not, as one of PyLops-MPI's, with the communicators of `like`. No copy.
 
     `partition` is used in a world of one, where split and replicated layouts are the same.
     """
     if isinstance(array, native.StackedArray):
-        return StackedDistributedArray([wrapped(part, like, partition) for part in array.arrays])
+        return StackedDistributedArray([wrap(part, like, partition) for part in array.arrays])
     like, layout = leaves(like)[0], array.layout
     split = layout.split_axes
     if layout.ranks > 1:

@@ -14,9 +14,9 @@ from collops.array.halo import HaloPlan, halo_widths
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.comm.mpi import mpi4py_module
-from collops.compat.pylops_mpi._arrays import wrapped
+from collops.compat.pylops_mpi._arrays import wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
-from collops.compat.pylops_mpi._native import Relabelled, brought, communicator, relabelled, vector_layout
+from collops.compat.pylops_mpi._native import Reinterpreted, communicator, reinterpret, to_layout, vector_layout
 from collops.compat.pylops_mpi._operators import ranks_may_be_gone
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators import LinearOperator, MatrixMult
@@ -92,7 +92,7 @@ def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tupl
 
 def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
     """Return the whole matrix whose ravelled blocks are the parts of `x`. Collective."""
-    return relabelled(x.native, _tiles(orig_shape, comm.Get_size())).gather()
+    return reinterpret(x.native, _tiles(orig_shape, comm.Get_size())).gather()
 
 
 class MPIMatrixMult(MPILinearOperator):
@@ -134,7 +134,7 @@ class MPIMatrixMult(MPILinearOperator):
             model = Layout((int(A.shape[1]), self.M), comm.size, (side, side), (None, 1), [None, widths])
             native = MatrixMult(A, model, kind, gather_range=True, comm=turned, **options)
         self.K, self.N = model.shape[0], native.shape[0] // self.M
-        return Relabelled(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
+        return Reinterpreted(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
 
     def _matvec(self, x: Any) -> Any:
         return _with_mask(super()._matvec(x), x)
@@ -147,7 +147,7 @@ def _with_mask(result: Any, x: Any) -> Any:
     """Return a result with the mask of its input."""
     if x.mask is None:
         return result
-    masked = wrapped(brought(result.native, vector_layout(result.native.layout, mask=x.mask)), x)
+    masked = wrap(to_layout(result.native, vector_layout(result.native.layout, mask=x.mask)), x)
     masked.mask = x.mask
     return masked
 

@@ -16,9 +16,9 @@ from collops.compat.pylops_mpi._arrays import (
     Partition,
     StackedDistributedArray,
     checked_array,
-    wrapped,
+    wrap,
 )
-from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, between, brought, communicator, mpi_comm
+from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communicator, mpi_comm, to_layout, with_layouts
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
@@ -134,12 +134,12 @@ class Operator:
     def _matvec(self, x: Any) -> Any:
         if self.native is None:
             raise NotImplementedError(f"{type(self).__name__} has no _matvec")
-        return wrapped(self.native.forward(brought(x.native, self.native.domain)), x, self.partitions[1])
+        return wrap(self.native.forward(to_layout(x.native, self.native.domain)), x, self.partitions[1])
 
     def _rmatvec(self, x: Any) -> Any:
         if self.native is None:
             raise NotImplementedError(f"{type(self).__name__} has no _rmatvec")
-        return wrapped(self.native.adjoint(brought(x.native, self.native.range)), x, self.partitions[0])
+        return wrap(self.native.adjoint(to_layout(x.native, self.native.range)), x, self.partitions[0])
 
     def _apply_by(self: Any, matvec: Callable[[Any], Any], rmatvec: Callable[[Any], Any]) -> None:
         """Use these functions, as there is no native operator."""
@@ -168,7 +168,7 @@ class Operator:
         made = self._derived(
             "Product",
             (self, other),
-            lambda a, b: a @ between(b, b.domain, a.domain),
+            lambda a, b: a @ with_layouts(b, b.domain, a.domain),
             lambda v: self._matvec(other._matvec(v)),
             lambda v: other._rmatvec(self._rmatvec(v)),
         )
@@ -202,7 +202,7 @@ class Operator:
         return self._derived(
             "Sum",
             (self, other),
-            lambda a, b: a + between(b, a.domain, a.range),
+            lambda a, b: a + with_layouts(b, a.domain, a.range),
             lambda v: self._matvec(v) + other._matvec(v),
             lambda v: self._rmatvec(v) + other._rmatvec(v),
         )
@@ -229,7 +229,7 @@ class Operator:
 
             return power
 
-        combine = (lambda a: between(a, a.domain, a.domain) ** times) if times else None
+        combine = (lambda a: with_layouts(a, a.domain, a.domain) ** times) if times else None
         return self._derived("Power", (self,), combine, repeated(self._matvec), repeated(self._rmatvec))
 
     def adjoint(self) -> Operator:
@@ -386,8 +386,8 @@ def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
     if op.native is not None:
         return op.native
     return FromFunctions(
-        lambda v: op._matvec(wrapped(v, model, op.partitions[0])).native,
-        lambda v: op._rmatvec(wrapped(v, data, op.partitions[1])).native,
+        lambda v: op._matvec(wrap(v, model, op.partitions[0])).native,
+        lambda v: op._rmatvec(wrap(v, data, op.partitions[1])).native,
         x.layout,
         y.layout,
         _dtype(op),

@@ -18,13 +18,13 @@ from collops.operators.memory import store
 __all__ = [
     "FromFunctions",
     "OnCopies",
-    "Relabelled",
-    "between",
-    "brought",
+    "Reinterpreted",
     "communicator",
     "mpi_comm",
-    "relabelled",
+    "reinterpret",
+    "to_layout",
     "vector_layout",
+    "with_layouts",
 ]
 
 
@@ -60,7 +60,7 @@ def vector_layout(layout: Any, ranks: Any = None, mask: Any = None) -> Layout:
     return Layout.split(sum(sizes), layout.ranks, sizes=sizes, mask=mask)
 
 
-def relabelled(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
+def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
     """Return an array on the same memory in another layout, which has as many elements on each rank. No message.
 
     `comm` has the same ranks in another order; by default it is the communicator of `array`.
@@ -69,25 +69,25 @@ def relabelled(array: Any, layout: AnyLayout, comm: Communicator | None = None) 
     if array.layout is layout and array.comm is ranks:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([relabelled(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
+        return StackedArray([reinterpret(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
     return DistributedArray(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))
 
 
-def brought(array: Any, layout: AnyLayout) -> Any:
+def to_layout(array: Any, layout: AnyLayout) -> Any:
     """Return an array in the layout that an operator takes. Collective: one exchange where the parts differ."""
     if array.layout is layout:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([brought(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
+        return StackedArray([to_layout(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
     # Layouts that differ in their mask only, which affects reductions, have the same parts.
-    return relabelled(array, layout) if _parts(array.layout) == _parts(layout) else array.redistribute(layout)
+    return reinterpret(array, layout) if _parts(array.layout) == _parts(layout) else array.redistribute(layout)
 
 
 def _parts(layout: Layout) -> tuple[Any, ...]:
     return layout.shape, layout.process_grid, layout.axes, layout.sizes
 
 
-def between(operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> LinearOperator:
+def with_layouts(operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> LinearOperator:
     """Return an operator on arrays of other layouts, which are redistributed to its own."""
 
     def redistribution(source: AnyLayout, target: AnyLayout) -> list[LinearOperator]:
@@ -122,8 +122,8 @@ class OnCopies(LinearOperator):
         return out
 
 
-class Relabelled(LinearOperator):
-    """An operator on the same memory in other layouts, such as PyLops-MPI's vectors; see :func:`relabelled`."""
+class Reinterpreted(LinearOperator):
+    """An operator on the same memory in other layouts, such as PyLops-MPI's vectors; see :func:`reinterpret`."""
 
     def __init__(
         self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout, comm: Communicator | None = None
@@ -136,13 +136,13 @@ class Relabelled(LinearOperator):
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         inner = self.operator
-        inner._forward(relabelled(x, inner.domain, inner.comm), relabelled(out, inner.range, inner.comm))
+        inner._forward(reinterpret(x, inner.domain, inner.comm), reinterpret(out, inner.range, inner.comm))
         return out
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         inner = self.operator
-        inner._adjoint(relabelled(y, inner.range, inner.comm), relabelled(out, inner.domain, inner.comm))
+        inner._adjoint(reinterpret(y, inner.range, inner.comm), reinterpret(out, inner.domain, inner.comm))
         return out
 
 
@@ -164,10 +164,10 @@ class FromFunctions(LinearOperator):
         self._matvec, self._rmatvec = matvec, rmatvec
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return _filled(brought(self._matvec(x), self.range), x, out)
+        return _filled(to_layout(self._matvec(x), self.range), x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return _filled(brought(self._rmatvec(y), self.domain), y, out)
+        return _filled(to_layout(self._rmatvec(y), self.domain), y, out)
 
 
 def _filled(result: Any, given: Any, out: Any) -> Any:

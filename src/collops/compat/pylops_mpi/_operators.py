@@ -17,7 +17,7 @@ from collops.array import Layout
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, Operator
-from collops.compat.pylops_mpi._native import Relabelled, between, communicator, vector_layout
+from collops.compat.pylops_mpi._native import Reinterpreted, communicator, vector_layout, with_layouts
 from collops.errors import InputError, LayoutError
 from collops.operators import (
     FFTND,
@@ -284,7 +284,7 @@ class MPIStackedVStack(MPIStackedLinearOperator):
         self.partitions = (self.ops[0].partitions[0], _SCATTER)
         self.dtype = np.result_type(*(op.dtype for op in self.ops)) if dtype is None else dtype
         if natives := _natives(self.ops):
-            return StackedVStack([between(op, natives[0].domain, op.range) for op in natives])
+            return StackedVStack([with_layouts(op, natives[0].domain, op.range) for op in natives])
         self._apply_by(
             lambda x: StackedDistributedArray(_each(self.ops, "matvec", [x] * len(self.ops))),
             lambda y: reduce(operator.add, _each(self.ops, "rmatvec", y.distarrays)),
@@ -385,7 +385,7 @@ class MPINonStationaryConvolve1D(MPILinearOperator):
         comm, self.dimsd = communicator(base_comm), self.dims
         layout = Layout.split(self.dims, comm.size, axis)
         flat = vector_layout(layout)
-        return Relabelled(NonStationaryConvolve1D(layout, hs, ih, axis, comm=comm, dtype=dtype), flat, flat)
+        return Reinterpreted(NonStationaryConvolve1D(layout, hs, ih, axis, comm=comm, dtype=dtype), flat, flat)
 
 
 # Wave-equation processing

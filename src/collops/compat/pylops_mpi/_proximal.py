@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from collops.compat.pylops_mpi._arrays import checked_array, wrapped
+from collops.compat.pylops_mpi._arrays import checked_array, wrap
 from collops.compat.pylops_mpi._linear_operator import native_of
-from collops.compat.pylops_mpi._native import between, brought
-from collops.compat.pylops_mpi._solvers import native_callback, seen_as
+from collops.compat.pylops_mpi._native import to_layout, with_layouts
+from collops.compat.pylops_mpi._solvers import as_given, native_callback
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers import proximal
 
@@ -82,15 +82,15 @@ class MPIProxOperator:
 
     def prox(self, x: Any, tau: float) -> Any:
         """Return the proximal point. `tau` is positive."""
-        return wrapped(self._get().prox(self._given(x), tau), x)
+        return wrap(self._get().prox(self._given(x), tau), x)
 
     def proxdual(self, x: Any, tau: float) -> Any:
         """Return the proximal point of the convex conjugate. See :meth:`prox`."""
-        return wrapped(self._get().proxdual(self._given(x), tau), x)
+        return wrap(self._get().proxdual(self._given(x), tau), x)
 
     def grad(self, x: Any) -> Any:
         """Return the gradient."""
-        return wrapped(self._get().grad(self._given(x)), x)
+        return wrap(self._get().grad(self._given(x)), x)
 
     def postcomposition(self, sigma: float) -> MPIProxOperator:
         """Return the function times `sigma`."""
@@ -117,7 +117,7 @@ class MPIProxOperator:
 
     def _given(self, x: Any) -> Any:
         array = checked_array(x).native
-        return array if self.layout is None else brought(array, self.layout)
+        return array if self.layout is None else to_layout(array, self.layout)
 
 
 class MPIL2(MPIProxOperator):
@@ -152,7 +152,7 @@ class MPIL2(MPIProxOperator):
             native = native_of(Op, x0, x0 if b is None else b)
             self.layout = native.domain
             sides = [native.range, native.domain, native.domain]
-            given = [None if a is None else brought(a, side) for a, side in zip(given, sides, strict=True)]
+            given = [None if a is None else to_layout(a, side) for a, side in zip(given, sides, strict=True)]
         self.native = proximal.L2(native, given[0], given[1], sigma, alpha, qgrad, niter, given[2], warm)
 
 
@@ -170,7 +170,7 @@ class MPIL21(MPIProxOperator):
     def sum_squared(self, x: Any) -> Any:
         """Return the lengths of the vectors, despite the name."""
         squares = reduce(operator.add, [abs(part.native) ** 2 for part in x.distarrays])
-        return wrapped(np.sqrt(squares), x)
+        return wrap(np.sqrt(squares), x)
 
 
 class _UserProx(proximal.ProxOperator):
@@ -186,7 +186,7 @@ class _UserProx(proximal.ProxOperator):
         return getattr(type(self._operator), method) is not getattr(MPIProxOperator, method)
 
     def _called(self, method: str, x: Any, out: Any, *arguments: Any) -> Any:
-        result = getattr(self._operator, method)(wrapped(x, self._array), *arguments).native
+        result = getattr(self._operator, method)(wrap(x, self._array), *arguments).native
         if out is None:
             return result
         for target, part in zip(out.leaves, result.leaves, strict=True):
@@ -203,7 +203,7 @@ class _UserProx(proximal.ProxOperator):
         return self._called("grad", x, out)
 
     def _value(self, x: Any) -> Any:
-        return x.engine.xp.asarray(self._operator(wrapped(x, self._array)))
+        return x.engine.xp.asarray(self._operator(wrap(x, self._array)))
 
 
 def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
@@ -242,7 +242,7 @@ def ProximalGradient(
     result = proximal.proximal_gradient(
         native_prox(proxf, x0),
         native_prox(proxg, x0),
-        start if layout is None else brought(start, layout),
+        start if layout is None else to_layout(start, layout),
         epsg=epsg,
         tau=tau,
         eta=eta,
@@ -252,7 +252,7 @@ def ProximalGradient(
         tol=tol,
         **_run_options(callback, x0, show),
     )
-    return seen_as(result.x, x0)
+    return as_given(result.x, x0)
 
 
 def ADMML2(
@@ -278,21 +278,21 @@ def ADMML2(
         raise InputError("ADMML2 needs x0")
     image = A @ x0 if z0 is None else z0
     misfit, penalty = native_of(Op, x0, b), native_of(A, x0, image)
-    penalty = between(penalty, misfit.domain, penalty.range)
+    penalty = with_layouts(penalty, misfit.domain, penalty.range)
     result = proximal.admm_l2(
         native_prox(proxg, image),
         misfit,
-        brought(b.native, misfit.range),
+        to_layout(b.native, misfit.range),
         penalty,
-        brought(x0.native, misfit.domain),
+        to_layout(x0.native, misfit.domain),
         tau,
-        z0=None if z0 is None else brought(z0.native, penalty.range),
+        z0=None if z0 is None else to_layout(z0.native, penalty.range),
         niter=niter,
         gfirst=gfirst,
         inner=(kwargs_solver or {}).get("niter", 10),
         **_run_options(callback, x0, show),
     )
-    return seen_as(result.x, x0), wrapped(result.details["z"], image)
+    return as_given(result.x, x0), wrap(result.details["z"], image)
 
 
 def PrimalDual(
@@ -320,23 +320,23 @@ def PrimalDual(
     native = native_of(A, x0, y0)
 
     def call(_: int, view: Any) -> None:
-        dual = (seen_as(view.state.y, y0),) if callbacky else ()
-        callback(seen_as(view.x, x0), *dual)
+        dual = (as_given(view.state.y, y0),) if callbacky else ()
+        callback(as_given(view.x, x0), *dual)
 
     result = proximal.primal_dual(
         native_prox(proxf, x0),
         native_prox(proxg, y0),
         native,
-        brought(x0.native, native.domain),
+        to_layout(x0.native, native.domain),
         tau,
         mu,
-        y0=brought(y0.native, native.range),
-        z=None if z is None else brought(checked_array(z).native, native.domain),
+        y0=to_layout(y0.native, native.range),
+        z=None if z is None else to_layout(checked_array(z).native, native.domain),
         theta=theta,
         niter=niter,
         gfirst=gfirst,
         callback=None if callback is None else call,
         progress=None if show else False,
     )
-    x = seen_as(result.x, x0)
-    return (x, seen_as(result.details["y"], y0)) if returny else x
+    x = as_given(result.x, x0)
+    return (x, as_given(result.details["y"], y0)) if returny else x

@@ -17,8 +17,8 @@ import collops
 from collops import profile
 from collops.array import Layout
 from collops.comm.mpi import mpi4py_module
-from collops.compat.pylops_mpi._arrays import Partition, wrapped
-from collops.compat.pylops_mpi._native import brought
+from collops.compat.pylops_mpi._arrays import Partition, wrap
+from collops.compat.pylops_mpi._native import to_layout
 from collops.errors import InputError, TransportError
 
 __all__ = [
@@ -148,11 +148,11 @@ def reshaped(func: Callable[..., Any] | None = None, forward: bool | None = None
         flat, ranks = x.native, x.size
         if stacking:
             sizes = [int(shape[0]) for shape in (self.local_shapes_m if towards_data else self.local_shapes_n)]
-            given = brought(flat, Layout.split(flat.size, ranks, sizes=sizes, mask=x.mask))
+            given = to_layout(flat, Layout.split(flat.size, ranks, sizes=sizes, mask=x.mask))
         else:
             whole = Layout.split(self.dims if towards_data else self.dimsd, ranks, mask=x.mask)
-            given = brought(flat, whole.reshape(flat.size)).reshape(whole.shape)
-        return func(self, wrapped(given, x, Partition.SCATTER)).ravel()
+            given = to_layout(flat, whole.reshape(flat.size)).reshape(whole.shape)
+        return func(self, wrap(given, x, Partition.SCATTER)).ravel()
 
     return apply
 
