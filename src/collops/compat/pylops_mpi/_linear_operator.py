@@ -224,8 +224,8 @@ class Operator:
     def adjoint(self) -> Operator:
         """Return the adjoint."""
         result = self._derived("Adjoint", (self,), lambda a: a.H, self._rmatvec, self._matvec)
-        result._shape, result._dims, result._dimsd = self.shape[::-1], self._dimsd, self._dims
-        result.partitions = self.partitions[::-1]
+        result._shape, result._dims, result._dimsd = (self.shape[1], self.shape[0]), self._dimsd, self._dims
+        result.partitions = (self.partitions[1], self.partitions[0])
         return result
 
     H = property(adjoint)

@@ -105,13 +105,11 @@ class _NativeSolver(Solver):
     cost: Any = ()
 
     def __init_subclass__(cls) -> None:
-        """Give ``setup`` and ``solve`` the options of ``_method``, and the class an example."""
+        """Give ``setup`` and ``solve`` the options of ``_method``."""
         cls._options = list(inspect.signature(cls._method).parameters.values())[2:]
         options = [option for option in cls._options if option.name not in cls._function_only]
         cls.setup = _spread("setup", cls._setup, options)
         cls.solve = _spread("solve", cls._solve, options, niter=cls._default_niter)
-        cls._description = inspect.getdoc(cls)
-        cls.__doc__ = f"{cls._description}{_EXAMPLE.format(f'{cls.__name__}(A).solve(', *cls._example)}"
 
     def _method(self, problem: _Problem, *args: Any, **options: Any) -> Any:
         raise NotImplementedError
@@ -354,8 +352,8 @@ class FISTA(ISTA):
 
 
 def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
-    """Return the function that solves by the class `kind`, with the same options and example."""
-    name = kind.__name__.lower()
+    """Return the function that solves by the class `kind`, with the same options; give both the same example."""
+    name, description = kind.__name__.lower(), kind.__doc__
 
     def solve(Op, y, x0, niter=10, options=None, show=False, itershow=_SHOWN, callback=None):
         solver = kind(Op)
@@ -363,8 +361,11 @@ def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
             solver.callback = callback
         return solver._solve(y, x0, niter, options, show, itershow)
 
-    example = _EXAMPLE.format(f"{name}(A, ", *kind._example)
-    solve.__doc__ = f"{kind._description} Collective.\n\n{inspect.cleandoc(results)}{example}"
+    def example(call: str) -> str:
+        return _EXAMPLE.format(call, *kind._example)
+
+    kind.__doc__ = description + example(f"{kind.__name__}(A).solve(")
+    solve.__doc__ = f"{description} Collective.\n\n{inspect.cleandoc(results)}{example(f'{name}(A, ')}"
     return _spread(name, solve, kind._options)
 
 
