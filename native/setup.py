@@ -1,4 +1,4 @@
-"""Compile the shared library into the package; what pip runs."""
+"""Build the package with its shared library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall"
 
 
 def headers() -> Path:
-    """Where jaxlib keeps XLA's headers (found without importing it)."""
+    """Return the folder of XLA's headers in jaxlib, without importing jaxlib."""
     found = importlib.util.find_spec("jaxlib")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("the native library needs XLA's headers: pip install jaxlib")
@@ -25,10 +25,10 @@ def headers() -> Path:
 
 
 class Build(build_py):
-    """Adds the library to the built package."""
+    """Also compiles the library."""
 
     def run(self) -> None:
-        """Compile after the Python files are in their place."""
+        """Copy the Python files, then compile."""
         super().run()
         target = Path(self.build_lib) / "collops_native" / "libcollops_native.so"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ class Build(build_py):
 
 
 class Wheel(bdist_wheel):
-    """Names the machine but no Python: the library has none of its symbols."""
+    """A wheel for one platform and any Python: the library has no Python symbols."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """Return interpreter, its ABI, and the platform."""
@@ -47,10 +47,10 @@ class Wheel(bdist_wheel):
 
 
 class Native(Distribution):
-    """Has something compiled in it, though nothing that setuptools knows."""
+    """A distribution with a compiled library, which setuptools does not build itself."""
 
     def has_ext_modules(self) -> bool:
-        """Say that it belongs to one kind of machine."""
+        """Return whether the wheel depends on the platform."""
         return True
 
 

@@ -1,11 +1,11 @@
-// The wire of a world of one on a host: results are copies, and messages wait until they are received.
+// The transport of a single rank on a host: results are copies, and messages are queued until they are received.
 #include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 
 #include "api.h"
-#include "wire.h"
+#include "transport.h"
 
 namespace collops {
 namespace {
@@ -20,9 +20,9 @@ int width_of(Type type) {
   return widths[static_cast<int>(type)];
 }
 
-class AloneWire final : public Wire {
+class SingleRankTransport final : public Transport {
  public:
-  AloneWire() : Wire(0, 1) {}
+  SingleRankTransport() : Transport(0, 1) {}
 
   Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op, Place) override {
     return copy(in, out, count * width_of(type));
@@ -77,4 +77,4 @@ class AloneWire final : public Wire {
 }  // namespace
 }  // namespace collops
 
-std::int64_t collops_add_alone() { return collops::add_wire(std::make_unique<collops::AloneWire>()); }
+std::int64_t collops_add_alone() { return collops::add_transport(std::make_unique<collops::SingleRankTransport>()); }

@@ -1,4 +1,4 @@
-// Reductions of the 16-bit floating types, which MPI does not have: each step is done in float32.
+// Reductions of 16-bit floating types, which MPI lacks: each step is computed in float32.
 #pragma once
 
 #include <cmath>
@@ -57,7 +57,7 @@ struct Sum {
 struct Product {
   static float apply(float a, float b) { return a * b; }
 };
-struct Minimum {  // a NaN stays one, as in NumPy
+struct Minimum {  // propagates NaN, as in NumPy
   static float apply(float a, float b) { return std::isnan(a) || a < b ? a : b; }
 };
 struct Maximum {

@@ -1,12 +1,12 @@
-// The typed FFI handlers that XLA calls, for hosts and, where `COLLOPS_DEVICE` streams exist, for devices.
+// The typed FFI handlers that XLA calls, for hosts and for devices.
 //
-// Operands are the arrays, then tokens that only order the calls and are never looked at; likewise the results. Attributes
-// say which wire, and what the collective needs to know. A failure becomes an error of the whole computation, in Python an
-// exception with the text.
+// Operands are the arrays, then tokens that order the calls and are not read; likewise the results. Attributes are the number of
+// the transport ("wire") and the parameters of the collective. A failure makes the whole computation fail; Python raises an
+// exception with the message.
 #include <algorithm>
 #include <utility>
 
-#include "wire.h"
+#include "transport.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace collops {
@@ -66,80 +66,80 @@ ffi::Error outcome(const Failure& failure) {
   return failure.empty() ? ffi::Error::Success() : ffi::Error::Internal("collops." + failure);
 }
 
-// Runs `call` with the wire and its operand, which has been checked to be of a type that travels.
+// Runs `call` with the transport, if that is usable and the dtype of `array` is supported.
 template <class Call>
-ffi::Error on_wire(std::int64_t number, const Array& array, Call call) {
-  Wire* wire = find_wire(number);
-  if (wire == nullptr) {
+ffi::Error on_transport(std::int64_t number, const Array& array, Call call) {
+  Transport* transport = find_transport(number);
+  if (transport == nullptr) {
     return ffi::Error::Internal("collops: this program was compiled in another process, with other communicators");
   }
-  if (!wire->broken().empty()) {
-    return ffi::Error::Internal("collops: this communicator cannot be used any more since " + wire->broken());
+  if (!transport->broken().empty()) {
+    return ffi::Error::Internal("collops: this communicator cannot be used any more since " + transport->broken());
   }
   if (array.type == Type::None) return ffi::Error::InvalidArgument("collops: arrays of this dtype cannot be sent");
-  return outcome(call(*wire));
+  return outcome(call(*transport));
 }
 
-ffi::Error allreduce(Place at, std::int64_t wire, std::int64_t op, Arguments in, Results out) {
+ffi::Error allreduce(Place at, std::int64_t number, std::int64_t op, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_wire(wire, x, [&](Wire& w) {
-    return w.allreduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), at);
+  return on_transport(number, x, [&](Transport& t) {
+    return t.allreduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), at);
   });
 }
 
-ffi::Error reduce(Place at, std::int64_t wire, std::int64_t op, std::int64_t root, Arguments in, Results out) {
+ffi::Error reduce(Place at, std::int64_t number, std::int64_t op, std::int64_t root, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_wire(wire, x, [&](Wire& w) {
-    return w.reduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), static_cast<int>(root), at);
+  return on_transport(number, x, [&](Transport& t) {
+    return t.reduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), static_cast<int>(root), at);
   });
 }
 
-ffi::Error bcast(Place at, std::int64_t wire, std::int64_t root, Arguments in, Results out) {
+ffi::Error bcast(Place at, std::int64_t number, std::int64_t root, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_wire(wire, x, [&](Wire& w) {
-    return w.bcast(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
+  return on_transport(number, x, [&](Transport& t) {
+    return t.bcast(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
   });
 }
 
-ffi::Error allgather(Place at, std::int64_t wire, Integers counts, Arguments in, Results out) {
+ffi::Error allgather(Place at, std::int64_t number, Integers counts, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_wire(wire, x, [&](Wire& w) {
-    return w.allgather(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.width, at);
+  return on_transport(number, x, [&](Transport& t) {
+    return t.allgather(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.width, at);
   });
 }
 
-ffi::Error gather(Place at, std::int64_t wire, std::int64_t root, Arguments in, Results out) {
+ffi::Error gather(Place at, std::int64_t number, std::int64_t root, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_wire(wire, x, [&](Wire& w) {
-    return w.gather(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
+  return on_transport(number, x, [&](Transport& t) {
+    return t.gather(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
   });
 }
 
-ffi::Error scatter(Place at, std::int64_t wire, std::int64_t root, Arguments in, Results out) {
+ffi::Error scatter(Place at, std::int64_t number, std::int64_t root, Arguments in, Results out) {
   const Array y = result(out, 0);
-  return on_wire(wire, y, [&](Wire& w) {
-    return w.scatter(operand(in, 0).data, y.data, y.count, y.width, static_cast<int>(root), at);
+  return on_transport(number, y, [&](Transport& t) {
+    return t.scatter(operand(in, 0).data, y.data, y.count, y.width, static_cast<int>(root), at);
   });
 }
 
-ffi::Error reduce_scatter(Place at, std::int64_t wire, std::int64_t op, Integers counts, Arguments in,
+ffi::Error reduce_scatter(Place at, std::int64_t number, std::int64_t op, Integers counts, Arguments in,
                           Results out) {
   const Array x = operand(in, 0);
-  return on_wire(wire, x, [&](Wire& w) {
-    return w.reduce_scatter(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.type, static_cast<Op>(op),
+  return on_transport(number, x, [&](Transport& t) {
+    return t.reduce_scatter(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.type, static_cast<Op>(op),
                             at);
   });
 }
 
-ffi::Error alltoall(Place at, std::int64_t wire, Integers leaving, Integers arriving, Arguments in, Results out) {
+ffi::Error alltoall(Place at, std::int64_t number, Integers leaving, Integers arriving, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_wire(wire, x, [&](Wire& w) {
-    return w.alltoall(x.data, result(out, 0).data, {leaving.begin(), leaving.end()},
+  return on_transport(number, x, [&](Transport& t) {
+    return t.alltoall(x.data, result(out, 0).data, {leaving.begin(), leaving.end()},
                       {arriving.begin(), arriving.end()}, x.width, at);
   });
 }
 
-ffi::Error exchange(Place at, std::int64_t wire, Integers destinations, Integers send_tags, Integers sources,
+ffi::Error exchange(Place at, std::int64_t number, Integers destinations, Integers send_tags, Integers sources,
                     Integers receive_tags, Arguments in, Results out) {
   std::vector<Message> sends, receives;
   Type worst = Type::U8;
@@ -153,19 +153,19 @@ ffi::Error exchange(Place at, std::int64_t wire, Integers destinations, Integers
     worst = std::max(worst, y.type);
     receives.push_back({static_cast<int>(sources[i]), static_cast<int>(receive_tags[i]), y.data, y.count, y.width});
   }
-  return on_wire(wire, Array{nullptr, 0, 1, worst}, [&](Wire& w) { return w.exchange(sends, receives, at); });
+  return on_transport(number, Array{nullptr, 0, 1, worst}, [&](Transport& t) { return t.exchange(sends, receives, at); });
 }
 
-ffi::Error barrier(Place at, std::int64_t wire, Arguments, Results out) {
+ffi::Error barrier(Place at, std::int64_t number, Arguments, Results out) {
   const Array scratch = result(out, 0);
-  return on_wire(wire, scratch, [&](Wire& w) { return w.barrier(scratch.data, at); });
+  return on_transport(number, scratch, [&](Transport& t) { return t.barrier(scratch.data, at); });
 }
 
 }  // namespace
 }  // namespace collops
 
-// Each handler three times: on hosts; on devices; and on devices where it may be recorded in a command buffer, a graph that is
-// launched as a whole. Python chooses: see NativeComm.handlers in src/collops/jax/communicators.py.
+// Each handler is exported three times: for hosts; for devices; and for devices where it may be recorded in a command buffer, a
+// graph that is launched as a whole. NativeComm.handlers in src/collops/jax/communicators.py chooses.
 #define COLLOPS_EXPORT extern "C" __attribute__((visibility("default"))) XLA_FFI_Error*
 #define ON_DEVICE(NAME, BINDING, ...)                                                                  \
   static auto* handler =                                                                               \

@@ -1,9 +1,9 @@
-// The wire over MPI: whichever library mpi4py has loaded, called through addresses that Python found in it.
+// The transport over MPI: the library that mpi4py has loaded, called through addresses that Python passes.
 //
-// MPI's libraries differ in what a handle is: an integer (MPICH and its descendants) or a pointer (Open MPI, and the standard
-// ABI of MPI 5). Everything here is a template over that type, so that one binary serves all of them. No constant of any MPI
-// header is used: handles and addresses come from Python, and statuses are buffers larger than any library's.
-// Calls are nonblocking and polled, so that a rank that never arrives becomes an error instead of an endless wait.
+// MPI libraries differ in the type of handles: integers (MPICH and its descendants) or pointers (Open MPI, and the standard ABI of
+// MPI 5). Everything here is a template over that type, so that one binary works with all of them. No constant of an MPI header is
+// used: handles and addresses come from Python, and statuses are buffers larger than those of any library.
+// Calls are nonblocking and polled, so that every wait has a deadline.
 #include <array>
 #include <chrono>
 #include <climits>
@@ -11,7 +11,7 @@
 
 #include "api.h"
 #include "half.h"
-#include "wire.h"
+#include "transport.h"
 
 namespace collops {
 namespace {
@@ -94,10 +94,10 @@ bool all_equal(const Counts& counts) {
 }
 
 template <class H>
-class MpiWire final : public Wire {
+class MpiTransport final : public Transport {
  public:
-  MpiWire(H comm, int rank, int size, double timeout, int spins)
-      : Wire(rank, size), comm_(comm), timeout_(timeout), spins_(spins), mpi_(library<H>()) {}
+  MpiTransport(H comm, int rank, int size, double timeout, int spins)
+      : Transport(rank, size), comm_(comm), timeout_(timeout), spins_(spins), mpi_(library<H>()) {}
 
   Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place) override {
     return in_pieces(in, out, count, type, [&](const void* from, void* to, int piece) {
@@ -221,7 +221,7 @@ class MpiWire final : public Wire {
     constexpr int widths[kTypes] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
     const std::int64_t width = widths[static_cast<int>(type)];
     std::int64_t done = 0;
-    do {  // an empty array is a message too: every rank takes part
+    do {  // also for an empty array, since every rank takes part
       const int piece = static_cast<int>(std::min<std::int64_t>(kPiece, count - done));
       const void* from = static_cast<const char*>(in) + done * width;
       if (Failure failure = call(from, static_cast<char*>(out) + done * width, piece); !failure.empty()) return failure;
@@ -235,7 +235,7 @@ class MpiWire final : public Wire {
     for (const std::int64_t count : counts) total += count;
     if (total <= INT_MAX) return {};
     return std::string(operation) + ": " + std::to_string(total) +
-           " elements are more than one MPI message can count; send it in parts";
+           " elements exceed the limit of one MPI message; send them in parts";
   }
 
   Failure failed(int code, const char* operation) {
@@ -315,7 +315,7 @@ const char* collops_load_mpi(int handle_bytes, const std::int64_t* functions, co
 std::int64_t collops_add_mpi(std::int64_t communicator, int rank, int size, double timeout, int spins) {
   using namespace collops;
   if (loaded_handle_bytes == sizeof(int)) {
-    return add_wire(std::make_unique<MpiWire<int>>(handle_of<int>(communicator), rank, size, timeout, spins));
+    return add_transport(std::make_unique<MpiTransport<int>>(handle_of<int>(communicator), rank, size, timeout, spins));
   }
-  return add_wire(std::make_unique<MpiWire<void*>>(handle_of<void*>(communicator), rank, size, timeout, spins));
+  return add_transport(std::make_unique<MpiTransport<void*>>(handle_of<void*>(communicator), rank, size, timeout, spins));
 }

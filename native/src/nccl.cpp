@@ -1,15 +1,15 @@
-// The wire over NCCL, or RCCL, which has the same functions: every call is put on XLA's stream, and the host never waits.
+// The transport over NCCL, or RCCL, which has the same functions: every call is enqueued on XLA's stream; the host never waits.
 //
-// No header of CUDA or NCCL is used: functions are called through addresses from Python, and the few types that they
-// take are declared here. Whatever only moves is sent as bytes. One process may drive several devices: each has its own
-// communicator, and the handler is told which device it runs on.
+// No header of CUDA or NCCL is used: functions are called through addresses from Python, and the few types that they take are
+// declared here. Data that are not reduced are sent as bytes. A process may drive several devices: each has its own communicator,
+// and XLA passes the device to the handler.
 #include <algorithm>
 #include <cstring>
 #include <map>
 
 #include "api.h"
 #include "recordings.h"
-#include "wire.h"
+#include "transport.h"
 
 namespace collops {
 namespace {
@@ -33,13 +33,13 @@ struct NcclFunctions {
 };
 constexpr int kFunctions = sizeof(NcclFunctions) / sizeof(void*);
 constexpr int kBytes = 1;  // ncclUint8
-constexpr std::size_t kMostRecorded = 1 << 20;  // bytes: longer messages take the device longer than any call the host
+constexpr std::size_t kMostRecorded = 1 << 20;  // bytes: with longer messages, the device needs more time than the host
 
 NcclFunctions nccl{};
 
 struct Numbers {
   int type = -1;         // ncclDataType_t
-  std::size_t each = 1;  // how many of it make one element
+  std::size_t each = 1;  // number of them per element
   std::size_t width = 1;
 };
 
@@ -74,15 +74,15 @@ int operation_of(Op op) {
 struct Seat {
   Comm comm;
   int rank;
-  std::unique_ptr<Recordings> recordings;  // none where nothing may be recorded
+  std::unique_ptr<Recordings> recordings;  // null if calls may not be recorded
 };
 
-// Those of which a call says all in a few numbers.
+// The operations that can be recorded: a few numbers determine a call.
 enum class Operation : int { None, Allreduce, Reduce, Bcast, Allgather, ReduceScatter, Barrier };
 
-class NcclWire final : public Wire {
+class NcclTransport final : public Transport {
  public:
-  NcclWire(std::map<int, Seat> seats, int size) : Wire(seats.begin()->second.rank, size), seats_(std::move(seats)) {}
+  NcclTransport(std::map<int, Seat> seats, int size) : Transport(seats.begin()->second.rank, size), seats_(std::move(seats)) {}
 
   Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place at) override {
     const Call again = repeated(Operation::Allreduce, in, out, count, type, op);
@@ -207,7 +207,7 @@ class NcclWire final : public Wire {
     });
   }
 
-  // One byte from everybody to everybody, in memory that XLA gave: `scratch` is part of the program.
+  // Reduces one byte over all ranks, in memory that XLA has allocated.
   Failure barrier(void* scratch, Place at) override {
     const Call again = repeated(Operation::Barrier, scratch, scratch, 1, Type::U8);
     return moving("barrier", at, again, [&](const Seat& seat, Stream stream) {
@@ -222,7 +222,7 @@ class NcclWire final : public Wire {
     return std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts[0]; });
   }
 
-  // What is recorded when it comes again.
+  // The key under which a call is recorded when it is repeated.
   static Call repeated(Operation operation, const void* in, const void* out, std::int64_t count, Type type,
                        Op op = Op::Sum, int root = 0) {
     if (count == 0 || size_of(count) * numbers_of(type).width > kMostRecorded) return {};
@@ -232,7 +232,7 @@ class NcclWire final : public Wire {
     return {all, {reinterpret_cast<std::uintptr_t>(in), reinterpret_cast<std::uintptr_t>(out), size_of(count)}};
   }
 
-  // Empty messages are left out on both sides.
+  // Empty messages are skipped on both sides.
   static int send(const void* from, std::size_t bytes, int peer, const Seat& seat, Stream stream) {
     return bytes ? nccl.send(from, bytes, kBytes, peer, seat.comm, stream) : 0;
   }
@@ -250,7 +250,7 @@ class NcclWire final : public Wire {
 
   template <class Enqueue>
   Failure moving(const char* operation, Place at, const Call& again, Enqueue enqueue) {
-    // The one device of a process is found whatever XLA numbers it.
+    // The only device of a process is used whatever number XLA passes.
     const auto found = seats_.size() == 1 ? seats_.begin() : seats_.find(at.device);
     if (found == seats_.end()) {
       return std::string(operation) + ": device " + std::to_string(at.device) + " is not part of this communicator";
@@ -265,7 +265,7 @@ class NcclWire final : public Wire {
       return text;
     }
     if (codes.cuda) {
-      return std::string(operation) + ": CUDA reports error " + std::to_string(codes.cuda) + " for NCCL's recorded call";
+      return std::string(operation) + ": CUDA reports error " + std::to_string(codes.cuda) + " for a recorded NCCL call";
     }
     return {};
   }
@@ -274,7 +274,7 @@ class NcclWire final : public Wire {
   Failure reducing(const char* name, Type type, Op op, Place at, const Call& again, Enqueue enqueue) {
     const Numbers of = numbers_of(type);
     const int operation = operation_of(op);
-    if (of.type < 0 || operation < 0) return std::string(name) + ": NCCL has no such reduction of this dtype";
+    if (of.type < 0 || operation < 0) return std::string(name) + ": NCCL does not support this reduction for this dtype";
     return moving(name, at, again, [&](const Seat& seat, Stream stream) { return enqueue(of, operation, seat, stream); });
   }
 
@@ -299,5 +299,5 @@ std::int64_t collops_add_nccl(const std::int64_t* communicators, const int* devi
     seats[devices[i]] = {reinterpret_cast<void*>(static_cast<std::intptr_t>(communicators[i])), ranks[i],
                          record && can_record() ? std::make_unique<Recordings>() : nullptr};
   }
-  return add_wire(std::make_unique<NcclWire>(std::move(seats), size));
+  return add_transport(std::make_unique<NcclTransport>(std::move(seats), size));
 }

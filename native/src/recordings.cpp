@@ -1,4 +1,4 @@
-// How graphs are recorded, launched and forgotten, through addresses of CUDA's driver that Python gives.
+// Recording, launching and dropping graphs with functions of the CUDA driver whose addresses Python passes.
 #include "recordings.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ Recordings::Known& Recordings::find(const Call& call) {
     if (known_.size() >= kMost) {
       const auto oldest = std::min_element(known_.begin(), known_.end(),
                                            [](const auto& a, const auto& b) { return a.second.last < b.second.last; });
-      if (oldest->second.graph) cuda.graph_exec_destroy(oldest->second.graph);  // CUDA waits until it has run
+      if (oldest->second.graph) cuda.graph_exec_destroy(oldest->second.graph);  // CUDA waits until it has finished
       known_.erase(oldest);
     }
     found = known_.emplace(call, Known{}).first;

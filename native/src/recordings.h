@@ -1,5 +1,5 @@
-// Calls that come again with the same arguments, recorded as graphs of CUDA: launching a graph takes the host a third of the
-// time of NCCL's own call, and XLA gives the same few addresses to a program that runs again and again.
+// Repeated calls with the same arguments, recorded as CUDA graphs: launching a graph takes a third of the host time of NCCL's own
+// call, and XLA passes the same few addresses to a program that runs repeatedly.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace collops {
 
-// The operation and everything that it is called with; an operation of 0 is never recorded.
+// An operation and all its arguments; operation 0 is never recorded.
 struct Call {
   std::uint64_t operation = 0;
   std::array<std::uintptr_t, 3> arguments{};
@@ -20,13 +20,13 @@ struct Call {
   }
 };
 
-// Errors of both libraries; 0 where there is none.
+// Error codes of both libraries; 0 means success.
 struct Codes {
   int nccl = 0;
   int cuda = 0;
 };
 
-// Those of one communicator on one device.
+// The recorded calls of one communicator on one device.
 class Recordings {
  public:
   using Stream = void*;
@@ -35,11 +35,11 @@ class Recordings {
   Recordings(const Recordings&) = delete;
   Recordings& operator=(const Recordings&) = delete;
 
-  // Does on `stream` what `enqueue(stream)` does. Another rank may do otherwise: one calls NCCL where another launches
-  // what it has recorded, and both do the same on their devices.
+  // Has the same effect on `stream` as `enqueue(stream)`. Ranks need not agree: one may call NCCL while another launches its
+  // recording; the devices do the same.
   template <class Enqueue>
   Codes run(const Call& call, Stream stream, Enqueue enqueue) {
-    bool captured = false;  // by XLA, which records the whole program and takes NCCL's own calls
+    bool captured = false;  // by XLA, which records the whole program including NCCL's own calls
     if (const int code = is_captured(stream, captured)) return {0, code};
     if (captured) return {enqueue(stream), 0};
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -55,7 +55,7 @@ class Recordings {
   }
 
   static constexpr std::size_t kMost = 128;
-  // NCCL sets up what it needs for a kind of call at the first of them, which no recording may do.
+  // NCCL allocates resources in the first call of a kind, which must not be recorded.
   static constexpr int kCallsBefore = 2;
 
  private:
@@ -68,7 +68,7 @@ class Recordings {
   Known& find(const Call& call);
   static int is_captured(Stream stream, bool& answer);
   int begin();
-  int end(Known* known);  // null: what was recorded is of no use
+  int end(Known* known);  // null: discard the recording
   static int launch(const Known& known, Stream stream);
 
   std::mutex mutex_;
@@ -77,7 +77,7 @@ class Recordings {
   Stream side_ = nullptr;
 };
 
-// Whether CUDA's functions are there.
+// Whether the CUDA functions have been set.
 bool can_record();
 
 }  // namespace collops

@@ -27,7 +27,7 @@ Distributed, Partition = pylops_mpi.DistributedArray, pylops_mpi.Partition
 def no_rank_is_left_out():
     """Forget after each test that it has left ranks out of a grid."""
     yield
-    _operators._gone.clear()
+    _operators._inactive.clear()
 
 
 DIMS = (7, 6, 5)

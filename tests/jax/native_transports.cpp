@@ -18,7 +18,7 @@
 #include "api.h"
 #include "half.h"
 #include "recordings.h"
-#include "wire.h"
+#include "transport.h"
 
 namespace {
 
@@ -202,8 +202,8 @@ Values from(int rank, std::size_t count) {
   return values;
 }
 
-void every_call(collops::Wire& wire, int rank, Place at) {
-  const int size = wire.size(), after = (rank + 1) % size, before = (rank + size - 1) % size, root = size - 1;
+void every_call(collops::Transport& transport, int rank, Place at) {
+  const int size = transport.size(), after = (rank + 1) % size, before = (rank + size - 1) % size, root = size - 1;
   const auto n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
   const Values mine = from(rank, 3);
   Values sum(3), out(3), all(3 * n), gathered, blocks(3 * n);
@@ -212,24 +212,24 @@ void every_call(collops::Wire& wire, int rank, Place at) {
     for (std::size_t i = 0; i < 3; ++i) sum[i] += theirs[i];
     gathered.insert(gathered.end(), theirs.begin(), theirs.end());
   }
-  well(wire.allreduce(mine.data(), out.data(), 3, Type::F32, Op::Sum, at));
+  well(transport.allreduce(mine.data(), out.data(), 3, Type::F32, Op::Sum, at));
   expect(out, sum, "allreduce");
   out = mine;
-  well(wire.allreduce(out.data(), out.data(), 3, Type::F32, Op::Max, at));
+  well(transport.allreduce(out.data(), out.data(), 3, Type::F32, Op::Max, at));
   expect(out, from(root, 3), "allreduce in place");
-  well(wire.allreduce(nullptr, nullptr, 0, Type::F32, Op::Sum, at));
-  well(wire.reduce(mine.data(), out.data(), 3, Type::F32, Op::Sum, root, at));
+  well(transport.allreduce(nullptr, nullptr, 0, Type::F32, Op::Sum, at));
+  well(transport.reduce(mine.data(), out.data(), 3, Type::F32, Op::Sum, root, at));
   if (rank == root) expect(out, sum, "reduce");
-  well(wire.bcast(mine.data(), out.data(), 3, 4, root, at));
+  well(transport.bcast(mine.data(), out.data(), 3, 4, root, at));
   expect(out, from(root, 3), "bcast");
-  well(wire.allgather(mine.data(), all.data(), Counts(n, 3), 4, at));
+  well(transport.allgather(mine.data(), all.data(), Counts(n, 3), 4, at));
   expect(all, gathered, "allgather");
-  well(wire.gather(mine.data(), rank == root ? all.data() : nullptr, 3, 4, root, at));
+  well(transport.gather(mine.data(), rank == root ? all.data() : nullptr, 3, 4, root, at));
   if (rank == root) expect(all, gathered, "gather");
-  well(wire.scatter(rank == root ? gathered.data() : nullptr, out.data(), 3, 4, root, at));
+  well(transport.scatter(rank == root ? gathered.data() : nullptr, out.data(), 3, 4, root, at));
   expect(out, mine, "scatter");
   for (std::size_t i = 0; i < 3 * n; ++i) blocks[i] = gathered[i] + static_cast<float>(rank);
-  well(wire.reduce_scatter(gathered.data(), out.data(), Counts(n, 3), Type::F32, Op::Min, at));
+  well(transport.reduce_scatter(gathered.data(), out.data(), Counts(n, 3), Type::F32, Op::Min, at));
   expect(out, mine, "reduce_scatter");
 
   Counts uneven(n), leaving(n), arriving(n);  // rank s has s % 3 elements, and sends (s + 2 p) % 3 to rank p
@@ -248,27 +248,27 @@ void every_call(collops::Wire& wire, int rank, Place at) {
   }
   const Values own = from(rank, r % 3);
   Values result(total), part(r % 3), moved(expected.size());
-  well(wire.allgather(own.data(), result.data(), uneven, 4, at));
+  well(transport.allgather(own.data(), result.data(), uneven, 4, at));
   expect(result, wanted, "allgatherv");
-  well(wire.reduce_scatter(wanted.data(), part.data(), uneven, Type::F32, Op::Max, at));
+  well(transport.reduce_scatter(wanted.data(), part.data(), uneven, Type::F32, Op::Max, at));
   expect(part, {wanted.begin() + static_cast<long>(start), wanted.begin() + static_cast<long>(start + r % 3)}, "reduce_scatterv");
-  well(wire.alltoall(pieces.data(), moved.data(), leaving, arriving, 4, at));
+  well(transport.alltoall(pieces.data(), moved.data(), leaving, arriving, 4, at));
   expect(moved, expected, "alltoallv");
 
   Values short_one(1), long_one(3), given = mine;
-  well(wire.exchange({{after, 1, given.data(), 3, 4}, {before, 2, given.data(), 1, 4}},
+  well(transport.exchange({{after, 1, given.data(), 3, 4}, {before, 2, given.data(), 1, 4}},
                      {{before, 1, long_one.data(), 3, 4}, {after, 2, short_one.data(), 1, 4}}, at));
   expect(long_one, from(before, 3), "exchange");
   expect(short_one, from(after, 1), "exchange");
-  well(wire.exchange({}, {}, at));
+  well(transport.exchange({}, {}, at));
   char scratch = 0;
-  well(wire.barrier(&scratch, at));
+  well(transport.barrier(&scratch, at));
 }
 
 // The same call again and again, on each rank with as many results in turn as its number says: some ranks launch what others
 // still call NCCL for.
-void again(collops::Wire& wire, int rank, Place at) {
-  const int size = wire.size();
+void again(collops::Transport& transport, int rank, Place at) {
+  const int size = transport.size();
   const float sum = static_cast<float>(size * (size + 1) / 2);
   const std::size_t results = 1 + 90 * static_cast<std::size_t>(rank);  // two ranks have more than are kept
   Values mine(5, static_cast<float>(rank + 1)), all(5 * results);
@@ -276,7 +276,7 @@ void again(collops::Wire& wire, int rank, Place at) {
   for (std::size_t turn = 0; turn < 400; ++turn) {
     float* out = all.data() + 5 * (turn % results);
     std::fill(out, out + 5, 0.0F);
-    well(wire.allreduce(mine.data(), out, 5, Type::F32, Op::Sum, at));
+    well(transport.allreduce(mine.data(), out, 5, Type::F32, Op::Sum, at));
     expect({out, out + 5}, Values(5, sum), "allreduce again");
   }
   const int before = collops::Recordings::kCallsBefore;
@@ -288,24 +288,24 @@ void again(collops::Wire& wire, int rank, Place at) {
   Stream captured;  // by XLA: a graph is never launched there
   captured.captured = true;
   float* out = all.data();
-  well(wire.allreduce(mine.data(), out, 5, Type::F32, Op::Sum, Place{&captured, at.device}));
+  well(transport.allreduce(mine.data(), out, 5, Type::F32, Op::Sum, Place{&captured, at.device}));
   if (captured.calls.size() != 1 || tally.launched != launched) std::abort();
   for (auto& call : captured.calls) call();
 
   Values longer(300000);  // more than a call of NCCL is worth
   for (int turn = 0; turn < 4; ++turn) {
-    well(wire.allreduce(longer.data(), longer.data(), 300000, Type::F32, Op::Max, at));
+    well(transport.allreduce(longer.data(), longer.data(), 300000, Type::F32, Op::Max, at));
   }
   if (tally.recorded != recorded) std::abort();
 
   for (int turn = 0; turn < 3; ++turn) {  // what differs in anything is another call
     for (const Op op : {Op::Sum, Op::Max}) {
       for (const std::int64_t count : {3, 4}) {
-        well(wire.allreduce(mine.data(), out, count, Type::F32, op, at));
+        well(transport.allreduce(mine.data(), out, count, Type::F32, op, at));
         const float result = op == Op::Sum ? sum : static_cast<float>(size);
         expect({out, out + count}, Values(static_cast<std::size_t>(count), result), "another allreduce");
         for (const int root : {0, size - 1}) {
-          well(wire.bcast(mine.data(), out, count, 4, root, at));
+          well(transport.bcast(mine.data(), out, count, 4, root, at));
           expect({out, out + count}, Values(static_cast<std::size_t>(count), static_cast<float>(root + 1)), "bcast");
         }
       }
@@ -316,15 +316,15 @@ void again(collops::Wire& wire, int rank, Place at) {
   Values once(2, 1.0F), sums(2);
   for (int turn = 0; turn < 5; ++turn) {  // the third is to be recorded, which fails, and the fourth is
     broken_call = turn == 2 ? 5 : 0;
-    const collops::Failure failure = wire.allreduce(once.data(), sums.data(), 2, Type::F32, Op::Sum, at);
+    const collops::Failure failure = transport.allreduce(once.data(), sums.data(), 2, Type::F32, Op::Sum, at);
     if (failure != (turn == 2 ? "allreduce: NCCL reports: an error (the last error)" : "")) std::abort();
     if (turn != 2) expect(sums, Values(2, static_cast<float>(size)), "allreduce after a failure");
     std::fill(sums.begin(), sums.end(), 0.0F);
   }
 
   broken_launch = 700;
-  const collops::Failure failure = wire.allreduce(mine.data(), out, 3, Type::F32, Op::Sum, at);
-  if (failure != "allreduce: CUDA reports error 700 for NCCL's recorded call") std::abort();
+  const collops::Failure failure = transport.allreduce(mine.data(), out, 3, Type::F32, Op::Sum, at);
+  if (failure != "allreduce: CUDA reports error 700 for a recorded NCCL call") std::abort();
   broken_launch = 0;
 }
 
@@ -359,7 +359,7 @@ int main() {
                                  at(graph_instantiate), at(graph_launch), at(graph_destroy), at(graph_exec_destroy)};
   if (collops::can_record()) std::abort();
   collops_load_cuda(graphs);
-  every_call(*collops::find_wire(collops_add_alone()), 0, {});
+  every_call(*collops::find_transport(collops_add_alone()), 0, {});
   for (int size = 1; size <= 4; ++size) {
     World world{size, {}, {}, {}};
     std::vector<Seat> seats;
@@ -371,15 +371,16 @@ int main() {
       devices.push_back(7 - rank);
       ranks.push_back(rank);
     }
-    collops::Wire* wire = nullptr;
+    collops::Transport* transport = nullptr;
     for (const int record : {0, 1}) {
-      wire = collops::find_wire(collops_add_nccl(communicators.data(), devices.data(), ranks.data(), size, size, record));
+      const auto number = collops_add_nccl(communicators.data(), devices.data(), ranks.data(), size, size, record);
+      transport = collops::find_transport(number);
       std::vector<std::thread> threads;
       for (int rank = 0; rank < size; ++rank) {
         threads.emplace_back([=] {
           const Place place{nullptr, 7 - rank};
-          for (int turn = 0; turn < 4; ++turn) every_call(*wire, rank, place);
-          if (record) again(*wire, rank, place);
+          for (int turn = 0; turn < 4; ++turn) every_call(*transport, rank, place);
+          if (record) again(*transport, rank, place);
           if (!record && tally.recorded) std::abort();
         });
       }
@@ -388,9 +389,9 @@ int main() {
     for (auto& [ends, letters] : world.letters) {
       if (!letters.empty()) std::abort();
     }
-    if (size > 1 && wire->barrier(nullptr, Place{nullptr, 99}).empty()) std::abort();  // no such device
+    if (size > 1 && transport->barrier(nullptr, Place{nullptr, 99}).empty()) std::abort();  // no such device
   }
-  if (collops::find_wire(-1) || collops::find_wire(1000)) std::abort();
+  if (collops::find_transport(-1) || collops::find_transport(1000)) std::abort();
   std::printf("all right\n");
   return 0;
 }

@@ -1,4 +1,4 @@
-"""The native library is told from others, and what its wires refuse is refused on all ranks."""
+"""Loading of the native library, and errors of its transports, which all ranks raise."""
 
 from __future__ import annotations
 

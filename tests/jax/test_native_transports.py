@@ -25,7 +25,7 @@ def test_transports_under_sanitizers(tmp_path):
         pytest.skip("the compiler has no sanitizers")
     sources = [
         HERE / "native_transports.cpp",
-        *(NATIVE / f"{name}.cpp" for name in ("wire", "alone", "nccl", "recordings")),
+        *(NATIVE / f"{name}.cpp" for name in ("transport", "alone", "nccl", "recordings")),
     ]
     flags = ["-std=c++17", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread", *SANITIZERS, f"-I{NATIVE}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)

@@ -1,1 +1,1 @@
-"""Other packages' names on top of this one, so that their programs run unchanged."""
+"""Interfaces of other packages, so that their programs run unchanged."""

@@ -1,7 +1,8 @@
-"""The interface of PyLops-MPI 0.8.0 on top of this package: its programs run unchanged.
+"""The interface of PyLops-MPI 0.8.0: its programs run unchanged.
 
-``import collops.compat.pylops_mpi as pylops_mpi``, or ``python -m collops.compat.pylops_mpi script.py``, which runs a
-script as it is. ``docs/from-pylops-mpi.md`` shows both interfaces side by side, and what differs on purpose.
+Use ``import collops.compat.pylops_mpi as pylops_mpi``, or run a script unchanged with
+``python -m collops.compat.pylops_mpi script.py``. ``docs/from-pylops-mpi.md`` compares both interfaces and lists the
+intended differences.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ version_tuple = (0, 8, 0)
 
 _HOMES = (_arrays, _linear_operator, _operators, _grids, _solvers, _proximal, _utilities)
 
-# PyLops-MPI's modules, and the names in each. A package has the names of its modules.
+# PyLops-MPI's modules and the names in each. A package also has the names of its modules.
 _MODULES = {
     "DistributedArray": "DistributedArray Partition StackedDistributedArray local_split subcomm_split",
     "LinearOperator": "MPILinearOperator asmpilinearoperator",
@@ -115,7 +116,7 @@ _MODULES = {
 
 
 def _make_modules() -> None:
-    """Make the modules, so that imports of and from them find the names of this package."""
+    """Create the modules of PyLops-MPI, with the names that each of them defines."""
     here = sys.modules[__name__]
     for path, names in _MODULES.items():
         package = here
@@ -124,7 +125,7 @@ def _make_modules() -> None:
             if name not in sys.modules:
                 module = sys.modules[name] = module_from_spec(ModuleSpec(name, None))
                 module.__doc__ = f"PyLops-MPI's module ``{full}``."
-                # Some classes and functions have the name of their module. The attribute of the package is theirs.
+                # Some classes and functions have the name of their module and hide it.
                 vars(package).setdefault(full.rpartition(".")[2], module)
             package = sys.modules[name]
             for each in names.split():

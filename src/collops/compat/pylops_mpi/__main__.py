@@ -1,4 +1,4 @@
-"""Run a script in which ``pylops_mpi`` means this package: ``python -m collops.compat.pylops_mpi script.py``."""
+"""Run a script with this package as ``pylops_mpi``: ``python -m collops.compat.pylops_mpi script.py``."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["main", "replace"]
 
 
 def replace() -> None:
-    """Let ``import pylops_mpi``, and imports of and from its modules, find the modules here, in this process."""
+    """Let imports of ``pylops_mpi`` and its modules find the modules of this package in this process."""
     for name, module in list(sys.modules.items()):
         if name == package.__name__ or name.startswith(package.__name__ + "."):
             sys.modules["pylops_mpi" + name.removeprefix(package.__name__)] = module
 
 
 def main(arguments: list[str]) -> None:
-    """Run the script ``arguments[0]`` with the rest as its arguments."""
+    """Run the script ``arguments[0]`` with the remaining arguments."""
     if not arguments:
         sys.exit("usage: python -m collops.compat.pylops_mpi script.py [arguments]")
     script = arguments[0]
     if not Path(script).exists():
         sys.exit(f"there is no script {script}")
-    collops.world()  # from here on, an error on one rank ends all of them
+    collops.world()  # from now on, an error on one rank ends all ranks
     replace()
     sys.argv = list(arguments)
     sys.path[0] = str(Path(script).resolve().parent)

@@ -1,4 +1,4 @@
-"""PyLops-MPI's arrays, split along one axis or replicated, and stacks of them; NumPy arithmetic on each rank's part."""
+"""PyLops-MPI's arrays, split along one axis or replicated, and stacked arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collops.array import Layout
 from collops.array.halo import extended_array
 from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
-from collops.compat.pylops_mpi._native import communicator, mpi_comm, relabelled, vector_layout
+from collops.compat.pylops_mpi._native import communicator, mpi_comm, reinterpret, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 __all__ = [
@@ -26,12 +26,12 @@ __all__ = [
     "leaves",
     "local_split",
     "subcomm_split",
-    "wrapped",
+    "wrap",
 ]
 
 
 class Partition(Enum):
-    """The part of an array that a rank holds: all of it, synchronised on assignment or not, or a part of its own.
+    """How an array is distributed: replicated, with or without a broadcast on assignment, or split.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def local_split(global_shape: Any, base_comm: Any, partition: Partition, axis: i
 
 
 def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
-    """Return the mpi4py communicator of the ranks with this rank's number in `mask`. Collective."""
+    """Return the mpi4py communicator of the ranks with the same entry in `mask` as this one. Collective."""
     comm = mpi_comm(comm)
     return comm.Split(color=operator.index(mask[comm.Get_rank()]), key=comm.Get_rank())
 
@@ -65,18 +65,18 @@ def _forwarded(path: str, doc: str) -> Any:
 
 
 class _Array:
-    """Arithmetic and reductions, which single and stacked arrays have in common."""
+    """Arithmetic and reductions of single and stacked arrays."""
 
-    __array_ufunc__ = None  # NumPy leaves the operation to this class
+    __array_ufunc__ = None  # makes NumPy call the methods of this class
     native: Any
 
-    global_shape = _forwarded("native.shape", "Shape of the whole array; of a stacked one, its number of elements.")
+    global_shape = _forwarded("native.shape", "Shape of the whole array; number of elements of a stacked array.")
     dtype = _forwarded("native.dtype", "Element type.")
     engine = _forwarded("native.engine.name", '``"numpy"`` or ``"cupy"``.')
     base_comm = property(lambda self: mpi_comm(self._base_comm), doc="The mpi4py communicator of the ranks.")
 
     def _each(self, function: Callable[..., Any], *other: Any) -> Self:
-        """Return a new array: `function` of the native array, and of another operand if there is one. No message."""
+        """Return `function` of the native array, and of another operand if given, as a new array. No message."""
         raise NotImplementedError
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
@@ -111,25 +111,25 @@ class _Array:
         return self._each(operator.methodcaller("copy"))
 
     def zeros_like(self) -> Self:
-        """Return zeros; masks are kept."""
+        """Return zeros with the same layout and mask."""
         return self._each(native.zeros_like)
 
     def empty_like(self) -> Self:
-        """Return arbitrary values; masks are kept."""
+        """Return an uninitialised array with the same layout and mask."""
         return self._each(native.empty_like)
 
     def _inner(self, other: Any, vdot: bool) -> Any:
         if not isinstance(other, DistributedArray if isinstance(self, DistributedArray) else StackedDistributedArray):
-            raise UnsupportedTypeError(f"a {type(self).__name__} has no inner product with a {type(other).__name__}")
+            raise UnsupportedTypeError(f"no inner product of a {type(self).__name__} and a {type(other).__name__}")
         return (self.native.vdot(other.native) if vdot else self.native.dot(other.native)).item()
 
 
 class DistributedArray(_Array):
-    """An array split along one axis, or replicated; PyLops-MPI describes the parameters and methods.
+    """An array split along one axis, or replicated; see PyLops-MPI for the parameters and methods.
 
-    It wraps `native`, a :class:`collops.DistributedArray` on the same memory. With ``BROADCAST``, an assignment takes
-    rank 0's values; with ``UNSAFE_BROADCAST`` it sends nothing. `local_array` is kept, and sets dtype and engine.
-    Device arrays use NCCL with and without `base_comm_nccl`.
+    It wraps `native`, a :class:`collops.DistributedArray` on the same memory. With ``BROADCAST``, an assignment
+    broadcasts rank 0's values; with ``UNSAFE_BROADCAST`` it sends nothing. `local_array` is not copied; it determines
+    dtype and engine. Device arrays use NCCL with or without `base_comm_nccl`.
 
     Examples
     --------
@@ -165,14 +165,14 @@ class DistributedArray(_Array):
         if local_array is not None:
             engine = engine_of(local_array).name
         if base_comm_nccl is not None and engine != "cupy":
-            raise InputError("base_comm_nccl is for arrays of engine 'cupy'")
+            raise InputError("base_comm_nccl requires engine='cupy'")
         comm = communicator(base_comm)
         layout = _layout(shape, comm.size, partition, axis, local_shapes, mask)
         expected = layout.local_shape(comm.rank)
         if local_array is None:
             self.native = native.empty(layout, comm=comm, dtype=dtype, engine=engine or "numpy")
         elif tuple(local_array.shape) != expected:
-            raise InputError(f"local_array has the shape {tuple(local_array.shape)}, this rank's part {expected}")
+            raise InputError(f"local_array has the shape {tuple(local_array.shape)}; this rank's part has {expected}")
         else:
             self.native = native.DistributedArray(layout, comm, local_array)
         self.partition, self.axis, self.mask = partition, axis, mask
@@ -180,10 +180,10 @@ class DistributedArray(_Array):
         self._sub_comm: Any = None
 
     def _like(self, array: native.DistributedArray, **changes: Any) -> Self:
-        """Return another native array with the attributes of this one, but for `changes`."""
-        made = object.__new__(type(self))
-        vars(made).update(vars(self), native=array, **changes)
-        return made
+        """Wrap another native array with the attributes of this one, except for `changes`."""
+        result = object.__new__(type(self))
+        vars(result).update(vars(self), native=array, **changes)
+        return result
 
     @classmethod
     def to_dist(
@@ -196,11 +196,11 @@ class DistributedArray(_Array):
         local_shapes: Sequence[Any] | None = None,
         mask: Sequence[SupportsIndex] | None = None,
     ) -> Self:
-        """Distribute or replicate the global array `x`, which every rank has."""
+        """Distribute or replicate the global array `x`, which every rank passes."""
         engine = engine_of(x).name
-        made = cls(x.shape, base_comm, base_comm_nccl, partition, axis, None, local_shapes, mask, engine, x.dtype)
-        made[:] = x[made.native.layout.slices(made.rank)]
-        return made
+        result = cls(x.shape, base_comm, base_comm_nccl, partition, axis, None, local_shapes, mask, engine, x.dtype)
+        result[:] = x[result.native.layout.slices(result.rank)]
+        return result
 
     local_array = _forwarded("native.local_array", "This rank's part.")
     local_shape = _forwarded("native.local_array.shape", "Shape of this rank's part.")
@@ -216,7 +216,7 @@ class DistributedArray(_Array):
 
     @property
     def sub_comm(self) -> Any:
-        """The mpi4py communicator of this rank's group. With a mask, its first use is collective."""
+        """The mpi4py communicator of this rank's group. With a mask, the first access is collective."""
         if self.mask is None:
             return self.base_comm
         if self._sub_comm is None:
@@ -227,7 +227,7 @@ class DistributedArray(_Array):
         return self.local_array[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Assign to this rank's part. With ``BROADCAST`` collective: rank 0 sends its values to all copies."""
+        """Assign to this rank's part. With ``BROADCAST`` collective: broadcasts rank 0's values."""
         self.local_array[index] = value
         if self.partition is Partition.BROADCAST and self.size > 1:
             self.native.comm.bcast(self.local_array, root=0, out=self.local_array)
@@ -237,7 +237,7 @@ class DistributedArray(_Array):
             return self._like(function(self.native))
         if isinstance(other[0], DistributedArray):
             return self._like(function(self.native, other[0].native))
-        # A number, or a NumPy array that is combined with each rank's part.
+        # a number, or a NumPy array that is combined with this rank's part
         local = function(self.local_array, other[0])
         return self._like(native.DistributedArray(self.native.layout, self.native.comm, local))
 
@@ -254,7 +254,7 @@ class DistributedArray(_Array):
         return self.__iadd__(dist_array)
 
     def multiply(self, dist_array: Any) -> Self:
-        """Return the product with an array, element by element, or with a number."""
+        """Return the elementwise product with an array or a number."""
         return self * dist_array
 
     def dot(self, dist_array: Any, vdot: bool = False) -> Any:
@@ -262,14 +262,14 @@ class DistributedArray(_Array):
         return self._inner(dist_array, vdot)
 
     def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
-        """Return a vector norm of all elements, or of those along `axis` as an array. Collective."""
+        """Return a vector norm of all elements, or an array of norms along `axis`. Collective."""
         result = self.native.norm(ord, axis)
         if axis is None:
             return result.item()
         return result.gather() if isinstance(result, native.DistributedArray) else result
 
     def asarray(self, masked: bool = False) -> Any:
-        """Return the whole array, or that of this rank's group if `masked`. Collective."""
+        """Gather the whole array, or the part of this rank's group if `masked`. Collective."""
         if self.partition in _COPIES:
             return self.local_array
         layout, comm = self.native.layout, self.native.comm
@@ -290,7 +290,7 @@ class DistributedArray(_Array):
         return self._like(self.native.redistribute(target), axis=axis)
 
     def ravel(self, order: Any = "C") -> Self:
-        """Return every rank's part ravelled, one after the other in one vector. No message."""
+        """Return the vector of the ravelled parts of all ranks. No message."""
         layout, local = self.native.layout, self.local_array.ravel(order)
         if self.partition in _COPIES:
             flat = Layout.replicated(layout.size, layout.ranks, mask=self.mask)
@@ -299,28 +299,28 @@ class DistributedArray(_Array):
         return self._like(native.DistributedArray(flat, self.native.comm, local), axis=0)
 
     def reshape(self, local_shape: Any, axis: int | None = 0) -> Self:
-        """Return every rank's part in another shape, one after the other along `axis`.
+        """Reshape this rank's part; the parts are joined along `axis`.
 
-        Collective: two metadata messages, since each rank gives its own shape. If the parts do not fit together, every
-        rank raises a ValueError.
+        Collective: two metadata messages, since each rank passes its own shape. If the parts do not fit together, all
+        ranks raise a ValueError.
         """
         comm, shape = self.native.comm, as_shape(local_shape)
         axis = _axis(axis or 0, shape)
         wrong = math.prod(shape) != self.local_array.size
-        comm.check(LayoutError(f"{self.local_shape} cannot become {shape}") if wrong else None)
+        comm.check(LayoutError(f"cannot reshape {self.local_shape} to {shape}") if wrong else None)
         if self.partition in _COPIES:
             shapes = {tuple(other) for other in comm.allgather_metadata(list(shape))}
             if len(shapes) > 1:
-                raise LayoutError(f"copies have one shape, not {' and '.join(map(str, sorted(shapes)))}")
+                raise LayoutError(f"all copies must have one shape, not {' and '.join(map(str, sorted(shapes)))}")
             layout = Layout.replicated(shape, comm.size, mask=self.mask)
         else:
             layout = Layout.from_local(shape, comm, axis, mask=self.mask)
-        return self._like(relabelled(self.native, layout), axis=axis)
+        return self._like(reinterpret(self.native, layout), axis=axis)
 
     def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> Any:
-        """Return this rank's part with its neighbours' cells, none at the array's ends. Collective: one exchange.
+        """Return this rank's part extended by its neighbours' cells. Collective: one exchange.
 
-        The cells may come from several ranks.
+        No cells are added at the ends of the array. The cells may belong to several ranks.
         """
         front, back = cells_front or 0, cells_back or 0
         widths = [0] * (2 * self.ndim)
@@ -341,7 +341,7 @@ class DistributedArray(_Array):
 
 
 class StackedDistributedArray(_Array):
-    """Several arrays as one vector, nested if need be; PyLops-MPI describes the parameters and methods.
+    """Several arrays, possibly stacked themselves, as one vector; see PyLops-MPI for the parameters and methods.
 
     `native` is a :class:`collops.StackedArray` of the same parts, which are not copied.
 
@@ -359,9 +359,9 @@ class StackedDistributedArray(_Array):
         self.distarrays = [checked_array(part) for part in distarrays]
         self.narrays = len(self.distarrays)
         if not self.distarrays:
-            raise InputError("a stacked array needs at least one part")
+            raise InputError("a stacked array must have at least one part")
         if len({part.engine for part in self.distarrays}) > 1:
-            raise InputError("the parts of a stacked array must be of one engine")
+            raise InputError("the parts of a stacked array must have the same engine")
         self._base_comm = self.distarrays[0]._base_comm if base_comm is None else base_comm
 
     @property
@@ -376,16 +376,16 @@ class StackedDistributedArray(_Array):
         self.distarrays[index][:] = value
 
     def asarray(self) -> Any:
-        """Return all parts' elements as one vector. Collective."""
+        """Gather the elements of all parts in one vector. Collective."""
         xp = self.native.engine.xp
         return xp.hstack([part.asarray().ravel() for part in self.distarrays])
 
     def _pairs(self, other: Any) -> zip[tuple[Any, Any]]:
-        """Pair every part with the part of another stacked array, or with the same number."""
+        """Pair each part with the part of another stacked array, or with a number."""
         if not isinstance(other, StackedDistributedArray):
             return zip(self.distarrays, [other] * self.narrays, strict=True)
         if other.narrays != self.narrays:
-            raise LayoutError(f"stacked arrays of {self.narrays} and of {other.narrays} parts cannot be combined")
+            raise LayoutError(f"cannot combine stacked arrays of {self.narrays} and {other.narrays} parts")
         return zip(self.distarrays, other.distarrays, strict=True)
 
     def _each(self, function: Callable[..., Any], *other: Any) -> Self:
@@ -407,7 +407,7 @@ class StackedDistributedArray(_Array):
         return self.__iadd__(stacked_array)
 
     def multiply(self, stacked_array: Any) -> Self:
-        """Return the product with a stacked array, element by element, or with a number."""
+        """Return the elementwise product with a stacked array or a number."""
         return self * stacked_array
 
     def dot(self, stacked_array: Any, vdot: bool = False) -> Any:
@@ -424,39 +424,36 @@ class StackedDistributedArray(_Array):
 
 
 def checked_array(x: Any) -> Any:
-    """Return `x`, or raise an UnsupportedTypeError if it is no array of PyLops-MPI's."""
+    """Return `x`; raise an UnsupportedTypeError unless it is one of PyLops-MPI's arrays."""
     if isinstance(x, _Array):
         return x
     raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {type(x).__name__}")
 
 
 def leaves(x: Any) -> list[DistributedArray]:
-    """Return the single arrays of an array, in order."""
+    """Return the arrays that `x` consists of, in order."""
     return [leaf for part in x.distarrays for leaf in leaves(part)] if isinstance(x, StackedDistributedArray) else [x]
 
 
-def wrapped(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
-    """Return a native array, stacked or not, as one of PyLops-MPI's, with the communicators of `like`. No copy.
+def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
+    """Wrap a native array, stacked or not, as one of PyLops-MPI's with the communicators of `like`, without a copy.
 
-    `partition` is used in a world of one, where split and replicated layouts are the same.
+    `partition` is used with a single rank, where split and replicated layouts are the same.
     """
     if isinstance(array, native.StackedArray):
-        return StackedDistributedArray([wrapped(part, like, partition) for part in array.arrays])
+        return StackedDistributedArray([wrap(part, like, partition) for part in array.arrays])
     like, layout = leaves(like)[0], array.layout
     split = layout.split_axes
     if layout.ranks > 1:
         partition = Partition.SCATTER if split else Partition.BROADCAST
     if partition is Partition.BROADCAST and like.partition is Partition.UNSAFE_BROADCAST:
         partition = like.partition
-    made = object.__new__(DistributedArray)
     mask = None if layout.mask is None else list(layout.mask)
-    vars(made).update(vars(like), native=array, partition=partition, mask=mask, _sub_comm=None)
-    made.axis = split[0] if split else 0
-    return made
+    return like._like(array, partition=partition, mask=mask, _sub_comm=None, axis=split[0] if split else 0)
 
 
 def _axis(axis: int, shape: tuple[int, ...]) -> int:
-    """Return the number of an axis counted from the start."""
+    """Return `axis` counted from the first axis."""
     if not -len(shape) <= operator.index(axis) < len(shape):
         raise IndexError(f"there is no axis {axis} in an array of shape {shape}")
     return operator.index(axis) % len(shape)
@@ -468,14 +465,9 @@ def _layout(
     sizes = None
     if local_shapes is not None:
         parts = [as_shape(part) for part in local_shapes]
-
-        def fits(part: tuple[int, ...]) -> bool:
-            return len(part) == len(shape) and all(
-                n == extent or (a == axis and partition not in _COPIES)
-                for a, (n, extent) in enumerate(zip(part, shape, strict=True))
-            )
-
-        if len(parts) != ranks or not all(map(fits, parts)):
+        split_axis = None if partition in _COPIES else axis
+        whole = {tuple(shape[axis] if a == split_axis else n for a, n in enumerate(part)) for part in parts}
+        if len(parts) != ranks or whole != {shape}:
             raise LayoutError(f"the local shapes {parts} do not make up an array of shape {shape} on {ranks} ranks")
         sizes = [part[axis] for part in parts]
     if partition in _COPIES:

@@ -1,4 +1,4 @@
-"""PyLops-MPI's operators on process grids: products of distributed matrices, and halos; and their blocks."""
+"""PyLops-MPI's operators on process grids: products of distributed matrices, and halos."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from collops.array.halo import HaloPlan, halo_widths
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.comm.mpi import mpi4py_module
-from collops.compat.pylops_mpi._arrays import wrapped
+from collops.compat.pylops_mpi._arrays import wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
-from collops.compat.pylops_mpi._native import Relabelled, brought, communicator, relabelled, vector_layout
-from collops.compat.pylops_mpi._operators import ranks_may_be_gone
+from collops.compat.pylops_mpi._native import Reinterpreted, communicator, reinterpret, to_layout, vector_layout
+from collops.compat.pylops_mpi._operators import ranks_may_be_inactive
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators import LinearOperator, MatrixMult
 from collops.operators.base import Buffers
@@ -27,16 +27,16 @@ __all__ = ["MPIHalo", "MPIMatrixMult", "active_grid_comm", "block_gather", "halo
 
 
 def _grid(shape: Any, grid: Any, ranks: int) -> Layout:
-    """Return the layout of PyLops-MPI's blocks; without a `grid` only the last axis is split."""
+    """Return the layout of PyLops-MPI's blocks; only the last axis is split if `grid` is ``None``."""
     shape = as_shape(shape)
     grid = (*(1 for _ in shape[1:]), ranks) if grid is None else as_shape(grid)
     if len(grid) != len(shape) or math.prod(grid) != ranks:
-        raise InputError(f"a process grid {grid} of an array of shape {shape} must have {ranks} places")
+        raise InputError(f"the process grid {grid} of an array of shape {shape} must have {ranks} ranks")
     return Layout.grid(shape, grid, sizes=[_blocks(extent, parts) for extent, parts in zip(shape, grid, strict=True)])
 
 
 def _blocks(extent: int, parts: int) -> list[int]:
-    """Return the sizes of blocks that are all as large as the first, until no element is left."""
+    """Return the sizes of blocks that are as large as the first one, except at the end."""
     size = -(-extent // parts)
     return [max(0, min(size, extent - number * size)) for number in range(parts)]
 
@@ -61,15 +61,14 @@ def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int
     Returns
     -------
     comm : mpi4py.MPI.Comm
-        Communicator of the ranks in the grid. Other ranks get a communicator of their own, instead of ``None`` as in
-        PyLops-MPI, and execute what follows by themselves.
+        Communicator of the ranks in the grid. Each other rank gets ``MPI.COMM_SELF``, where PyLops-MPI returns
+        ``None``.
     rank, row, col : int
-        This rank's number and place in `comm`.
+        This rank's number in `comm` and its position in the grid.
     is_active : bool
         Whether this rank is in the grid.
     """
     MPI = mpi4py_module()
-
     rank, size = base_comm.Get_rank(), base_comm.Get_size()
     side = math.isqrt(size)
     active = min(N, M, side)
@@ -77,7 +76,7 @@ def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int
     is_active = row < active and col < active
     comm = base_comm.Split(color=0 if is_active else MPI.UNDEFINED, key=rank)
     if active * active < size:
-        ranks_may_be_gone()
+        ranks_may_be_inactive()
     return (comm, comm.Get_rank(), row, col, True) if is_active else (MPI.COMM_SELF, 0, 0, 0, False)
 
 
@@ -85,21 +84,21 @@ def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tupl
     """Return the block of `rank` of a matrix on a square process grid."""
     size = comm.Get_size()
     if not 0 <= int(rank) < size:
-        raise InputError(f"there is no rank {rank} among {size}")
+        raise InputError(f"the rank must be between 0 and {size - 1}, not {rank}")
     rows, columns = _tiles(global_shape, size).slices(int(rank))
     return rows, columns
 
 
 def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
-    """Return the whole matrix whose ravelled blocks are the parts of `x`. Collective."""
-    return relabelled(x.native, _tiles(orig_shape, comm.Get_size())).gather()
+    """Gather the matrix whose ravelled blocks are the parts of `x`. Collective."""
+    return reinterpret(x.native, _tiles(orig_shape, comm.Get_size())).gather()
 
 
 class MPIMatrixMult(MPILinearOperator):
-    """Product of a distributed matrix and one whose ravelled blocks are the parts of a vector. Collective.
+    """Multiply a distributed matrix by one whose ravelled blocks are the parts of a vector. Collective.
 
-    `A` is this rank's block, `M` the number of columns of the model, and the number of ranks is a square;
-    :class:`collops.operators.MatrixMult` takes any number. `saveAt` and `base_comm_nccl` have no effect.
+    `A` is this rank's block and `M` the number of columns of the model. The number of ranks must be a square;
+    :class:`collops.operators.MatrixMult` accepts any. `saveAt` and `base_comm_nccl` have no effect.
 
     Examples
     --------
@@ -118,7 +117,7 @@ class MPIMatrixMult(MPILinearOperator):
         self.M = operator.index(M)
         widths = _blocks(self.M, side)
         whole = getattr(A, "ndim", None) == 2
-        comm.check(None if whole else UnsupportedTypeError(f"a matrix has two axes; this is a {type(A).__name__}"))
+        comm.check(None if whole else UnsupportedTypeError(f"expected a matrix with two axes, not {type(A).__name__}"))
         options = {"process_grid": (side, side), "dtype": dtype}
         places = range(comm.size)
         if kind == "summa":
@@ -127,14 +126,14 @@ class MPIMatrixMult(MPILinearOperator):
             model = Layout.grid((sum(heights), self.M), (side, side), sizes=[heights, widths])
             native = MatrixMult(A, model, kind, comm=comm, **options)
         else:
-            # In PyLops-MPI's grid a row of ranks shares columns of the model; in the native one a column of ranks does.
+            # PyLops-MPI stores the same columns of the model on a row of ranks, the native operator on a column.
             row, column = divmod(comm.rank, side)
-            turned = comm.split(0, column * side + row)
+            transposed = comm.split(0, column * side + row)
             places = [number % side * side + number // side for number in places]
             model = Layout((int(A.shape[1]), self.M), comm.size, (side, side), (None, 1), [None, widths])
-            native = MatrixMult(A, model, kind, gather_range=True, comm=turned, **options)
+            native = MatrixMult(A, model, kind, gather_range=True, comm=transposed, **options)
         self.K, self.N = model.shape[0], native.shape[0] // self.M
-        return Relabelled(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
+        return Reinterpreted(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
 
     def _matvec(self, x: Any) -> Any:
         return _with_mask(super()._matvec(x), x)
@@ -144,10 +143,10 @@ class MPIMatrixMult(MPILinearOperator):
 
 
 def _with_mask(result: Any, x: Any) -> Any:
-    """Return a result with the mask of its input."""
+    """Return `result` with the mask of `x`."""
     if x.mask is None:
         return result
-    masked = wrapped(brought(result.native, vector_layout(result.native.layout, mask=x.mask)), x)
+    masked = wrap(to_layout(result.native, vector_layout(result.native.layout, mask=x.mask)), x)
     masked.mask = x.mask
     return masked
 
@@ -158,7 +157,7 @@ def _with_mask(result: Any, x: Any) -> Any:
 def halo_block_split(
     global_shape: Sequence[int], comm: Any, grid_shape: Sequence[int] | None = None
 ) -> tuple[slice, ...]:
-    """Return this rank's block of an array on a process grid, as slices whose last ones are open."""
+    """Return this rank's block of an array on a process grid; slices that reach the end of the array are open."""
     ranks = communicator(comm)
     layout = _grid(global_shape, grid_shape, ranks.size)
     places = layout.coordinates(ranks.rank)
@@ -171,9 +170,9 @@ def halo_block_split(
 class MPIHalo(MPILinearOperator):
     """Extend each rank's block by its neighbours' values. Collective.
 
-    Model and data are vectors of ravelled blocks. `halo` is one width, one per axis, or one before and one after each
-    axis in turn. As in PyLops-MPI, one width for all axes gives no halo at the ends of the array, several give zeros
-    there; and ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil.
+    Model and data are vectors of ravelled blocks. `halo` is one width, one width per axis, or two widths per axis,
+    before and after the block. As in PyLops-MPI, a single width adds no halo at the ends of the array, several widths
+    add zeros there; and ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil.
     :class:`collops.operators.Halo` has the true adjoint, which adds them.
 
     Examples
@@ -197,9 +196,9 @@ class MPIHalo(MPILinearOperator):
 
 
 class _Extension(LinearOperator):
-    """Blocks with halos from blocks, both ravelled; its adjoint drops the halos.
+    """Extend ravelled blocks by halos; the adjoint drops the halos.
 
-    `beyond` says whether halos reach beyond the ends of the array, where they are zero.
+    With `beyond`, blocks at the ends of the array have halos too, which are zero.
     """
 
     def __init__(
@@ -232,7 +231,7 @@ class _Extension(LinearOperator):
 
 
 def _kept(layout: Layout, rank: int, widths: tuple[tuple[int, int], ...], beyond: bool) -> tuple[slice, ...]:
-    """Return the part that `rank` has of its block with all halos."""
+    """Return the part of its block with all halos that `rank` keeps."""
     block, boxes = layout.block(rank), []
     for n, offset, extent, (before, after) in zip(block.shape, block.offset, layout.shape, widths, strict=True):
         first, last = (before, after) if beyond else (min(before, offset), min(after, extent - offset - n))

@@ -1,9 +1,10 @@
-"""PyLops-MPI's linear operators and their algebra, by native operators or a user's ``_matvec`` and ``_rmatvec``."""
+"""PyLops-MPI's linear operators and their algebra, implemented by native operators or by a user's methods."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial, reduce
 from numbers import Integral
 from typing import Any
 
@@ -11,14 +12,8 @@ import numpy as np
 
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
-from collops.compat.pylops_mpi._arrays import (
-    DistributedArray,
-    Partition,
-    StackedDistributedArray,
-    checked_array,
-    wrapped,
-)
-from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, between, brought, communicator, mpi_comm
+from collops.compat.pylops_mpi._arrays import DistributedArray, Partition, StackedDistributedArray, checked_array, wrap
+from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communicator, mpi_comm, to_layout, with_layouts
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
@@ -32,7 +27,7 @@ __all__ = [
 
 
 def _extents(name: str, side: int, doc: str) -> Any:
-    """Return a property for the shape of model or data, which is that of a vector if none was given."""
+    """Return a property for the shape of the model or the data; by default that of a vector."""
 
     def read(self: Operator) -> tuple[int, ...]:
         given = getattr(self, name)
@@ -44,18 +39,14 @@ def _extents(name: str, side: int, doc: str) -> Any:
 class Operator:
     """An operator on PyLops-MPI's arrays.
 
-    Most have a `native` operator, which does the work. A user's class has none: it implements ``_matvec`` and
-    ``_rmatvec``, which combinations with other operators call.
+    Most apply a `native` operator. A user's class has none: it implements ``_matvec`` and ``_rmatvec``, which
+    combinations with other operators call.
 
-    A class of this package that stands for a native operator defines ``_make`` with the signature of PyLops-MPI's
-    class. It returns the native operator, and its arguments become attributes, as they do there.
-
-    Attributes
-    ----------
-    partitions : tuple of Partition
-        Partitions of model and data, which the layouts do not tell in a world of one.
+    A class for a native operator defines ``_make`` with the signature of PyLops-MPI's class. ``_make`` returns the
+    native operator. The constructor is derived from it and stores the arguments as attributes, as PyLops-MPI does.
     """
 
+    # Partitions of model and data: with a single rank, layouts do not distinguish them.
     partitions: tuple[Partition, Partition] = (Partition.SCATTER, Partition.SCATTER)
     dtype: Any = None
     _make: Callable[..., LinearOperator | None]
@@ -81,12 +72,12 @@ class Operator:
 
     @property
     def native(self) -> LinearOperator | None:
-        """The native operator; ``None`` if a user's class takes part."""
+        """The native operator; ``None`` if a user's class is involved."""
         self._settle(None)
         return self._native
 
     def _settle(self, comm: Communicator | None) -> None:
-        """Choose the ranks if that has been put off: those of `comm`, or all."""
+        """Choose the ranks if that was postponed: those of `comm`, or all."""
 
     base_comm = property(
         lambda self: mpi_comm(self._base_comm),
@@ -104,7 +95,7 @@ class Operator:
         if self._shape is None and self._dims is not None and self._dimsd is not None:
             self._shape = (int(np.prod(self._dimsd)), int(np.prod(self._dims)))
         if self._shape is None:
-            raise InputError(f"{type(self).__name__} has no shape: give it shape, or dims and dimsd")
+            raise InputError(f"{type(self).__name__} has no shape: pass shape, or dims and dimsd")
         return self._shape
 
     @shape.setter
@@ -128,21 +119,21 @@ class Operator:
     def _checked(self, x: Any, side: int) -> Any:
         self._settle(checked_array(x).native.comm)
         if tuple(x.global_shape) != (self.shape[side],):
-            raise LayoutError(f"{self!r} takes {self.shape[side]} elements here, not the shape {x.global_shape}")
+            raise LayoutError(f"{self!r} expects {self.shape[side]} elements, not an array of shape {x.global_shape}")
         return x
 
     def _matvec(self, x: Any) -> Any:
         if self.native is None:
             raise NotImplementedError(f"{type(self).__name__} has no _matvec")
-        return wrapped(self.native.forward(brought(x.native, self.native.domain)), x, self.partitions[1])
+        return wrap(self.native.forward(to_layout(x.native, self.native.domain)), x, self.partitions[1])
 
     def _rmatvec(self, x: Any) -> Any:
         if self.native is None:
             raise NotImplementedError(f"{type(self).__name__} has no _rmatvec")
-        return wrapped(self.native.adjoint(brought(x.native, self.native.range)), x, self.partitions[0])
+        return wrap(self.native.adjoint(to_layout(x.native, self.native.range)), x, self.partitions[0])
 
     def _apply_by(self: Any, matvec: Callable[[Any], Any], rmatvec: Callable[[Any], Any]) -> None:
-        """Use these functions, as there is no native operator."""
+        """Use these functions instead of a native operator."""
         self._matvec, self._rmatvec = matvec, rmatvec
 
     # Algebra
@@ -154,7 +145,9 @@ class Operator:
         if isinstance(x, Operator):
             return self._product(x)
         if not np.isscalar(x):
-            raise InputError(f"an operator is multiplied by arrays, operators and numbers, not by {type(x).__name__}")
+            raise InputError(
+                f"cannot multiply an operator by {type(x).__name__}: expected an array, operator or number"
+            )
         scaled = self._derived(
             "Scaled", (self,), lambda a: a * x, lambda v: self._matvec(v) * x, lambda v: self._rmatvec(v) * np.conj(x)
         )
@@ -164,20 +157,20 @@ class Operator:
     def _product(self, other: Operator) -> Operator:
         self._agree(other)
         if self.shape[1] != other.shape[0]:
-            raise LayoutError(f"{self!r} and {other!r} cannot be multiplied: {self.shape[1]} is not {other.shape[0]}")
-        made = self._derived(
+            raise LayoutError(f"cannot multiply {self!r} and {other!r}: {self.shape[1]} columns, {other.shape[0]} rows")
+        result = self._derived(
             "Product",
             (self, other),
-            lambda a, b: a @ between(b, b.domain, a.domain),
+            lambda a, b: a @ with_layouts(b, b.domain, a.domain),
             lambda v: self._matvec(other._matvec(v)),
             lambda v: other._rmatvec(self._rmatvec(v)),
         )
-        made._shape, made._dims = (self.shape[0], other.shape[1]), other._dims
-        made.partitions = (other.partitions[0], self.partitions[1])
-        return made
+        result._shape, result._dims = (self.shape[0], other.shape[1]), other._dims
+        result.partitions = (other.partitions[0], self.partitions[1])
+        return result
 
     def _agree(self, other: Operator) -> None:
-        """Give an operator that has not chosen its ranks those of the other."""
+        """Let an operator whose choice of ranks was postponed use the ranks of the other."""
         for one, two in ((self, other), (other, self)):
             if two._native is not None:
                 one._settle(two._native.comm)
@@ -187,7 +180,7 @@ class Operator:
 
     def __matmul__(self, x: Any) -> Any:
         if np.isscalar(x):
-            raise InputError("@ takes no numbers; use *")
+            raise InputError("@ does not accept numbers; use *")
         return self.dot(x)
 
     def __rmul__(self, x: Any) -> Any:
@@ -198,11 +191,11 @@ class Operator:
             return NotImplemented
         self._agree(other)
         if self.shape != other.shape:
-            raise LayoutError(f"{self!r} and {other!r} cannot be added: their shapes differ")
+            raise LayoutError(f"cannot add {self!r} and {other!r}: their shapes differ")
         return self._derived(
             "Sum",
             (self, other),
-            lambda a, b: a + between(b, a.domain, a.range),
+            lambda a, b: a + with_layouts(b, a.domain, a.range),
             lambda v: self._matvec(v) + other._matvec(v),
             lambda v: self._rmatvec(v) + other._rmatvec(v),
         )
@@ -215,29 +208,25 @@ class Operator:
 
     def __pow__(self, exponent: int) -> Operator:
         if self.shape[0] != self.shape[1]:
-            raise InputError(f"{self!r} is not square, and has no powers")
+            raise InputError(f"cannot raise {self!r} to a power: it is not square")
         if not isinstance(exponent, Integral) or exponent < 0:
-            raise InputError(f"the power of an operator is an integer of at least 0, not {exponent!r}")
+            raise InputError(f"the exponent must be an integer of at least 0, not {exponent!r}")
         times = int(exponent)
 
-        def repeated(apply: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            def power(v: Any) -> Any:
-                v = v.copy()
-                for _ in range(times):
-                    v = apply(v)
-                return v
+        def repeated(apply: Callable[[Any], Any], v: Any) -> Any:
+            return reduce(lambda result, _: apply(result), range(times), v.copy())
 
-            return power
-
-        combine = (lambda a: between(a, a.domain, a.domain) ** times) if times else None
-        return self._derived("Power", (self,), combine, repeated(self._matvec), repeated(self._rmatvec))
+        combine = (lambda a: with_layouts(a, a.domain, a.domain) ** times) if times else None
+        return self._derived(
+            "Power", (self,), combine, partial(repeated, self._matvec), partial(repeated, self._rmatvec)
+        )
 
     def adjoint(self) -> Operator:
         """Return the adjoint."""
-        made = self._derived("Adjoint", (self,), lambda a: a.H, self._rmatvec, self._matvec)
-        made._shape, made._dims, made._dimsd = (self.shape[1], self.shape[0]), self._dimsd, self._dims
-        made.partitions = (self.partitions[1], self.partitions[0])
-        return made
+        result = self._derived("Adjoint", (self,), lambda a: a.H, self._rmatvec, self._matvec)
+        result._shape, result._dims, result._dimsd = (self.shape[1], self.shape[0]), self._dimsd, self._dims
+        result.partitions = (self.partitions[1], self.partitions[0])
+        return result
 
     H = property(adjoint)
 
@@ -265,18 +254,18 @@ class Operator:
         matvec: Callable[[Any], Any],
         rmatvec: Callable[[Any], Any],
     ) -> Operator:
-        """Return an operator made of `parts`: by `combine` of native ones, or by functions where one has none."""
+        """Return an operator derived from `parts`: by `combine` of their native operators, or else by two functions."""
         stacked = any(isinstance(part, MPIStackedLinearOperator) for part in parts)
-        made = MPIStackedLinearOperator() if stacked else MPILinearOperator()
+        result = MPIStackedLinearOperator() if stacked else MPILinearOperator()
         natives = [part.native for part in parts]
         if combine is not None and None not in natives:
-            made._native = combine(*natives)
+            result._native = combine(*natives)
         else:
-            made._apply_by(matvec, rmatvec)
-        made._name, made.partitions, made._base_comm = name, self.partitions, self._base_comm
-        made._shape, made._dims, made._dimsd = self.shape, self._dims, self._dimsd
-        made.dtype = np.result_type(*map(_dtype, parts))
-        return made
+            result._apply_by(matvec, rmatvec)
+        result._name, result.partitions, result._base_comm = name, self.partitions, self._base_comm
+        result._shape, result._dims, result._dimsd = self.shape, self._dims, self._dimsd
+        result.dtype = np.result_type(*map(_dtype, parts))
+        return result
 
     def __repr__(self) -> str:
         rows, columns = self.shape
@@ -284,14 +273,14 @@ class Operator:
 
 
 def _constructor(make: Callable[..., LinearOperator | None]) -> Any:
-    """Return the constructor of a class from its ``_make``."""
+    """Return a constructor with the signature of ``_make``."""
     signature = inspect.signature(make)
 
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
         given = signature.bind(self, *arguments, **named)
         given.apply_defaults()
         for name, value in list(given.arguments.items())[1:]:
-            if name not in ("A", "G", "conj"):  # large, and kept by the native operator as needed; a method
+            if name not in ("A", "G", "conj"):  # matrices, which the native operator may convert; and a method
                 setattr(self, name, value)
         native = make(*given.args, **given.kwargs)
         if native is None:
@@ -311,11 +300,11 @@ def _dtype(op: Operator) -> np.dtype:
 
 
 class MPILinearOperator(Operator):
-    """A linear operator on distributed arrays; PyLops-MPI describes the parameters.
+    """A linear operator on distributed arrays; see PyLops-MPI for the parameters.
 
     Each rank applies `Op`, a local operator that is equal on all ranks, to its copy of a vector. Derived classes
-    implement ``_matvec(x)`` and ``_rmatvec(x)``. `native` is the same operator as
-    :class:`collops.operators.LinearOperator`, or ``None`` if it is a user's class.
+    implement ``_matvec(x)`` and ``_rmatvec(x)``. `native` is the equivalent
+    :class:`collops.operators.LinearOperator`, or ``None`` for a user's class.
 
     Examples
     --------
@@ -347,7 +336,7 @@ class MPILinearOperator(Operator):
 
 
 class MPIStackedLinearOperator(Operator):
-    """A linear operator whose model or data are stacked arrays; PyLops-MPI describes the parameters.
+    """A linear operator whose model or data are stacked arrays; see PyLops-MPI for the parameters.
 
     Derived classes implement ``_matvec(x)`` and ``_rmatvec(x)``.
 
@@ -361,7 +350,7 @@ class MPIStackedLinearOperator(Operator):
 
 
 def asmpilinearoperator(Op: Any) -> MPILinearOperator:
-    """Return a local operator, equal on all ranks, as a distributed one on copies.
+    """Return a distributed operator that applies `Op`, equal on all ranks, to each rank's copy of a vector.
 
     Examples
     --------
@@ -377,7 +366,7 @@ def asmpilinearoperator(Op: Any) -> MPILinearOperator:
 
 
 def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
-    """Return the native operator of `op`, or for a user's class one from arrays such as `model` to such as `data`."""
+    """Return the native operator of `op`; for a user's class, one with the layouts of `model` and `data`."""
     if not isinstance(op, Operator):
         kind = type(op).__name__
         raise UnsupportedTypeError(f"expected an MPILinearOperator or an MPIStackedLinearOperator, not {kind}")
@@ -386,8 +375,8 @@ def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
     if op.native is not None:
         return op.native
     return FromFunctions(
-        lambda v: op._matvec(wrapped(v, model, op.partitions[0])).native,
-        lambda v: op._rmatvec(wrapped(v, data, op.partitions[1])).native,
+        lambda v: op._matvec(wrap(v, model, op.partitions[0])).native,
+        lambda v: op._rmatvec(wrap(v, data, op.partitions[1])).native,
         x.layout,
         y.layout,
         _dtype(op),

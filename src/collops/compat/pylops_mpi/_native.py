@@ -1,7 +1,8 @@
-"""From PyLops-MPI's conventions to the native ones: communicators, layouts, and operators on other layouts."""
+"""Conversion from PyLops-MPI's conventions to the native ones: communicators, layouts, and operators on them."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,90 +19,81 @@ from collops.operators.memory import store
 __all__ = [
     "FromFunctions",
     "OnCopies",
-    "Relabelled",
-    "between",
-    "brought",
+    "Reinterpreted",
     "communicator",
     "mpi_comm",
-    "relabelled",
+    "reinterpret",
+    "to_layout",
     "vector_layout",
+    "with_layouts",
 ]
 
 
 def mpi_comm(base_comm: Any) -> Any:
-    """Return the mpi4py communicator that ``base_comm`` stands for: ``MPI.COMM_WORLD`` for ``None``."""
-    if base_comm is None:
-        MPI = mpi4py_module()
-
-        return MPI.COMM_WORLD
-    return base_comm
+    """Return an mpi4py communicator: `base_comm`, or ``MPI.COMM_WORLD`` for ``None``."""
+    return mpi4py_module().COMM_WORLD if base_comm is None else base_comm
 
 
 def communicator(base_comm: Any) -> Communicator:
-    """Return the native communicator of an mpi4py one; the world for ``None``. Collective when first called with it.
+    """Return the native communicator for an mpi4py one, or the world for ``None``. The first call is collective.
 
-    A communicator of all ranks in their order, such as that of a process grid, is the world: PyLops-MPI's programs
-    combine objects made on either.
+    A communicator of all ranks in their order is mapped to the world, since programs combine objects on both.
     """
     if base_comm is None:
         return collops.world()
     MPI = mpi4py_module()
-
     alike = MPI.Comm.Compare(base_comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
     return collops.world() if alike else collops.from_mpi4py(base_comm)
 
 
 def vector_layout(layout: Any, ranks: Any = None, mask: Any = None) -> Layout:
-    """Return the layout of PyLops-MPI's vector of an array: every rank's ravelled part, one after the other.
+    """Return the layout of PyLops-MPI's vector of an array: the ravelled parts of all ranks in order.
 
-    `ranks` are the numbers of the ranks in `layout`, if they are in another order there.
+    `ranks` gives each rank's number in `layout`, if that orders the ranks differently.
     """
     sizes = [layout.local_size(rank) for rank in (range(layout.ranks) if ranks is None else ranks)]
     return Layout.split(sum(sizes), layout.ranks, sizes=sizes, mask=mask)
 
 
-def relabelled(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
-    """Return an array on the same memory in another layout, which has as many elements on each rank. No message.
+def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
+    """Return the same memory as an array in another layout with the same number of elements per rank. No message.
 
-    `comm` has the same ranks in another order; by default it is the communicator of `array`.
+    `comm` may order the ranks differently; by default it is the communicator of `array`.
     """
     ranks: Communicator = array.comm if comm is None else comm
     if array.layout is layout and array.comm is ranks:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([relabelled(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
+        return StackedArray([reinterpret(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
     return DistributedArray(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))
 
 
-def brought(array: Any, layout: AnyLayout) -> Any:
-    """Return an array in the layout that an operator takes. Collective: one exchange where the parts differ."""
+def to_layout(array: Any, layout: AnyLayout) -> Any:
+    """Redistribute an array to `layout`. Collective: one exchange if the parts differ."""
     if array.layout is layout:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([brought(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
-    # Layouts that differ in their mask only, which affects reductions, have the same parts.
-    return relabelled(array, layout) if _parts(array.layout) == _parts(layout) else array.redistribute(layout)
+        return StackedArray([to_layout(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
+    # Layouts that differ only in their mask, which affects reductions, have the same parts.
+    parts = operator.attrgetter("shape", "process_grid", "axes", "sizes")
+    return reinterpret(array, layout) if parts(array.layout) == parts(layout) else array.redistribute(layout)
 
 
-def _parts(layout: Layout) -> tuple[Any, ...]:
-    return layout.shape, layout.process_grid, layout.axes, layout.sizes
-
-
-def between(operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> LinearOperator:
-    """Return an operator on arrays of other layouts, which are redistributed to its own."""
+def with_layouts(op: LinearOperator, domain: AnyLayout, range: AnyLayout) -> LinearOperator:
+    """Return `op` with another domain and range; it redistributes its input and its result."""
 
     def redistribution(source: AnyLayout, target: AnyLayout) -> list[LinearOperator]:
         if source is target:
             return []
-        made = FromFunctions(lambda x: x, lambda y: y, source, target, operator.dtype, operator.comm)
-        made.capturable = True
-        return [made]
+        step = FromFunctions(lambda x: x, lambda y: y, source, target, op.dtype, op.comm)
+        step.capturable = True
+        return [step]
 
-    return product(*redistribution(operator.range, range), operator, *redistribution(domain, operator.domain))
+    return product(*redistribution(op.range, range), op, *redistribution(domain, op.domain))
 
 
 class OnCopies(LinearOperator):
-    """A local operator that every rank applies to its own copy of one vector."""
+    """A local operator that every rank applies to its copy of a replicated vector."""
 
     def __init__(self, op: Any, comm: Communicator) -> None:
         self.local = lift_local(op)
@@ -122,8 +114,8 @@ class OnCopies(LinearOperator):
         return out
 
 
-class Relabelled(LinearOperator):
-    """An operator on the same memory in other layouts, such as PyLops-MPI's vectors; see :func:`relabelled`."""
+class Reinterpreted(LinearOperator):
+    """An operator whose input and result are reinterpreted in other layouts, see :func:`reinterpret`."""
 
     def __init__(
         self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout, comm: Communicator | None = None
@@ -136,20 +128,20 @@ class Relabelled(LinearOperator):
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         inner = self.operator
-        inner._forward(relabelled(x, inner.domain, inner.comm), relabelled(out, inner.range, inner.comm))
+        inner._forward(reinterpret(x, inner.domain, inner.comm), reinterpret(out, inner.range, inner.comm))
         return out
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         inner = self.operator
-        inner._adjoint(relabelled(y, inner.range, inner.comm), relabelled(out, inner.domain, inner.comm))
+        inner._adjoint(reinterpret(y, inner.range, inner.comm), reinterpret(out, inner.domain, inner.comm))
         return out
 
 
 class FromFunctions(LinearOperator):
-    """An operator given by two functions of native arrays, whose results are redistributed to `range` or `domain`."""
+    """An operator defined by two functions of native arrays, whose results are redistributed to `range` or `domain`."""
 
-    capturable = False  # foreign code may read values on the host
+    capturable = False  # a user's function may read values on the host
 
     def __init__(
         self,
@@ -164,14 +156,14 @@ class FromFunctions(LinearOperator):
         self._matvec, self._rmatvec = matvec, rmatvec
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return _filled(brought(self._matvec(x), self.range), x, out)
+        return _filled(to_layout(self._matvec(x), self.range), x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return _filled(brought(self._rmatvec(y), self.domain), y, out)
+        return _filled(to_layout(self._rmatvec(y), self.domain), y, out)
 
 
 def _filled(result: Any, given: Any, out: Any) -> Any:
-    """Return a result, in `out` if that is given, and never in the memory of the input."""
+    """Return a result that shares no memory with the input, in `out` if that is given."""
     if out is None:
         shared = {id(leaf.local_array) for leaf in given.leaves}
         return result.copy() if any(id(leaf.local_array) in shared for leaf in result.leaves) else result

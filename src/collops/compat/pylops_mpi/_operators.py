@@ -1,7 +1,7 @@
-"""PyLops-MPI's operators: the signature of each, and the native operator that its arguments stand for.
+"""PyLops-MPI's operators: for each its signature and the native operator.
 
-A class is one entry: its ``_make`` has the signature of PyLops-MPI's class and returns the native operator, whose
-docstring describes the parameters. ``base_comm`` is an mpi4py communicator, the world by default.
+The ``_make`` of a class has the signature of PyLops-MPI's class and returns the native operator, whose docstring
+describes the parameters. ``base_comm`` is an mpi4py communicator, the world by default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collops.array import Layout
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, Operator
-from collops.compat.pylops_mpi._native import Relabelled, between, communicator, vector_layout
+from collops.compat.pylops_mpi._native import Reinterpreted, communicator, vector_layout, with_layouts
 from collops.errors import InputError, LayoutError
 from collops.operators import (
     FFTND,
@@ -52,7 +52,7 @@ __all__ = [
     "MPIStackedBlockDiag",
     "MPIStackedVStack",
     "MPIVStack",
-    "ranks_may_be_gone",
+    "ranks_may_be_inactive",
 ]
 
 _BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
@@ -125,7 +125,7 @@ class MPILaplacian(MPILinearOperator):
 class MPIGradient(MPIStackedLinearOperator):
     """First derivatives along all axes, stacked, see :class:`collops.operators.Gradient`. Collective.
 
-    The model is a vector of a ravelled array that is split along axis 0, the data are a stack of such vectors.
+    The model is the vector of a ravelled array that is split along axis 0; the data are a stack of such vectors.
 
     Examples
     --------
@@ -141,26 +141,26 @@ class MPIGradient(MPIStackedLinearOperator):
 
 # Stacks of local operators
 
-_gone: set[str] = set()
+_inactive: set[str] = set()
 
 
-def ranks_may_be_gone() -> None:
-    """Note that a program has left ranks out of a process grid: they may not take part in later collective calls."""
-    _gone.add("grid")
+def ranks_may_be_inactive() -> None:
+    """Record that a process grid excludes some ranks, which may not take part in later collective calls."""
+    _inactive.add("grid")
 
 
 class _LocalStack(MPILinearOperator):
-    """A stack of local operators, to which each rank contributes its own. Collective.
+    """A stack of the local operators of all ranks. Collective.
 
-    Where a process grid has left ranks out, and no communicator is given, the ranks are those of the first operator or
-    array that the stack is combined with. PyLops-MPI waits for all ranks of the world instead, without end.
+    If a process grid excludes some ranks and no communicator is given, the ranks are those of the first operator or
+    array that the stack is combined with. PyLops-MPI deadlocks in this case.
     """
 
     _make_stack: Callable[[Any, Communicator], LinearOperator]
 
     def _stack(self, kind: Callable[..., LinearOperator], ops: Any, base_comm: Any) -> None:
         self.ops, self._make_stack = list(ops), kind
-        if base_comm is not None or not _gone:
+        if base_comm is not None or not _inactive:
             self._settle(communicator(base_comm))
 
     def _settle(self, comm: Communicator | None) -> None:
@@ -173,7 +173,7 @@ class _LocalStack(MPILinearOperator):
 
 
 class MPIBlockDiag(_LocalStack):
-    """Each rank's local operators along the diagonal, see :class:`collops.BlockDiag`. Collective.
+    """Block-diagonal operator of all ranks' local operators, see :class:`collops.BlockDiag`. Collective.
 
     Examples
     --------
@@ -192,7 +192,7 @@ class MPIBlockDiag(_LocalStack):
 
 
 class MPIVStack(_LocalStack):
-    """Each rank's local operators on top of each other, see :class:`collops.VStack`. Collective.
+    """Vertical stack of all ranks' local operators, see :class:`collops.VStack`. Collective.
 
     Examples
     --------
@@ -212,7 +212,7 @@ class MPIVStack(_LocalStack):
 
 
 class MPIHStack(_LocalStack):
-    """Each rank's local operators next to each other, see :class:`collops.HStack`. Collective.
+    """Horizontal stack of all ranks' local operators, see :class:`collops.HStack`. Collective.
 
     Examples
     --------
@@ -234,14 +234,25 @@ class MPIHStack(_LocalStack):
 # Stacks of distributed operators
 
 
-def _natives(ops: list[Operator]) -> list[LinearOperator] | None:
-    """Return the native operators, or ``None`` if a user's class has none."""
-    natives = [native for op in ops if (native := op.native) is not None]
-    return natives if len(natives) == len(ops) else None
+class _DistributedStack(MPIStackedLinearOperator):
+    """A stack of distributed operators."""
+
+    ops: list[Operator]
+
+    def _natives(self, ops: Any, dtype: Any) -> list[LinearOperator] | None:
+        """Store operators and dtype; return the native operators, or ``None`` if a user's class has none."""
+        self.ops = list(ops)
+        self.dtype = np.result_type(*(op.dtype for op in self.ops)) if dtype is None else dtype
+        natives = [native for op in self.ops if (native := op.native) is not None]
+        return natives if len(natives) == len(self.ops) else None
+
+    def _each(self, method: str, parts: Any) -> list[Any]:
+        """Return the product of each operator with its part."""
+        return [getattr(op, method)(part) for op, part in zip(self.ops, parts, strict=True)]
 
 
-class MPIStackedBlockDiag(MPIStackedLinearOperator):
-    """Distributed operators along the diagonal, see :class:`collops.StackedBlockDiag`.
+class MPIStackedBlockDiag(_DistributedStack):
+    """Block-diagonal operator of distributed operators, see :class:`collops.StackedBlockDiag`.
 
     Examples
     --------
@@ -252,21 +263,20 @@ class MPIStackedBlockDiag(MPIStackedLinearOperator):
     """
 
     def _make(self, ops, base_comm=None, dtype=None):
-        self.ops = list(ops)
+        natives = self._natives(ops, dtype)
         self.shape = tuple(sum(op.shape[side] for op in self.ops) for side in (0, 1))
-        self.dtype = np.result_type(*(op.dtype for op in self.ops)) if dtype is None else dtype
-        if natives := _natives(self.ops):
+        if natives:
             return StackedBlockDiag(natives)
         self._apply_by(
-            lambda x: StackedDistributedArray(_each(self.ops, "matvec", x.distarrays)),
-            lambda y: StackedDistributedArray(_each(self.ops, "rmatvec", y.distarrays)),
+            lambda x: StackedDistributedArray(self._each("matvec", x.distarrays)),
+            lambda y: StackedDistributedArray(self._each("rmatvec", y.distarrays)),
         )
 
 
-class MPIStackedVStack(MPIStackedLinearOperator):
-    """Distributed operators on top of each other, see :class:`collops.StackedVStack`.
+class MPIStackedVStack(_DistributedStack):
+    """Vertical stack of distributed operators, see :class:`collops.StackedVStack`.
 
-    The model is held in the layout of the first one.
+    The model has the layout of the first operator's domain.
 
     Examples
     --------
@@ -277,23 +287,17 @@ class MPIStackedVStack(MPIStackedLinearOperator):
     """
 
     def _make(self, ops, base_comm=None, dtype=None):
-        self.ops = list(ops)
+        natives = self._natives(ops, dtype)
         if len({op.shape[1] for op in self.ops}) > 1:
-            raise LayoutError(f"operators with different numbers of columns cannot be stacked: {self.ops}")
+            raise LayoutError(f"cannot stack operators with different numbers of columns: {self.ops}")
         self.shape = (sum(op.shape[0] for op in self.ops), self.ops[0].shape[1])
         self.partitions = (self.ops[0].partitions[0], _SCATTER)
-        self.dtype = np.result_type(*(op.dtype for op in self.ops)) if dtype is None else dtype
-        if natives := _natives(self.ops):
-            return StackedVStack([between(op, natives[0].domain, op.range) for op in natives])
+        if natives:
+            return StackedVStack([with_layouts(op, natives[0].domain, op.range) for op in natives])
         self._apply_by(
-            lambda x: StackedDistributedArray(_each(self.ops, "matvec", [x] * len(self.ops))),
-            lambda y: reduce(operator.add, _each(self.ops, "rmatvec", y.distarrays)),
+            lambda x: StackedDistributedArray(self._each("matvec", [x] * len(self.ops))),
+            lambda y: reduce(operator.add, self._each("rmatvec", y.distarrays)),
         )
-
-
-def _each(ops: list[Operator], method: str, parts: Any) -> list[Any]:
-    """Return each operator's product with its part."""
-    return [getattr(op, method)(part) for op, part in zip(ops, parts, strict=True)]
 
 
 # Signal processing
@@ -302,8 +306,8 @@ def _each(ops: list[Operator], method: str, parts: Any) -> list[Any]:
 class MPIFFTND(MPILinearOperator):
     """N-dimensional Fourier transform, see :class:`collops.operators.FFTND`. Collective.
 
-    Model and data are vectors of ravelled arrays that are split along axis 0. `norm` is ``"none"`` or ``"1/n"`` and
-    scales forward and adjoint alike; ``op / y`` applies the inverse.
+    Model and data are vectors of ravelled arrays that are split along axis 0. `norm` is ``"none"`` or ``"1/n"``
+    and scales both forward and adjoint; ``op / y`` applies the inverse.
     """
 
     norm: str
@@ -354,16 +358,16 @@ class MPIFFT2D(MPIFFTND):
         base_comm=None,
     ):
         if len(self.dims) < 2 or len(axes) != 2:
-            raise InputError(f"a transform along two axes of two at least, not along {axes} of {dims}")
+            raise InputError(f"expected two axes of an array with at least two, not axes {axes} of {dims}")
         native = super()._make(dims, axes, sampling, norm, real, ifftshift_before, fftshift_after, dtype, base_comm)
         self.f1, self.f2 = self.fs
         return native
 
 
 class MPIFredholm1(MPILinearOperator):
-    """A matrix product for every slice, the slices being split over the ranks. Collective.
+    """Matrix products of slices that are split over the ranks. Collective.
 
-    Model and data are replicated; with :class:`collops.operators.Fredholm1` they can be split, which sends nothing.
+    Model and data are replicated. :class:`collops.operators.Fredholm1` can also split them, which needs no messages.
     """
 
     partitions = (_BROADCAST, _BROADCAST)
@@ -377,15 +381,15 @@ class MPIFredholm1(MPILinearOperator):
 class MPINonStationaryConvolve1D(MPILinearOperator):
     """Convolution with filters that vary along `axis`, which is split. Collective.
 
-    Model and data are vectors of ravelled blocks; :class:`collops.operators.NonStationaryConvolve1D` describes the
-    parameters, and takes arrays that are split along any axes.
+    Model and data are vectors of ravelled blocks. See :class:`collops.operators.NonStationaryConvolve1D` for the
+    parameters; it accepts arrays that are split along any axes.
     """
 
     def _make(self, dims, hs, ih, axis=-1, base_comm=None, dtype="float64"):
         comm, self.dimsd = communicator(base_comm), self.dims
         layout = Layout.split(self.dims, comm.size, axis)
         flat = vector_layout(layout)
-        return Relabelled(NonStationaryConvolve1D(layout, hs, ih, axis, comm=comm, dtype=dtype), flat, flat)
+        return Reinterpreted(NonStationaryConvolve1D(layout, hs, ih, axis, comm=comm, dtype=dtype), flat, flat)
 
 
 # Wave-equation processing
@@ -394,9 +398,8 @@ class MPINonStationaryConvolve1D(MPILinearOperator):
 class MPIMDC(MPILinearOperator):
     """Multi-dimensional convolution with a kernel whose frequencies are split over the ranks. Collective.
 
-    Model and data are replicated vectors of complex numbers with an imaginary part of zero. With
-    :class:`collops.operators.MDC`, which describes the parameters, they are real and can be split. `fftengine` has no
-    effect.
+    Model and data are replicated complex vectors with an imaginary part of zero. See :class:`collops.operators.MDC` for
+    the parameters; there, model and data are real and can be split. `fftengine` has no effect.
     """
 
     partitions = (_BROADCAST, _BROADCAST)
@@ -424,7 +427,7 @@ class MPIMDC(MPILinearOperator):
 
 
 class _OfRealPart(LinearOperator):
-    """A real operator on the real parts of complex arrays; the imaginary parts of its results are zero."""
+    """A real operator applied to the real parts of complex arrays; its results have an imaginary part of zero."""
 
     clinear = False
 
@@ -435,12 +438,12 @@ class _OfRealPart(LinearOperator):
         self._buffers = Buffers()
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return self._applied(self.operator._forward, x, self._new(self.range, x) if out is None else out)
+        return self._apply_to_real(self.operator._forward, x, self._new(self.range, x) if out is None else out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._applied(self.operator._adjoint, y, self._new(self.domain, y) if out is None else out)
+        return self._apply_to_real(self.operator._adjoint, y, self._new(self.domain, y) if out is None else out)
 
-    def _applied(self, apply: Any, given: Any, out: Any) -> Any:
+    def _apply_to_real(self, apply: Any, given: Any, out: Any) -> Any:
         dtype = given.local_array.real.dtype
         real = self._buffers.get(("real", given.layout), given.layout, given, dtype)
         real.local_array[...] = given.local_array.real

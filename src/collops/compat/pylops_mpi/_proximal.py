@@ -1,4 +1,4 @@
-"""PyLops-MPI's proximal operators and methods, on the native ones, on PyProximal's operators and on users' classes."""
+"""PyLops-MPI's proximal operators and methods, implemented by the native ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from collops.compat.pylops_mpi._arrays import checked_array, wrapped
+from collops.compat.pylops_mpi._arrays import checked_array, wrap
 from collops.compat.pylops_mpi._linear_operator import native_of
-from collops.compat.pylops_mpi._native import between, brought
-from collops.compat.pylops_mpi._solvers import native_callback, seen_as
+from collops.compat.pylops_mpi._native import to_layout, with_layouts
+from collops.compat.pylops_mpi._solvers import as_given, native_callback
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers import proximal
 
@@ -38,9 +38,9 @@ class _LocalProx:
 class MPIProxOperator:
     """A proximal operator of distributed arrays, see :func:`collops.solvers.proximal.lift_proximal`.
 
-    `prox` is an operator of PyProximal, the same on all ranks, that acts on each element by itself. Derived classes
-    implement ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and optionally ``grad(x)``. `native` is the
-    native proximal operator, or ``None`` for a user's class.
+    `prox` is an operator of PyProximal, equal on all ranks, that acts element by element. Derived classes implement
+    ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and optionally ``grad(x)``. `native` is the native
+    proximal operator, or ``None`` for a user's class.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class MPIProxOperator:
     """
 
     native: proximal.ProxOperator | None = None
-    layout: Any = None  # the layout of the function's own arrays, if it has any
+    layout: Any = None  # the layout of the arrays that the function contains, if any
     _local: _LocalProx | None = None
 
     def __init__(self, prox: Any = None) -> None:
@@ -76,21 +76,21 @@ class MPIProxOperator:
         if self._local is None:
             return value
         for leaf in x.native.leaves:
-            if not leaf.local_array.size:  # this rank has not called the local operator yet
+            if not leaf.local_array.size:  # the local operator has not been called on this rank
                 self._local(leaf.local_array.reshape(-1))
         return value == 0 if self._local.indicator else value
 
     def prox(self, x: Any, tau: float) -> Any:
-        """Return the proximal point. `tau` is positive."""
-        return wrapped(self._get().prox(self._given(x), tau), x)
+        """Return the proximal point for a positive `tau`."""
+        return wrap(self._get().prox(self._given(x), tau), x)
 
     def proxdual(self, x: Any, tau: float) -> Any:
-        """Return the proximal point of the convex conjugate. See :meth:`prox`."""
-        return wrapped(self._get().proxdual(self._given(x), tau), x)
+        """Return the proximal point of the convex conjugate for a positive `tau`."""
+        return wrap(self._get().proxdual(self._given(x), tau), x)
 
     def grad(self, x: Any) -> Any:
         """Return the gradient."""
-        return wrapped(self._get().grad(self._given(x)), x)
+        return wrap(self._get().grad(self._given(x)), x)
 
     def postcomposition(self, sigma: float) -> MPIProxOperator:
         """Return the function times `sigma`."""
@@ -112,19 +112,19 @@ class MPIProxOperator:
 
     def _get(self) -> proximal.ProxOperator:
         if self.native is None:
-            raise NotImplementedError(f"{type(self).__name__} implements no such method")
+            raise NotImplementedError(f"{type(self).__name__} does not implement this method")
         return self.native
 
     def _given(self, x: Any) -> Any:
         array = checked_array(x).native
-        return array if self.layout is None else brought(array, self.layout)
+        return array if self.layout is None else to_layout(array, self.layout)
 
 
 class MPIL2(MPIProxOperator):
     """The squared L2 norm of a misfit, see :class:`collops.solvers.proximal.L2`.
 
-    With an operator, the first inner solution starts from `x0`. `solver` is ``"cg"`` or ``"cgls"``, whose iterates are
-    the same; `kwargs_solver` has no effect, since every inner solution takes `niter` iterations and prints nothing.
+    With an operator, `x0` is required: the first inner solve starts from it. `solver` is ``"cg"`` or ``"cgls"``, which
+    have the same iterates. `kwargs_solver` has no effect: every inner solve takes `niter` iterations.
     """
 
     def __init__(
@@ -148,16 +148,16 @@ class MPIL2(MPIProxOperator):
         native, given = None, [None if a is None else checked_array(a).native for a in (b, q, x0)]
         if Op is not None:
             if x0 is None:
-                raise InputError("with an operator, the norm needs x0")
+                raise InputError("x0 is required with an operator")
             native = native_of(Op, x0, x0 if b is None else b)
             self.layout = native.domain
             sides = [native.range, native.domain, native.domain]
-            given = [None if a is None else brought(a, side) for a, side in zip(given, sides, strict=True)]
+            given = [None if a is None else to_layout(a, side) for a, side in zip(given, sides, strict=True)]
         self.native = proximal.L2(native, given[0], given[1], sigma, alpha, qgrad, niter, given[2], warm)
 
 
 class MPIL21(MPIProxOperator):
-    """The sum of the lengths of short vectors, see :class:`collops.solvers.proximal.L21`.
+    """The L2,1 norm: the sum of the lengths of short vectors, see :class:`collops.solvers.proximal.L21`.
 
     `ndim` is the number of components: the parts of a stacked array.
     """
@@ -168,13 +168,13 @@ class MPIL21(MPIProxOperator):
         self.native = proximal.L21(ndim, sigma)
 
     def sum_squared(self, x: Any) -> Any:
-        """Return the lengths of the vectors, despite the name."""
+        """Return the lengths of the vectors: despite the name, the square roots of the sums."""
         squares = reduce(operator.add, [abs(part.native) ** 2 for part in x.distarrays])
-        return wrapped(np.sqrt(squares), x)
+        return wrap(np.sqrt(squares), x)
 
 
 class _UserProx(proximal.ProxOperator):
-    """A user's proximal operator as a native one, which calls it with arrays such as `like`."""
+    """A native proximal operator that calls a user's one with arrays such as `like`."""
 
     capturable = False
 
@@ -186,7 +186,7 @@ class _UserProx(proximal.ProxOperator):
         return getattr(type(self._operator), method) is not getattr(MPIProxOperator, method)
 
     def _called(self, method: str, x: Any, out: Any, *arguments: Any) -> Any:
-        result = getattr(self._operator, method)(wrapped(x, self._array), *arguments).native
+        result = getattr(self._operator, method)(wrap(x, self._array), *arguments).native
         if out is None:
             return result
         for target, part in zip(out.leaves, result.leaves, strict=True):
@@ -203,11 +203,11 @@ class _UserProx(proximal.ProxOperator):
         return self._called("grad", x, out)
 
     def _value(self, x: Any) -> Any:
-        return x.engine.xp.asarray(self._operator(wrapped(x, self._array)))
+        return x.engine.xp.asarray(self._operator(wrap(x, self._array)))
 
 
 def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
-    """Return the native proximal operator, or for a user's class one that calls it with arrays such as `like`."""
+    """Return the native proximal operator; for a user's class, one that calls it with arrays such as `like`."""
     prox = prox if isinstance(prox, MPIProxOperator) else MPIProxOperator(prox)
     return _UserProx(prox, like) if prox.native is None else prox.native
 
@@ -215,8 +215,8 @@ def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
 # Methods
 
 
-def _run_options(callback: Any, like: Any, show: bool) -> dict[str, Any]:
-    return {"callback": native_callback(callback, like), "progress": None if show else False}
+def _run_options(niter: int, callback: Any, show: bool) -> dict[str, Any]:
+    return {"niter": niter, "callback": callback, "progress": None if show else False}
 
 
 def ProximalGradient(
@@ -235,24 +235,15 @@ def ProximalGradient(
 ) -> Any:
     """Minimise f + epsg * g by proximal gradient steps, see :func:`collops.solvers.proximal.proximal_gradient`.
 
-    Collective. Without `tau` the step size is found by backtracking. `callback` is called with the model after each
-    iteration; `show` shows a progress bar if standard error is a terminal.
+    Collective. If `tau` is ``None``, backtracking determines the step size. `callback` is called with the model after
+    each iteration; `show` prints a progress bar if standard error is a terminal.
     """
+    f, g = native_prox(proxf, x0), native_prox(proxg, x0)
     layout, start = getattr(proxf, "layout", None), checked_array(x0).native
-    result = proximal.proximal_gradient(
-        native_prox(proxf, x0),
-        native_prox(proxg, x0),
-        start if layout is None else brought(start, layout),
-        epsg=epsg,
-        tau=tau,
-        eta=eta,
-        niter=niter,
-        niterback=niterback,
-        acceleration=acceleration,
-        tol=tol,
-        **_run_options(callback, x0, show),
-    )
-    return seen_as(result.x, x0)
+    options = {"epsg": epsg, "tau": tau, "eta": eta, "niterback": niterback, "acceleration": acceleration, "tol": tol}
+    options |= _run_options(niter, native_callback(callback, x0), show)
+    result = proximal.proximal_gradient(f, g, start if layout is None else to_layout(start, layout), **options)
+    return as_given(result.x, x0)
 
 
 def ADMML2(
@@ -271,28 +262,20 @@ def ADMML2(
 ) -> tuple[Any, Any]:
     """Minimise 1/2 |Op x - b|^2 + g(A x) by ADMM, see :func:`collops.solvers.proximal.admm_l2`; return x and z.
 
-    Collective. `z0` is ``A @ x0`` by default. The ``niter`` of `kwargs_solver` is the number of iterations of CGLS in
-    each iteration; its other entries have no effect. For `callback` and `show` see :func:`ProximalGradient`.
+    Collective. `z0` is ``A @ x0`` by default. The ``niter`` of `kwargs_solver` is the number of inner CGLS iterations;
+    its other entries have no effect. For `callback` and `show` see :func:`ProximalGradient`.
     """
     if x0 is None:
-        raise InputError("ADMML2 needs x0")
+        raise InputError("ADMML2 requires x0")
     image = A @ x0 if z0 is None else z0
     misfit, penalty = native_of(Op, x0, b), native_of(A, x0, image)
-    penalty = between(penalty, misfit.domain, penalty.range)
-    result = proximal.admm_l2(
-        native_prox(proxg, image),
-        misfit,
-        brought(b.native, misfit.range),
-        penalty,
-        brought(x0.native, misfit.domain),
-        tau,
-        z0=None if z0 is None else brought(z0.native, penalty.range),
-        niter=niter,
-        gfirst=gfirst,
-        inner=(kwargs_solver or {}).get("niter", 10),
-        **_run_options(callback, x0, show),
-    )
-    return seen_as(result.x, x0), wrapped(result.details["z"], image)
+    penalty = with_layouts(penalty, misfit.domain, penalty.range)
+    data, start = to_layout(b.native, misfit.range), to_layout(x0.native, misfit.domain)
+    options = {"gfirst": gfirst, "inner": (kwargs_solver or {}).get("niter", 10)}
+    options |= _run_options(niter, native_callback(callback, x0), show)
+    options["z0"] = None if z0 is None else to_layout(z0.native, penalty.range)
+    result = proximal.admm_l2(native_prox(proxg, image), misfit, data, penalty, start, tau, **options)
+    return as_given(result.x, x0), wrap(result.details["z"], image)
 
 
 def PrimalDual(
@@ -320,23 +303,13 @@ def PrimalDual(
     native = native_of(A, x0, y0)
 
     def call(_: int, view: Any) -> None:
-        dual = (seen_as(view.state.y, y0),) if callbacky else ()
-        callback(seen_as(view.x, x0), *dual)
+        dual = (as_given(view.state.y, y0),) if callbacky else ()
+        callback(as_given(view.x, x0), *dual)
 
-    result = proximal.primal_dual(
-        native_prox(proxf, x0),
-        native_prox(proxg, y0),
-        native,
-        brought(x0.native, native.domain),
-        tau,
-        mu,
-        y0=brought(y0.native, native.range),
-        z=None if z is None else brought(checked_array(z).native, native.domain),
-        theta=theta,
-        niter=niter,
-        gfirst=gfirst,
-        callback=None if callback is None else call,
-        progress=None if show else False,
-    )
-    x = seen_as(result.x, x0)
-    return (x, seen_as(result.details["y"], y0)) if returny else x
+    f, g, start = native_prox(proxf, x0), native_prox(proxg, y0), to_layout(x0.native, native.domain)
+    options = {"theta": theta, "gfirst": gfirst, "y0": to_layout(y0.native, native.range)}
+    options["z"] = None if z is None else to_layout(checked_array(z).native, native.domain)
+    options |= _run_options(niter, None if callback is None else call, show)
+    result = proximal.primal_dual(f, g, native, start, tau, mu, **options)
+    x = as_given(result.x, x0)
+    return (x, as_given(result.details["y"], y0)) if returny else x

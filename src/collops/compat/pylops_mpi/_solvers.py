@@ -1,7 +1,7 @@
-"""PyLops-MPI's solvers, as functions and as classes that also run step by step, on the native methods.
+"""PyLops-MPI's solvers, as functions and as classes that also run step by step, implemented by the native methods.
 
-A class is one entry: its ``_method`` has the options of the solver and returns the native method. The signatures of
-``setup``, ``solve`` and of the function of the same name are made from it.
+Each solver is one class. Its ``_method`` takes the solver's options and returns the native method. The signatures of
+``setup``, ``solve`` and the function of the same name are derived from it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 from pylops.optimization.basesolver import Solver
 
 from collops import solvers
-from collops.compat.pylops_mpi._arrays import checked_array, leaves, wrapped
+from collops.compat.pylops_mpi._arrays import checked_array, leaves, wrap
 from collops.compat.pylops_mpi._linear_operator import native_of
-from collops.compat.pylops_mpi._native import between, brought, relabelled
+from collops.compat.pylops_mpi._native import reinterpret, to_layout, with_layouts
 from collops.operators import LinearOperator
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.problem import check_number, check_problem
@@ -30,21 +30,34 @@ __all__ = [
     "CGLS",
     "FISTA",
     "ISTA",
+    "as_given",
     "cg",
     "cgls",
     "fista",
     "ista",
     "native_callback",
     "power_iteration",
-    "seen_as",
 ]
 
 _SHOWN = (10, 10, 10)
-_LONGEST = 10_000  # iterations of a solver that runs step by step, if nobody says how many
+_MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is not given
+
+_EXAMPLE = """
+
+Examples
+--------
+>>> import pylops
+>>> import collops.compat.pylops_mpi as pylops_mpi
+>>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
+>>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
+>>> data[:] = 2.0
+>>> pylops_mpi.{}data, data.zeros_like(), {})[0].local_array
+array({})
+"""
 
 
 class _Problem(NamedTuple):
-    """A problem in the layouts of its native operator."""
+    """A problem whose arrays have the layouts of its native operator."""
 
     operator: LinearOperator
     data: Any
@@ -54,7 +67,10 @@ class _Problem(NamedTuple):
 
 
 def _spread(name: str, function: Callable[..., Any], options: Sequence[Parameter], **defaults: Any) -> Any:
-    """Return `function` with arguments instead of its dictionary ``options``, with another name and other defaults."""
+    """Return `function` under another name, with the arguments `options` instead of a dictionary of that name.
+
+    `defaults` replace the defaults of its other arguments.
+    """
     parameters: list[Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         other = parameter.replace(default=defaults.get(parameter.name, parameter.default))
@@ -74,16 +90,16 @@ def _spread(name: str, function: Callable[..., Any], options: Sequence[Parameter
 
 
 class _NativeSolver(Solver):
-    """A solver class of PyLops-MPI on a native method.
+    """A solver class of PyLops-MPI, implemented by a native method.
 
-    ``solve`` leaves the whole solution to the native driver, which replays CUDA graphs and checks tolerances with a
-    delay; ``setup``, ``step``, ``run`` and ``finalize`` take the same steps one by one, as ``solve`` does with PyLops'
-    callback objects.
+    ``solve`` calls the native driver, which replays CUDA graphs and checks tolerances with a delay. ``setup``,
+    ``step``, ``run`` and ``finalize`` take the same steps one by one; so does ``solve`` if there are callback objects.
     """
 
     _default_niter: int | None = 10
-    _of_function: tuple[str, ...] = ()  # options that the function has, and the class does not
-    _facts = ""
+    _function_only: tuple[str, ...] = ()  # options that the function has and the class does not
+    _example = "niter=5", "[2., 2.]"  # arguments and result
+    _heading = ""
     _state: Any
     _running: Any
     cost: Any = ()
@@ -91,48 +107,47 @@ class _NativeSolver(Solver):
     def __init_subclass__(cls) -> None:
         """Give ``setup`` and ``solve`` the options of ``_method``."""
         cls._options = list(inspect.signature(cls._method).parameters.values())[2:]
-        options = [option for option in cls._options if option.name not in cls._of_function]
+        options = [option for option in cls._options if option.name not in cls._function_only]
         cls.setup = _spread("setup", cls._setup, options)
         cls.solve = _spread("solve", cls._solve, options, niter=cls._default_niter)
-
-    def __init__(self, Op: Any, callbacks: Any = None) -> None:
-        super().__init__(Op, callbacks)
 
     def _method(self, problem: _Problem, *args: Any, **options: Any) -> Any:
         raise NotImplementedError
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
-        """Set the numbers that PyLops reports, from the norms of the residual and the method's own numbers."""
+        """Set the attributes of PyLops' solver from the residual norms and the method's details."""
         raise NotImplementedError
 
     def _result(self, x: Any) -> tuple[Any, ...]:
         return x, self.iiter, self.cost
 
     def memory_usage(self, show: bool = False, unit: str = "B") -> Any:
-        """Return nothing: the memory of a distributed solver is not counted."""
+        """Do nothing: the memory of a distributed solver is not measured."""
 
     def _problem(self, y: Any, x0: Any, niter: int | None) -> _Problem:
         self.y, self.niter, self._like = y, niter, x0
         operator = native_of(self.Op, x0, y)
-        problem = _Problem(operator, brought(y.native, operator.range), brought(x0.native, operator.domain), x0, niter)
-        check_problem(operator, problem.data, problem.start, _LONGEST if niter is None else niter)
+        problem = _Problem(
+            operator, to_layout(y.native, operator.range), to_layout(x0.native, operator.domain), x0, niter
+        )
+        check_problem(operator, problem.data, problem.start, _MAX_STEPS if niter is None else niter)
         return problem
 
     # Step by step
 
     def _setup(self, y: Any, x0: Any, niter: int | None = None, options: Any = None, show: bool = False) -> Any:
-        """Prepare for steps; return the first model. Collective."""
+        """Prepare to take steps; return the initial model. Collective."""
         problem = self._problem(y, x0, niter)
         self._running, self._operator = self._method(problem, **options), problem.operator
         self.iiter, self._rows = 0, []
         self._print_start(show)
-        return self._take_in(self._running.init(problem.operator, problem.data, problem.start))
+        return self._record(self._running.init(problem.operator, problem.data, problem.start))
 
-    def _take_in(self, state: Any) -> Any:
-        """Note the state after an iteration; return the model."""
+    def _record(self, state: Any) -> Any:
+        """Record the state after an iteration; return the model."""
         self._state, method = state, self._running
         self._rows.append(method.numbers(*map(float, method.report(state))))
-        x, history = seen_as(state.x, self._like), method.numbers(*np.array(self._rows).T)
+        x, history = as_given(state.x, self._like), method.numbers(*np.array(self._rows).T)
         self._conclude(x, method.residual_norm(history), method.details(state, history), self._status())
         return x
 
@@ -142,16 +157,16 @@ class _NativeSolver(Solver):
     def step(self, x: Any, show: bool = False) -> Any:
         """Take one step; return the model. Collective."""
         self.iiter += 1
-        x = self._take_in(self._running.step(self._operator, self._state))
+        x = self._record(self._running.step(self._operator, self._state))
         if show:
             self._print_rows([self.iiter])
         return x
 
     def run(self, x: Any, niter: int | None = None, show: bool = False, itershow: Sequence[int] = _SHOWN) -> Any:
-        """Take steps until the tolerance or `niter`; return the model. Collective."""
+        """Take steps until the tolerance is reached, at most `niter`; return the model. Collective."""
         niter = self.niter if niter is None else niter
         if niter is None:
-            raise ValueError("give niter to setup or to run")
+            raise ValueError("pass niter to setup or to run")
         while self.iiter < niter and self._status() is None:
             stepped = self.step(x, show=show and self.iiter + 1 in _chosen(niter, itershow))
             x = stepped[0] if isinstance(stepped, tuple) else stepped
@@ -159,7 +174,7 @@ class _NativeSolver(Solver):
         return x
 
     def finalize(self, show: bool = False, **kwargs: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """End the timing, and print it if `show`."""
+        """Stop the timer, and print the elapsed time if `show`."""
         self.cost = np.asarray(self.cost)
         self.tend = time.time()
         self.telapsed = self.tend - self.tstart
@@ -169,7 +184,7 @@ class _NativeSolver(Solver):
     # As a whole
 
     def _solve(self, y, x0, niter=10, options: Any = None, show=False, itershow=_SHOWN) -> Any:
-        """Solve; return what the function of the same name does. Collective."""
+        """Solve; the results are those of the function of the same name. Collective."""
         niter = 10 if niter is None else niter
         if self.callbacks:
             x = self.setup(y=y, x0=x0, niter=niter, show=show, **options)
@@ -178,7 +193,7 @@ class _NativeSolver(Solver):
             problem = self._problem(y, x0, niter)
             method = self._method(problem, **options)
             self._print_start(show)
-            own = getattr(self.callback, "__func__", None) is not Solver.callback  # the base class' one does nothing
+            replaced = getattr(self.callback, "__func__", None) is not Solver.callback  # PyLops' own does nothing
             result = solvers.solve(
                 method,
                 problem.operator,
@@ -186,22 +201,22 @@ class _NativeSolver(Solver):
                 problem.start,
                 parts=(getattr(method, "transform", None),),
                 niter=niter,
-                callback=native_callback(self.callback if own else None, x0),
+                callback=native_callback(self.callback if replaced else None, x0),
                 progress=None if show else False,
             )
-            self.iiter, x = result.iterations, seen_as(result.x, x0)
+            self.iiter, x = result.iterations, as_given(result.x, x0)
             self._conclude(x, result.residual_norms, result.details, result.status)
             if show:
                 self._print_rows(_chosen(self.iiter, itershow))
         self.finalize(show=show)
         return self._result(x)
 
-    # Tables, on rank 0
+    # Printing, on rank 0
 
     def _print_start(self, show: bool) -> None:
         if show and self._prints():
             self._print_solver(nbar=65)
-            sys.stdout.write(f"{self._facts}\tniter = {self.niter}\n{'-' * 65}\n")
+            sys.stdout.write(f"{self._heading}\tniter = {self.niter}\n{'-' * 65}\n")
 
     def _print_rows(self, iterations: Sequence[int]) -> None:
         for number in iterations if self._prints() else ():
@@ -212,23 +227,23 @@ class _NativeSolver(Solver):
 
 
 def _chosen(niter: int, itershow: Sequence[int]) -> list[int]:
-    """Return the iterations to show: the first, the last, and some of those between."""
+    """Return the iterations to print: the first, the last, and some in between."""
     first, last, every = itershow
     return [n for n in range(1, niter + 1) if n <= first or n > niter - last or n % every == 0]
 
 
-def seen_as(array: Any, like: Any) -> Any:
-    """Return a native array of a solver as one of PyLops-MPI's in the layout and partition of `like`."""
-    return wrapped(brought(array, like.native.layout), like, leaves(like)[0].partition)
+def as_given(array: Any, like: Any) -> Any:
+    """Wrap a native array, redistributed to the layout of `like`, with its partition. Collective."""
+    return wrap(to_layout(array, like.native.layout), like, leaves(like)[0].partition)
 
 
 def native_callback(callback: Callable[[Any], Any] | None, like: Any) -> Callable[[int, Any], None] | None:
-    """Return a callback for the native driver that passes the model to PyLops-MPI's, whose result has no effect."""
+    """Return a callback for the native driver that passes the model to `callback` and ignores its result."""
     if callback is None:
         return None
 
     def call(_: int, view: Any) -> None:
-        callback(seen_as(view.x, like))
+        callback(as_given(view.x, like))
 
     return call
 
@@ -237,25 +252,11 @@ def native_callback(callback: Callable[[Any], Any] | None, like: Any) -> Callabl
 
 
 class CG(_NativeSolver):
-    """Conjugate gradients for a Hermitian positive definite operator, see :func:`collops.cg`.
-
-    `callbacks` are PyLops' callback objects, which are called around ``setup``, ``step`` and ``run``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
-    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
-    >>> data[:] = 2.0
-    >>> pylops_mpi.CG(A).solve(data, data.zeros_like(), niter=5)[0].local_array
-    array([2., 1.])
-    """
+    """Conjugate gradients for a Hermitian positive definite operator, see :func:`collops.cg`."""
 
     def _method(self, problem, tol=1e-4):
-        self.tol, self._facts = tol, f"tol = {tol:e}"
-        # PyLops-MPI's iterations go on where only rounding is left.
+        self.tol, self._heading = tol, f"tol = {tol:e}"
+        # PyLops-MPI does not stop when only rounding errors are left.
         return solvers.CG(tol=check_number("tol", tol), precision=0.0)
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
@@ -263,22 +264,10 @@ class CG(_NativeSolver):
 
 
 class CGLS(_NativeSolver):
-    """Conjugate gradients for least squares, see :func:`collops.cgls` and :class:`CG`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
-    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
-    >>> data[:] = 2.0
-    >>> pylops_mpi.CGLS(A).solve(data, data.zeros_like(), niter=5)[0].local_array.round(6)
-    array([2., 1.])
-    """
+    """Conjugate gradients for least squares, see :func:`collops.cgls`."""
 
     def _method(self, problem, damp=0.0, tol=1e-4):
-        self.damp, self.tol, self._facts = damp * damp, tol, f"damp = {damp:e}\ttol = {tol:e}"
+        self.damp, self.tol, self._heading = damp * damp, tol, f"damp = {damp:e}\ttol = {tol:e}"
         return solvers.CGLS(damp=check_number("damp", damp), tol=check_number("tol", tol), precision=0.0)
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
@@ -292,22 +281,12 @@ class CGLS(_NativeSolver):
 
 
 class ISTA(_NativeSolver):
-    """Iterative shrinkage and thresholding, see :func:`collops.solvers.ista` and :class:`CG`.
-
-    Examples
-    --------
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
-    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
-    >>> data[:] = 2.0
-    >>> pylops_mpi.ISTA(A).solve(data, data.zeros_like(), niter=20, eps=1.0, alpha=1.0)[0].local_array
-    array([1.5, 1.5])
-    """
+    """Iterative shrinkage and thresholding, see :func:`collops.solvers.ista`."""
 
     _accelerated = False
     _default_niter = None
-    _of_function = ("rtol", "rtol1")
+    _function_only = ("rtol", "rtol1")
+    _example = "niter=20, eps=1.0, alpha=1.0", "[1.5, 1.5]"
 
     def _method(
         self,
@@ -325,36 +304,23 @@ class ISTA(_NativeSolver):
     ):
         if threshkind not in ("hard", "soft", "half"):
             raise NotImplementedError(f"threshkind must be 'hard', 'soft' or 'half', not {threshkind!r}")
-        if alpha is None:  # with the same random numbers as PyLops-MPI
+        if alpha is None:  # uses the same random numbers as PyLops-MPI
             start = checked_array(problem.x0).empty_like()
             largest = power_iteration(self.Op.H @ self.Op, start, **{"dtype": self.Op.dtype, **(eigsdict or {})})[0]
             alpha = 1.0 / abs(largest)
         self.alpha, self.eps, self.tol, self.threshkind, self.monitorres = alpha, eps, tol, threshkind, monitorres
         self.thresh = eps * alpha * 0.5
-        self._facts = (
+        self._heading = (
             f"({threshkind} thresholding)\neps = {eps:e}\ttol = {tol:e}\talpha = {alpha:e}\tthresh = {self.thresh:e}"
         )
         transform = None if SOp is None else native_of(SOp, problem.x0, problem.x0)
         if transform is not None:
-            transform = between(transform, transform.domain, problem.operator.domain)
-        return prepare(
-            problem.operator,
-            problem.data,
-            problem.start,
-            _LONGEST if problem.niter is None else problem.niter,
-            transform,
-            accelerated=self._accelerated,
-            eps=eps,
-            alpha=alpha,
-            eigsdict=None,
-            tol=tol,
-            rtol=rtol,
-            rtol1=rtol1,
-            threshkind=threshkind,
-            perc=None,
-            decay=decay,
-            monitorres=monitorres,
-        )
+            transform = with_layouts(transform, transform.domain, problem.operator.domain)
+        niter = _MAX_STEPS if problem.niter is None else problem.niter
+        options = {"eps": eps, "alpha": alpha, "eigsdict": None, "threshkind": threshkind, "perc": None, "decay": decay}
+        options |= {"tol": tol, "rtol": rtol, "rtol1": rtol1, "monitorres": monitorres}
+        operator, data, start, *_ = problem
+        return prepare(operator, data, start, niter, transform, accelerated=self._accelerated, **options)
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         if status is solvers.Status.RESIDUAL_INCREASED:
@@ -367,18 +333,7 @@ class ISTA(_NativeSolver):
 
 
 class FISTA(ISTA):
-    """ISTA with momentum, see :func:`collops.solvers.fista` and :class:`CG`.
-
-    Examples
-    --------
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
-    >>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
-    >>> data[:] = 2.0
-    >>> pylops_mpi.FISTA(A).solve(data, data.zeros_like(), niter=20, eps=1.0, alpha=1.0)[0].local_array
-    array([1.5, 1.5])
-    """
+    """ISTA with momentum, see :func:`collops.solvers.fista`."""
 
     _accelerated = True
 
@@ -387,17 +342,18 @@ class FISTA(ISTA):
     ) -> Any:
         """Take one step; return the model, the point of the next gradient, and the norm of the update. Collective.
 
-        The solver keeps both vectors: `x` and `z` are those that the last call returned.
+        `x` and `z` are ignored: the solver keeps both vectors from the last step.
         """
         x, update = super().step(x, show)
-        return x, seen_as(self._state.ahead, self._like), update
+        return x, as_given(self._state.ahead, self._like), update
 
 
 # The functions
 
 
-def _function(name: str, kind: Any, doc: str) -> Callable[..., tuple[Any, ...]]:
-    """Return the function that solves by the class `kind`, with the options of its method, and its example."""
+def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
+    """Return the function that solves by the class `kind`, with the same options; give both the same example."""
+    name, description = kind.__name__.lower(), kind.__doc__
 
     def solve(Op, y, x0, niter=10, options=None, show=False, itershow=_SHOWN, callback=None):
         solver = kind(Op)
@@ -405,16 +361,17 @@ def _function(name: str, kind: Any, doc: str) -> Callable[..., tuple[Any, ...]]:
             solver.callback = callback
         return solver._solve(y, x0, niter, options, show, itershow)
 
-    _, heading, example = (inspect.getdoc(kind) or "").partition("\n\nExamples\n")
-    solve.__doc__ = inspect.cleandoc(doc) + heading + example.replace(f"{kind.__name__}(A).solve(", f"{name}(A, ")
+    def example(call: str) -> str:
+        return _EXAMPLE.format(call, *kind._example)
+
+    kind.__doc__ = description + example(f"{kind.__name__}(A).solve(")
+    solve.__doc__ = f"{description} Collective.\n\n{inspect.cleandoc(results)}{example(f'{name}(A, ')}"
     return _spread(name, solve, kind._options)
 
 
 cg = _function(
-    "cg",
     CG,
-    """Solve by conjugate gradients, see :func:`collops.cg`. Collective.
-
+    """
     Returns
     -------
     x : DistributedArray or StackedDistributedArray
@@ -426,29 +383,23 @@ cg = _function(
     """,
 )
 cgls = _function(
-    "cgls",
     CGLS,
-    """Minimise by conjugate gradients for least squares, see :func:`collops.cgls`. Collective.
-
+    """
     Returns
     -------
     x : DistributedArray or StackedDistributedArray
         The model.
     istop : int
-        1 if the gradient is small enough, else 2.
+        1 if the squared norm of the gradient is below `tol`, else 2.
     iit : int
         Number of iterations.
     r1norm, r2norm : float
-        As in PyLops, the squared norm of the gradient; and the norm of the residual, damping included.
+        The squared norm of the gradient, as in PyLops; and the norm of the residual, including damping.
     cost : numpy.ndarray
         Norms of the residual.
     """,
 )
-ista = _function(
-    "ista",
-    ISTA,
-    """Find a sparse model by ISTA, see :func:`collops.solvers.ista` for the options. Collective.
-
+_SPARSE = """
     Returns
     -------
     x : DistributedArray or StackedDistributedArray
@@ -456,20 +407,17 @@ ista = _function(
     niter : int
         Number of iterations.
     cost : numpy.ndarray
-        Cost of each.
-
-    """,
-)
-fista = _function(
-    "fista", FISTA, "Find a sparse model by FISTA; arguments and results as for :func:`ista`. Collective."
-)
+        Cost after each iteration.
+    """
+ista = _function(ISTA, _SPARSE)
+fista = _function(FISTA, _SPARSE)
 
 
 def power_iteration(Op, b_k, niter=10, tol=1e-5, dtype="float64", backend="numpy") -> tuple[Any, Any, int]:
     """Find the eigenvalue of largest modulus, see :func:`collops.solvers.power_iteration`. Collective.
 
-    `b_k` first gets random numbers of NumPy's (or CuPy's) global generator, complex ones if `dtype` is, and the
-    eigenvector in the end. `backend` has no effect: the generator is that of the array's engine.
+    `b_k` is overwritten: first with random numbers from NumPy's or CuPy's global generator, complex if `dtype` is
+    complex, then with the eigenvector. `backend` has no effect: the engine of `b_k` determines the generator.
 
     Returns
     -------
@@ -485,7 +433,7 @@ def power_iteration(Op, b_k, niter=10, tol=1e-5, dtype="float64", backend="numpy
         rand = leaf.native.engine.xp.random.rand
         real, imaginary = rand(*leaf.local_shape), rand(*leaf.local_shape)  # PyLops-MPI always draws both
         leaf[:] = real + 1j * imaginary if np.dtype(dtype).kind == "c" else real
-    result = solvers.power_iteration(operator, brought(b_k.native, operator.domain), niter=niter, tol=tol)
-    for leaf, found in zip(leaves(b_k), brought(result.x, b_k.native.layout).leaves, strict=True):
-        leaf.native = relabelled(found, leaf.native.layout)
+    result = solvers.power_iteration(operator, to_layout(b_k.native, operator.domain), niter=niter, tol=tol)
+    for leaf, found in zip(leaves(b_k), to_layout(result.x, b_k.native.layout).leaves, strict=True):
+        leaf.native = reinterpret(found, leaf.native.layout)
     return result.details["eigenvalue"], b_k, result.iterations

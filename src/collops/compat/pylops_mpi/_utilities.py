@@ -1,4 +1,4 @@
-"""PyLops-MPI's utilities: dot test, timing, shapes of arrays, shifts of spectra, optional packages and plots."""
+"""PyLops-MPI's utilities: dot test, timing, reshaping, spectrum shifts, optional packages and plots."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import numpy as np
 import collops
 from collops import profile
 from collops.array import Layout
-from collops.comm.mpi import mpi4py_module
-from collops.compat.pylops_mpi._arrays import Partition, wrapped
-from collops.compat.pylops_mpi._native import brought
+from collops.compat.pylops_mpi._arrays import Partition, wrap
+from collops.compat.pylops_mpi._native import mpi_comm, to_layout
 from collops.errors import InputError, TransportError
 
 __all__ = [
@@ -42,13 +41,13 @@ __all__ = [
 def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, verb=False) -> bool:
     r"""Check that :math:`\langle A u, v\rangle = \langle u, A^H v\rangle` for the given vectors. Collective.
 
-    `nr` and `nc` are the numbers of rows and columns that `Op` shall have; `verb` prints both inner products.
+    `nr` and `nc` are the expected numbers of rows and columns; `verb` prints both inner products.
     :meth:`collops.operators.LinearOperator.dottest` chooses the vectors itself.
 
     Raises
     ------
     AssertionError
-        If the shape is wrong, or if `raiseerror` and the test fails.
+        If the shape is wrong, or if the test fails and `raiseerror` is true.
     """
     if (Op.shape[0] if nr is None else nr, Op.shape[1] if nc is None else nc) != Op.shape:
         raise AssertionError(f"{Op!r} has the shape {Op.shape}, not {(nr, nc)}")
@@ -65,12 +64,12 @@ def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, 
 
 # Timing
 
-# For each call of a timed function that has not returned, the innermost last: lines of its report, and its last mark.
+# For each running call of a timed function, innermost last: the lines of its report and its last mark.
 _calls: list[tuple[list[str], list[tuple[str, float]]]] = []
 
 
 def mark(label: str) -> None:
-    """Name this moment within the innermost timed function; the time since the last mark is reported."""
+    """Mark this point of the innermost timed function; its report has the time since the previous mark."""
     if _calls:
         (lines, marks), now = _calls[-1], _now()
         lines += [f"{before}-->{label}: {now - begin:.6f} s" for before, begin in marks]
@@ -80,10 +79,10 @@ def mark(label: str) -> None:
 def benchmark(
     func: Callable[..., Any] | None = None, description: str | None = "", logger: logging.Logger | None = None
 ) -> Any:
-    """Time every call of a function, unless the environment's ``BENCH_PYLOPS_MPI`` is 0.
+    """Time every call of a function, unless the environment variable ``BENCH_PYLOPS_MPI`` is 0.
 
-    Rank 0 reports to `logger`, or to standard output. A call is also a mark of :mod:`collops.profile`, with the name
-    `description`, or the function's own.
+    Rank 0 reports to `logger` or standard output. Each call is also a mark of :mod:`collops.profile`, named
+    `description` or after the function.
     """
     if func is None:
         return functools.partial(benchmark, description=description, logger=logger)
@@ -112,7 +111,7 @@ def benchmark(
 
 
 def _now() -> float:
-    """Return the time, after all work of the current device."""
+    """Return the time after synchronising with the current device."""
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         cupy.cuda.get_current_stream().synchronize()
@@ -120,9 +119,7 @@ def _now() -> float:
 
 
 def _report(text: str, logger: logging.Logger | None) -> None:
-    MPI = mpi4py_module()
-
-    if MPI.COMM_WORLD.Get_rank() != 0:
+    if mpi_comm(None).Get_rank() != 0:
         return
     if logger is not None:
         logger.info(text)
@@ -134,10 +131,10 @@ def _report(text: str, logger: logging.Logger | None) -> None:
 
 
 def reshaped(func: Callable[..., Any] | None = None, forward: bool | None = None, stacking: bool | None = None) -> Any:
-    """Pass ``_matvec`` or ``_rmatvec`` an array in the operator's N-dimensional shape, and ravel its result.
+    """Decorate ``_matvec`` or ``_rmatvec`` to receive an N-dimensional array; the result is ravelled.
 
-    `forward` says whether the array has the shape ``dims`` or ``dimsd``; by default the method's name does. With
-    `stacking` it stays a vector, whose parts are ``local_shapes_m`` (``local_shapes_n`` for the adjoint).
+    The array has the shape ``dims`` if `forward`, else ``dimsd``; by default this depends on the method's name. With
+    `stacking` the array stays a vector with parts of ``local_shapes_m`` (``local_shapes_n`` for the adjoint).
     """
     if func is None:
         return functools.partial(reshaped, forward=forward, stacking=stacking)
@@ -148,31 +145,31 @@ def reshaped(func: Callable[..., Any] | None = None, forward: bool | None = None
         flat, ranks = x.native, x.size
         if stacking:
             sizes = [int(shape[0]) for shape in (self.local_shapes_m if towards_data else self.local_shapes_n)]
-            given = brought(flat, Layout.split(flat.size, ranks, sizes=sizes, mask=x.mask))
+            given = to_layout(flat, Layout.split(flat.size, ranks, sizes=sizes, mask=x.mask))
         else:
             whole = Layout.split(self.dims if towards_data else self.dimsd, ranks, mask=x.mask)
-            given = brought(flat, whole.reshape(flat.size)).reshape(whole.shape)
-        return func(self, wrapped(given, x, Partition.SCATTER)).ravel()
+            given = to_layout(flat, whole.reshape(flat.size)).reshape(whole.shape)
+        return func(self, wrap(given, x, Partition.SCATTER)).ravel()
 
     return apply
 
 
 def fftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
-    """Return `x` with the zero frequency in the middle. Collective: one exchange if the split axis is shifted.
+    """Shift the zero frequency to the centre. Collective: one exchange if the split axis is shifted.
 
-    `x` is overwritten along axes that are not split, as in PyLops-MPI. The result may be split along another axis.
+    As in PyLops-MPI, `x` is overwritten by shifts along other axes. The result may be split along another axis.
     """
     return _shifted("fftshift", x, axes)
 
 
 def ifftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
-    """Undo :func:`fftshift_nd`; arguments and result are the same."""
+    """Invert :func:`fftshift_nd`, with the same arguments and result."""
     return _shifted("ifftshift", x, axes)
 
 
 def _shifted(shift: str, x: Any, axes: int | Sequence[int] | None) -> Any:
     if x.ndim < 2:
-        raise InputError("shifts along the axis that is split need another one to split instead")
+        raise InputError("a shift along the split axis needs another one to split instead")
     chosen = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
     for axis in sorted({axis % x.ndim for axis in chosen}, key=lambda axis: axis == x.axis):
         if axis == x.axis:
@@ -185,16 +182,16 @@ def _shifted(shift: str, x: Any, axes: int | Sequence[int] | None) -> Any:
 
 
 def nccl_import(message: str | None = None) -> str | None:
-    """Return why NCCL is not used, or ``None`` if it is."""
+    """Return the reason why NCCL is unavailable, or ``None``."""
     if os.environ.get("NCCL_PYLOPS_MPI", "1") == "0":
-        return f"NCCL_PYLOPS_MPI is 0, so that {message or 'NCCL'} is not used"
+        return f"{message or 'NCCL'} is disabled by NCCL_PYLOPS_MPI=0"
     if importlib.util.find_spec("cupy") is None:
-        return f"{message or 'NCCL'} needs CuPy, which is not installed"
+        return f"{message or 'NCCL'} requires CuPy, which is not installed"
     return None
 
 
 def mpi4py_fft_import(message: str | None) -> str | None:
-    """Return ``None``: Fourier transforms need no further package here."""
+    """Return ``None``: Fourier transforms need no optional package."""
     return None
 
 
@@ -204,16 +201,16 @@ mpi4py_fft = True
 
 
 def initialize_nccl_comm() -> Any:
-    """Return the native communicator, which arrays take as ``base_comm_nccl``. Collective.
+    """Return the native communicator, to be passed as ``base_comm_nccl``. Collective.
 
-    Each rank's GPU becomes its current device. Without NCCL or a GPU for each rank, raises a TransportError.
+    Each rank's GPU becomes its current device. Raises a TransportError without NCCL or without a GPU on each rank.
     """
     reason = nccl_import()
     if reason is not None:
         raise TransportError(reason)
     comm = collops.world()
     if comm.size > 1 and comm.device_transport != "nccl":
-        raise TransportError(f"device arrays do not go by NCCL here:\n{comm.describe()}")
+        raise TransportError(f"NCCL is not the transport of device arrays:\n{comm.describe()}")
     return comm
 
 
@@ -221,7 +218,7 @@ def initialize_nccl_comm() -> Any:
 
 
 def plot_distributed_array(arr: Any) -> None:
-    """Plot which rank holds which element, on rank 0. No message.
+    """Plot the distribution of the elements over the ranks, on rank 0. No message.
 
     Examples
     --------
@@ -244,7 +241,7 @@ def plot_distributed_array(arr: Any) -> None:
 
 
 def plot_local_arrays(arr: Any, title: str | None = None, vmin: Any = None, vmax: Any = None) -> None:
-    """Plot every rank's part in a panel of its own, on rank 0. Collective: one gather.
+    """Plot each rank's part in a separate panel, on rank 0. Collective: one gather.
 
     Examples
     --------
@@ -264,7 +261,7 @@ def plot_local_arrays(arr: Any, title: str | None = None, vmin: Any = None, vmax
             if part.size:
                 ax.imshow(np.atleast_2d(part), vmin=vmin, vmax=vmax)
             else:
-                ax.set_axis_off()  # Matplotlib warns of an image without points
+                ax.set_axis_off()  # Matplotlib warns about empty images
             ax.set_title(f"Rank {rank}")
         if title is not None:
             figure.suptitle(title)

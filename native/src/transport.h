@@ -1,4 +1,4 @@
-// What carries arrays between ranks: one interface for MPI, NCCL and a world of one.
+// The interface of the transports, which move arrays between ranks: MPI, NCCL, and a single rank.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace collops {
 
-// The order of both lists is that of src/collops/jax/native.py.
+// Both enumerations have the order of src/collops/jax/native.py.
 enum class Type : int { Bool, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, C64, C128, None };
 enum class Op : int { Sum, Prod, Min, Max, LAnd, LOr, LXor };
 constexpr int kTypes = static_cast<int>(Type::None);
 constexpr int kOps = 7;
 
-// Empty when all went well; otherwise what to tell the user.
+// Empty on success, else the error message.
 using Failure = std::string;
 using Counts = std::vector<std::int64_t>;
 
@@ -26,28 +26,28 @@ struct Message {
   int width;           // bytes of one element
 };
 
-// Where the work is to be done: on a stream of a device, or here and now.
+// Where a call runs: on a stream of a device; on the host if the stream is null.
 struct Place {
   void* stream = nullptr;
   int device = 0;
 };
 
 // Counts are in elements.
-class Wire {
+class Transport {
  public:
-  Wire(int rank, int size) : rank_(rank), size_(size) {}
-  virtual ~Wire() = default;
-  Wire(const Wire&) = delete;
-  Wire& operator=(const Wire&) = delete;
+  Transport(int rank, int size) : rank_(rank), size_(size) {}
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // Why nothing can be sent any more: a rank that gave up a wait no longer knows which call of the others its next one would
-  // meet. Empty as long as all is well.
+  // Why the transport cannot be used any more, or empty. After a rank has given up a wait, its next call could be matched with
+  // another call of the other ranks.
   const Failure& broken() const { return broken_; }
 
   virtual Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place at) = 0;
-  // Fills `out` on `root` alone; elsewhere it may be written to.
+  // Fills `out` on `root`; on other ranks `out` may be overwritten.
   virtual Failure reduce(const void* in, void* out, std::int64_t count, Type type, Op op, int root, Place at) = 0;
   virtual Failure bcast(const void* in, void* out, std::int64_t count, int width, int root, Place at) = 0;
   virtual Failure allgather(const void* in, void* out, const Counts& counts, int width, Place at) = 0;
@@ -57,7 +57,7 @@ class Wire {
   virtual Failure alltoall(const void* in, void* out, const Counts& leaving, const Counts& arriving, int width,
                            Place at) = 0;
   virtual Failure exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Place at) = 0;
-  // `scratch` is a byte that the wire may use.
+  // `scratch` is one byte of scratch memory.
   virtual Failure barrier(void* scratch, Place at) = 0;
 
  protected:
@@ -72,8 +72,8 @@ class Wire {
   Failure broken_;
 };
 
-// Wires are known by number: a compiled program holds the number, not an address. They live as long as the process.
-std::int64_t add_wire(std::unique_ptr<Wire> wire);
-Wire* find_wire(std::int64_t number);
+// A compiled program refers to a transport by its number, not by an address. Transports live as long as the process.
+std::int64_t add_transport(std::unique_ptr<Transport> transport);
+Transport* find_transport(std::int64_t number);
 
 }  // namespace collops
