@@ -126,7 +126,7 @@ class IterativeThresholding(Method):
             lambda self, now, first: self.monitorres & _begun(now) & (now.residual > now.before),
             Status.RESIDUAL_INCREASED,
         ),
-        (lambda self, now, first: now.update <= self.tol**2, Status.CONVERGED),
+        (lambda self, now, first: now.update <= self.tol * self.tol, Status.CONVERGED),
         (lambda self, now, first: _begun(now) & (self._cost(now) < self.rtol * now.first_cost), Status.CONVERGED),
         (lambda self, now, first: _begun(now) & (self._cost(now) < self.atol), Status.CONVERGED),
     )

@@ -60,7 +60,7 @@ class PrimalDual(Splitting):
     stops = (
         NOT_FINITE,
         (
-            lambda self, now, first: self.tol is not None and max(now.residual, now.update) <= self.tol**2,
+            lambda self, now, first: self.tol is not None and max(now.residual, now.update) <= self.tol * self.tol,
             Status.CONVERGED,
         ),
         REDUCED,
