@@ -37,6 +37,14 @@ def test_objects_never_travel(comm):
             call()
 
 
+def test_values_that_are_not_numbers_are_refused_on_ranks_without_elements_too(comm):
+    for values in (np.array([object()]), np.array(["1.5"]), np.array(["2020-01-01"], "M8[D]"), [1, None]):
+        for dtype in (None, "float64"):
+            for root in (None, 0):
+                with pytest.raises(InputError, match="numbers"):
+                    collops.from_global(values, comm=comm, dtype=dtype, root=root)
+
+
 def test_what_is_no_communicator_is_refused(comm):
     for wrong in ("world", 3, np.ones(comm.size)):
         for call in (

@@ -151,6 +151,28 @@ def test_squares_that_overflow_in_single_precision(comm):
     assert not caught.value.x.gather().any()
 
 
+def test_options_whose_squares_overflow(comm):
+    """A large tolerance is met at once; a large damping factor is reported, not Python's OverflowError."""
+    op, _, _, y = problem("vstack", comm, "f8")
+    normal = op.H @ op
+    b = op.H @ y
+    huge = 1e300
+    for result in (
+        cg(normal, b, niter=3, rtol=huge),
+        cg(normal, b, niter=3, rtol1=huge),
+        cgls(op, y, niter=3, rtol=huge),
+        cgls(op, y, niter=3, rtol1=huge),
+        ista(op, y, niter=3, alpha=0.003, tol=huge),
+        fista(op, y, niter=3, alpha=0.003, tol=huge),
+        primal_dual(L2(), L1(0.3), op, _start(op, y), 0.05, 0.05, niter=3, tol=huge),
+    ):
+        assert result.status.successful
+    assert power_iteration(normal, niter=9, tol=huge).iterations < 9
+    for reductions in (1, 2):
+        with pytest.raises(NotFiniteError):
+            cgls(op, y, b, niter=3, damp=huge, reductions=reductions)
+
+
 def test_a_checkpoint_never_holds_them(comm, tmp_path):
     folder = comm.allgather_metadata(str(tmp_path / "checkpoints"))[0]
     op, _, _, y = problem("vstack", comm, "f8")

@@ -59,9 +59,9 @@ def from_global(
     LayoutError
         If `layout` has another shape, or is for another number of ranks.
     InputError
-        If there is no such dtype, engine or `root`.
+        If `values` are not numbers, or there is no such dtype, engine or `root`.
     UnsupportedTypeError
-        If `values` are not numbers, or an array with masked elements.
+        If `values` have masked elements.
 
     Examples
     --------
@@ -123,7 +123,8 @@ def _copied(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> A
     """Return a contiguous copy of an array of `engine`, or of its own engine."""
     current = engine_of(part)
     target = current if engine is None else engine if isinstance(engine, Engine) else find_engine(engine)
-    kind = as_dtype(part.dtype if dtype is None else dtype)
+    own = as_dtype(part.dtype)  # also where a dtype is given: a rank without elements converts nothing and cannot fail
+    kind = own if dtype is None else dtype
     if target is current and not target.mutable:
         return target.xp.asarray(part, target.dtype(kind))
     if target is current:

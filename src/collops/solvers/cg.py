@@ -99,8 +99,8 @@ class CG(Method):
     stops = (
         (lambda self, now, first: not_finite(now.residual), Status.NOT_FINITE),
         (lambda self, now, first: now.residual <= self.tol, Status.CONVERGED),
-        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED, "rtol"),
-        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED, "atol"),
+        (lambda self, now, first: now.residual < self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
+        (lambda self, now, first: now.residual < self.atol * self.atol, Status.CONVERGED, "atol"),
         (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
 

@@ -111,8 +111,8 @@ class CGLS(Method):
     stops = (
         (lambda self, now, first: not_finite(now.gradient, now.residual, now.curvature), Status.NOT_FINITE),
         (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
-        (lambda self, now, first: now.residual < self.rtol**2 * first.residual, Status.CONVERGED, "rtol"),
-        (lambda self, now, first: now.residual < self.atol**2, Status.CONVERGED, "atol"),
+        (lambda self, now, first: now.residual < self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
+        (lambda self, now, first: now.residual < self.atol * self.atol, Status.CONVERGED, "atol"),
         (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
         # The exact solution for an operator that differs by rounding has a gradient of this size [Stewart 1977].
         # Further iterations would amplify rounding errors, in the end to infinity.
@@ -130,7 +130,7 @@ class CGLS(Method):
         x, r, q = starting_point(A, y, x0, dtype, A._forward)
         s = A._adjoint(r, new_array(A.domain, y, dtype))
         if takes_part(self.damp) and x0 is not None:
-            s = axpby(-(self.damp**2), x, 1.0, s, out=s)
+            s = axpby(-self.damp * self.damp, x, 1.0, s, out=s)
         consistent_s, consistent_r = rank_consistently(s), rank_consistently(r)
         of_s, of_r = consistent_s(s), consistent_r(r)
         gamma, rho = dots((of_s, of_s), (of_r, of_r))
@@ -146,14 +146,14 @@ class CGLS(Method):
         if state.one_message:
             pairs += [(q, state.r), (state.r, state.r)]
         qq, *others = dots(*pairs)
-        delta = qq + damp**2 * others[0] if damped else qq
+        delta = qq + damp * damp * others[0] if damped else qq
         alpha = quotient(state.gamma, delta)
         length = finite(alpha) if self.cautious else alpha
         r = state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
         s = state.s = A._adjoint(r, state.s)
         if damped:
             state.x = axpby(length, p, 1.0, state.x, out=state.x)
-            s = state.s = axpby(-(damp**2), state.x, 1.0, s, out=s)
+            s = state.s = axpby(-damp * damp, state.x, 1.0, s, out=s)
         if state.one_message:
             # Every rank has all of s. Without tolerances the ranks need not agree on its square to the last bit.
             (gamma,) = dots((s, s))
@@ -190,11 +190,11 @@ class CGLS(Method):
     def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
         """Return half the negative gradient of the objective, which is zero at the solution."""
         s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
-        return axpby(-(self.damp**2), x, 1.0, s) if takes_part(self.damp) else s
+        return axpby(-self.damp * self.damp, x, 1.0, s) if takes_part(self.damp) else s
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
         """Return the method and the operator which solve the equations of the derivative."""
-        return CG(self.damp**2, tol), A.H @ A
+        return CG(self.damp * self.damp, tol), A.H @ A
 
 
 class SingleReductionCGLS(CGLS):
@@ -212,7 +212,7 @@ class SingleReductionCGLS(CGLS):
         together = begin.consistent_r(q)
         (curvature,) = dots((together, together))
         if takes_part(self.damp):
-            curvature = curvature + self.damp**2 * begin.gamma
+            curvature = curvature + self.damp * self.damp * begin.gamma
         return SingleReductionCGLSState(
             begin.x,
             begin.r,
@@ -236,14 +236,14 @@ class SingleReductionCGLS(CGLS):
         state.s = A._adjoint(state.r, state.s)
         if damped:
             state.x = axpby(length, state.p, 1.0, state.x, out=state.x)
-            state.s = axpby(-(damp**2), state.x, 1.0, state.s, out=state.s)
+            state.s = axpby(-damp * damp, state.x, 1.0, state.s, out=state.s)
         state.w = A._forward(state.s, state.w)
         r, w, q = map(state.consistent_r, (state.r, state.w, state.q))
         s, p = map(state.consistent_s, (state.s, state.p))
         pairs = (s, s), (r, r), (w, w), (q, w), (q, q)
         if damped:
             gamma, rho, ww, wq, qq, sp, pp = dots(*pairs, (p, s), (p, p))
-            ww, wq, qq = ww + damp**2 * gamma, wq.real + damp**2 * sp.real, qq + damp**2 * pp
+            ww, wq, qq = ww + damp * damp * gamma, wq.real + damp * damp * sp.real, qq + damp * damp * pp
         else:
             gamma, rho, ww, wq, qq = dots(*pairs)
         beta = quotient(gamma, state.gamma)

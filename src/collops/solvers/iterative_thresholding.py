@@ -127,7 +127,7 @@ class IterativeThresholding(Method):
             Status.RESIDUAL_INCREASED,
             "monitorres",
         ),
-        (lambda self, now, first: now.update <= self.tol**2, Status.CONVERGED),
+        (lambda self, now, first: now.update <= self.tol * self.tol, Status.CONVERGED),
         (
             lambda self, now, first: _begun(now) & (self._cost(now) < self.rtol * now.first_cost),
             Status.CONVERGED,

@@ -62,7 +62,8 @@ class Method:
     """An iterative method with its options, which never change.
 
     A step may overwrite the arrays of the state, and must use the results that operations return. Tests of JAX arrays
-    use comparisons, ``&`` and ``|``, not ``if``, ``and`` and ``or``.
+    use comparisons, ``&`` and ``|``, not ``if``, ``and`` and ``or``. Squares of options are products, which may become
+    infinite: the power of a Python float raises OverflowError instead.
 
     Methods of JAX arrays that have ``optimality`` and ``tangent`` are differentiated implicitly:
     ``optimality(A, y, x)`` returns an array that is zero at the solution, and ``tangent(A, tol)`` the method and the

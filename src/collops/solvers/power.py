@@ -72,7 +72,10 @@ class PowerIteration(Method):
     stops = (
         (lambda self, now, first: _begun(now) & not_finite(now.real, now.imaginary), Status.NOT_FINITE),
         (lambda self, now, first: (now.real == 0) & (now.imaginary == 0), Status.CONVERGED),
-        (lambda self, now, first: _begun(now) & (_changed_by(now) < self.tol**2 * _square(now)), Status.CONVERGED),
+        (
+            lambda self, now, first: _begun(now) & (_changed_by(now) < self.tol * self.tol * _square(now)),
+            Status.CONVERGED,
+        ),
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> PowerState:

@@ -62,7 +62,7 @@ class PrimalDual(Splitting):
         BEFORE_FIRST,
         NOT_FINITE,
         (
-            lambda self, now, first: self.tol is not None and max(now.residual, now.update) <= self.tol**2,
+            lambda self, now, first: self.tol is not None and max(now.residual, now.update) <= self.tol * self.tol,
             Status.CONVERGED,
         ),
         REDUCED,
