@@ -24,7 +24,6 @@ __all__ = [
     "atomic",
     "check_kind",
     "check_writable",
-    "is_zarr",
     "open_array",
     "open_npy",
     "prepare_folder",

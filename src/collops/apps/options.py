@@ -20,7 +20,6 @@ import typer
 from collops.errors import InputError
 
 __all__ = [
-    "CHECKPOINTS",
     "DATA",
     "METHOD",
     "SYNTHETIC",
@@ -31,8 +30,6 @@ __all__ = [
     "EngineName",
     "Finite",
     "Folder",
-    "Iterations",
-    "Must",
     "NotNegative",
     "OneOf",
     "Out",
@@ -41,7 +38,6 @@ __all__ = [
     "SyntheticOnly",
     "check_must",
     "option",
-    "option_name",
 ]
 
 DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Checkpoints"

@@ -17,7 +17,7 @@ from collops.apps.volume.problem import PANEL_SIZE, Kind, Problem, VolumeOptions
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Inversion", "Matches", "Options", "invert", "match", "run"]
+__all__ = ["Options", "invert", "match", "run"]
 
 _KIND = Kind(
     matrix=convolution,

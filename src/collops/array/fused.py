@@ -20,17 +20,7 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array", bound=Operand)
 
-__all__ = [
-    "Scalars",
-    "axpby",
-    "divide",
-    "dot",
-    "dots",
-    "shared",
-    "square_of_sum",
-    "update_solution_and_direction",
-    "vdot",
-]
+__all__ = ["Scalars", "axpby", "divide", "dots", "shared", "square_of_sum", "update_solution_and_direction"]
 
 
 class Scalars:

@@ -23,8 +23,6 @@ from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["child_seed", "fill_random"]
-
 _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15  # the golden ratio's odd fraction of 2**64
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))

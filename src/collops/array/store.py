@@ -24,7 +24,7 @@ from collops.errors import CollopsError, InputError, LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["VERSION", "Saved", "chunk_files", "save", "sync", "write_store"]
+__all__ = ["chunk_files", "save", "sync", "write_store"]
 
 Saved: TypeAlias = Operand | Mapping[str, "Saved"]
 """A distributed or stacked array, or a dictionary of them."""

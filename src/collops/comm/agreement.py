@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from collops import errors
 
-__all__ = ["described", "name_ranks", "raise_together", "shared_error", "table"]
+__all__ = ["described", "raise_together"]
 
 # The classes that a message alone can make.
 _OURS = [

@@ -14,8 +14,6 @@ from collops.comm.mpi import gpu_awareness
 from collops.comm.nccl import available_binding
 from collops.errors import CollopsError, InputError, TransportError
 
-__all__ = ["TRANSPORTS", "Chosen", "by_all", "choose"]
-
 TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 
 Value = TypeVar("Value")

@@ -14,7 +14,7 @@ import numpy as np
 from collops.comm.call import Call
 from collops.comm.transport import Message, Pending, Transport
 
-__all__ = ["CHUNK_BYTES", "GpuAwareTransport", "StagedTransport"]
+__all__ = ["GpuAwareTransport", "StagedTransport"]
 
 CHUNK_BYTES = 4 << 20
 

@@ -25,8 +25,6 @@ from collops.errors import (
     UnsupportedTypeError,
 )
 
-__all__ = ["Symmetric", "allocate"]
-
 Where: TypeAlias = Any
 """An index of an array: slices, integers, or ``...`` for all of it."""
 

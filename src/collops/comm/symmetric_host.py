@@ -13,8 +13,6 @@ from collops.comm.mpi import SharedSegments
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import TransportError
 
-__all__ = ["SharedWindow"]
-
 _PAGE = 4096
 _SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
 

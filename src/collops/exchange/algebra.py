@@ -14,18 +14,6 @@ from collops.exchange.pattern import edges_by_rank
 if TYPE_CHECKING:
     from collops.exchange.forest import StarForest
 
-__all__ = [
-    "compose",
-    "compose_inverse",
-    "concatenate",
-    "distribute",
-    "embed_leaves",
-    "embed_roots",
-    "inverse",
-    "multi_forest",
-    "strided",
-]
-
 _NOBODY = -1
 
 

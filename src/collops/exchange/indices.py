@@ -12,7 +12,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["as_count", "as_indices", "edges_of", "owners"]
+__all__ = ["as_count", "as_indices", "owners"]
 
 _LARGEST = 2**63 - 1
 

@@ -15,17 +15,6 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.jax.communicators import NativeComm
 from collops.jax.native import TYPES
 
-__all__ = [
-    "COTANGENTS",
-    "array",
-    "checked_convention",
-    "checked_counts",
-    "checked_rank",
-    "checked_tag",
-    "operation",
-    "reducible",
-]
-
 COTANGENTS = ("ranks", "replicated")
 _TAGS = 1 << 20
 

@@ -24,7 +24,7 @@ from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
 from collops.jax import drivers, native
 
-__all__ = ["Clique", "clique", "clique_transport", "device_transport", "has_devices", "may_record", "use_local_device"]
+__all__ = ["Clique", "clique", "use_local_device"]
 
 _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),

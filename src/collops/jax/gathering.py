@@ -13,7 +13,7 @@ from collops.jax.native import OPS
 from collops.jax.primitive import collective, like, linear
 from collops.jax.replicated import local_adjoint
 
-__all__ = ["allgather", "allgatherv", "gathered", "reduce_scatter", "reduce_scatter_p", "scattered"]
+__all__ = ["allgather", "allgatherv", "reduce_scatter"]
 
 
 def allgather(x: Any, *, comm: Any = None, cotangents: str = "ranks") -> Any:

@@ -15,7 +15,7 @@ from collops.comm.mpi import addresses, handles, mpi4py_module
 from collops.comm.reductions import DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.errors import InputError, TransportError
 
-__all__ = ["HANDLERS", "OPS", "TYPES", "int64s", "library", "load_mpi"]
+__all__ = ["TYPES", "library"]
 
 HANDLERS = (
     *("allreduce", "reduce", "bcast", "allgather", "gather"),

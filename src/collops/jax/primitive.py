@@ -15,8 +15,6 @@ from collops.jax import versions
 from collops.jax.communicators import NativeComm
 from collops.jax.order import ORDER, Jit, recordable
 
-__all__ = ["PLATFORMS", "collective", "like", "linear", "whole"]
-
 PLATFORMS = ("cpu", "cuda", "rocm")
 
 

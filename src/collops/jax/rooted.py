@@ -12,7 +12,7 @@ from collops.jax.native import OPS
 from collops.jax.primitive import collective, linear
 from collops.jax.replicated import local_adjoint
 
-__all__ = ["bcast", "broadcast", "reduce", "reduce_p"]
+__all__ = ["bcast", "reduce"]
 
 
 def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks") -> Any:

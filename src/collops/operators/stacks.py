@@ -18,7 +18,7 @@ from collops.operators.base import LinearOperator
 from collops.operators.local import LocalOperator, lift_local
 from collops.operators.memory import Scratch, filled, store, writable
 
-__all__ = ["BlockDiag", "HStack", "SharedVectorStack", "VStack"]
+__all__ = ["BlockDiag", "HStack", "VStack"]
 
 
 class _Block(NamedTuple):

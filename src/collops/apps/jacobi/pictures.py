@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collops.apps.jacobi.job import Outcome
     from collops.apps.jacobi.timeline import Span
 
-__all__ = ["bar_chart", "draw_timeline"]
-
 
 def bar_chart(outcome: Outcome, path: Path) -> Path:
     """Draw the time of an iteration by variant, and the time of a single sweep at the speed of the memory."""

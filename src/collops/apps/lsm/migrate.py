@@ -19,7 +19,7 @@ from collops.apps.signals import ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
-__all__ = ["Gathers", "Migration", "invert", "kirchhoff", "model_traces", "run", "some_gathers"]
+__all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 
 _NOISE = 0.1
 _SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most

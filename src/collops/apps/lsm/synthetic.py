@@ -8,7 +8,7 @@ from collops.apps.lsm.survey import Geometry, Grid
 from collops.apps.signals import ricker_shape, smooth_step
 from collops.errors import InputError
 
-__all__ = ["INTERVAL", "default_frequency", "fixed_spread", "reflectivity"]
+__all__ = ["default_frequency", "fixed_spread", "reflectivity"]
 
 INTERVAL = 0.004
 """Sample interval of the synthetic survey in seconds."""

@@ -17,15 +17,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.array import Layout
 
-__all__ = [
-    "DATA_NAMES",
-    "Axis",
-    "Cube",
-    "Reader",
-    "check_array_file",
-    "open_volume",
-    "read_values",
-]
+__all__ = ["Axis", "Cube", "check_array_file", "open_volume", "read_values"]
 
 DATA_NAMES = ("data", "seismic", "amplitude")
 """Names of the data in a Zarr group."""

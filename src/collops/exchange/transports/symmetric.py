@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collops.exchange.pattern import Pattern
     from collops.exchange.transports.one_sided import Ends
 
-__all__ = ["SymmetricExchange"]
-
 _ALIGNMENT = 256
 
 

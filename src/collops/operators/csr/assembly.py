@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collops.array import Layout
     from collops.comm import Communicator
 
-__all__ = ["Assembly"]
-
 
 class Assembly:
     """Where triples go: worked out once for their rows and columns, used for any values. Collective.

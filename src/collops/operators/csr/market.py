@@ -16,7 +16,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["read_matrix", "read_triples"]
+__all__ = ["read_matrix"]
 
 _TEXT = b"0123456789+-.eEinfatyINFATY \t\r\n"
 _CHUNK = 1 << 24

@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.backend import Engine
 
-__all__ = ["GenericTransforms", "HostTransforms", "transforms_for"]
+__all__ = ["HostTransforms"]
 
 _MANY = 1 << 16  # elements; below, threads cost more than they save
 # NumPy, SciPy and JAX name the direction that is scaled.
