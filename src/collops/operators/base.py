@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array"]
 
-AnyArray: TypeAlias = DistributedArray | StackedArray
 AnyLayout: TypeAlias = Layout | StackedLayout
 
 

@@ -30,10 +30,10 @@ def transforms_for(engine: Engine, threads: int) -> Any:
         from collops.operators.fourier.cufft import Transforms
 
         return Transforms()
-    return GenericTransforms(engine.xp)
+    return _GenericTransforms(engine.xp)
 
 
-class GenericTransforms:
+class _GenericTransforms:
     """Transforms of any array namespace, which ignore given memory."""
 
     multiplies = False  # whether a product with a matrix may replace a short transform

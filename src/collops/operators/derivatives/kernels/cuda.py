@@ -40,7 +40,7 @@ def make_kernel(
 ) -> Any:
     """Return the kernel: ``banded.cu``, or CuPy's ufuncs if its limits are exceeded."""
     if math.prod(shape) and fits(shape, terms, dtype):
-        return CudaKernel(shape, terms, several, dtype, add)
+        return _CudaKernel(shape, terms, several, dtype, add)
     return ArrayKernel(shape, terms, several, dtype, engine, add)
 
 
@@ -53,7 +53,7 @@ def _function(device: int, options: tuple[str, ...]) -> Any:
         return cupy.RawModule(code=source, options=options).get_function("banded")
 
 
-class CudaKernel:
+class _CudaKernel:
     """Bands on arrays of one shape and dtype; parameters as for :class:`array_kernels.ArrayKernel`.
 
     ``splits`` is true for large arrays that are split along the marched axis only.
