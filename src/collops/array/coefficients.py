@@ -72,7 +72,14 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def finite(coefficient: Any) -> Any:
-    """Return a coefficient of :func:`quotient` that counts as 0 where it is not finite, as a :class:`Finite` does."""
+    """Return a coefficient of :func:`quotient` that counts as 0 where it is not finite, as a :class:`Finite` does.
+
+    Examples
+    --------
+    >>> from collops.array import finite
+    >>> finite(float("inf")), finite(2.0)
+    (0.0, 2.0)
+    """
     if coefficient.__class__ is float:
         return coefficient if math.isfinite(coefficient) else 0.0
     return Finite(coefficient)

@@ -87,29 +87,11 @@ class BlockDiag(LinearOperator):
         return filled(out, _pieces(self._adjoint_blocks, y.local_array.ravel(), writable(out), y.engine.xp))
 
 
-class SharedVectorStack(LinearOperator):
+class _SharedVectorStack(LinearOperator):
     """Operators spread over the ranks that share one vector, on one side; on the other, each has its own piece.
 
     From the shared vector to the pieces no message is sent; in the other direction one allreduce adds up the results
-    of all ranks.
-
-    Collective: sizes and types are exchanged once.
-
-    Parameters
-    ----------
-    ops, comm
-        As for :class:`BlockDiag`.
-    dims : sequence of int, optional
-        Shape of the shared vector; 1-D by default.
-    mask : sequence of int, optional
-        Group number of each rank. Each group has a shared vector of its own, summed within the group.
-
-    Raises
-    ------
-    LayoutError
-        On every rank, if the operators' extents on the shared side differ.
-    UnsupportedTypeError
-        On every rank, if an operator cannot be used.
+    of all ranks. Parameters and exceptions are those of :class:`VStack`.
     """
 
     shares_domain: ClassVar[bool]
@@ -188,7 +170,7 @@ class SharedVectorStack(LinearOperator):
         return shape
 
 
-class VStack(SharedVectorStack):
+class VStack(_SharedVectorStack):
     """Operators on top of each other, spread over the ranks: :math:`y = [A_0 x; A_1 x; …]`.
 
     Each rank passes any number of operators, possibly none. The model is replicated; the data are split: each rank
@@ -198,10 +180,12 @@ class VStack(SharedVectorStack):
 
     Parameters
     ----------
-    ops, comm, mask
-        As for :class:`~collops.operators.stacks.SharedVectorStack`.
+    ops, comm
+        As for :class:`BlockDiag`.
     dims : sequence of int, optional
         Shape of the model; 1-D by default.
+    mask : sequence of int, optional
+        Group number of each rank. Each group has a model of its own, summed within the group.
 
     Raises
     ------
@@ -221,27 +205,14 @@ class VStack(SharedVectorStack):
     shares_domain = True
 
 
-class HStack(SharedVectorStack):
+class HStack(_SharedVectorStack):
     """Operators side by side, spread over the ranks: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
-    The mirror of :class:`VStack`: the model is split, each rank holding the part that its own operators read; the data
-    are replicated. Forward sends one allreduce of the data. Adjoint sends no message.
+    The adjoint of a :class:`VStack`: the model is split, each rank holding the part that its own operators read; the
+    data are replicated, and `dims` is their shape. The operators need equal numbers of rows. Forward sends one
+    allreduce of the data. Adjoint sends no message. Parameters and exceptions are otherwise those of :class:`VStack`.
 
     Collective: sizes and types are exchanged once.
-
-    Parameters
-    ----------
-    ops, comm, mask
-        As for :class:`~collops.operators.stacks.SharedVectorStack`.
-    dims : sequence of int, optional
-        Shape of the data; 1-D by default.
-
-    Raises
-    ------
-    LayoutError
-        On every rank, if the numbers of rows differ.
-    UnsupportedTypeError
-        On every rank, if an operator cannot be used.
 
     Examples
     --------
