@@ -12,8 +12,9 @@ import numpy as np
 from collops.array import Layout
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
+from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
-from collops.errors import REFUSALS, InputError, LayoutError
+from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator
 from collops.operators.local import LocalOperator, lift_local
 from collops.operators.memory import Scratch, filled, store, writable
@@ -234,13 +235,10 @@ class _RankParts:
     """
 
     def __init__(self, ops: Iterable[Any], comm: Communicator) -> None:
-        self.operators: tuple[LocalOperator, ...] = ()
-        error: Exception | None = None
-        try:
-            self.operators = tuple(lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops))
-        except REFUSALS as refused:
-            error = refused
-        comm.check(error)
+        with collective_errors(comm):
+            self.operators: tuple[LocalOperator, ...] = tuple(
+                lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops)
+            )
         mine = [
             [
                 *(int(op.shape[0]), int(op.shape[1]), np.dtype(op.dtype).name),
