@@ -78,7 +78,7 @@ def test_compare_runs_all_and_draws(comm, folder):
 
 
 def test_compare_leaves_out_what_the_grid_is_too_small_for(comm, folder, monkeypatch):
-    monkeypatch.setattr("collops.apps.jacobi.pictures.bar_chart", lambda outcome, path: path)
+    monkeypatch.setattr("collops.apps.jacobi.job.bar_chart", lambda seconds, limit, title, path: path)
     outcome, _ = job(comm, compare=True, ny=3, niter=5, out=str(folder / "out"))
     assert list(outcome.missing) == ([] if comm.size == 1 else ["shared"])
     if comm.rank == 0:

@@ -47,9 +47,9 @@ def solvers_of_collops(
     """
     several = {}
     if context.comm.size > 1:
-        several[_ONE_REDUCTION] = lambda iterations: _solve(
-            operator, data, iterations, "auto", SingleReductionCGLS
-        ).x.local_array
+        several[_ONE_REDUCTION] = lambda iterations: (
+            _solve(operator, data, iterations, "auto", SingleReductionCGLS).x.local_array
+        )
     if context.engine.memory == "host":
         return {_HOST: lambda iterations: _solve(operator, data, iterations, False).x.local_array} | several, {}
     eager = {_EAGER: lambda iterations: _solve(operator, data, iterations, False).x.local_array}

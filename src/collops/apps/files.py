@@ -24,7 +24,6 @@ __all__ = [
     "atomic",
     "check_kind",
     "check_writable",
-    "is_zarr",
     "open_array",
     "open_npy",
     "prepare_folder",
@@ -37,7 +36,7 @@ _CHUNK_BYTES = 16 << 20
 
 def check_kind(path: Path, *others: str) -> None:
     """Raise `InputError` unless a path names a NumPy file, a Zarr store, or a file with a suffix in `others`."""
-    if path.suffix.lower() not in (".npy", *others) and not is_zarr(path):
+    if path.suffix.lower() not in (".npy", *others) and not _is_zarr(path):
         kinds = ", ".join([*others, ".npy"])
         raise InputError(f"{path} cannot be read: name a file {kinds}, or a Zarr store .zarr")
 
@@ -50,7 +49,7 @@ def read_rows(array: Any, path: Path, rows: slice) -> np.ndarray:
         raise InputError(f"{path} cannot be read ({problem}): it is damaged, copy it again") from None
 
 
-def is_zarr(path: Path) -> bool:
+def _is_zarr(path: Path) -> bool:
     """Return whether a path names a Zarr store, or an array inside one."""
     return any(part.endswith(".zarr") for part in path.parts) or (path / "zarr.json").is_file()
 
@@ -68,7 +67,7 @@ def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
     """
     if not path.exists():
         raise InputError(f"{path} does not exist: check the name")
-    array, group = _open_zarr(path, names) if is_zarr(path) else (open_npy(path), None)
+    array, group = _open_zarr(path, names) if _is_zarr(path) else (open_npy(path), None)
     if np.dtype(array.dtype).kind not in "fiu":
         raise InputError(f"{path} holds {array.dtype}: save real numbers")
     return array, group

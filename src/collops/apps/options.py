@@ -20,7 +20,6 @@ import typer
 from collops.errors import InputError
 
 __all__ = [
-    "CHECKPOINTS",
     "DATA",
     "METHOD",
     "SYNTHETIC",
@@ -31,8 +30,6 @@ __all__ = [
     "EngineName",
     "Finite",
     "Folder",
-    "Iterations",
-    "Must",
     "NotNegative",
     "OneOf",
     "Out",
@@ -41,7 +38,6 @@ __all__ = [
     "SyntheticOnly",
     "check_must",
     "option",
-    "option_name",
 ]
 
 DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Checkpoints"
@@ -156,13 +152,13 @@ class CommonOptions:
                     files = each.unless or self.recorded
                     if getattr(self, files) is not None:
                         raise InputError(
-                            f"{option_name(name)} belongs to synthetic data: leave it out, or leave out "
-                            f"{option_name(files)}"
+                            f"{_option_name(name)} belongs to synthetic data: leave it out, or leave out "
+                            f"{_option_name(files)}"
                         )
                 elif isinstance(each, RecordedOnly) and getattr(self, self.recorded) is None:
                     raise InputError(
-                        f"{option_name(name)} belongs to recorded data: leave it out, or name a file with "
-                        f"{option_name(self.recorded)}"
+                        f"{_option_name(name)} belongs to recorded data: leave it out, or name a file with "
+                        f"{_option_name(self.recorded)}"
                     )
         self._check_checkpoint()
 
@@ -180,7 +176,7 @@ class CommonOptions:
             Every.of(self.every)
 
 
-def option_name(field: str) -> str:
+def _option_name(field: str) -> str:
     """Return the option that sets a field."""
     return "--" + field.replace("_", "-")
 
@@ -192,7 +188,7 @@ def check_must(options: Any) -> None:
         for each in requirements:
             if isinstance(each, Must) and value is not None and not each.test(value):
                 shown = repr(value) if isinstance(value, str) else value
-                raise InputError(f"{option_name(name)} must {each.be}, not {shown}")
+                raise InputError(f"{_option_name(name)} must {each.be}, not {shown}")
 
 
 @functools.cache

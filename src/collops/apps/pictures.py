@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from collops.comm import Communicator
 
-__all__ = ["Panel", "balanced", "convergence", "draw_panels", "figure", "gather_rows", "symmetric_limit"]
+__all__ = ["Panel", "balanced", "draw_panels", "figure", "gather_rows", "symmetric_limit"]
 
 _INK = "#26323d"
 _STYLE: Any = {

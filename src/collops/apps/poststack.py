@@ -31,7 +31,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Inversion", "Options", "invert", "regularised", "run"]
+__all__ = ["Options", "invert", "regularised", "run"]
 
 _KIND = Kind(
     matrix=lambda wavelet, samples: convolution(wavelet, samples) @ reflection(samples),

@@ -17,7 +17,7 @@ from collops.apps.volume.problem import PANEL_SIZE, Kind, Problem, VolumeOptions
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Inversion", "Matches", "Options", "invert", "match", "run"]
+__all__ = ["Options", "invert", "match", "run"]
 
 _KIND = Kind(
     matrix=convolution,
@@ -131,7 +131,7 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     return Inversion(problem.values(solution.x), problem.values(gradient.x), problem.values(unexplained), solution)
 
 
-class Matches(NamedTuple):
+class _Matches(NamedTuple):
     """Numbers of spikes of at least a tenth of the largest true one."""
 
     true: int
@@ -139,7 +139,7 @@ class Matches(NamedTuple):
     matched: int  # true ones with a found one of the same sign within one sample
 
 
-def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> Matches:
+def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> _Matches:
     """Compare this rank's traces, samples along the last axis, with the true ones. Collective."""
     largest = float(comm.allreduce(np.array(float(np.abs(truth).max(initial=0.0))), "max")[()])
     counts = np.zeros(3)
@@ -149,7 +149,7 @@ def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> Matches:
         near = [padded[..., shift : shift + truth.shape[-1]] == signs_true for shift in range(3)]
         matched = (signs_true != 0) & np.logical_or.reduce(near)
         counts[:] = [np.count_nonzero(each) for each in (signs_true, signs_found, matched)]
-    return Matches(*(int(n) for n in comm.allreduce(counts)))
+    return _Matches(*(int(n) for n in comm.allreduce(counts)))
 
 
 def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: int) -> Path:

@@ -15,8 +15,6 @@ from collops.errors import UnsupportedTypeError
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["BaseArray"]
-
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
     return lambda self, other: self._binary(function, other)

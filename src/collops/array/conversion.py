@@ -13,7 +13,7 @@ from collops.array.layout import Layout
 from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
-from collops.comm.agreement import described, raise_together
+from collops.comm.agreement import collective_errors, described, raise_together
 from collops.comm.given import communicator_or_world
 from collops.errors import REFUSALS, InputError, LayoutError
 
@@ -176,13 +176,8 @@ def from_local(
         return DistributedArray(Layout._from_local(lambda: _shape_of(local_array), comm, axis, mask), comm, local_array)
     if mask is not None:
         raise LayoutError("from_local takes a layout or a mask; give the mask to the layout")
-    array, error = None, None
-    try:
-        array = DistributedArray(layout, comm, local_array)
-    except REFUSALS as problem:
-        error = problem
-    comm.check(error)
-    return array  # pyright: ignore[reportReturnType] - check has raised the error
+    with collective_errors(comm):
+        return DistributedArray(layout, comm, local_array)
 
 
 def _shape_of(local_array: Any) -> tuple[int, ...]:

@@ -22,19 +22,7 @@ from collops.errors import LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = [
-    "check_number",
-    "empty",
-    "empty_like",
-    "full",
-    "full_like",
-    "ones",
-    "ones_like",
-    "random",
-    "where",
-    "zeros",
-    "zeros_like",
-]
+__all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "random", "where", "zeros", "zeros_like"]
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 Array = TypeVar("Array", DistributedArray, StackedArray)

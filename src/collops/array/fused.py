@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array", bound=Operand)
 
-__all__ = [
-    "axpby",
-    "divide",
-    "dot",
-    "dots",
-    "shared",
-    "square_of_sum",
-    "update_solution_and_direction",
-    "vdot",
-]
+__all__ = ["axpby", "divide", "dots", "shared", "square_of_sum", "update_solution_and_direction"]
 
 
 def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array:

@@ -11,8 +11,9 @@ from collops.array.distributed import DistributedArray
 from collops.array.layout import Layout
 from collops.array.memory import check_memory
 from collops.backend import engine, engine_of
+from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
-from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.forest import StarForest
 from collops.exchange.indices import as_count, as_indices, owners
 from collops.exchange.packing import Index, check_operation, packing_for
@@ -21,7 +22,7 @@ from collops.exchange.transports import transport_name
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["End", "IndexScatter"]
+__all__ = ["IndexScatter"]
 
 End: TypeAlias = Layout | int
 """A distributed or replicated array, by its layout, or an array of so many elements that each rank has for itself."""
@@ -79,13 +80,8 @@ class IndexScatter:
         comm = communicator_or_world(comm)
         self.comm = comm
         self.source, self.target = source, target
-        pairs, error = None, None
-        try:
+        with collective_errors(comm):
             pairs = _Pairs(comm, source, source_indices, target, target_indices)
-        except REFUSALS as problem:
-            error = problem
-        comm.check(error)
-        assert pairs is not None
         ranks, indices, places = pairs.at_targets()
         self._places = Index(places)
         # One leaf for each place where that is possible, so that values go there at once.

@@ -35,7 +35,7 @@ from collops.errors import REFUSALS, LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Block", "Layout"]
+__all__ = ["Layout"]
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Layout] = weakref.WeakValueDictionary()
 _interning = threading.Lock()

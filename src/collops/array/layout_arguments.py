@@ -9,22 +9,7 @@ from typing import Any, SupportsIndex
 
 from collops.errors import LayoutError
 
-__all__ = [
-    "as_extents",
-    "as_ranks",
-    "as_shape",
-    "block_list",
-    "block_sizes",
-    "checked_axes",
-    "complete_shape",
-    "few",
-    "integers",
-    "normal_axis",
-    "normal_grid",
-    "normal_mask",
-    "numbered",
-    "sizes_text",
-]
+__all__ = ["as_ranks", "as_shape", "normal_axis"]
 
 _SIZES_SHOWN = 6
 _LARGEST = 2**63 - 1

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Operand", "check_alike", "check_ufunc", "local_operand", "scalar_operand"]
+__all__ = ["check_alike"]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 

@@ -19,7 +19,7 @@ from collops.errors import LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["PLANS_KEPT", "RecentPlans", "ReductionPlan", "reduction_plan"]
+__all__ = ["PLANS_KEPT", "reduction_plan"]
 
 PLANS_KEPT = 128
 """Number of plans of one kind that are kept for each communicator."""

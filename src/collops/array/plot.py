@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from collops.array.operands import Operand
 
-__all__ = ["plot"]
-
 _LINE, _IMAGE = 1, 2  # numbers of axes
 
 

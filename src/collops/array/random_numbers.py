@@ -23,8 +23,6 @@ from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["child_seed", "fill_random"]
-
 _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15  # the golden ratio's odd fraction of 2**64
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -35,21 +33,7 @@ _BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind: str, seed: int) -> Any:
     """Return one rank's part of a random array.
 
-    Parameters
-    ----------
-    dtype : dtype
-        Real or complex; real and imaginary parts are independent.
-    kind : str
-        ``"normal"`` (mean 0, variance 1 of each part) or ``"uniform"`` (in [0, 1)).
-    seed : int
-        Any integer.
-
-    Raises
-    ------
-    InputError
-        For another `kind`.
-    UnsupportedTypeError
-        For integers and booleans.
+    Parameters and exceptions are those of :func:`collops.random`; `seed` is any integer.
     """
     if kind not in ("normal", "uniform"):
         raise InputError(f"kind of random numbers must be 'normal' or 'uniform', not {kind!r}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collops.array.operands import Operand
     from collops.comm import Communicator
 
-__all__ = ["Move", "check_copies", "gathered", "moved", "on_root", "redistributed"]
+__all__ = ["Move"]
 
 _plans = RecentPlans()
 

@@ -25,8 +25,6 @@ from collops.errors import LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Axis", "all", "any", "max", "mean", "min", "norm", "sum"]
-
 Axis: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...] | None
 
 _Axes: TypeAlias = tuple[int, ...] | None

@@ -24,9 +24,9 @@ from collops.errors import CollopsError, InputError, LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["VERSION", "Saved", "chunk_files", "save", "sync", "write_store"]
+__all__ = ["chunk_files", "save", "sync", "write_store"]
 
-Saved: TypeAlias = Operand | Mapping[str, "Saved"]
+_Saved: TypeAlias = Operand | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
 
 VERSION = 1
@@ -37,7 +37,7 @@ _CHUNK_BYTES = 64 << 20
 
 def save(
     path: str | PathLike[str],
-    arrays: Saved,
+    arrays: _Saved,
     *,
     overwrite: bool = False,
     attributes: Mapping[str, Any] | None = None,
@@ -77,7 +77,7 @@ def save(
 
 def write_store(
     place: str,
-    arrays: Saved,
+    arrays: _Saved,
     attributes: Mapping[str, Any] | None = None,
     *,
     prepare: Callable[[], None],
@@ -147,7 +147,7 @@ def _check_path(path: Path, overwrite: bool) -> None:
         raise InputError(f"{path} exists; pass overwrite=True to replace it")
 
 
-def _comm_of(arrays: Saved) -> Communicator:
+def _comm_of(arrays: _Saved) -> Communicator:
     if isinstance(arrays, Operand):
         return arrays.comm
     if not isinstance(arrays, Mapping) or not arrays:
@@ -158,7 +158,7 @@ def _comm_of(arrays: Saved) -> Communicator:
     return comms[0]
 
 
-def _check_names(arrays: Saved) -> None:
+def _check_names(arrays: _Saved) -> None:
     """Raise for names that Zarr does not allow, before anything is written."""
     if hasattr(arrays, "local_array"):
         return
@@ -168,7 +168,7 @@ def _check_names(arrays: Saved) -> None:
         _check_names(value)
 
 
-def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] | None, durable: bool) -> Any:
+def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any] | None, durable: bool) -> Any:
     """Write the store's metadata (on rank 0 only)."""
     import zarr
     from zarr.codecs import Crc32cCodec
@@ -206,13 +206,13 @@ def _create(place: str, name: str, arrays: Saved, attributes: Mapping[str, Any] 
     )
 
 
-def _members(arrays: Saved) -> list[tuple[str, Saved]]:
+def _members(arrays: _Saved) -> list[tuple[str, _Saved]]:
     if isinstance(arrays, Mapping):
         return list(arrays.items())
     return [(str(number), array) for number, array in enumerate(arrays.arrays)]
 
 
-def _write(node: Any, arrays: Saved, durable: bool) -> None:
+def _write(node: Any, arrays: _Saved, durable: bool) -> None:
     """Write this rank's regions. Collective."""
     if isinstance(arrays, Mapping) or not hasattr(arrays, "local_array"):
         for name, value in _members(arrays):

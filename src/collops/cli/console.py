@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from collops.apps.recipe import Outcome, TimeSplit
 
-__all__ = ["Progress", "console", "show"]
+__all__ = ["console"]
 
 # With more ranks, a row for each would fill the screen.
 _MOST_RANK_ROWS = 8

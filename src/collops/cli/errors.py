@@ -11,7 +11,7 @@ from collops.cli.launch import started
 from collops.comm.ending import abort
 from collops.errors import CollopsError, Interrupted
 
-__all__ = ["BAD_INPUT", "guarded", "report"]
+__all__ = ["guarded"]
 
 BAD_INPUT, _BUG, _INTERRUPTED = 2, 1, 130
 

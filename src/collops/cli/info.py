@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from collops.comm import Communicator
 
-__all__ = ["info"]
-
 
 def info(*, ranks: Ranks = None, transport: Transport = "auto", as_json: Json = False, debug: Debug = False) -> None:
     """Show the MPI library, NCCL, NVSHMEM, devices and their links, and what a run would use and why."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collops.apps.jacobi.job import Outcome
     from collops.comm import Communicator
 
-__all__ = ["jacobi"]
-
 
 def _run(options: Options, arguments: Mapping[str, Any], comm: Communicator) -> None:
     from collops.apps.jacobi.job import run_job

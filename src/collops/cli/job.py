@@ -26,7 +26,7 @@ from collops.profile.settings import check_environment
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["command_from", "command_of", "with_world"]
+__all__ = ["with_world"]
 
 # Exit codes of launchers after a signal: its number, or 128 more.
 _DEATHS = {

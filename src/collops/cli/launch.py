@@ -16,7 +16,7 @@ from pathlib import Path
 from collops.comm.cores import available_cores
 from collops.errors import InputError, Interrupted
 
-__all__ = ["Started", "command_for", "environment_for", "launch", "started"]
+__all__ = ["Started", "command_for", "environment_for", "started"]
 
 _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK")
 _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")

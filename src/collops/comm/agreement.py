@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from collops import errors
 
-__all__ = ["described", "name_ranks", "raise_together", "shared_error", "table"]
+__all__ = ["collective_errors", "described", "raise_together"]
 
 # The classes that a message alone can make.
 _OURS = [
@@ -15,6 +16,21 @@ _OURS = [
 ]
 _PYTHONS = (AttributeError, IndexError, KeyError, MemoryError, OSError, OverflowError, TypeError, ValueError)
 _SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, *_PYTHONS)}
+
+
+@contextmanager
+def collective_errors(comm: Any) -> Iterator[None]:
+    """Raise an error of the body on every rank. Collective: one metadata message at the end of the body.
+
+    The body is the local validation of arguments and must not communicate. Errors other than `REFUSALS` are programming
+    errors, which propagate on this rank only.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except errors.REFUSALS as problem:
+        error = problem
+    comm.check(error)
 
 
 def described(error: Exception | None) -> list[str] | None:

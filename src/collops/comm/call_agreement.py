@@ -17,7 +17,7 @@ from collops.comm.failure import Cause, Failures, call_site
 from collops.comm.mpi import ControlChannel
 from collops.errors import InputError
 
-__all__ = ["LEVELS", "RECEIVE", "SEND", "CallAgreement", "Expectation", "check_level"]
+__all__ = ["check_level"]
 
 LEVELS = ("off", "calls", "sites")
 """What may be checked: nothing, calls, or also whether they come from one line."""

@@ -10,8 +10,6 @@ from collops.comm.call import Call
 from collops.comm.call_agreement import RECEIVE, SEND, CallAgreement, Expectation
 from collops.comm.transport import FIRST_USER_TAG, Message, Pending, Transport
 
-__all__ = ["CheckedTransport"]
-
 
 class CheckedTransport(Transport):
     """Another transport, behind agreements.

@@ -14,14 +14,12 @@ from collops.comm.mpi import gpu_awareness
 from collops.comm.nccl import available_binding
 from collops.errors import CollopsError, InputError, TransportError
 
-__all__ = ["TRANSPORTS", "Chosen", "by_all", "choose"]
-
 TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 
 Value = TypeVar("Value")
 
 
-class Chosen(NamedTuple):
+class _Chosen(NamedTuple):
     """What all ranks will use.
 
     Attributes
@@ -50,7 +48,7 @@ class _Facts(NamedTuple):
     check: int
 
 
-def choose(mpi: Any, control: Any, transport: str, device: str) -> Chosen:
+def choose(mpi: Any, control: Any, transport: str, device: str) -> _Chosen:
     """Agree on the transport for device arrays, and on what is checked. Collective.
 
     Parameters
@@ -80,7 +78,7 @@ def choose(mpi: Any, control: Any, transport: str, device: str) -> Chosen:
     except CollopsError as error:
         error.on_all_ranks = True  # each raises it by itself
         raise
-    return Chosen(best, why, LEVELS[max(fact.check for fact in facts)])
+    return _Chosen(best, why, LEVELS[max(fact.check for fact in facts)])
 
 
 def by_all(control: Any, make: Callable[[], Value]) -> list[Value]:

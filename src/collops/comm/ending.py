@@ -18,7 +18,7 @@ from collops.comm.call_agreement import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
 from collops.errors import CommunicationError
 
-__all__ = ["abort", "abort_on_uncaught_errors", "answer_after_the_end", "end_together"]
+__all__ = ["abort"]
 
 _SHORTEST_NAP_SECONDS, _LONGEST_NAP_SECONDS = 2e-5, 5e-3
 _UNANNOUNCED_SECONDS = 1.0  # by which ranks may end one after the other without a message

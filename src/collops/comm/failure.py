@@ -55,7 +55,7 @@ from typing import Any, NamedTuple, NoReturn
 from collops.comm.agreement import name_ranks, shared_error, table
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
 
-__all__ = ["PROGRAM_END", "Cause", "Failures", "at_giving_up", "call_site", "default_timeout"]
+__all__ = ["Cause", "Failures", "at_giving_up", "default_timeout"]
 
 PROGRAM_END = "the end of the program"
 _SPINS, _SPINS_IF_CROWDED = 5000, 20

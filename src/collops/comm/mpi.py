@@ -26,24 +26,15 @@ from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 __all__ = [
-    "CALL_TAG",
-    "FAILURE_TAG",
     "ControlChannel",
     "DeviceMpi",
     "MpiTransport",
     "PersistentMessages",
-    "SharedSegments",
     "addresses",
-    "duplicate",
     "gpu_awareness",
     "handles",
-    "load_mpi",
     "mpi4py_module",
     "name_of_operation",
-    "on_node",
-    "ranks_in_world",
-    "split",
-    "values_kept_with",
 ]
 
 _LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")

@@ -24,7 +24,7 @@ from collops.comm.side_stream import SideStream
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
 
-__all__ = ["Nccl4py", "NcclLibrary", "NcclOfCupy", "NcclTransport", "available_binding", "load_binding"]
+__all__ = ["NcclLibrary", "NcclTransport"]
 
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _IN_PROGRESS = 7  # ncclInProgress

@@ -10,8 +10,6 @@ from collops.comm.call import Call
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import CommunicationError
 
-__all__ = ["SerialTransport"]
-
 
 class SerialTransport(Transport):
     """Moves arrays of any engine from this rank to itself."""

@@ -17,7 +17,7 @@ from collops.comm.transport import Message, Pending, Transport
 if TYPE_CHECKING:
     from collops.comm.mpi import DeviceMpi
 
-__all__ = ["CHUNK_BYTES", "GpuAwareTransport", "StagedTransport"]
+__all__ = ["GpuAwareTransport", "StagedTransport"]
 
 CHUNK_BYTES = 4 << 20
 

@@ -16,16 +16,14 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from collops.backend import Engine, engine, memory_of
+from collops.comm.agreement import collective_errors
 from collops.comm.reductions import check_dtype
 from collops.errors import (
-    REFUSALS,
     CommunicationError,
     InputError,
     LayoutError,
     UnsupportedTypeError,
 )
-
-__all__ = ["Symmetric", "allocate"]
 
 Where: TypeAlias = Any
 """An index of an array: slices, integers, or ``...`` for all of it."""
@@ -266,14 +264,8 @@ def allocate(
     signals: int,
 ) -> Symmetric:
     """Make symmetric memory. See :meth:`Communicator.symmetric`."""
-    wanted, error = None, None
-    try:
-        wanted = _wanted(shape, dtype, engine_name, signals)
-    except REFUSALS as problem:
-        error = problem
-    comm.check(error)
-    assert wanted is not None
-    shape, dtype, chosen = wanted
+    with collective_errors(comm):
+        shape, dtype, chosen = _wanted(shape, dtype, engine_name, signals)
     if comm.size == 1:
         made: Symmetric = _Alone(comm, shape, dtype, signals, chosen)
     else:

@@ -18,8 +18,6 @@ from collops.comm.mpi import ranks_in_world
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import CommunicationError, TransportError
 
-__all__ = ["DeviceHeap"]
-
 _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
 
 

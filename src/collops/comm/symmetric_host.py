@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from collops.comm.agreement import collective_errors
 from collops.comm.mpi import SharedSegments
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import TransportError
-
-__all__ = ["SharedWindow"]
 
 _PAGE = 4096
 _SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
@@ -34,15 +33,8 @@ class SharedWindow(Symmetric):
         self._offset = -(-8 * signals // _PAGE) * _PAGE
         size = max(_PAGE, self._offset + -(-nbytes_of(shape, dtype) // _PAGE) * _PAGE)
         comm.check(_lack_of(size * comm.size))
-        error: Exception | None = None
-        segments = None
-        try:
-            segments = SharedSegments(comm.control, size)
-        except MemoryError as caught:
-            error = caught
-        comm.check(error)
-        assert segments is not None
-        self._segments = segments
+        with collective_errors(comm):
+            self._segments = SharedSegments(comm.control, size)
         views = [self._views(rank) for rank in range(comm.size)]
         self._peers = [array for array, _ in views]
         self._signals = [values for _, values in views]

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from collops.comm.call import Call
 
-__all__ = ["FIRST_USER_TAG", "Message", "Pending", "Transport"]
+__all__ = ["Pending", "Transport"]
 
 FIRST_USER_TAG = 32768
 """Messages of users have tags from here on, those of exchange plans lower ones."""

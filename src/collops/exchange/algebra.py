@@ -7,24 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
+from collops.comm.agreement import collective_errors
+from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.indices import as_count, as_indices
 from collops.exchange.pattern import edges_by_rank
 
 if TYPE_CHECKING:
     from collops.exchange.forest import StarForest
-
-__all__ = [
-    "compose",
-    "compose_inverse",
-    "concatenate",
-    "distribute",
-    "embed_leaves",
-    "embed_roots",
-    "inverse",
-    "multi_forest",
-    "strided",
-]
 
 _NOBODY = -1
 
@@ -128,12 +117,9 @@ def strided(
     LayoutError
         On every rank, if a stride is shorter than the array of points.
     """
-    comm, error = forest.comm, None
-    try:
+    comm = forest.comm
+    with collective_errors(comm):
         _check_strides(forest, block, root_stride, leaf_stride)
-    except LayoutError as problem:
-        error = problem
-    comm.check(error)
     strides = comm.allgather(np.array(_NOBODY if root_stride is None else root_stride, np.int64))
     values = np.arange(block)
 
@@ -179,18 +165,14 @@ def concatenate(
         _check_together(forests[0], forest)
     comm = forests[0].comm
     counts = np.array([forest.nroots for forest in forests], np.int64)
-    error = None
-    if shared_roots and (counts != counts[0]).any():
-        error = LayoutError(f"forests with shared roots must have equally many, not {counts.tolist()}")
-    offsets = np.cumsum([0, *(forest.leaf_space for forest in forests[:-1])])
-    if leaf_offsets is not None:
-        try:
+    with collective_errors(comm):
+        if shared_roots and (counts != counts[0]).any():
+            raise LayoutError(f"forests with shared roots must have equally many, not {counts.tolist()}")
+        offsets = np.cumsum([0, *(forest.leaf_space for forest in forests[:-1])])
+        if leaf_offsets is not None:
             offsets = as_indices(leaf_offsets, "leaf_offsets")
-        except REFUSALS as problem:
-            error = problem
-    if error is None and len(offsets) != len(forests):
-        error = LayoutError(f"{len(forests)} forests need as many leaf_offsets, not {len(offsets)}")
-    comm.check(error)
+        if len(offsets) != len(forests):
+            raise LayoutError(f"{len(forests)} forests need as many leaf_offsets, not {len(offsets)}")
     # Where the roots of each forest begin on each rank.
     starts = np.zeros_like(counts) if shared_roots else np.cumsum(counts) - counts
     begin = comm.allgather(starts)
@@ -225,14 +207,10 @@ def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]
     LayoutError
         On every rank, if there is not one non-negative count for each root.
     """
-    sizes, error = np.zeros(forest.nroots, np.int64), None
-    try:
+    with collective_errors(forest.comm):
         sizes = as_indices(counts, "counts")
         if len(sizes) != forest.nroots or sizes.min(initial=0) < 0:
             raise LayoutError(f"{forest.nroots} roots need as many non-negative counts, not {counts!r}")
-    except REFUSALS as problem:
-        error = problem
-    forest.comm.check(error)
     begin = np.cumsum(sizes) - sizes
     found = np.zeros((forest.leaf_space, 2), np.int64)
     forest.move_once(True, np.stack([sizes, begin], axis=1), found)
@@ -281,16 +259,13 @@ def _roots_of_leaves(forest: StarForest, points: int) -> np.ndarray:
 
 def _chosen(forest: StarForest, selected: Any, points: int, what: str) -> np.ndarray:
     """Return ones at the selected points. Collective."""
-    chosen, error = np.zeros(points, np.int8), None
-    try:
+    chosen = np.zeros(points, np.int8)
+    with collective_errors(forest.comm):
         given = as_indices(selected, f"the selected {what} numbers")
         wrong = given[(given < 0) | (given >= points)]
         if len(wrong):
             raise LayoutError(f"there is no {what} {wrong[0]} of {points}")
         chosen[given] = 1
-    except REFUSALS as problem:
-        error = problem
-    forest.comm.check(error)
     return chosen
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Box
 
-__all__ = ["ExchangePlan", "extent"]
+__all__ = ["ExchangePlan"]
 
 
 class ExchangePlan:

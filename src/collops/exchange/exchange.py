@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["PLACES", "Exchange", "Fetcher", "InFlight", "LocalWork", "Mover", "Transfer", "check_alike", "flat_points"]
+__all__ = ["PLACES", "Exchange", "Fetcher", "InFlight", "LocalWork", "Mover", "Transfer"]
 
 PLACES = 2
 """Number of buffers of an exchange, which all ranks use in turn."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from collops.backend import Engine, engine_of, repeatable
+from collops.comm.agreement import collective_errors
 from collops.comm.given import checked_communicator
-from collops.errors import REFUSALS, LayoutError
+from collops.errors import LayoutError
 from collops.exchange import algebra
 from collops.exchange.exchange import Exchange, Fetcher, InFlight, Mover, check_alike, flat_points
 from collops.exchange.indices import as_count, as_indices, edges_of, owners
@@ -109,13 +110,8 @@ class StarForest:
     ) -> None:
         transport = transport_name(transport, wire)
         self.comm = checked_communicator(comm)
-        edges, error = None, None
-        try:
+        with collective_errors(comm):
             edges = _Edges(comm, nroots, leaves, remote_ranks, remote_indices)
-        except REFUSALS as problem:
-            error = problem
-        comm.check(error)
-        assert edges is not None
         counts = comm.allgather(np.array(edges.nroots, np.int64))
         comm.check(edges.wrong_root(counts))
         self.nroots = edges.nroots
@@ -199,15 +195,10 @@ class StarForest:
             On every rank, if there is no such element, or the layout is for another number of ranks.
         """
         checked_communicator(comm)
-        places, error = None, None
-        try:
+        with collective_errors(comm):
             if getattr(layout, "ranks", None) != comm.size:
                 raise LayoutError(f"roots are in a layout of {comm.size} ranks, not in {layout!r}")
             places = owners(layout, comm.rank, indices)
-        except REFUSALS as problem:
-            error = problem
-        comm.check(error)
-        assert places is not None
         return cls(comm, layout.local_size(comm.rank), leaves, *places, **options)
 
     def with_transport(self, transport: str) -> StarForest:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["as_count", "as_indices", "edges_of", "owners"]
+__all__ = ["as_count", "as_indices", "owners"]
 
 _LARGEST = 2**63 - 1
 
@@ -69,12 +70,8 @@ def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[i
         raise InputError(f"there is no pattern {pattern!r}; choose allgather, gather or alltoall")
     if not 0 <= operator.index(root) < comm.size:
         raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
-    error = None
-    try:
+    with collective_errors(comm):
         count = as_count(count, "roots")
-    except LayoutError as problem:
-        error = problem
-    comm.check(error)
     counts = comm.allgather(np.array(count, np.int64))
     if pattern == "alltoall":
         if (counts != counts[0]).any():

@@ -17,7 +17,7 @@ from collops.exchange.packing import Index
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Box", "Pattern", "Segment", "Side", "edges_by_rank", "pattern_of_edges"]
+__all__ = ["Box", "Pattern"]
 
 Box: TypeAlias = tuple[slice, ...]
 """One slice per axis, with explicit non-negative start and stop."""

@@ -10,7 +10,7 @@ from collops.jax.native import OPS
 from collops.jax.primitive import collective, linear
 from collops.jax.replicated import local_adjoint
 
-__all__ = ["allreduce", "allreduce_p", "reduced", "replicated_operand"]
+__all__ = ["allreduce"]
 
 
 def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "ranks") -> Any:

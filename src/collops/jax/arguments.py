@@ -15,18 +15,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.jax.communicators import NativeComm
 from collops.jax.native import TYPES
 
-__all__ = [
-    "COTANGENTS",
-    "array",
-    "checked_convention",
-    "checked_counts",
-    "checked_rank",
-    "checked_tag",
-    "operation",
-    "reducible",
-]
-
-COTANGENTS = ("ranks", "replicated")
+_COTANGENTS = ("ranks", "replicated")
 _TAGS = 1 << 20
 
 
@@ -98,6 +87,6 @@ def _integer(value: Any, name: str) -> int:
 
 def checked_convention(cotangents: str) -> bool:
     """Return whether cotangents are those of replicated values."""
-    if cotangents not in COTANGENTS:
-        raise InputError(f"there is no convention for cotangents {cotangents!r}; choose {' or '.join(COTANGENTS)}")
+    if cotangents not in _COTANGENTS:
+        raise InputError(f"there is no convention for cotangents {cotangents!r}; choose {' or '.join(_COTANGENTS)}")
     return cotangents == "replicated"

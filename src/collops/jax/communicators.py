@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from collops.comm import Communicator, from_mpi4py, world
+from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
 from collops.comm.failure import default_timeout
 from collops.errors import InputError, TransportError
@@ -154,12 +155,8 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
 def _host_transport(comm: Communicator) -> int:
     if comm.size == 1:
         return native.library().collops_add_alone()
-    error = None
-    try:
+    with collective_errors(comm):
         native.load_mpi()
-    except (InputError, TransportError) as caught:
-        error = caught
-    comm.check(error)
     private = comm.control.Dup()  # calls from XLA's threads must not be mixed with the program's own calls
     crowded = comm.local_size > len(available_cores())
     return native.library().collops_add_mpi(

@@ -19,12 +19,13 @@ import jax
 import jax.numpy as jnp
 
 from collops.comm import Communicator
+from collops.comm.agreement import collective_errors
 from collops.comm.nccl import NcclLibrary
 from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
 from collops.jax import drivers, native
 
-__all__ = ["Clique", "clique", "clique_transport", "device_transport", "has_devices", "may_record", "use_local_device"]
+__all__ = ["Clique", "clique", "use_local_device"]
 
 _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
@@ -133,13 +134,8 @@ def device_transport(comm: Communicator) -> int:
     if comm.size == 1:
         return clique_transport(clique(jax.local_devices()[:1]))
     device = jax.local_devices()[0].local_hardware_id
-    mine: list[Any] = []
-    error = None
-    try:
+    with collective_errors(comm):
         mine = _place_and_identity(device, comm.rank)
-    except TransportError as caught:
-        error = caught
-    comm.check(error)
     known = comm.allgather_metadata(mine)
     if len({place for place, _ in known}) < comm.size:
         raise TransportError(

@@ -11,7 +11,7 @@ import jax
 
 from collops.errors import TransportError
 
-__all__ = ["bus_of", "current", "graph_functions", "is_rocm", "wait_for_device"]
+__all__ = ["bus_of"]
 
 _GRAPH_FUNCTIONS = (
     *("cuStreamCreate", "cuStreamIsCapturing", "cuStreamBeginCapture_v2", "cuStreamEndCapture"),

@@ -13,7 +13,7 @@ from collops.jax.native import OPS
 from collops.jax.primitive import collective, like, linear
 from collops.jax.replicated import local_adjoint
 
-__all__ = ["allgather", "allgatherv", "gathered", "reduce_scatter", "reduce_scatter_p", "scattered"]
+__all__ = ["allgather", "allgatherv", "reduce_scatter"]
 
 
 def allgather(x: Any, *, comm: Any = None, cotangents: str = "ranks") -> Any:
@@ -23,10 +23,8 @@ def allgather(x: Any, *, comm: Any = None, cotangents: str = "ranks") -> Any:
     ----------
     x : array
         The same shape and dtype on every rank.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
-    cotangents : str
-        ``"ranks"`` or ``"replicated"``; see :func:`allreduce`.
+    comm, cotangents
+        As for :func:`allreduce`.
 
     Returns
     -------
@@ -52,10 +50,8 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
         At least 1-d; shapes may differ along the first axis.
     counts : sequence of int
         Number of rows of each rank.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
-    cotangents : str
-        ``"ranks"`` or ``"replicated"``; see :func:`allreduce`.
+    comm, cotangents
+        As for :func:`allreduce`.
 
     Returns
     -------
@@ -90,10 +86,8 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     ----------
     x : array
         Of shape ``(size, *shape)``, the same on every rank.
-    op : str or mpi4py.MPI.Op
-        See :func:`allreduce`.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    op, comm
+        As for :func:`allreduce`.
 
     Returns
     -------

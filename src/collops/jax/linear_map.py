@@ -17,8 +17,6 @@ from jax.interpreters import ad, batching, mlir
 from collops.jax.order import ORDER
 from collops.jax.primitive import like, whole
 
-__all__ = ["linear_map"]
-
 
 def linear_map(
     forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shapes: tuple[tuple[int, ...], ...]

@@ -23,25 +23,6 @@ from collops.jax.alltoall import alltoallv as _alltoallv
 from collops.jax.arguments import checked_rank, operation
 from collops.jax.linear_map import linear_map
 
-__all__ = [
-    "allgather",
-    "allgatherv",
-    "allreduce",
-    "alltoall",
-    "alltoallv",
-    "bcast",
-    "exchange",
-    "gather",
-    "gatherv",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-    "scatterv",
-    "send",
-    "sendrecv",
-]
-
 
 def allreduce(comm: Communicator, x: Any, op: str = "sum", *, out: Any = None) -> Any:
     """See :meth:`Communicator.allreduce`."""

@@ -15,9 +15,9 @@ from collops.comm.mpi import addresses, handles, mpi4py_module
 from collops.comm.reductions import DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.errors import InputError, TransportError
 
-__all__ = ["HANDLERS", "OPS", "TYPES", "int64s", "library", "load_mpi"]
+__all__ = ["TYPES", "library"]
 
-HANDLERS = (
+_HANDLERS = (
     *("allreduce", "reduce", "bcast", "allgather", "gather"),
     *("scatter", "reduce_scatter", "alltoall", "exchange", "barrier"),
 )
@@ -46,7 +46,7 @@ def library() -> ctypes.CDLL:
     for name in ("collops_add_alone", "collops_add_mpi", "collops_add_nccl"):
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.collops_load_mpi.restype = ctypes.c_char_p
-    for name in HANDLERS:
+    for name in _HANDLERS:
         _register(loaded, f"host_{name}", "cpu")
         for platform in ("CUDA", "ROCM"):
             _register(loaded, f"device_{name}", platform)

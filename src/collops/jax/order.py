@@ -42,7 +42,7 @@ from jax.interpreters import mlir
 from collops.errors import InputError
 from collops.jax import versions
 
-__all__ = ["ORDER", "Jit", "jit", "recordable"]
+__all__ = ["jit"]
 
 
 class Order(versions.Effect):

@@ -15,9 +15,7 @@ from collops.jax import versions
 from collops.jax.communicators import NativeComm
 from collops.jax.order import ORDER, Jit, recordable
 
-__all__ = ["PLATFORMS", "collective", "like", "linear", "whole"]
-
-PLATFORMS = ("cpu", "cuda", "rocm")
+_PLATFORMS = ("cpu", "cuda", "rocm")
 
 
 def collective(
@@ -60,7 +58,7 @@ def collective(
             {0: 0} if in_place and versions.is_intermediate(values[0]) else {},
         )
 
-    for platform in PLATFORMS:
+    for platform in _PLATFORMS:
         mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform)
     return primitive
 

@@ -15,8 +15,6 @@ from jax.interpreters import ad, batching, mlir
 
 from collops.jax.primitive import like, whole
 
-__all__ = ["local_adjoint"]
-
 
 def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]) -> Any:
     """Return this rank's part of a replicated cotangent; its transpose is `forward`."""

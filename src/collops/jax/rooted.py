@@ -12,7 +12,7 @@ from collops.jax.native import OPS
 from collops.jax.primitive import collective, linear
 from collops.jax.replicated import local_adjoint
 
-__all__ = ["bcast", "broadcast", "reduce", "reduce_p"]
+__all__ = ["bcast", "reduce"]
 
 
 def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks") -> Any:
@@ -24,10 +24,8 @@ def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks")
         The values on `root`; elsewhere an array of the same shape and dtype, with arbitrary values.
     root : int
         The rank whose array is sent.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
-    cotangents : str
-        ``"ranks"`` or ``"replicated"``; see :func:`allreduce`.
+    comm, cotangents
+        As for :func:`allreduce`.
 
     Returns
     -------

@@ -13,20 +13,7 @@ from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _partial_eval
 from jaxlib.mlir import ir
 
-__all__ = [
-    "RUNS_BEFORE_RECORDING",
-    "Effect",
-    "allow_everywhere",
-    "at_top_level",
-    "branches",
-    "call_in_order",
-    "custom_call",
-    "device_count",
-    "get_runtime_token",
-    "is_intermediate",
-    "lowered",
-    "set_runtime_token",
-]
+__all__ = ["lowered"]
 
 # Whether XLA runs calls once before it records them. The first call of a kind may do what a recording does not allow.
 RUNS_BEFORE_RECORDING = jax.__version_info__ >= (0, 11)

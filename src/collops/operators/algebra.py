@@ -15,20 +15,7 @@ from collops.backend import engine_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import AnyLayout, Buffers, LinearOperator, check_operators, is_complex, is_scalar
 
-__all__ = [
-    "Adjoint",
-    "Combination",
-    "Conjugate",
-    "Flat",
-    "Product",
-    "adjoint_of",
-    "combination",
-    "conjugate_of",
-    "flattened",
-    "plain_number",
-    "power",
-    "product",
-]
+__all__ = ["Adjoint", "Combination", "Conjugate", "Product", "product"]
 
 
 def combination(terms: Sequence[tuple[Any, LinearOperator]]) -> LinearOperator:

@@ -16,18 +16,8 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = [
-    "AnyArray",
-    "AnyLayout",
-    "Buffers",
-    "LinearOperator",
-    "check_operators",
-    "is_complex",
-    "is_scalar",
-    "new_array",
-]
+__all__ = ["AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array"]
 
-AnyArray: TypeAlias = DistributedArray | StackedArray
 AnyLayout: TypeAlias = Layout | StackedLayout
 
 

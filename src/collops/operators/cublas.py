@@ -20,7 +20,7 @@ import numpy as np
 from collops.errors import CollopsError, LayoutError
 from collops.operators.memory import as_columns, contiguous, result_memory, store
 
-__all__ = ["CublasBatch", "CublasMatrix", "multiply"]
+__all__ = ["CublasMatrix", "multiply"]
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
 _LETTERS = {"f": "S", "d": "D", "F": "C", "D": "Z"}

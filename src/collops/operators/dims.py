@@ -12,7 +12,7 @@ from collops.errors import LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Dims", "along_axis", "as_layout", "communicator_of"]
+__all__ = ["Dims", "as_layout", "communicator_of"]
 
 Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 

@@ -9,8 +9,9 @@ import numpy as np
 from collops.array import Layout
 from collops.array.redistribute import Move
 from collops.backend import engine_of
+from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
-from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled, writable
 
@@ -101,15 +102,10 @@ class Fredholm1(LinearOperator):
         dtype: Any = None,
     ) -> None:
         comm = communicator_or_world(comm)
-        matrices, product, error = None, None, None
-        try:
+        with collective_errors(comm):
             _check_options(nz, model, data)
             matrices = _matrices(G, dtype)
             product = batched(matrices, bool(saveGt), bool(usematmul))
-        except REFUSALS as refused:
-            error = refused
-        comm.check(error)
-        assert matrices is not None and product is not None
         ranks = comm.allgather_metadata([*matrices.shape, matrices.dtype.name, product.capturable])
         shapes = {(rows, columns) for _, rows, columns, *_ in ranks}
         kinds = {kind for *_, kind, _ in ranks}

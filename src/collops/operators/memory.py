@@ -21,7 +21,6 @@ __all__ = [
     "contiguous",
     "filled",
     "operand",
-    "result_memory",
     "store",
     "writable",
 ]

@@ -12,13 +12,14 @@ import numpy as np
 from collops.array import Layout
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
+from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
-from collops.errors import REFUSALS, InputError, LayoutError
+from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator
 from collops.operators.local import LocalOperator, lift_local
 from collops.operators.memory import Scratch, filled, store, writable
 
-__all__ = ["BlockDiag", "HStack", "SharedVectorStack", "VStack"]
+__all__ = ["BlockDiag", "HStack", "VStack"]
 
 
 class _Block(NamedTuple):
@@ -87,29 +88,11 @@ class BlockDiag(LinearOperator):
         return filled(out, _pieces(self._adjoint_blocks, y.local_array.ravel(), writable(out), y.engine.xp))
 
 
-class SharedVectorStack(LinearOperator):
+class _SharedVectorStack(LinearOperator):
     """Operators spread over the ranks that share one vector, on one side; on the other, each has its own piece.
 
     From the shared vector to the pieces no message is sent; in the other direction one allreduce adds up the results
-    of all ranks.
-
-    Collective: sizes and types are exchanged once.
-
-    Parameters
-    ----------
-    ops, comm
-        As for :class:`BlockDiag`.
-    dims : sequence of int, optional
-        Shape of the shared vector; 1-D by default.
-    mask : sequence of int, optional
-        Group number of each rank. Each group has a shared vector of its own, summed within the group.
-
-    Raises
-    ------
-    LayoutError
-        On every rank, if the operators' extents on the shared side differ.
-    UnsupportedTypeError
-        On every rank, if an operator cannot be used.
+    of all ranks. Parameters and exceptions are those of :class:`VStack`.
     """
 
     shares_domain: ClassVar[bool]
@@ -188,7 +171,7 @@ class SharedVectorStack(LinearOperator):
         return shape
 
 
-class VStack(SharedVectorStack):
+class VStack(_SharedVectorStack):
     """Operators on top of each other, spread over the ranks: :math:`y = [A_0 x; A_1 x; …]`.
 
     Each rank passes any number of operators, possibly none. The model is replicated; the data are split: each rank
@@ -198,10 +181,12 @@ class VStack(SharedVectorStack):
 
     Parameters
     ----------
-    ops, comm, mask
-        As for :class:`~collops.operators.stacks.SharedVectorStack`.
+    ops, comm
+        As for :class:`BlockDiag`.
     dims : sequence of int, optional
         Shape of the model; 1-D by default.
+    mask : sequence of int, optional
+        Group number of each rank. Each group has a model of its own, summed within the group.
 
     Raises
     ------
@@ -221,27 +206,14 @@ class VStack(SharedVectorStack):
     shares_domain = True
 
 
-class HStack(SharedVectorStack):
+class HStack(_SharedVectorStack):
     """Operators side by side, spread over the ranks: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
-    The mirror of :class:`VStack`: the model is split, each rank holding the part that its own operators read; the data
-    are replicated. Forward sends one allreduce of the data. Adjoint sends no message.
+    The adjoint of a :class:`VStack`: the model is split, each rank holding the part that its own operators read; the
+    data are replicated, and `dims` is their shape. The operators need equal numbers of rows. Forward sends one
+    allreduce of the data. Adjoint sends no message. Parameters and exceptions are otherwise those of :class:`VStack`.
 
     Collective: sizes and types are exchanged once.
-
-    Parameters
-    ----------
-    ops, comm, mask
-        As for :class:`~collops.operators.stacks.SharedVectorStack`.
-    dims : sequence of int, optional
-        Shape of the data; 1-D by default.
-
-    Raises
-    ------
-    LayoutError
-        On every rank, if the numbers of rows differ.
-    UnsupportedTypeError
-        On every rank, if an operator cannot be used.
 
     Examples
     --------
@@ -263,13 +235,10 @@ class _RankParts:
     """
 
     def __init__(self, ops: Iterable[Any], comm: Communicator) -> None:
-        self.operators: tuple[LocalOperator, ...] = ()
-        error: Exception | None = None
-        try:
-            self.operators = tuple(lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops))
-        except REFUSALS as refused:
-            error = refused
-        comm.check(error)
+        with collective_errors(comm):
+            self.operators: tuple[LocalOperator, ...] = tuple(
+                lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops)
+            )
         mine = [
             [
                 *(int(op.shape[0]), int(op.shape[1]), np.dtype(op.dtype).name),

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.profile.device import CudaClock, Stamp
 
-__all__ = ["Span", "SpanLog", "active", "benchmark", "mark"]
+__all__ = ["Span", "active", "benchmark", "mark"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from collops.profile.marks import Span
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Report", "Row", "make_report", "write_on_root"]
+__all__ = ["Report", "Row"]
 
 
 @dataclass(frozen=True)

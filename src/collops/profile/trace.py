@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from collops.profile.marks import Span
 from collops.profile.report import write_on_root
 
-__all__ = ["write_trace"]
-
 _FIRST_STREAM = 1000  # track number of the first device stream; host threads count from 0
 _ROUNDING = 1000  # nanoseconds; a device clock may make a child outlast its parent by this much
 

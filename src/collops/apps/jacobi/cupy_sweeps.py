@@ -17,8 +17,6 @@ import numpy as np
 from collops.apps.jacobi.problem import Grid
 from collops.comm.patience import patience
 
-__all__ = ["CupySweeps", "Neighbours"]
-
 # As in jacobi.cu.
 _THREADS = 256
 _WARP = 32

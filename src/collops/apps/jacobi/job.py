@@ -17,6 +17,7 @@ import typer
 from collops.apps.files import prepare_folder
 from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
 from collops.apps.jacobi.measure import Difference, Reference, Run, first_rank, memory_limit
+from collops.apps.jacobi.pictures import bar_chart, draw_timeline
 from collops.apps.jacobi.timeline import Span
 from collops.apps.options import METHOD, AtLeast, Dtype, EngineName, Folder, NotNegative, OneOf, check_must, option
 from collops.apps.recipe import Listener
@@ -290,9 +291,16 @@ class _Job:
             if reason is not None:
                 outcome.missing[name] = reason
         if self.comm.rank == 0:
-            from collops.apps.jacobi.pictures import bar_chart
+            outcome.files.append(self._draw_times())
 
-            outcome.files.append(bar_chart(outcome, Path(self.options.out) / "jacobi.png"))
+    def _draw_times(self) -> Path:
+        outcome, problem = self.outcome, self.outcome.problem
+        seconds = {}
+        if outcome.single is not None:
+            seconds[f"one {outcome.unit} / {outcome.ranks}"] = outcome.single.seconds_per_iteration / outcome.ranks
+        seconds |= {measured.name: measured.seconds_per_iteration for measured in outcome.variants}
+        title = f"{problem.nx} x {problem.ny}, {problem.dtype}, {outcome.ranks} {outcome.unit}s"
+        return bar_chart(seconds, outcome.limit, title, Path(self.options.out) / "jacobi.png")
 
     def _reference(self) -> Reference:
         """Run on the first rank alone."""
@@ -363,8 +371,6 @@ class _Job:
         spans = self.comm.allgather_metadata([list(span) for span in timeline.spans()])
         variant.free()
         if self.comm.rank == 0:
-            from collops.apps.jacobi.pictures import draw_timeline
-
             path = Path(self.options.out) / f"timeline-{name}.png"
             self.outcome.files.append(draw_timeline(name, [[Span(*row) for row in rank] for rank in spans], path))
 

@@ -10,8 +10,6 @@ from numba import njit
 from collops.apps.jacobi.numpy_sweeps import NumpySweeps
 from collops.apps.jacobi.problem import Part
 
-__all__ = ["NumbaSweeps"]
-
 
 class NumbaSweeps(NumpySweeps):
     """The same sweeps, compiled. Each rank works on one core."""

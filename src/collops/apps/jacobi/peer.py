@@ -10,7 +10,7 @@ from collops.apps.jacobi.variant import Variant
 if TYPE_CHECKING:
     from collops.apps.jacobi.cupy_sweeps import Neighbours
 
-__all__ = ["Peer", "PeerMemory"]
+__all__ = ["Peer"]
 
 
 class PeerMemory(Variant):

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from collops.apps.jacobi.timeline import Span
 from collops.apps.pictures import figure
 
-if TYPE_CHECKING:
-    from collops.apps.jacobi.job import Outcome
-    from collops.apps.jacobi.timeline import Span
 
-__all__ = ["bar_chart", "draw_timeline"]
-
-
-def bar_chart(outcome: Outcome, path: Path) -> Path:
-    """Draw the time of an iteration by variant, and the time of a single sweep at the speed of the memory."""
-    rows = outcome.variants
-    names = [measured.name for measured in rows]
-    times = [1e6 * measured.seconds_per_iteration for measured in rows]
-    if outcome.single is not None:
-        names.insert(0, f"one {outcome.unit} / {outcome.ranks}")
-        times.insert(0, 1e6 * outcome.single.seconds_per_iteration / outcome.ranks)
-    with figure(path, 1, (8.0, 1.6 + 0.34 * len(names))) as (_, (axes,)):
-        places = range(len(names))
+def bar_chart(seconds: Mapping[str, float], limit: float | None, title: str, path: Path) -> Path:
+    """Draw the time of an iteration by name, and `limit`, the time of a single sweep at the speed of the memory."""
+    times = [1e6 * each for each in seconds.values()]
+    with figure(path, 1, (8.0, 1.6 + 0.34 * len(times))) as (_, (axes,)):
+        places = range(len(times))
         bars = axes.barh(places, times, height=0.7, color="#3f7cac")
         axes.bar_label(bars, [f"{time:.4g}" for time in times], padding=3)
-        axes.set_yticks(places, names)
+        axes.set_yticks(places, list(seconds))
         axes.invert_yaxis()
         axes.margins(x=0.12)
-        if outcome.limit is not None:
-            limit = 1e6 * outcome.limit
-            axes.axvline(limit, color="#b5442e", linewidth=1.2)
-            axes.set_xlabel(f"µs an iteration; the line is the memory's limit of one sweep, {limit:.4g} µs")
-        problem = outcome.problem
-        axes.set_title(f"{problem.nx} x {problem.ny}, {problem.dtype}, {outcome.ranks} {outcome.unit}s")
+        if limit is not None:
+            axes.axvline(1e6 * limit, color="#b5442e", linewidth=1.2)
+            axes.set_xlabel(f"µs an iteration; the line is the memory's limit of one sweep, {1e6 * limit:.4g} µs")
+        axes.set_title(title)
     return path
 
 

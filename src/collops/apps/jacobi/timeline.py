@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from collops.backend import Engine
 
-__all__ = ["Span", "Timeline"]
+__all__ = ["Timeline"]
 
 
 class Span(NamedTuple):

@@ -19,7 +19,7 @@ from collops.apps.signals import ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
-__all__ = ["Gathers", "Migration", "invert", "kirchhoff", "model_traces", "run", "some_gathers"]
+__all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 
 _NOISE = 0.1
 _SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
@@ -168,7 +168,7 @@ def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migrat
     return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution)
 
 
-class Gathers(NamedTuple):
+class _Gathers(NamedTuple):
     """Some traces of some shots."""
 
     shots: np.ndarray  # their numbers
@@ -180,7 +180,7 @@ class Gathers(NamedTuple):
 
 def some_gathers(
     job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray], image: np.ndarray
-) -> Gathers:
+) -> _Gathers:
     """Choose shots along the line, model them from the image, and gather them on the first rank. Collective."""
     geometry = problem.geometry
     count = min(_SHOTS, geometry.shots)
@@ -200,10 +200,10 @@ def some_gathers(
     both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), job.comm)
     offsets = [geometry.receivers[shot][0, rows] - geometry.sources[0, shot] for shot, rows in picked.items()]
     times = geometry.start + geometry.interval * samples
-    return Gathers(chosen, np.stack(offsets), times, both[:, 0], both[:, 1])
+    return _Gathers(chosen, np.stack(offsets), times, both[:, 0], both[:, 1])
 
 
-def _fields(problem: Problem, found: Migration, gathers: Gathers) -> dict[str, Field]:
+def _fields(problem: Problem, found: Migration, gathers: _Gathers) -> dict[str, Field]:
     grid, image, gather = problem.grid, ("x", "z"), ("shot", "trace", "time")
     fields = {
         "x": Field(grid.x, ("x",), "m"),

@@ -34,7 +34,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Options", "Problem", "recorded", "synthetic"]
+__all__ = ["Options", "Problem", "synthetic"]
 
 _FILES, _IMAGE = "Survey and velocity", "Image"
 _MODE = "eikonal"

@@ -13,7 +13,7 @@ from collops.apps.lsm.survey import Geometry, Line
 from collops.apps.segy import TIMING, SegyFile, sample_interval, scaled, start_time, write_segy
 from collops.errors import InputError
 
-__all__ = ["SurveyHeaders", "read_headers", "read_traces", "write_survey"]
+__all__ = ["read_headers", "read_traces", "write_survey"]
 
 _SIGNATURE = "COLLOPS SURVEY 1"
 _ARC_UNITS = (2, 3, 4)

@@ -8,9 +8,9 @@ from collops.apps.lsm.survey import Geometry, Grid
 from collops.apps.signals import ricker_shape, smooth_step
 from collops.errors import InputError
 
-__all__ = ["INTERVAL", "default_frequency", "fixed_spread", "reflectivity"]
+__all__ = ["default_frequency", "fixed_spread", "reflectivity"]
 
-INTERVAL = 0.004
+_INTERVAL = 0.004
 """Sample interval of the synthetic survey in seconds."""
 
 _FREQUENCY = 20.0
@@ -86,12 +86,12 @@ def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, s
         offset = 0.35 * grid.dx * (grid.nx - 1) * float(slowness.mean())
         seconds = float(2 * np.hypot(vertical, offset) + 0.1)
         _check_seconds(seconds, "a smaller --dx, --dz, --nx or --nz")
-        samples = int(np.ceil(seconds / INTERVAL / 50)) * 50 + 1
+        samples = int(np.ceil(seconds / _INTERVAL / 50)) * 50 + 1
     else:
-        _check_seconds(samples * INTERVAL, "a smaller --samples")
+        _check_seconds(samples * _INTERVAL, "a smaller --samples")
     stations = np.stack([_spread(grid, receivers), np.zeros(receivers)])
     sources = np.stack([_spread(grid, shots), np.zeros(shots)])
-    return Geometry(sources, [stations] * shots, samples, INTERVAL)
+    return Geometry(sources, [stations] * shots, samples, _INTERVAL)
 
 
 def _check_seconds(seconds: float, remedy: str) -> None:

@@ -13,7 +13,7 @@ from collops.apps.lsm.survey import Grid, Line
 from collops.apps.segy import SegyFile, scaled
 from collops.errors import InputError
 
-__all__ = ["Gradient", "Section", "on_grid", "parse_velocity", "read_npy", "read_section"]
+__all__ = ["Gradient", "on_grid", "parse_velocity", "read_npy", "read_section"]
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")

@@ -36,7 +36,7 @@ from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
 
-__all__ = ["Deconvolution", "Options", "Problem", "invert", "prepare", "run"]
+__all__ = ["Options", "invert", "prepare", "run"]
 
 _NOISE = 0.05
 _FILE = "FILE.npy|STORE.zarr"
@@ -219,7 +219,7 @@ def _convolution(job: Job[Options], acquisition: Acquisition, kernel: np.ndarray
 # The deconvolution
 
 
-class Deconvolution(NamedTuple):
+class _Deconvolution(NamedTuple):
     """The response and the cross-correlation on this rank, and the best scale of the latter."""
 
     response: np.ndarray
@@ -228,7 +228,7 @@ class Deconvolution(NamedTuple):
     solution: Solution
 
 
-def invert(job: Job[Options], problem: Problem) -> Deconvolution:
+def invert(job: Job[Options], problem: Problem) -> _Deconvolution:
     r"""Find the response that turns the downgoing field into the upgoing one. Collective.
 
     Notes
@@ -242,13 +242,13 @@ def invert(job: Job[Options], problem: Problem) -> Deconvolution:
     gradient = Gradient.of(problem.operator, problem.data)
     damp = job.options.damp * gradient.norm
     solution = job.solve(cgls, problem.operator, problem.data, damp=damp, tol=0.0)
-    return Deconvolution(job.on_host(solution.x), job.on_host(gradient.x), gradient.step, solution)
+    return _Deconvolution(job.on_host(solution.x), job.on_host(gradient.x), gradient.step, solution)
 
 
 # The results
 
 
-def _fields(problem: Problem, found: Deconvolution) -> dict[str, Field]:
+def _fields(problem: Problem, found: _Deconvolution) -> dict[str, Field]:
     from collops.array import DistributedArray
 
     acquisition, operator = problem.acquisition, problem.operator
@@ -267,7 +267,7 @@ def _fields(problem: Problem, found: Deconvolution) -> dict[str, Field]:
     }
 
 
-def _images(job: Job[Options], problem: Problem, found: Deconvolution) -> list[np.ndarray]:
+def _images(job: Job[Options], problem: Problem, found: _Deconvolution) -> list[np.ndarray]:
     """Gather the truth or the data, the correlation, and the response, for the virtual source in the middle."""
     samples, middle = problem.acquisition.samples, problem.acquisition.virtual // 2
 

@@ -17,15 +17,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = [
-    "DOWN_NAMES",
-    "UP_NAMES",
-    "Acquisition",
-    "RecordedFields",
-    "SyntheticSea",
-    "frequencies_within",
-    "synthetic_response",
-]
+__all__ = ["Acquisition", "SyntheticSea", "frequencies_within", "synthetic_response"]
 
 DOWN_NAMES, UP_NAMES = ("down", "downgoing"), ("up", "upgoing")
 """Names of the fields in a Zarr group."""

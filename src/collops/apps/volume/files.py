@@ -17,15 +17,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.array import Layout
 
-__all__ = [
-    "DATA_NAMES",
-    "Axis",
-    "Cube",
-    "Reader",
-    "check_array_file",
-    "open_volume",
-    "read_values",
-]
+__all__ = ["Axis", "Cube", "check_array_file", "open_volume", "read_values"]
 
 DATA_NAMES = ("data", "seismic", "amplitude")
 """Names of the data in a Zarr group."""
@@ -103,7 +95,7 @@ class Cube:
         return f"{extents}, {self.samples} samples of {1e3 * self.interval:g} ms"
 
 
-class Reader(NamedTuple):
+class _Reader(NamedTuple):
     """An open file that holds a volume."""
 
     cube: Cube
@@ -128,7 +120,7 @@ def open_volume(
     names: tuple[str, ...],
     inline_byte: int | None = None,
     crossline_byte: int | None = None,
-) -> Reader:
+) -> _Reader:
     """Open a file that holds a volume, and read the positions of its traces.
 
     `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
@@ -148,7 +140,7 @@ def _is_segy(path: Path) -> bool:
     return path.suffix.lower() in (".sgy", ".segy")
 
 
-def read_values(reader: Reader, rows: slice, name: str) -> tuple[np.ndarray, np.ndarray]:
+def read_values(reader: _Reader, rows: slice, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Read rows of a volume, and which traces exist.
 
     Raises
@@ -173,7 +165,7 @@ def read_values(reader: Reader, rows: slice, name: str) -> tuple[np.ndarray, np.
 # NumPy files and Zarr stores
 
 
-def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> Reader:
+def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _Reader:
     """Open a volume of shape (inlines, crosslines, samples), or a section of shape (traces, samples).
 
     An array in a Zarr group has the coordinates that are named after its axes, as xarray writes them.
@@ -206,7 +198,7 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> R
         return values, np.ones(values.shape[:-1], dtype=bool)
 
     # Rounded to a nanosecond, because differences of times carry rounding errors.
-    return Reader(Cube(lateral, shape[-1], round(interval, 9), start), [], read)
+    return _Reader(Cube(lateral, shape[-1], round(interval, 9), start), [], read)
 
 
 def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str]]:
@@ -225,7 +217,7 @@ def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str
 # SEG-Y
 
 
-def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: float | None) -> Reader:
+def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: float | None) -> _Reader:
     """Open a post-stack SEG-Y file, and place its traces on the grid of the inline and crossline numbers that occur.
 
     If only one of them varies, or none, the file is a section: its traces follow the number that varies, or the order
@@ -272,7 +264,7 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
         sample_interval(file, headers) if interval is None else interval,
         start_time(file, headers),
     )
-    return Reader(cube, notes, partial(_read_segy, file, trace_at.reshape(shape)))
+    return _Reader(cube, notes, partial(_read_segy, file, trace_at.reshape(shape)))
 
 
 def _read_segy(file: SegyFile, trace_at: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:

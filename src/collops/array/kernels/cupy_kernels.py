@@ -19,8 +19,6 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "square_of_sum", "update_solution_and_direction"]
-
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
 _MOST_BLOCKS = 1 << 20  # of axpby; for larger arrays each thread loops

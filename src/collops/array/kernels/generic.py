@@ -16,8 +16,6 @@ from collops.array.dtypes import accumulator, combined, real_of
 from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "norm_part", "square_of_sum"]
-
 
 def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     """Return ``a * x + b * y``, in the dtype of `out` if it is given. See :func:`collops.array.axpby`."""

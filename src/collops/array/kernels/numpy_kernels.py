@@ -17,8 +17,6 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, real_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["axpby", "divide", "dot", "dots", "norm_part", "square_of_sum", "update_solution_and_direction"]
-
 _PIECE = 1 << 15  # elements; a piece and its temporary fit into the second-level cache
 
 blas: Any = _scipy_blas  # its functions are created at import, which type checkers cannot see

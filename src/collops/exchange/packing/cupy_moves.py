@@ -21,7 +21,7 @@ from collops.exchange.packing.index import Index
 from collops.exchange.packing.launch import Launch
 from collops.exchange.packing.operations import OPERATIONS
 
-__all__ = ["described", "fetcher", "kernel", "mover", "processors", "segments"]
+__all__ = ["described", "kernel", "processors", "segments"]
 
 Move: TypeAlias = Callable[[Any, Any], Any]
 

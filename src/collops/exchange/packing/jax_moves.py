@@ -14,8 +14,6 @@ from jax import lax
 
 from collops.exchange.packing.index import Index
 
-__all__ = ["fetcher", "mover"]
-
 _UPDATES = {"replace": "set", "sum": "add", "prod": "multiply", "min": "min", "max": "max"}
 _TRUTHS = {"land": "min", "lor": "max", "lxor": "add"}
 _OF_BOOLEANS = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}

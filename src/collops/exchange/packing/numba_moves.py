@@ -13,8 +13,6 @@ from numba import njit
 
 from collops.exchange.packing.index import Index
 
-__all__ = ["adder", "replacer"]
-
 _ADDED = ("float32", "float64", "int32", "int64")
 _CARRIERS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 _LARGEST = np.iinfo(np.int32).max

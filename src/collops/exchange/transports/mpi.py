@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["MpiExchange", "StagedExchange"]
-
 
 class MpiExchange(Exchange):
     """One persistent message to and from each other rank, in each place. Collective."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["NcclExchange"]
-
 
 class NcclExchange(Exchange):
     """Messages by the communicator's own transport. Not collective."""

@@ -16,8 +16,6 @@ from collops.exchange.exchange import LocalWork
 from collops.exchange.packing import Index, cupy_moves
 from collops.exchange.packing.launch import Launch
 
-__all__ = ["Ends", "arrival", "exchange", "fill", "put", "takes_itself"]
-
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 2  # of those that fit
 _BLOCKS_TO_FILL_IT = 6  # for which put.cu keeps registers

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["SharedExchange", "landing_starts", "most_arriving"]
-
 _LINE = 64  # bytes of a cache line: no two ranks write to the same one
 _LOOKS = 100  # some microseconds
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.errors import CollopsError
+from collops.comm.agreement import collective_errors
 from collops.exchange.exchange import PLACES, Exchange, LocalWork, Transfer
 from collops.exchange.transports.shared import landing_starts, most_arriving
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
     from collops.exchange.transports.one_sided import Ends
-
-__all__ = ["SymmetricExchange"]
 
 _ALIGNMENT = 256
 
@@ -53,13 +51,10 @@ class SymmetricExchange(Exchange):
         # By use (filled, read), place and rank.
         self._counters = comm.symmetric((2, PLACES, comm.size), np.uint64, engine=engine.name)
         starts = landing_starts(comm, pattern) * unit
-        peers, error = {}, None
-        try:
+        peers = {}
+        with collective_errors(comm):
             for rank in {segment.rank for segment in (*sends, *receives)}:
                 peers[rank] = self._values.peer(rank).data.ptr, self._counters.peer(rank)
-        except CollopsError as problem:
-            error = problem
-        comm.check(error)
         mine, me = self._counters.local, comm.rank
         to, by = [segment.rank for segment in sends], [segment.rank for segment in receives]
         stops = xp.asarray(np.array([segment.stop for segment in sends], np.int64))

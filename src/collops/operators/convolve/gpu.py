@@ -12,8 +12,6 @@ import numpy as np
 from collops.errors import UnsupportedTypeError
 from collops.operators.convolve.blocks import FilterBank
 
-__all__ = ["CudaConvolution"]
-
 _THREADS = 256
 _TYPES = "fdFD"
 

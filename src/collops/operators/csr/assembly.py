@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
+from collops.comm.agreement import collective_errors
+from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import StarForest
 from collops.exchange.indices import as_indices, owners
 
 if TYPE_CHECKING:
     from collops.array import Layout
     from collops.comm import Communicator
-
-__all__ = ["Assembly"]
 
 
 class Assembly:
@@ -39,20 +38,14 @@ class Assembly:
 
     def __init__(self, comm: Communicator, rows: Layout, columns: int, i: Any, j: Any) -> None:
         self._shape = rows.local_size(comm.rank), columns
-        found, error = None, None
-        try:
+        with collective_errors(comm):
             i, j = as_indices(i, "rows"), as_indices(j, "columns")
             if len(i) != len(j):
                 raise LayoutError(f"{len(i)} rows need as many columns, not {len(j)}")
             wrong = j[(j < 0) | (j >= columns)]
             if len(wrong):
                 raise LayoutError(f"there is no column {wrong[0]} of {columns}")
-            found = owners(rows, comm.rank, i)
-        except REFUSALS as problem:
-            error = problem
-        comm.check(error)
-        assert found is not None
-        ranks, local = found
+            ranks, local = owners(rows, comm.rank, i)
         order = np.argsort(ranks, kind="stable")
         leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
         arriving = comm.alltoall(leaving)
@@ -81,17 +74,12 @@ class Assembly:
         from scipy import sparse
 
         comm = self._forest.comm
-        given, error = None, None
-        try:
+        with collective_errors(comm):
             given = np.asarray(values)
             if given.shape != (self.triples,):
                 raise LayoutError(f"{self.triples} triples need as many values, not an array of shape {given.shape}")
             if given.dtype.kind not in "biufc":
                 raise UnsupportedTypeError(f"the values of triples must be numbers, not {given.dtype}")
-        except REFUSALS as problem:
-            error = problem
-        comm.check(error)
-        assert given is not None
         kinds = comm.allgather_metadata(str(given.dtype) if given.size else None)
         dtype = np.result_type(*([kind for kind in kinds if kind] or [given.dtype]))
         data = self._forest.reduce(given.astype(dtype), np.zeros(len(self._places), dtype), "sum")

@@ -9,8 +9,6 @@ import numpy as np
 from collops.backend import Engine
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["Block", "block_for"]
-
 
 class Block(Protocol):
     """A local matrix, in the memory of the vectors' engine."""

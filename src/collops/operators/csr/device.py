@@ -17,8 +17,6 @@ import numpy as np
 from collops.errors import UnsupportedTypeError
 from collops.exchange.packing.launch import Launch
 
-__all__ = ["DeviceBlock"]
-
 _ELEMENTS = ("float32", "float64", "complex64", "complex128")
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 32

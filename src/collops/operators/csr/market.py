@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collops.backend import engine, memory_of
+from collops.comm.agreement import collective_errors
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["read_matrix", "read_triples"]
+__all__ = ["read_matrix"]
 
 _TEXT = b"0123456789+-.eEinfatyINFATY \t\r\n"
 _CHUNK = 1 << 24
@@ -77,13 +78,8 @@ def read_triples(comm: Communicator, path: str | Path) -> tuple[tuple[int, int],
     """Return the shape on every rank; rows, columns and values on rank 0, empty elsewhere. Collective."""
     import numpy as np
 
-    matrix, error = None, None
-    if comm.rank == 0:
-        try:
-            matrix = read_matrix(path)
-        except InputError as problem:
-            error = problem
-    comm.check(error)
+    with collective_errors(comm):
+        matrix = read_matrix(path) if comm.rank == 0 else None
     known = None if matrix is None else [*map(int, matrix.shape), str(matrix.dtype)]
     rows, columns, dtype = comm.allgather_metadata(known)[0]
     if matrix is None:

@@ -12,8 +12,9 @@ from collops.array import DistributedArray, Layout
 from collops.array.layout_arguments import as_shape
 from collops.array.memory import check_memory
 from collops.backend import Engine, engine
+from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
-from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import StarForest
 from collops.exchange.transports import transport_name
 from collops.operators.base import LinearOperator
@@ -90,8 +91,7 @@ class CSRMatrix(LinearOperator):
 
         transport = transport_name(transport, wire)
         comm = communicator_or_world(comm)
-        matrix, error = None, None
-        try:
+        with collective_errors(comm):
             if not sparse.issparse(local):
                 raise UnsupportedTypeError(
                     f"the local rows must be a sparse matrix of SciPy, not {type(local).__name__}"
@@ -99,10 +99,6 @@ class CSRMatrix(LinearOperator):
             matrix = sparse.csr_array(local)
             if columns is not None:
                 _check_split(columns, "columns", matrix.shape[1], comm)
-        except REFUSALS as problem:
-            error = problem
-        comm.check(error)
-        assert matrix is not None
         known = comm.allgather_metadata([*map(int, matrix.shape), str(matrix.dtype)])
         if len({width for _, width, _ in known}) > 1:
             raise LayoutError(f"the ranks' rows must have equally many columns, not {[row[1] for row in known]}")

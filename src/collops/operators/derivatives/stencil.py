@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Stencil"]
-
 _ALIGNED = 16  # elements: wherever a face begins, wide loads can begin
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import cupy
 from cupy.cuda import cufft
 
-__all__ = ["Transforms"]
-
 _FEW = 16  # calls for one transform; above, it is faster to move its axis to the end
 _COMPLEX = {"F": cufft.CUFFT_C2C, "D": cufft.CUFFT_Z2Z}
 _REAL = {"f": cufft.CUFFT_R2C, "d": cufft.CUFFT_D2Z}

@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.backend import Engine
 
-__all__ = ["GenericTransforms", "HostTransforms", "transforms_for"]
+__all__ = ["HostTransforms"]
 
 _MANY = 1 << 16  # elements; below, threads cost more than they save
 # NumPy, SciPy and JAX name the direction that is scaled.
@@ -30,10 +30,10 @@ def transforms_for(engine: Engine, threads: int) -> Any:
         from collops.operators.fourier.cufft import Transforms
 
         return Transforms()
-    return GenericTransforms(engine.xp)
+    return _GenericTransforms(engine.xp)
 
 
-class GenericTransforms:
+class _GenericTransforms:
     """Transforms of any array namespace, which ignore given memory."""
 
     multiplies = False  # whether a product with a matrix may replace a short transform

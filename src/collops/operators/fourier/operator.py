@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["Fourier", "RangeLayout"]
+__all__ = ["Fourier"]
 
 RangeLayout: TypeAlias = Layout | Literal["domain"] | None
 

@@ -10,7 +10,7 @@ import numpy as np
 from collops.operators.fourier.workspace import Workspace
 from collops.operators.memory import Coefficients, applied, store
 
-__all__ = ["AxisTransform", "ToComplex", "pays"]
+__all__ = ["AxisTransform", "pays"]
 
 _ROOT = math.sqrt(2.0)
 _MOST_WORK = 1 << 18  # products of one transform

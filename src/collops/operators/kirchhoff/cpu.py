@@ -23,7 +23,7 @@ from collops.comm.cores import share_of_cores
 from collops.errors import InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 
-__all__ = ["NumbaKernels", "thread_count"]
+__all__ = ["thread_count"]
 
 _configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from collops.backend import engine as engine_called
 from collops.comm import Communicator
+from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
 from collops.comm.given import communicator_or_world
-from collops.errors import REFUSALS, InputError
+from collops.errors import InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import (
     Grid,
@@ -129,16 +130,10 @@ class Kirchhoff(VStack):
         deterministic: bool = False,
     ) -> None:
         comm = communicator_or_world(comm)
-        survey: _Survey | None = None
-        error: Exception | None = None
-        try:
+        with collective_errors(comm):
             survey = _Survey(z, x, t, sources, receivers, velocity, y, mode, travel_times, dtype)
             checked_wavelet(wavelet, wavelet_center)
             engine_called(engine)
-        except REFUSALS as refused:
-            error = refused
-        comm.check(error)
-        assert survey is not None
 
         self.shots = share(survey.source_count, comm.size, comm.rank)
         self.dims = survey.grid.shape
@@ -146,25 +141,19 @@ class Kirchhoff(VStack):
         tables = survey.tables(self.shots, comm)
         if threads is None:
             threads = threads_of_rank(comm, engine_called(engine).name, kernels)
-        local: list[LocalKirchhoff] = []
-        try:
-            local = [
-                LocalKirchhoff(
-                    tables,
-                    self.dims,
-                    wavelet,
-                    wavelet_center,
-                    engine=engine,
-                    kernels=kernels,
-                    threads=threads,
-                    deterministic=deterministic,
-                )
-            ]
-        except REFUSALS as refused:
-            error = refused
-        comm.check(error)
-        self.local = local[0]
-        super().__init__(local, comm, dims=self.dims)
+        with collective_errors(comm):
+            local = LocalKirchhoff(
+                tables,
+                self.dims,
+                wavelet,
+                wavelet_center,
+                engine=engine,
+                kernels=kernels,
+                threads=threads,
+                deterministic=deterministic,
+            )
+        self.local = local
+        super().__init__([local], comm, dims=self.dims)
 
 
 class _Survey:
@@ -219,19 +208,12 @@ class _Survey:
     def tables(self, shots: range, comm: Communicator) -> FixedTables:
         """Return the tables of this rank's shots. Collective."""
         own = slice(shots.start, shots.stop)
-        tables: FixedTables | None = None
-        error: Exception | None = None
         if self.mode == "byot":
             source_times, receiver_times = self.given
-            try:
-                tables = FixedTables.from_seconds(
+            with collective_errors(comm):
+                return FixedTables.from_seconds(
                     source_times[:, own].T, receiver_times.T, self.scale.interval, self.samples, self.scale.dtype
                 )
-            except REFUSALS as refused:
-                error = refused
-            comm.check(error)
-            assert tables is not None
-            return tables
         if self.mode == "analytic":
             return FixedTables(self._straight(self.sources[own]), self._straight(self.receivers), self.scale)
         nodes = self.grid.nearest_nodes(self.receivers)

@@ -17,18 +17,6 @@ import numpy as np
 
 from collops.errors import InputError
 
-__all__ = [
-    "Grid",
-    "analytic",
-    "checked_positions",
-    "checked_time_axis",
-    "checked_velocity",
-    "checked_wavelet",
-    "eikonal",
-    "require_eikonal_solver",
-    "share",
-]
-
 _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
 
 

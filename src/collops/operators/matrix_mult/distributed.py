@@ -15,7 +15,8 @@ from collops.array.dtypes import real_of
 from collops.array.layout_arguments import as_ranks, as_shape
 from collops.backend import engine_of
 from collops.comm import Communicator
-from collops.errors import REFUSALS, InputError, LayoutError, UnsupportedTypeError
+from collops.comm.agreement import collective_errors
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import communicator_of
 from collops.operators.matrix_mult.rows import RowsOfAll, RowsOfSplit
@@ -256,14 +257,10 @@ def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], whole:
 
 def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicator) -> tuple[Layout, Any]:
     """Return the layout of the matrix whose block on this rank is `A`, and `A`. Collective."""
-    error: Exception | None = None
-    try:
+    with collective_errors(comm):
         engine_of(A)
         if A.ndim != 2:
             raise LayoutError(f"this rank's block of a matrix has two axes, not the shape {A.shape}")
-    except REFUSALS as refused:
-        error = refused
-    comm.check(error)
     entries = comm.allgather_metadata([*(int(extent) for extent in A.shape), A.dtype.name])
     if len({entry[2] for entry in entries}) > 1:
         raise LayoutError("the blocks of a matrix must have one dtype on all ranks")

@@ -10,8 +10,6 @@ from collops.comm import Communicator
 from collops.operators.matrix_mult.products import multiply
 from collops.operators.memory import Scratch, store
 
-__all__ = ["RowsOfAll", "RowsOfSplit"]
-
 
 class RowsOfAll:
     """Some rows of the matrix, times all rows of some columns of the model; adjoint sends one allreduce.

@@ -16,7 +16,7 @@ from collops.comm.side_stream import SideStream
 from collops.operators.matrix_mult.products import multiply
 from collops.operators.memory import Scratch, contiguous, store
 
-__all__ = ["Panel", "Summa", "panels"]
+__all__ = ["panels"]
 
 _WIDEST = 4096  # so that the first panel, whose messages overlap with nothing, is not most of a large block
 

@@ -17,7 +17,7 @@ from collops.backend import Engine
 from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
-__all__ = ["CudaKernel", "Launch", "Launches", "fits", "make_kernel"]
+__all__ = ["Launch", "Launches", "fits", "make_kernel"]
 
 _THREADS = 256
 _WARP = 64  # threads that can pass numbers to each other, on any device
@@ -40,7 +40,7 @@ def make_kernel(
 ) -> Any:
     """Return the kernel: ``banded.cu``, or CuPy's ufuncs if its limits are exceeded."""
     if math.prod(shape) and fits(shape, terms, dtype):
-        return CudaKernel(shape, terms, several, dtype, add)
+        return _CudaKernel(shape, terms, several, dtype, add)
     return ArrayKernel(shape, terms, several, dtype, engine, add)
 
 
@@ -53,7 +53,7 @@ def _function(device: int, options: tuple[str, ...]) -> Any:
         return cupy.RawModule(code=source, options=options).get_function("banded")
 
 
-class CudaKernel:
+class _CudaKernel:
     """Bands on arrays of one shape and dtype; parameters as for :class:`array_kernels.ArrayKernel`.
 
     ``splits`` is true for large arrays that are split along the marched axis only.
