@@ -15,7 +15,7 @@ from collops.array.creation import (
     zeros_like,
 )
 from collops.array.distributed import DistributedArray
-from collops.array.fused import Scalars, axpby, divide, dots, shared, square_of_sum, update_solution_and_direction
+from collops.array.fused import axpby, divide, dots, shared, square_of_sum, update_solution_and_direction
 from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout
@@ -30,7 +30,6 @@ __all__ = [
     "Finite",
     "IndexScatter",
     "Layout",
-    "Scalars",
     "StackedArray",
     "StackedLayout",
     "Transfers",

@@ -12,7 +12,7 @@ from collops.array.kernels import kernels_for
 from collops.array.operands import Operand, check_alike
 from collops.backend import engine as find_engine
 from collops.backend import engine_of
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Array = TypeVar("Array", bound=Operand)
 
 __all__ = [
-    "Scalars",
     "axpby",
     "divide",
     "dot",
@@ -31,36 +30,6 @@ __all__ = [
     "update_solution_and_direction",
     "vdot",
 ]
-
-
-class Scalars:
-    """Memory for the results of :func:`dots`, reused in every iteration of a loop.
-
-    On a device, each call overwrites the results of the call before.
-
-    Examples
-    --------
-    >>> import collops
-    >>> from collops.array import Scalars
-    >>> scalars = Scalars()
-    >>> x = collops.ones(4)
-    >>> [float(value) for value in collops.dots((x, x), (x, 2 * x), out=scalars)]
-    [4.0, 8.0]
-    """
-
-    __slots__ = ("_views", "array")
-
-    def __init__(self) -> None:
-        self.array: Any = None
-        self._views: tuple[Any, ...] = ()
-
-    def hold(self, array: Any, engine: Engine) -> tuple[Any, ...]:
-        """Keep the array that :func:`dots` filled, and return its elements."""
-        if engine.memory == "host" or not engine.mutable:
-            return tuple(array)
-        if array is not self.array:
-            self.array, self._views = array, tuple(array)
-        return self._views
 
 
 def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array:
@@ -207,7 +176,7 @@ def update_solution_and_direction(
     return x, direction
 
 
-def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, ...]:
+def dots(*pairs: tuple[Array, Array]) -> tuple[Any, ...]:
     """Return the inner product of each pair, the first argument conjugated. Collective: one allreduce for all of them.
 
     Parameters
@@ -215,8 +184,6 @@ def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, 
     *pairs : tuple of two DistributedArray or two StackedArray
         The arrays of a pair have one layout; pairs may differ. Replicated pairs need no message. Masks with different
         groups of ranks need one allreduce each.
-    out : Scalars, optional
-        Memory for the results, in every call for the same number of pairs of the same dtypes.
 
     Returns
     -------
@@ -227,7 +194,7 @@ def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, 
     Raises
     ------
     LayoutError
-        If the layouts of a pair differ, or `out` holds another number of results.
+        If the layouts of a pair differ.
     UnsupportedTypeError
         If engines differ.
 
@@ -238,17 +205,17 @@ def dots(*pairs: tuple[Array, Array], out: Scalars | None = None) -> tuple[Any, 
     >>> [float(value) for value in collops.dots((x, x), (x, y))]
     [3.0, 6.0]
     """
-    return _dots(pairs, True, out)
+    return _dots(pairs, True)
 
 
 def dot(x: Array, y: Array) -> Any:
     """Return the sum of ``x * y``, without conjugation. Collective: one scalar allreduce, none if replicated."""
-    return _dots(((x, y),), False, None)[0]
+    return _dots(((x, y),), False)[0]
 
 
 def vdot(x: Array, y: Array) -> Any:
     """Return the sum of ``conj(x) * y``. Collective: one scalar allreduce, none if replicated."""
-    return _dots(((x, y),), True, None)[0]
+    return _dots(((x, y),), True)[0]
 
 
 def divide(a: Any, b: Any, out: Any = None) -> Any:
@@ -293,22 +260,20 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
     return kernels_for(engine_of(ww)).square_of_sum(ww, wq, qq, beta)
 
 
-def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...]:
+def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
     for x, y in pairs:
         if not hasattr(x, "leaves"):
             raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if len(pairs) == 1 and out is None and not pairs[0][0].engine.traced:
+    if len(pairs) == 1 and not pairs[0][0].engine.traced:
         return (_one_dot(*pairs[0], conjugate),)
     if not pairs:
         return ()
-    if out is not None and out.array is not None and out.array.size != len(pairs):
-        raise LayoutError(f"out of dots holds {out.array.size} results, not {len(pairs)}")
     engine = pairs[0][0].engine
     if engine.traced:
         return _traced_dots(pairs, conjugate)
-    results = _like_dots(pairs, conjugate, out)
+    results = _like_dots(pairs, conjugate)
     if results is not None:
         return results
     if any(x.engine is not engine for x, _ in pairs):
@@ -321,8 +286,7 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | No
     for communicator, numbers in by_ranks.items():
         dtype = _common(tuple(dtypes[number] for number in numbers))
         jobs = [_local_pairs(*pairs[number]) for number in numbers]
-        target = out if len(by_ranks) == 1 else None
-        for number, value in zip(numbers, _summed(jobs, dtype, conjugate, communicator, engine, target), strict=True):
+        for number, value in zip(numbers, _summed(jobs, dtype, conjugate, communicator, engine), strict=True):
             values[number] = _as(value, dtypes[number])
     return tuple(values)
 
@@ -352,16 +316,16 @@ def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[A
 
 
 def _summed(
-    jobs: list[Any], dtype: np.dtype, conjugate: bool, communicator: Communicator | None, engine: Engine, out: Any
+    jobs: list[Any], dtype: np.dtype, conjugate: bool, communicator: Communicator | None, engine: Engine
 ) -> tuple[Any, ...]:
-    """Return the sum over the ranks of each job's inner products, in `out` if it is given."""
-    values = kernels_for(engine).dots(jobs, dtype, conjugate, None if out is None else out.array)
+    """Return the sum over the ranks of each job's inner products."""
+    values = kernels_for(engine).dots(jobs, dtype, conjugate)
     if communicator is not None:
         values = communicator.allreduce(values, out=values)
-    return tuple(values) if out is None else out.hold(values, engine)
+    return tuple(values)
 
 
-def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars | None) -> tuple[Any, ...] | None:
+def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...] | None:
     """Do the work of :func:`_dots` for single arrays of one real dtype and communicator; return None for others.
 
     This is the fast path of most iterations.
@@ -381,7 +345,7 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool, out: Scalars
         if x.engine is not engine:
             return None
         jobs.append(((x_local, y_local),))
-    return _summed(jobs, accumulator(dtype), conjugate, communicator, engine, out)
+    return _summed(jobs, accumulator(dtype), conjugate, communicator, engine)
 
 
 def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:
@@ -390,7 +354,7 @@ def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:
         x_local = x.local_array
     except AttributeError:
         dtype = _dot_dtype(x, y, conjugate)
-        value = kernels.dots([_local_pairs(x, y)], dtype, conjugate, None)
+        value = kernels.dots([_local_pairs(x, y)], dtype, conjugate)
     else:
         value = kernels.dot(x_local, y.local_array, conjugate)
     communicator = x._plan.communicator

@@ -256,10 +256,9 @@ def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool) -> Any:
     return out
 
 
-def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, out: Any) -> Any:
+def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool) -> Any:
     """Return the sum of the inner products of each slot's pairs, as an array of `dtype`."""
-    if out is None:
-        out = cupy.empty(len(slots), dtype)
+    out = cupy.empty(len(slots), dtype)
     jobs = [(number, x, y) for number, pairs in enumerate(slots) for x, y in pairs]
     fresh = (1 << len(slots)) - 1
     if any(not pairs for pairs in slots):

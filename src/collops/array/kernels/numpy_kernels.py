@@ -124,15 +124,9 @@ def _dot_by_pieces(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     return total.real if conjugate and x is y else total
 
 
-def dots(
-    slots: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]],
-    dtype: np.dtype,
-    conjugate: bool,
-    out: np.ndarray | None,
-) -> np.ndarray:
+def dots(slots: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], dtype: np.dtype, conjugate: bool) -> np.ndarray:
     """Return the sum of the inner products of each slot's pairs, as an array of `dtype`."""
-    if out is None:
-        out = np.empty(len(slots), dtype)
+    out = np.empty(len(slots), dtype)
     for number, pairs in enumerate(slots):
         total = dtype.type(0)
         for x, y in pairs:
