@@ -9,7 +9,7 @@ from signal import Signals
 from typing import Any
 
 __all__ = [
-    "REFUSALS",
+    "ARGUMENT_ERRORS",
     "CallMismatch",
     "CheckpointError",
     "CollopsError",
@@ -219,6 +219,6 @@ class TransportError(CommunicationError):
     """
 
 
-REFUSALS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, OverflowError, MemoryError)
+ARGUMENT_ERRORS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, OverflowError, MemoryError)
 """Errors that invalid arguments can raise on a single rank. They are caught only to be passed to
 :meth:`collops.comm.Communicator.check`, which raises them on all ranks."""

@@ -73,7 +73,7 @@ def test_every_message_is_on_the_page_of_messages(page_of_messages):
         ("Numbers of the wrong kind", "complex values do not fit into an array of …"),
         ("A file that cannot be used", "… is empty: copy the SEG-Y file again"),
         ("Data that make no sense", "… contains NaN or infinite values"),
-        ("A wire that is not there", "symmetric memory on GPUs needs a GPU on every rank"),
+        ("A transport that is missing", "symmetric memory on GPUs needs a GPU on every rank"),
         ("A package that is not installed", "reading SEG-Y needs the package segyio: install collops[segy]"),
         ("Ranks that disagree", "… differs between ranks: …"),
     ],

@@ -1,4 +1,4 @@
-"""The runner: every rank evaluates a case, the ranks compare what happened, and go on with wires that work."""
+"""The runner: every rank evaluates a case, the ranks compare what happened, and continue with transports that work."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fuzz(
     count, seed : int
         How many cases, and where they come from.
     """
-    wires = Wires()
+    transports = Transports()
     tally = Tally()
     known: set[tuple[Call, str]] = set()
     with _watched() as watch, warnings.catch_warnings():
@@ -85,10 +85,10 @@ def fuzz(
 
         def judged(case: Case) -> tuple[str, str]:
             watch(str(case))
-            outcomes = wires.outcomes(case, names)
+            outcomes = transports.outcomes(case, names)
             return outcomes[0][0], _wrong_with(case, outcomes)
 
-        for case in cases(calls, count, seed, wires.comm.size):
+        for case in cases(calls, count, seed, transports.comm.size):
             outcome, why = judged(case)
             tally.outcomes[outcome] += 1
             if why and (case.call, outcome) not in known:
@@ -113,7 +113,7 @@ def _wrong_with(case: Case, outcomes: list[list[str]]) -> str:
     shown = "; ".join(f"rank {rank}: {name}: {text}" for rank, (name, text, _) in enumerate(outcomes))
     if any(kind == "bug" for *_, kind in outcomes):
         return f"not a documented exception: {shown}"
-    if any(kind == "wire" for *_, kind in outcomes):
+    if any(kind == "transport" for *_, kind in outcomes):
         return f"some rank waited in vain: {shown}"
     if len(set(names)) > 1:
         return f"the ranks disagree: {shown}"
@@ -124,7 +124,7 @@ def _wrong_with(case: Case, outcomes: list[list[str]]) -> str:
     return ""
 
 
-class Wires:
+class Transports:
     """A communicator that cases use, and another, of MPI itself, on which the ranks compare what happened."""
 
     def __init__(self) -> None:
@@ -139,9 +139,9 @@ class Wires:
             if total != self.comm.size * (self.comm.size + 1) // 2:
                 mine = ["wrong sum afterwards", f"{total}; before: {mine}", "bug"]
         except CollopsError as error:
-            mine = ["broken wire afterwards", f"{error}; before: {mine}", "wire"]
+            mine = ["broken transport afterwards", f"{error}; before: {mine}", "transport"]
         outcomes = [mine] if self._control is None else self._control.allgather(mine)
-        if any(kind == "wire" for *_, kind in outcomes):
+        if any(kind == "transport" for *_, kind in outcomes):
             self.comm = self._fresh()
         return outcomes
 
@@ -165,7 +165,7 @@ def _evaluate(text: str, makers: dict[str, Callable[[], Any]], refusals: tuple[t
         try:
             eval(code, space)
         except CommunicationError as error:
-            return [type(error).__name__, str(error), "wire"]
+            return [type(error).__name__, str(error), "transport"]
         except Exception as error:
             kind = "refused" if isinstance(error, refusals) else "bug"
             return [type(error).__name__, _first_lines(error), kind]

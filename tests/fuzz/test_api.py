@@ -1,4 +1,4 @@
-"""Public calls with wrong arguments: a documented error on every rank, no hang, no crash, and wires that still work."""
+"""Public calls with wrong arguments: a documented error on every rank, no hang, no crash, and working transports."""
 
 from __future__ import annotations
 

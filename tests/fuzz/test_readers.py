@@ -18,7 +18,7 @@ from collops import errors
 from collops.apps.lsm.survey import Geometry
 from tests.fuzz.cases import Case, parsed
 from tests.fuzz.damage import damaged, victim
-from tests.fuzz.runner import Wires
+from tests.fuzz.runner import Transports
 
 CASES = int(os.environ.get("COLLOPS_FUZZ_CASES", "600")) // 60
 SEED = int(os.environ.get("COLLOPS_FUZZ_SEED", "0"))
@@ -99,10 +99,10 @@ def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
     comm.barrier()
     write(whole)
     comm.barrier()
-    wires = Wires()
+    transports = Transports()
     space = {"collops": collops, "path": str(hurt), "Path": Path, "segy": segy, "velocity": velocity}
     space["read_rhs"] = _read_rhs
-    known = {each for each in errors.__all__ if each != "REFUSALS"}
+    known = {each for each in errors.__all__ if each != "ARGUMENT_ERRORS"}
     failures = []
     for number in range(CASES):
         draw = random.Random(f"{SEED}/{kind}/{number}")
@@ -116,12 +116,12 @@ def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
         comm.barrier()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            outcomes = wires.outcomes(
+            outcomes = transports.outcomes(
                 Case(parsed(call), ()),
                 lambda now: {key: (lambda value=value: value) for key, value in space.items()} | {"comm": lambda: now},
             )
         names = {outcome for outcome, *_ in outcomes}
         allowed = {"returned"} if number == 0 else known | {"returned"}
-        if len(names) != 1 or not names <= allowed or any(way == "wire" for *_, way in outcomes):
+        if len(names) != 1 or not names <= allowed or any(way == "transport" for *_, way in outcomes):
             failures.append(f"case {number} of seed {SEED}: {outcomes}")
     assert not failures, "\n".join(["", *failures[:10], f"{len(failures)} of {CASES}"])

@@ -16,7 +16,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 @pytest.fixture(autouse=True)
 def device(comm):
-    """A device, and a wire for it."""
+    """A device, and a transport for it."""
     if comm.device_transport is None and comm.size > 1:
         pytest.skip("no device on every rank")
 

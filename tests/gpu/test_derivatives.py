@@ -20,7 +20,7 @@ DTYPES = ["f4", "f8", "c8", "c16"]
 
 @pytest.fixture(autouse=True)
 def device(comm):
-    """A device, and a wire for it."""
+    """A device, and a transport for it."""
     if comm.device_transport is None:
         pytest.skip("no device on every rank")
 

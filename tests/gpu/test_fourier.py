@@ -18,7 +18,7 @@ KINDS = [("f4", True), ("f8", True), ("f4", False), ("c8", False), ("c16", False
 
 @pytest.fixture(autouse=True)
 def device(comm):
-    """A device, and a wire for it."""
+    """A device, and a transport for it."""
     if comm.device_transport is None:
         pytest.skip("no device on every rank")
 

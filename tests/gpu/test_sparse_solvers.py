@@ -33,7 +33,7 @@ REPLAYED = "replayed CUDA graph"
 
 @pytest.fixture(autouse=True)
 def device(comm):
-    """A device, and a wire for it."""
+    """A device, and a transport for it."""
     if comm.device_transport is None:
         pytest.skip("no device on every rank")
 

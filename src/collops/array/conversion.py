@@ -15,7 +15,7 @@ from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm.agreement import collective_errors, described, raise_together
 from collops.comm.given import communicator_or_world
-from collops.errors import REFUSALS, InputError, LayoutError
+from collops.errors import ARGUMENT_ERRORS, InputError, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -85,7 +85,7 @@ def from_global(
             whole = _copied(_array(values), element, engine)
             description = [list(whole.shape), whole.dtype.name, engine_of(whole).name]
             _fitting(layout, whole.shape, comm)
-        except REFUSALS as problem:
+        except ARGUMENT_ERRORS as problem:
             error = problem
     reports = comm.allgather_metadata([description, described(error)])
     given, problem = reports[root]

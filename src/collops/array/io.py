@@ -19,7 +19,7 @@ from collops.array.store import VERSION
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm.given import communicator_or_world
-from collops.errors import REFUSALS, CollopsError, InputError, LayoutError
+from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -76,7 +76,7 @@ def load(
         result = _read(_opened(fspath(path)), layout, comm, target)
     except CollopsError as problem:
         error = problem
-    except (OSError, RuntimeError, *REFUSALS) as problem:
+    except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
         error = InputError(f"{fspath(path)} cannot be read as arrays: {problem}")
     comm.check(error)
     return _wrapped(result, comm)

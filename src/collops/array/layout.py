@@ -30,7 +30,7 @@ from collops.array.layout_arguments import (
     numbered,
     sizes_text,
 )
-from collops.errors import REFUSALS, LayoutError
+from collops.errors import ARGUMENT_ERRORS, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -307,7 +307,7 @@ class Layout:
         error = None
         try:
             shape = own()
-        except REFUSALS as problem:
+        except ARGUMENT_ERRORS as problem:
             error = problem
         known = comm.allgather_metadata([shape, described(error)])
         if any(problem is not None for _, problem in known):

@@ -18,7 +18,14 @@ from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguou
 from collops.comm.mpi import split
 from collops.comm.reductions import check_dtype
 from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
-from collops.errors import REFUSALS, CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
+from collops.errors import (
+    ARGUMENT_ERRORS,
+    CommunicationError,
+    InputError,
+    LayoutError,
+    TransportError,
+    UnsupportedTypeError,
+)
 from collops.profile import messages
 from collops.profile.marks import Span, active
 from collops.profile.messages import active as counted
@@ -576,7 +583,7 @@ class Communicator:
                 messages.record(kind, call.array.size, call.array.nbytes)
             transport = self._begin(engine)
             transport.run(call)
-        except REFUSALS as error:
+        except ARGUMENT_ERRORS as error:
             self.refuse(kind, error)
             raise
         if kind == "allreduce" and transport.reductions is not None and call.source is x:
@@ -655,7 +662,7 @@ class Communicator:
         """Tell the other ranks of an error, which may wait for this one already."""
         try:
             yield
-        except REFUSALS as error:
+        except ARGUMENT_ERRORS as error:
             self.refuse(call, error)
             raise
 

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops.backend import engine_of
-from collops.errors import REFUSALS, LayoutError, UnsupportedTypeError
+from collops.errors import ARGUMENT_ERRORS, LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import InFlight
 from collops.profile import benchmark, mark, messages
 
@@ -124,7 +124,7 @@ class ExchangePlan:
             if engine.mutable:
                 for given, taken in self._local:
                     combine(target, taken, source[given])
-        except REFUSALS as error:
+        except ARGUMENT_ERRORS as error:
             self.comm.refuse("exchange", error)
             raise
         if messages.active and self.travels:
