@@ -219,6 +219,6 @@ class TransportError(CommunicationError):
     """
 
 
-ARGUMENT_ERRORS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, OverflowError, MemoryError)
+ARGUMENT_ERRORS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, MemoryError)
 """Errors that invalid arguments can raise on a single rank. They are caught only to be passed to
 :meth:`collops.comm.Communicator.check`, which raises them on all ranks."""

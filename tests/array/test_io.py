@@ -165,3 +165,16 @@ def test_files_of_others_and_bad_files(comm, folder):
         ca.save(folder / "named", {"a/b": ca.zeros(3, comm=comm)})
     with pytest.raises(InputError, match="not empty"):
         ca.save(folder / "nothing", {})
+
+
+def test_a_store_whose_chunks_have_no_elements(comm, folder):
+    ca.save(folder / "a.zarr", ca.ones((6, 2), comm=comm))
+    comm.barrier()
+    if comm.rank == 0:
+        meta = folder / "a.zarr" / "zarr.json"
+        text = json.loads(meta.read_text())
+        text["chunk_grid"]["configuration"]["chunk_shape"] = [0, 2]
+        meta.write_text(json.dumps(text))
+    comm.barrier()
+    with pytest.raises(InputError, match="cannot be read"):
+        ca.load(folder / "a.zarr", comm=comm)

@@ -18,6 +18,7 @@ from collops.compat.pylops_mpi.basicoperators.MatrixMult import (
 )
 from collops.compat.pylops_mpi.utils import dottest
 from collops.compat.pylops_mpi.utils.decorators import reshaped
+from collops.errors import InputError
 from tests.operators.problems import assert_close, vector
 
 Distributed, Partition = pylops_mpi.DistributedArray, pylops_mpi.Partition
@@ -313,6 +314,9 @@ def test_matrix_products_on_square_grids(comm, kind, dtype) -> None:
 def test_wrong_matrix_products(comm) -> None:
     with pytest.raises(NotImplementedError):
         MPIMatrixMult(np.ones((2, 2)), 2, kind="cannon")
+    if comm.size in (1, 4):
+        with pytest.raises(InputError, match="M must be at least 1"):
+            MPIMatrixMult(np.ones((2, 2)), 0)
     if comm.size in (2, 3):
         with pytest.raises(RuntimeError, match="square"):
             MPIMatrixMult(np.ones((2, 2)), 2)

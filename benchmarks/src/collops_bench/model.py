@@ -285,8 +285,8 @@ def cgls(rows: int, columns: int, ranks: int) -> Work:
 
 
 def _sums(unknowns: int, ranks: int) -> list[tuple[str, float, float]]:
-    """Return the messages of an iteration of CGLS: an allreduce of the model, and two of numbers."""
-    return [(ALLREDUCE, 1, _ITEM * unknowns), (ALLREDUCE, 2, 2 * _ITEM)] if ranks > 1 else []
+    """Return the messages of an iteration of CGLS without tolerances: the model and three numbers, each summed."""
+    return [(ALLREDUCE, 1, _ITEM * unknowns), (ALLREDUCE, 1, 3 * _ITEM)] if ranks > 1 else []
 
 
 def sparse(side: int, planes: int, ranks: int) -> Work:

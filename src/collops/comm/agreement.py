@@ -14,7 +14,17 @@ __all__ = ["collective_errors", "described", "raise_together"]
 _OURS = [
     kind for kind in map(vars(errors).get, errors.__all__) if isinstance(kind, type) and "__init__" not in vars(kind)
 ]
-_PYTHONS = (AttributeError, IndexError, KeyError, MemoryError, OSError, OverflowError, TypeError, ValueError)
+_PYTHONS = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OSError,
+    OverflowError,
+    TypeError,
+    ValueError,
+    ZeroDivisionError,
+)
 _SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, *_PYTHONS)}
 
 

@@ -115,6 +115,8 @@ class MPIMatrixMult(MPILinearOperator):
         comm = communicator(base_comm)
         side = _side(comm.size)
         self.M = operator.index(M)
+        if self.M < 1:
+            raise InputError(f"M must be at least 1, not {M}")
         widths = _blocks(self.M, side)
         whole = getattr(A, "ndim", None) == 2
         comm.check(None if whole else UnsupportedTypeError(f"expected a matrix with two axes, not {type(A).__name__}"))
