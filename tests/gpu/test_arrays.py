@@ -257,6 +257,15 @@ def test_divide(comm):
     np.testing.assert_allclose(complex(ca.divide(cupy.full((), 3 + 1j), cupy.full((), 1 - 2j))), (3 + 1j) / (1 - 2j))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_square_of_a_sum(comm, dtype):
+    ww, wq, qq, a, b, zero = (cupy.full((), value, dtype) for value in (2.0, -0.5, 3.0, 1.0, 4.0, 0.0))
+    square = ca.square_of_sum(ww, wq, qq, -ca.quotient(a, b))
+    assert square.dtype == dtype
+    assert float(square) == 2.0 + 2 * 0.25 * 0.5 + 0.25**2 * 3.0
+    assert float(ca.square_of_sum(ww, wq, qq, ca.quotient(a, zero))) == 2.0
+
+
 @pytest.mark.parametrize("order", [None, 0, 1, 2, 3, 0.5, np.inf, -np.inf])
 def test_norms(comm, order):
     for name in (*INEXACT, *HALF, "int32"):

@@ -51,6 +51,7 @@ class _Functions:
         "number_dtype",
         "per_block",
         "real_dtype",
+        "square_of_sum",
         "update_solution_and_direction",
     )
 
@@ -61,6 +62,7 @@ class _Functions:
         self.update_solution_and_direction = module.get_function("update_solution_and_direction")
         self.dots = tuple(module.get_function(f"dots{pairs}") for pairs in range(1, _PAIRS + 1))
         self.divide = module.get_function("divide")
+        self.square_of_sum = module.get_function("square_of_sum")
         self.number_dtype = accumulator(dtype)
         self.real_dtype = real_of(self.number_dtype)
         self.number: Any = self.number_dtype.type
@@ -389,17 +391,16 @@ def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
 # ---- Scalars and norms
 
 
-_square_of_sum = cupy.ElementwiseKernel(
-    "T ww, T wq, T qq, T factor, T a, T b",
-    "T square",
-    "const T beta = b == 0 ? T(0) : b - b != 0 ? b - b : factor * a / b; square = ww + beta * (2 * wq + beta * qq)",
-    "collops_square_of_sum",
-)
-
-
 def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
     """Return the square of ``w + beta q`` from inner products; see :func:`collops.array.square_of_sum`."""
-    return _square_of_sum(ww, wq, qq, *beta)
+    dtype, (factor, *quotient) = ww.dtype, beta
+    functions = _functions_for(dtype)
+    if functions is None:
+        raise UnsupportedTypeError(f"scalars of dtype {dtype} have no square of a sum")
+    out = cupy.empty((), dtype)
+    of_w, of_both, of_q, a, b = (_scalar(value, dtype) for value in (ww, wq, qq, *quotient))
+    functions.square_of_sum((1,), (1,), (of_w, of_both, of_q, functions.number(factor), a, b, out))
+    return out
 
 
 def divide(a: Any, b: Any, out: Any) -> Any:

@@ -161,6 +161,14 @@ __device__ inline T quotient_or_zero(T a, T b)
 
 extern "C" __global__ void divide(const Number* a, const Number* b, Number* out) { *out = quotient_or_zero(*a, *b); }
 
+// The square of w + beta q from inner products of w and q, with beta = factor * a / b.
+extern "C" __global__ void square_of_sum(const Real* ww, const Real* wq, const Real* qq, Real factor, const Real* a,
+                                         const Real* b, Real* out)
+{
+    const Real beta = factor * quotient_or_zero(*a, *b);
+    *out = *ww + beta * (2 * *wq + beta * *qq);
+}
+
 // ---- Coefficients
 
 // The kinds of a coefficient's pointers. A quotient has a second pointer, to the divisor.
