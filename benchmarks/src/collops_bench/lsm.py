@@ -26,6 +26,7 @@ from collops_bench.record import Measurement
 from collops_bench.registry import Context
 from collops_bench.shared import (
     CHECKED_ITERATIONS,
+    ONE_REDUCTION,
     agreement,
     messages_of_a_call,
     messages_of_an_iteration,
@@ -196,6 +197,7 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
     }
     if engine.memory == "device":
         repeatable, _ = solvers_of_collops(context, problem.operator(context, deterministic=True), y)
+        repeatable.pop(ONE_REDUCTION, None)  # it computes the same numbers in another way, which rounds differently
         programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in repeatable.items()}
         checks["iteration"] += agreement(context, f"the same bits of the {problem.name}", programs, 0.0)
     plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=7, seconds=0.2)

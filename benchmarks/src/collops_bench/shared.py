@@ -17,6 +17,7 @@ from collops_bench.registry import Context
 
 __all__ = [
     "CHECKED_ITERATIONS",
+    "ONE_REDUCTION",
     "agreement",
     "fill",
     "largest_error",
@@ -30,7 +31,7 @@ CHECKED_ITERATIONS = 10
 
 _PIECE = 1 << 24  # elements of a vector that are filled or checked at once
 _HOST, _EAGER, _REPLAYED = "collops", "collops, eager", "collops, replayed"
-_ONE_REDUCTION = "collops, one reduction"
+ONE_REDUCTION = "collops, one reduction"
 
 
 def solvers_of_collops(
@@ -47,7 +48,7 @@ def solvers_of_collops(
     """
     several = {}
     if context.comm.size > 1:
-        several[_ONE_REDUCTION] = lambda iterations: (
+        several[ONE_REDUCTION] = lambda iterations: (
             _solve(operator, data, iterations, "auto", SingleReductionCGLS).x.local_array
         )
     if context.engine.memory == "host":
