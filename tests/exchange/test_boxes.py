@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.errors import UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import ExchangePlan
 from collops.exchange.boxes import _place
 
@@ -65,3 +65,13 @@ def test_an_unknown_operation_is_refused(comm):
     plan = ExchangePlan(comm, [], [])
     with pytest.raises(UnsupportedTypeError, match="'replace' or 'sum', not 'max'"):
         plan(np.zeros(1), np.zeros(1), op="max")
+
+
+def test_an_array_that_lacks_a_box_is_an_error_on_all_ranks(comm):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    plan = ExchangePlan(comm, [(right, box((2, 4)))], [(left, box((0, 2)))])
+    with pytest.raises(LayoutError, match="cannot move the box"):
+        plan(np.zeros(3), np.zeros(4))
+    with pytest.raises(LayoutError, match="cannot move the box"):
+        plan(np.zeros(4), np.zeros((4, 1)))
+    np.testing.assert_array_equal(plan(np.arange(4.0), np.zeros(4)), [2, 3, 0, 0])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from collops.backend import engine_of
 from collops.errors import ARGUMENT_ERRORS, LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import InFlight
-from collops.profile import benchmark, mark, messages
+from collops.profile import mark, messages
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -88,7 +88,7 @@ class ExchangePlan:
         self._local = list(zip(sources, targets, strict=True))
         self._tag = comm.next_plan_tag()
         self._elements = sum(send.elements for send in self._sends)
-        self._places: dict[Any, tuple[list[int | None], list[int | None]]] = {}
+        self._places: dict[Any, _Places] = {}
 
     def start(self, source: Any, target: Any, *, on_side_stream: bool = False, op: str = "replace") -> InFlight:
         """Start moving boxes of `source` into boxes of `target`.
@@ -111,6 +111,8 @@ class ExchangePlan:
         ------
         UnsupportedTypeError
             If engines or dtypes differ, or there is no such `op`.
+        LayoutError
+            If an array does not contain its boxes.
         """
         sources = source if self._several else (source,)
         try:
@@ -121,37 +123,29 @@ class ExchangePlan:
             if op != "replace" and op != "sum":
                 raise UnsupportedTypeError(f"boxes are combined by 'replace' or 'sum', not {op!r}")
             combine = engine.put if op == "replace" else engine.add
-            if engine.mutable:
-                for given, taken in self._local:
-                    combine(target, taken, source[given])
+            places = self._places_in(sources, target) if engine.mutable else None
         except ARGUMENT_ERRORS as error:
             self.comm.refuse("exchange", error)
             raise
         if messages.active and self.travels:
             messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
-        if engine.traced:
+        if places is None:
             values = [(taken, source[given]) for given, taken in self._local]
             if self.travels:
                 values += self._exchanged(engine, sources)
             return InFlight(partial(_combined, combine, values), target)
-        if not self.travels:
-            return InFlight(None, target)
-        transport = self.comm.begin(target)
-        in_place = op == "replace"
-        if transport.by_address:
-            return self._start_by_address(transport, sources, target, engine.xp, on_side_stream, combine, in_place)
-        xp = engine.xp
-        sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, *_ in self._sends]
-        receives, landings = [], []
-        for peer, _, box, shape, _ in self._receives:
-            landing = target[box]
-            if not in_place or not landing.flags.c_contiguous:
-                landing = xp.empty(shape, target.dtype)
-                landings.append((box, landing))
-            receives.append((peer, landing))
-        with mark("communication"):
-            pending = transport.start_exchange(sends, receives, self._tag)
-        return InFlight(partial(_complete, pending, combine, landings, sends), target)
+        in_flight = InFlight(None, target)
+        if self.travels:
+            transport = self.comm.begin(target)
+            with mark("communication"):
+                if transport.by_address:
+                    in_flight = self._start_by_address(transport, sources, target, places, on_side_stream, engine, op)
+                else:
+                    in_flight = self._start_arrays(transport, sources, target, engine, op)
+        # After the messages, since the neighbours wait for those.
+        for given, taken in self._local:
+            combine(target, taken, source[given])
+        return in_flight
 
     def __call__(self, source: Any, target: Any, *, op: str = "replace") -> Any:
         """Start, finish, and return the filled target. Collective."""
@@ -169,16 +163,29 @@ class ExchangePlan:
         )
         return [(receive.box, values) for receive, values in zip(self._receives, arrived, strict=True)]
 
-    @benchmark(label="communication")
+    def _start_arrays(self, transport: Any, sources: Any, target: Any, engine: Any, op: str) -> InFlight:
+        """Start messages of contiguous arrays: boxes that are contiguous, and copies of those that are not."""
+        xp, combine = engine.xp, engine.put if op == "replace" else engine.add
+        sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, *_ in self._sends]
+        receives, landings = [], []
+        for peer, _, box, shape, _ in self._receives:
+            landing = target[box]
+            if op != "replace" or not landing.flags.c_contiguous:
+                landing = xp.empty(shape, target.dtype)
+                landings.append((box, landing))
+            receives.append((peer, landing))
+        pending = transport.start_exchange(sends, receives, self._tag)
+        return InFlight(partial(_complete, pending, combine, landings, sends), target)
+
     def _start_by_address(
-        self, transport: Any, sources: Any, target: Any, xp: Any, on_side_stream: bool, combine: Any, in_place: bool
+        self, transport: Any, sources: Any, target: Any, places: _Places, on_side_stream: bool, engine: Any, op: str
     ) -> InFlight:
         """Start messages by address, without a view of each box, which would cost more than its message."""
+        xp, combine = engine.xp, engine.put if op == "replace" else engine.add
         itemsize = target.dtype.itemsize
-        sent_from, landed_at = self._places_in(sources, target)
         packed, landings = [], []
         sends, receives = [], []
-        for (peer, part, box, _, elements), place in zip(self._sends, sent_from, strict=True):
+        for (peer, part, box, _, elements), place in zip(self._sends, places.sent_from, strict=True):
             if place is None:
                 array = xp.ascontiguousarray(sources[part][box])
                 packed.append(array)
@@ -186,8 +193,8 @@ class ExchangePlan:
             else:
                 address = sources[part].data.ptr + place
             sends.append((peer, address, elements * itemsize))
-        for (peer, _, box, shape, elements), place in zip(self._receives, landed_at, strict=True):
-            if place is None or not in_place:
+        for (peer, _, box, shape, elements), place in zip(self._receives, places.received_at, strict=True):
+            if place is None or op != "replace":
                 landing = xp.empty(shape, target.dtype)
                 landings.append((box, landing))
                 address = landing.data.ptr
@@ -197,16 +204,34 @@ class ExchangePlan:
         pending = transport.start_addresses(sends, receives, on_side_stream)
         return InFlight(partial(_complete, pending, combine, landings, packed), target)
 
-    def _places_in(self, sources: Any, target: Any) -> tuple[list[int | None], list[int | None]]:
-        """Return the offset in bytes of each box in its array; ``None`` if the box is not contiguous."""
+    def _places_in(self, sources: Any, target: Any) -> _Places:
+        """Return where the boxes of messages lie in arrays of these shapes.
+
+        Raises
+        ------
+        LayoutError
+            If an array does not contain its boxes.
+        """
         key = (tuple((array.shape, array.strides) for array in sources), target.shape, target.strides)
         places = self._places.get(key)
         if places is None:
-            places = self._places[key] = (
-                [_place(box, sources[part]) for _, part, box, *_ in self._sends],
-                [_place(box, target) for _, _, box, *_ in self._receives],
+            sent = [(sources[part], box) for _, part, box, *_ in self._sends]
+            received = [(target, box) for _, _, box, *_ in self._receives]
+            kept = [pair for given, taken in self._local for pair in ((sources[0], given), (target, taken))]
+            for array, box in (*sent, *received, *kept):
+                if len(box) != array.ndim or any(a.stop > n for a, n in zip(box, array.shape, strict=True)):
+                    raise LayoutError(f"an exchange cannot move the box {box} of an array of shape {array.shape}")
+            places = self._places[key] = _Places(
+                [_place(box, array) for array, box in sent], [_place(box, array) for array, box in received]
             )
         return places
+
+
+class _Places(NamedTuple):
+    """Offsets in bytes of the boxes of messages in their arrays; ``None`` for boxes that are not contiguous."""
+
+    sent_from: list[int | None]
+    received_at: list[int | None]
 
 
 class _Message(NamedTuple):
