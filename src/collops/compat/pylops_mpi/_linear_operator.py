@@ -13,17 +13,9 @@ import numpy as np
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._arrays import DistributedArray, Partition, StackedDistributedArray, checked_array, wrap
-from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communicator, mpi_comm, to_layout, with_layouts
+from collops.compat.pylops_mpi._native import FromFunctions, communicator, mpi_comm, on_copies, to_layout, with_layouts
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
-
-__all__ = [
-    "MPILinearOperator",
-    "MPIStackedLinearOperator",
-    "Operator",
-    "asmpilinearoperator",
-    "native_of",
-]
 
 
 def _extents(name: str, side: int, doc: str) -> Any:
@@ -57,10 +49,10 @@ class Operator:
     _dimsd: tuple[int, ...] | None = None
     _name = ""
 
-    def __init_subclass__(cls) -> None:
-        """Give a class that defines ``_make`` a constructor of the same signature."""
-        if "_make" in vars(cls):
-            cls.__init__ = _constructor(vars(cls)["_make"])
+    def __init_subclass__(cls, **defaults: Any) -> None:
+        """Give a class that defines ``_make`` a constructor of the same signature, with these defaults instead."""
+        if "_make" in vars(cls) or defaults:
+            cls.__init__ = _constructor(cls._make, defaults)
 
     def __init__(
         self, shape: Any = None, dims: Any = None, dimsd: Any = None, dtype: Any = None, base_comm: Any = None
@@ -272,9 +264,10 @@ class Operator:
         return f"<{rows}x{columns} {self._name or type(self).__name__} with dtype={self.dtype}>"
 
 
-def _constructor(make: Callable[..., LinearOperator | None]) -> Any:
-    """Return a constructor with the signature of ``_make``."""
-    signature = inspect.signature(make)
+def _constructor(make: Callable[..., LinearOperator | None], defaults: dict[str, Any]) -> Any:
+    """Return a constructor with the signature of ``_make``, except for `defaults`."""
+    given = inspect.signature(make).parameters.values()
+    signature = inspect.Signature([p.replace(default=defaults.get(p.name, p.default)) for p in given])
 
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
         given = signature.bind(self, *arguments, **named)
@@ -326,7 +319,7 @@ class MPILinearOperator(Operator):
     ) -> None:
         self.Op = Op
         if Op is not None:
-            self._native = OnCopies(Op, communicator(base_comm))
+            self._native = on_copies(Op, communicator(base_comm))
             self.partitions = (Partition.BROADCAST, Partition.BROADCAST)
             shape = Op.shape if shape is None else shape
             dims = getattr(Op, "dims", None) if dims is None else dims

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from collops.compat.pylops_mpi._arrays import checked_array, wrap
+from collops.compat.pylops_mpi._arrays import as_given, as_native, wrap
 from collops.compat.pylops_mpi._linear_operator import native_of
-from collops.compat.pylops_mpi._native import to_layout, with_layouts
-from collops.compat.pylops_mpi._solvers import as_given, native_callback
+from collops.compat.pylops_mpi._native import with_layouts
+from collops.compat.pylops_mpi._solvers import native_callback
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers import proximal
-
-__all__ = ["ADMML2", "MPIL2", "MPIL21", "MPIProxOperator", "PrimalDual", "ProximalGradient"]
 
 
 class _LocalProx:
@@ -116,8 +114,7 @@ class MPIProxOperator:
         return self.native
 
     def _given(self, x: Any) -> Any:
-        array = checked_array(x).native
-        return array if self.layout is None else to_layout(array, self.layout)
+        return as_native(x, self.layout)
 
 
 class MPIL2(MPIProxOperator):
@@ -145,15 +142,14 @@ class MPIL2(MPIProxOperator):
         if solver not in ("cg", "cgls", None):
             raise InputError(f"solver must be 'cg' or 'cgls', not {solver!r}")
         self.Op, self.b, self.q, self.sigma, self.alpha = Op, b, q, sigma, alpha
-        native, given = None, [None if a is None else checked_array(a).native for a in (b, q, x0)]
+        native = range = None
         if Op is not None:
             if x0 is None:
                 raise InputError("x0 is required with an operator")
             native = native_of(Op, x0, x0 if b is None else b)
-            self.layout = native.domain
-            sides = [native.range, native.domain, native.domain]
-            given = [None if a is None else to_layout(a, side) for a, side in zip(given, sides, strict=True)]
-        self.native = proximal.L2(native, given[0], given[1], sigma, alpha, qgrad, niter, given[2], warm)
+            range, self.layout = native.range, native.domain
+        data, point, start = as_native(b, range), as_native(q, self.layout), as_native(x0, self.layout)
+        self.native = proximal.L2(native, data, point, sigma, alpha, qgrad, niter, start, warm)
 
 
 class MPIL21(MPIProxOperator):
@@ -239,10 +235,10 @@ def ProximalGradient(
     each iteration; `show` prints a progress bar if standard error is a terminal.
     """
     f, g = native_prox(proxf, x0), native_prox(proxg, x0)
-    layout, start = getattr(proxf, "layout", None), checked_array(x0).native
+    start = as_native(x0, getattr(proxf, "layout", None))
     options = {"epsg": epsg, "tau": tau, "eta": eta, "niterback": niterback, "acceleration": acceleration, "tol": tol}
     options |= _run_options(niter, native_callback(callback, x0), show)
-    result = proximal.proximal_gradient(f, g, start if layout is None else to_layout(start, layout), **options)
+    result = proximal.proximal_gradient(f, g, start, **options)
     return as_given(result.x, x0)
 
 
@@ -270,10 +266,10 @@ def ADMML2(
     image = A @ x0 if z0 is None else z0
     misfit, penalty = native_of(Op, x0, b), native_of(A, x0, image)
     penalty = with_layouts(penalty, misfit.domain, penalty.range)
-    data, start = to_layout(b.native, misfit.range), to_layout(x0.native, misfit.domain)
+    data, start = as_native(b, misfit.range), as_native(x0, misfit.domain)
     options = {"gfirst": gfirst, "inner": (kwargs_solver or {}).get("niter", 10)}
     options |= _run_options(niter, native_callback(callback, x0), show)
-    options["z0"] = None if z0 is None else to_layout(z0.native, penalty.range)
+    options["z0"] = as_native(z0, penalty.range)
     result = proximal.admm_l2(native_prox(proxg, image), misfit, data, penalty, start, tau, **options)
     return as_given(result.x, x0), wrap(result.details["z"], image)
 
@@ -306,9 +302,8 @@ def PrimalDual(
         dual = (as_given(view.state.y, y0),) if callbacky else ()
         callback(as_given(view.x, x0), *dual)
 
-    f, g, start = native_prox(proxf, x0), native_prox(proxg, y0), to_layout(x0.native, native.domain)
-    options = {"theta": theta, "gfirst": gfirst, "y0": to_layout(y0.native, native.range)}
-    options["z"] = None if z is None else to_layout(checked_array(z).native, native.domain)
+    f, g, start = native_prox(proxf, x0), native_prox(proxg, y0), as_native(x0, native.domain)
+    options = {"theta": theta, "gfirst": gfirst, "y0": as_native(y0, native.range), "z": as_native(z, native.domain)}
     options |= _run_options(niter, None if callback is None else call, show)
     result = proximal.primal_dual(f, g, native, start, tau, mu, **options)
     x = as_given(result.x, x0)
