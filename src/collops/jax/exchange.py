@@ -226,7 +226,8 @@ def _shapes(*avals: Any, destinations: Messages, sources: Messages, comm: Native
     return received or [ShapedArray((), avals[0].dtype)]
 
 
-def _attributes(_avals: Any, destinations: Messages, sources: Messages, **_: Any) -> dict[str, Any]:
+def _attributes(_: Any, parameters: dict[str, Messages]) -> dict[str, Any]:
+    destinations, sources = parameters["destinations"], parameters["sources"]
     return {
         "destinations": tuple(rank for rank, _ in destinations),
         "send_tags": tuple(tag for _, tag in destinations),
