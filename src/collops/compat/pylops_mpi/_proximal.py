@@ -70,7 +70,7 @@ class MPIProxOperator:
 
     def __call__(self, x: Any) -> Any:
         """Return the value, a Boolean for an indicator function. Collective: one scalar allreduce."""
-        value = self._get().__call__(self._given(x)).item()
+        value = self._get()(as_native(x, self.layout)).item()
         if self._local is None:
             return value
         for leaf in x.native.leaves:
@@ -80,15 +80,15 @@ class MPIProxOperator:
 
     def prox(self, x: Any, tau: float) -> Any:
         """Return the proximal point for a positive `tau`."""
-        return wrap(self._get().prox(self._given(x), tau), x)
+        return wrap(self._get().prox(as_native(x, self.layout), tau), x)
 
     def proxdual(self, x: Any, tau: float) -> Any:
         """Return the proximal point of the convex conjugate for a positive `tau`."""
-        return wrap(self._get().proxdual(self._given(x), tau), x)
+        return wrap(self._get().proxdual(as_native(x, self.layout), tau), x)
 
     def grad(self, x: Any) -> Any:
         """Return the gradient."""
-        return wrap(self._get().grad(self._given(x)), x)
+        return wrap(self._get().grad(as_native(x, self.layout)), x)
 
     def postcomposition(self, sigma: float) -> MPIProxOperator:
         """Return the function times `sigma`."""
@@ -112,9 +112,6 @@ class MPIProxOperator:
         if self.native is None:
             raise NotImplementedError(f"{type(self).__name__} does not implement this method")
         return self.native
-
-    def _given(self, x: Any) -> Any:
-        return as_native(x, self.layout)
 
 
 class MPIL2(MPIProxOperator):
@@ -231,8 +228,8 @@ def ProximalGradient(
 ) -> Any:
     """Minimise f + epsg * g by proximal gradient steps, see :func:`collops.solvers.proximal.proximal_gradient`.
 
-    Collective. If `tau` is ``None``, backtracking determines the step size. `callback` is called with the model after
-    each iteration; `show` prints a progress bar if standard error is a terminal.
+    Collective. `callback` is called with the model after each iteration; `show` prints a progress bar if standard error
+    is a terminal.
     """
     f, g = native_prox(proxf, x0), native_prox(proxg, x0)
     start = as_native(x0, getattr(proxf, "layout", None))
@@ -243,18 +240,7 @@ def ProximalGradient(
 
 
 def ADMML2(
-    proxg,
-    Op,
-    b,
-    A,
-    x0,
-    tau,
-    niter=10,
-    z0=None,
-    gfirst=False,
-    callback=None,
-    show=False,
-    kwargs_solver=None,
+    proxg, Op, b, A, x0, tau, niter=10, z0=None, gfirst=False, callback=None, show=False, kwargs_solver=None
 ) -> tuple[Any, Any]:
     """Minimise 1/2 |Op x - b|^2 + g(A x) by ADMM, see :func:`collops.solvers.proximal.admm_l2`; return x and z.
 
