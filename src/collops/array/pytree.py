@@ -5,6 +5,7 @@ Arrays of one layout and one communicator have one structure.
 
 from __future__ import annotations
 
+import operator
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,8 @@ from collops.backend import engine
 
 __all__ = ["register"]
 
+_structure = operator.attrgetter("layout", "comm", "_plan")
+
 
 @cache
 def register() -> None:
@@ -24,15 +27,15 @@ def register() -> None:
 
     register_pytree_with_keys(
         DistributedArray,
-        lambda x: (((GetAttrKey("local_array"), x.local_array),), (x.layout, x.comm, x._plan)),
+        lambda x: (((GetAttrKey("local_array"), x.local_array),), _structure(x)),
         _array,
-        lambda x: ((x.local_array,), (x.layout, x.comm, x._plan)),
+        lambda x: ((x.local_array,), _structure(x)),
     )
     register_pytree_with_keys(
         StackedArray,
-        lambda x: ([(SequenceKey(number), part) for number, part in enumerate(x.arrays)], (x.layout, x.comm, x._plan)),
+        lambda x: ([(SequenceKey(number), part) for number, part in enumerate(x.arrays)], _structure(x)),
         _stacked,
-        lambda x: (x.arrays, (x.layout, x.comm, x._plan)),
+        lambda x: (x.arrays, _structure(x)),
     )
 
 

@@ -124,13 +124,7 @@ def may_record() -> bool:
 
 
 def device_transport(comm: Communicator) -> int:
-    """Connect the GPUs of all ranks; return the number of the transport in the native library. Collective.
-
-    Raises
-    ------
-    TransportError
-        If two ranks have the same GPU, or NCCL cannot join them.
-    """
+    """Connect the GPUs of all ranks; return the number of the transport in the native library. Collective."""
     if comm.size == 1:
         return clique_transport(clique(jax.local_devices()[:1]))
     device = jax.local_devices()[0].local_hardware_id

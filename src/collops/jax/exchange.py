@@ -28,29 +28,13 @@ Messages = tuple[tuple[int, int], ...]
 
 
 def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
-    """Send `x` to rank `dest`, which calls :func:`recv`.
-
-    Parameters
-    ----------
-    x : array
-        The array.
-    dest : int
-        The rank that receives it.
-    tag : int
-        Identifies messages between the same two ranks (on hosts; NCCL matches them by their order).
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    """Send `x` to rank `dest`, which calls :func:`recv`; return a receipt. Parameters are those of :func:`sendrecv`.
 
     Returns
     -------
     jax.Array
-        A receipt, the number 0 of the dtype of `x`. In reverse-mode differentiation the receiver sends a cotangent
+        The receipt, the number 0 of the dtype of `x`. In reverse-mode differentiation the receiver sends a cotangent
         back. This rank receives it if the differentiated result depends on the receipt (add it to the result).
-
-    Raises
-    ------
-    InputError
-        If `dest` or `tag` is invalid.
 
     Examples
     --------
@@ -73,27 +57,8 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
 def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     """Receive an array like `x` from rank `source`, which calls :func:`send`.
 
-    Parameters
-    ----------
-    x : array
-        Of the shape and dtype of the received array, with arbitrary values. For a derivative it must depend on the
-        variable of differentiation, for instance as ``0 * y``.
-    source : int
-        The rank that sends.
-    tag : int
-        The sender's tag.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
-
-    Returns
-    -------
-    jax.Array
-        Like `x`.
-
-    Raises
-    ------
-    InputError
-        If `source` or `tag` is invalid.
+    `x` has arbitrary values. For a derivative it must depend on the variable of differentiation, for instance as
+    ``0 * y``. Other parameters are those of :func:`sendrecv`.
 
     Examples
     --------
@@ -127,9 +92,9 @@ def sendrecv(
     source, dest : int
         The ranks from which to receive and to which to send.
     sendtag, recvtag : int
-        Tags of the two messages.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+        Identify messages between the same two ranks (on hosts; NCCL matches them by their order).
+    comm
+        As for :func:`allreduce`.
 
     Returns
     -------
@@ -175,10 +140,8 @@ def neighbor_exchange(
         Of the shapes and dtypes of the arrays from `sources`, with arbitrary values.
     destinations, sources : sequence of int
         Ranks. They may include this rank, and repeat. Messages between two ranks arrive in the order of these lists.
-    tag : int
-        Tag of all messages.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    tag, comm
+        As for :func:`sendrecv`, the same tag for all messages.
 
     Returns
     -------

@@ -95,8 +95,6 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     ------
     LayoutError
         If `x` does not have one block for each rank.
-    UnsupportedTypeError
-        If `op` is not defined for the dtype.
 
     Examples
     --------
