@@ -48,9 +48,7 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     >>> float(ring(jnp.array(2.0)))
     2.0
     """
-    comm = native_comm(comm)
-    destinations = ((checked_rank(dest, comm, "dest"), checked_tag(tag)),)
-    (receipt,) = _messages([array(x)], [], destinations, (), comm)
+    (receipt,) = _messages([x], [], [(dest, tag)], [], comm)
     return lax.select(np.False_, receipt, jnp.zeros_like(receipt))  # the handler does not write the receipt's memory
 
 
@@ -73,9 +71,7 @@ def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     >>> float(ring(jnp.array(2.0)))
     2.0
     """
-    comm = native_comm(comm)
-    sources = ((checked_rank(source, comm, "source"), checked_tag(tag)),)
-    return _messages([], [array(x)], (), sources, comm)[0]
+    return _messages([], [x], [], [(source, tag)], comm)[0]
 
 
 def sendrecv(
@@ -115,10 +111,7 @@ def sendrecv(
     >>> float(collops.jax.sendrecv(jnp.array(2.0), jnp.array(0.0), source=left, dest=right))
     2.0
     """
-    comm = native_comm(comm)
-    destinations = ((checked_rank(dest, comm, "dest"), checked_tag(sendtag)),)
-    sources = ((checked_rank(source, comm, "source"), checked_tag(recvtag)),)
-    return _messages([array(sendbuf)], [array(recvbuf)], destinations, sources, comm)[0]
+    return _messages([sendbuf], [recvbuf], [(dest, sendtag)], [(source, recvtag)], comm)[0]
 
 
 def neighbor_exchange(
@@ -163,25 +156,31 @@ def neighbor_exchange(
     >>> received.shape
     (3,)
     """
-    comm = native_comm(comm)
     if len(sends) != len(destinations) or len(templates) != len(sources):
         raise InputError(
             f"{len(sends)} arrays were given for {len(destinations)} destinations, "
             f"and {len(templates)} templates for {len(sources)} sources"
         )
-    if not sends and not templates:
-        return []
-    tag = checked_tag(tag)
-    leaving = tuple((checked_rank(rank, comm, "destination"), tag) for rank in destinations)
-    arriving = tuple((checked_rank(rank, comm, "source"), tag) for rank in sources)
-    received = _messages(list(map(array, sends)), list(map(array, templates)), leaving, arriving, comm)
-    return received[: len(templates)]
+    leaving, arriving = ([(rank, tag) for rank in ranks] for ranks in (destinations, sources))
+    return _messages(sends, templates, leaving, arriving, comm)[: len(templates)]
 
 
 def _messages(
-    sends: Sequence[Any], templates: Sequence[Any], destinations: Messages, sources: Messages, comm: NativeComm
+    sends: Sequence[Any],
+    templates: Sequence[Any],
+    destinations: Sequence[tuple[int, int]],
+    sources: Sequence[tuple[int, int]],
+    comm: Any,
 ) -> list[Any]:
-    return exchange_p.bind(*sends, *templates, destinations=destinations, sources=sources, comm=comm)
+    """Check the arguments and bind the primitive, unless there are no messages."""
+    comm = native_comm(comm)
+    leaving = tuple((checked_rank(rank, comm, "dest"), checked_tag(tag)) for rank, tag in destinations)
+    arriving = tuple((checked_rank(rank, comm, "source"), checked_tag(tag)) for rank, tag in sources)
+    if not leaving and not arriving:
+        return []
+    return exchange_p.bind(
+        *map(array, sends), *map(array, templates), destinations=leaving, sources=arriving, comm=comm
+    )
 
 
 def _shapes(*avals: Any, destinations: Messages, sources: Messages, comm: NativeComm) -> list[ShapedArray]:

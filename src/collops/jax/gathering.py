@@ -119,14 +119,13 @@ def scattered(x: Any, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any
     return reduce_scatter_p.bind(x, op=op, counts=counts, comm=comm)[0]
 
 
-def own_rows(counts: tuple[int, ...], comm: NativeComm) -> int:
-    """Return this rank's number of rows. If all ranks have equally many, no rank is needed, as in a clique."""
-    return counts[0] if len(set(counts)) == 1 else counts[comm.rank]
+def _own_rows(x: Any, counts: tuple[int, ...], comm: NativeComm, **_: Any) -> Any:
+    # A clique, whose ranks run one program, has no rank; its counts are equal.
+    rows = counts[0] if len(set(counts)) == 1 else counts[comm.rank]
+    return [like(x, (rows, *x.shape[1:]))]
 
 
 allgather_p = collective("allgather", lambda x, counts, **_: [like(x, (sum(counts), *x.shape[1:]))])
-reduce_scatter_p = collective(
-    "reduce_scatter", lambda x, counts, comm, **_: [like(x, (own_rows(counts, comm), *x.shape[1:]))]
-)
+reduce_scatter_p = collective("reduce_scatter", _own_rows)
 linear(allgather_p, lambda cotangent, counts, comm: scattered(cotangent, "sum", counts, comm), batch_axes=(1, 1))
 linear(reduce_scatter_p, lambda cotangent, op, counts, comm: gathered(cotangent, counts, comm), batch_axes=(1, 1))

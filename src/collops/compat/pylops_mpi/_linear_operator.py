@@ -13,7 +13,7 @@ import numpy as np
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._arrays import DistributedArray, Partition, StackedDistributedArray, checked_array, wrap
-from collops.compat.pylops_mpi._native import FromFunctions, communicator, mpi_comm, on_copies, to_layout, with_layouts
+from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communicator, mpi_comm, to_layout, with_layouts
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
@@ -319,7 +319,7 @@ class MPILinearOperator(Operator):
     ) -> None:
         self.Op = Op
         if Op is not None:
-            self._native = on_copies(Op, communicator(base_comm))
+            self._native = OnCopies(Op, communicator(base_comm))
             self.partitions = (Partition.BROADCAST, Partition.BROADCAST)
             shape = Op.shape if shape is None else shape
             dims = getattr(Op, "dims", None) if dims is None else dims

@@ -77,11 +77,13 @@ def with_layouts(op: LinearOperator, domain: AnyLayout, range: AnyLayout) -> Lin
     return product(*redistribution(op.range, range), op, *redistribution(domain, op.domain))
 
 
-def on_copies(op: Any, comm: Communicator) -> LinearOperator:
-    """Return the operator by which every rank applies the local operator `op` to its copy of a replicated vector."""
-    inner = BlockDiag([op], alone())
-    rows, columns = (Layout.replicated(n, comm.size) for n in inner.shape)
-    return Reinterpreted(inner, columns, rows, comm)
+class OnCopies(BlockDiag):
+    """A local operator that every rank applies to its copy of a replicated vector."""
+
+    def __init__(self, op: Any, comm: Communicator) -> None:
+        super().__init__([op], alone())
+        rows, columns = (Layout.replicated(extent, comm.size) for extent in self.shape)
+        LinearOperator.__init__(self, columns, rows, self.dtype, comm)  # the same work, on the copies of all ranks
 
 
 class Reinterpreted(LinearOperator):
