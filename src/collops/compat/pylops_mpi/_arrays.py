@@ -53,8 +53,12 @@ def _forwarded(path: str, doc: str) -> Any:
     return property(operator.attrgetter(path), doc=doc)
 
 
-def _unary(function: Callable[[Any], Any]) -> Any:
-    return lambda self: self._each(function)
+def _unary(function: Callable[[Any], Any], doc: str) -> Any:
+    def method(self: Any) -> Any:
+        return self._each(function)
+
+    method.__doc__ = doc
+    return method
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
@@ -78,14 +82,14 @@ class _Array:
     engine = _forwarded("native.engine.name", '``"numpy"`` or ``"cupy"``.')
     base_comm = property(lambda self: mpi_comm(self._base_comm), doc="The mpi4py communicator of the ranks.")
 
-    __neg__ = _unary(operator.neg)
+    __neg__ = _unary(operator.neg, "Return the negative.")
     __add__ = _binary(operator.add)
     __sub__ = _binary(operator.sub)
     __mul__ = __rmul__ = _binary(operator.mul)
-    conj = _unary(operator.methodcaller("conj"))
-    copy = _unary(operator.methodcaller("copy"))
-    zeros_like = _unary(arrays.zeros_like)
-    empty_like = _unary(arrays.empty_like)
+    conj = _unary(operator.methodcaller("conj"), "Return the complex conjugate.")
+    copy = _unary(operator.methodcaller("copy"), "Return a copy.")
+    zeros_like = _unary(arrays.zeros_like, "Return zeros with the same layout and mask.")
+    empty_like = _unary(arrays.empty_like, "Return an uninitialised array with the same layout and mask.")
 
     def __iadd__(self, other: Any) -> Self:
         return self._in_place(operator.iadd, other)

@@ -282,15 +282,10 @@ def PrimalDual(
     Collective. `callbacky` passes the dual variable to `callback` after the model, and `returny` returns both. For
     `callback` and `show` see :func:`ProximalGradient`.
     """
-    native = native_of(A, x0, y0)
-
-    def call(_: int, view: Any) -> None:
-        dual = (as_given(view.state.y, y0),) if callbacky else ()
-        callback(as_given(view.x, x0), *dual)
-
+    native, call = native_of(A, x0, y0), native_callback(callback, x0, y0 if callbacky else None)
     f, g, start = native_prox(proxf, x0), native_prox(proxg, y0), as_native(x0, native.domain)
     options = {"theta": theta, "gfirst": gfirst, "y0": as_native(y0, native.range), "z": as_native(z, native.domain)}
-    options |= _run_options(niter, None if callback is None else call, show)
+    options |= _run_options(niter, call, show)
     result = proximal.primal_dual(f, g, native, start, tau, mu, **options)
     x = as_given(result.x, x0)
     return (x, as_given(result.details["y"], y0)) if returny else x

@@ -197,13 +197,16 @@ def _chosen(niter: int, itershow: Sequence[int]) -> list[int]:
     return [n for n in range(1, niter + 1) if n <= first or n > niter - last or n % every == 0]
 
 
-def native_callback(callback: Callable[[Any], Any] | None, like: Any) -> Callable[[int, Any], None] | None:
-    """Return a callback for the native driver that passes the model to `callback` and ignores its result."""
+def native_callback(callback: Any, like: Any, dual: Any = None) -> Callable[[int, Any], None] | None:
+    """Return a callback for the native driver that passes the model to `callback` and ignores its result.
+
+    If `dual` is given, it also passes the dual variable, as an array such as `dual`.
+    """
     if callback is None:
         return None
 
     def call(_: int, view: Any) -> None:
-        callback(as_given(view.x, like))
+        callback(as_given(view.x, like), *(() if dual is None else [as_given(view.state.y, dual)]))
 
     return call
 
