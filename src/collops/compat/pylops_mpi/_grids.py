@@ -85,18 +85,10 @@ def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
 
 
 class MPIMatrixMult(MPILinearOperator):
-    """Multiply a distributed matrix by one whose ravelled blocks are the parts of a vector. Collective.
+    """Multiply matrices whose ravelled blocks are the parts of vectors, see :class:`collops.operators.MatrixMult`.
 
-    `A` is this rank's block and `M` the number of columns of the model. The number of ranks must be a square;
-    :class:`collops.operators.MatrixMult` accepts any. `saveAt` and `base_comm_nccl` have no effect.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIMatrixMult(np.ones((2, 3)), 4)  # on one rank: the whole matrix
-    >>> A.shape
-    (8, 12)
+    Collective. `A` is this rank's block and `M` the number of columns of the model. The number of ranks must be a
+    square; natively any number is possible. `saveAt` and `base_comm_nccl` have no effect.
     """
 
     def _make(self, A, M, saveAt=False, base_comm=None, kind="summa", dtype="float64", base_comm_nccl=None):
@@ -160,18 +152,12 @@ def halo_block_split(
 
 
 class MPIHalo(MPILinearOperator):
-    """Extend each rank's block by its neighbours' values. Collective.
+    """Extend each rank's ravelled block by its neighbours' values, see :class:`collops.operators.Halo`. Collective.
 
-    Model and data are vectors of ravelled blocks. `halo` is one width, one width per axis, or two widths per axis,
+    `halo` is one width, one width per axis, or two widths per axis,
     before and after the block. As in PyLops-MPI, a single width adds no halo at the ends of the array, several widths
     add zeros there; and ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil.
-    :class:`collops.operators.Halo` has the true adjoint, which adds them.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> pylops_mpi.MPIHalo((4,), 1).shape[1]
-    4
+    The native operator has the true adjoint, which adds them.
     """
 
     def _make(self, dims, halo, proc_grid_shape=None, comm=None, dtype=np.float64):

@@ -27,19 +27,6 @@ from collops.solvers.problem import check_number, check_problem
 _SHOWN = (10, 10, 10)
 _MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is not given
 
-_EXAMPLE = """
-
-Examples
---------
->>> import pylops
->>> import collops.compat.pylops_mpi as pylops_mpi
->>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
->>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
->>> data[:] = 2.0
->>> pylops_mpi.{}data, data.zeros_like(), {})[0].local_array
-array({})
-"""
-
 
 def _spread(name: str, function: Callable[..., Any], options: Sequence[Parameter], **defaults: Any) -> Any:
     """Return `function` under another name, with the arguments `options` instead of a dictionary of that name.
@@ -73,7 +60,6 @@ class _NativeSolver(Solver):
 
     _default_niter: int | None = 10
     _function_only: tuple[str, ...] = ()  # options that the function has and the class does not
-    _example = "niter=5", "[2., 2.]"  # arguments and result
     _heading = ""
     _method: Callable[..., Any]  # returns the native method for the solver's options
     _state: Any
@@ -249,7 +235,6 @@ class ISTA(_NativeSolver):
     _accelerated = False
     _default_niter = None
     _function_only = ("rtol", "rtol1")
-    _example = "niter=20, eps=1.0, alpha=1.0", "[1.5, 1.5]"
 
     def _method(
         self,
@@ -313,8 +298,7 @@ class FISTA(ISTA):
 
 
 def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
-    """Return the function that solves by the class `kind`, with the same options; give both the same example."""
-    name, description = kind.__name__.lower(), kind.__doc__
+    """Return the function that solves by the class `kind`, with the same options."""
 
     def solve(Op, y, x0, niter=10, options=None, show=False, itershow=_SHOWN, callback=None):
         solver = kind(Op)
@@ -322,12 +306,8 @@ def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
             solver.callback = callback
         return solver._solve(y, x0, niter, options, show, itershow)
 
-    def example(call: str) -> str:
-        return _EXAMPLE.format(call, *kind._example)
-
-    kind.__doc__ = description + example(f"{kind.__name__}(A).solve(")
-    solve.__doc__ = f"{description} Collective.\n\nReturns {results}.{example(f'{name}(A, ')}"
-    return _spread(name, solve, kind._options)
+    solve.__doc__ = f"{kind.__doc__} Collective.\n\nReturns {results}."
+    return _spread(kind.__name__.lower(), solve, kind._options)
 
 
 cg = _function(CG, "the solution, the number of iterations, and the norms of the residual")
