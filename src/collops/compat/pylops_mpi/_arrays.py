@@ -20,14 +20,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 
 class Partition(Enum):
-    """How an array is distributed: replicated, with or without a broadcast on assignment, or split.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> [partition.name for partition in pylops_mpi.Partition]
-    ['BROADCAST', 'UNSAFE_BROADCAST', 'SCATTER']
-    """
+    """Replicated, with or without a broadcast on assignment, or split; natively see :class:`collops.Layout`."""
 
     BROADCAST = "Broadcast"
     UNSAFE_BROADCAST = "UnsafeBroadcast"
@@ -314,18 +307,9 @@ class DistributedArray(_Array):
 
 
 class StackedDistributedArray(_Array):
-    """Several arrays, possibly stacked themselves, as one vector; see PyLops-MPI for the parameters and methods.
+    """Several arrays, possibly stacked themselves, as one vector, see :class:`collops.StackedArray`.
 
-    `native` is a :class:`collops.StackedArray` of the same parts, which are not copied.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> x = pylops_mpi.DistributedArray(global_shape=3)
-    >>> x[:] = 1.0
-    >>> both = pylops_mpi.StackedDistributedArray([x, x.copy()])
-    >>> float(both.dot(both))
-    6.0
+    `native` is such an array of the same parts, which are not copied.
     """
 
     def __init__(self, distarrays: Sequence[Any], base_comm: Any = None) -> None:

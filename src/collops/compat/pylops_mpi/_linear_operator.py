@@ -293,19 +293,10 @@ def _dtype(op: Operator) -> np.dtype:
 
 
 class MPILinearOperator(Operator):
-    """A linear operator on distributed arrays; see PyLops-MPI for the parameters.
+    """A linear operator on distributed arrays, see :class:`collops.operators.LinearOperator`.
 
     Each rank applies `Op`, a local operator that is equal on all ranks, to its copy of a vector. Derived classes
-    implement ``_matvec(x)`` and ``_rmatvec(x)``. `native` is the equivalent
-    :class:`collops.operators.LinearOperator`, or ``None`` for a user's class.
-
-    Examples
-    --------
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
-    >>> isinstance(A, pylops_mpi.MPILinearOperator), isinstance(A.H @ A, pylops_mpi.MPILinearOperator)
-    (True, True)
+    implement ``_matvec(x)`` and ``_rmatvec(x)``. `native` is the native operator, or ``None`` for a user's class.
     """
 
     def __init__(
@@ -329,17 +320,7 @@ class MPILinearOperator(Operator):
 
 
 class MPIStackedLinearOperator(Operator):
-    """A linear operator whose model or data are stacked arrays; see PyLops-MPI for the parameters.
-
-    Derived classes implement ``_matvec(x)`` and ``_rmatvec(x)``.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> L = pylops_mpi.MPILaplacian((4, 3))
-    >>> isinstance(pylops_mpi.MPIStackedVStack([L, L]), pylops_mpi.MPIStackedLinearOperator)
-    True
-    """
+    """An :class:`MPILinearOperator` whose model or data are stacked, see :class:`collops.operators.LinearOperator`."""
 
 
 def asmpilinearoperator(Op: Any) -> MPILinearOperator:

@@ -39,16 +39,6 @@ class MPIProxOperator:
     `prox` is an operator of PyProximal, equal on all ranks, that acts element by element. Derived classes implement
     ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and optionally ``grad(x)``. `native` is the native
     proximal operator, or ``None`` for a user's class.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> import pyproximal
-    >>> prox = pylops_mpi.MPIProxOperator(pyproximal.L1())
-    >>> x = pylops_mpi.DistributedArray(global_shape=3)
-    >>> x[:] = 3.0
-    >>> prox.prox(x, 1.0).asarray()
-    array([2., 2., 2.])
     """
 
     native: proximal.ProxOperator | None = None
