@@ -154,10 +154,9 @@ def halo_block_split(
 class MPIHalo(MPILinearOperator):
     """Extend each rank's ravelled block by its neighbours' values, see :class:`collops.operators.Halo`. Collective.
 
-    `halo` is one width, one width per axis, or two widths per axis,
-    before and after the block. As in PyLops-MPI, a single width adds no halo at the ends of the array, several widths
-    add zeros there; and ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil.
-    The native operator has the true adjoint, which adds them.
+    As in PyLops-MPI, a single width adds no halo at the ends of the array, several widths add zeros there; and
+    ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil. The native operator has the true
+    adjoint, which adds them.
     """
 
     def _make(self, dims, halo, proc_grid_shape=None, comm=None, dtype=np.float64):
