@@ -5,7 +5,6 @@ Arrays of one layout and one communicator have one structure.
 
 from __future__ import annotations
 
-import operator
 from functools import cache
 from typing import Any
 
@@ -17,8 +16,6 @@ from collops.backend import engine
 
 __all__ = ["register"]
 
-_structure = operator.attrgetter("layout", "comm", "_plan")
-
 
 @cache
 def register() -> None:
@@ -27,15 +24,15 @@ def register() -> None:
 
     register_pytree_with_keys(
         DistributedArray,
-        lambda x: (((GetAttrKey("local_array"), x.local_array),), _structure(x)),
+        lambda x: (((GetAttrKey("local_array"), x.local_array),), (x.layout, x.comm, x._plan)),
         _array,
-        lambda x: ((x.local_array,), _structure(x)),
+        lambda x: ((x.local_array,), (x.layout, x.comm, x._plan)),
     )
     register_pytree_with_keys(
         StackedArray,
-        lambda x: ([(SequenceKey(number), part) for number, part in enumerate(x.arrays)], _structure(x)),
+        lambda x: ([(SequenceKey(number), part) for number, part in enumerate(x.arrays)], (x.layout, x.comm, x._plan)),
         _stacked,
-        lambda x: (x.arrays, _structure(x)),
+        lambda x: (x.arrays, (x.layout, x.comm, x._plan)),
     )
 
 
