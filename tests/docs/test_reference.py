@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 
 import pytest
@@ -60,9 +61,17 @@ def test_every_name_says_what_it_is():
     assert [name for name, value in PUBLIC.items() if not (inspect.getdoc(value) or "").strip()] == []
 
 
+def example_of(name: str, value: object) -> str:
+    """Return the docstring with the example: its own, or in collops.compat that of the native object it refers to."""
+    doc = inspect.getdoc(value) or ""
+    native = re.search(r"see\s+:\w+:`(collops[\w.]*)\.(\w+)`", doc)
+    if ">>>" in doc or not native or not name.startswith("collops.compat."):
+        return doc
+    return inspect.getdoc(getattr(importlib.import_module(native[1]), native[2])) or ""
+
+
 def test_every_name_has_an_example():
-    without = {name for name, value in PUBLIC.items() if ">>>" not in (inspect.getdoc(value) or "")}
-    assert without == WITHOUT_EXAMPLE
+    assert {name for name, value in PUBLIC.items() if ">>>" not in example_of(name, value)} == WITHOUT_EXAMPLE
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -79,4 +88,4 @@ def test_its_examples_run(name, tmp_path, monkeypatch):
     for test in found:
         runner.run(test, out=said.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
-    assert runner.tries > 0 or name in WITHOUT_EXAMPLE
+    assert runner.tries > 0 or ">>>" not in (inspect.getdoc(value) or "")

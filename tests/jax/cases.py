@@ -1,4 +1,4 @@
-"""Every primitive as a function of one array, and what it should give, by NumPy on the arrays of all ranks."""
+"""Every primitive as a function of one array, with its expected result, by NumPy on the arrays of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every primitive must do, wherever its arrays live: alone, compiled, batched along any axis, differentiated."""
+"""Checks of every primitive, on any device: alone, compiled, batched along any axis, and differentiated."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from collops.jax import communicators, drivers, native, versions
 
 
 @pytest.mark.serial
-def test_other_libraries_are_refused(tmp_path, monkeypatch):
-    """By a sentence that has the command: one that is missing, is none, or was built for another version."""
+def test_other_libraries_raise_an_error(tmp_path, monkeypatch):
+    """A missing file, another kind of file, and a build for another version, each with the command to run."""
     load = native.library.__wrapped__
     text = tmp_path / "text.so"
     text.write_text("no library")
@@ -31,7 +31,7 @@ def test_other_libraries_are_refused(tmp_path, monkeypatch):
         load()
 
 
-def test_a_rank_without_a_gpu_is_refused_by_all(comm, monkeypatch):
+def test_a_rank_without_a_gpu_raises_on_all(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("one rank")
     monkeypatch.setattr(communicators, "has_devices", lambda: comm.rank < comm.size - 1)

@@ -180,7 +180,7 @@ def test_methods(comm):
     np.testing.assert_array_equal(Doubling().total(jnp.ones(3)), np.full(3, 2.0 * comm.size))
 
 
-def test_refusals(comm):
+def test_argument_errors(comm):
     x = jnp.ones((comm.size + 1, 2))
     with pytest.raises(LayoutError, match="blocks"):
         cj.alltoall(x, comm=comm)

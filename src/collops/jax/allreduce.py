@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from collops.jax.arguments import array, checked_convention, operation, reducible
+from collops.jax.arguments import checked_convention, reduction
 from collops.jax.communicators import NativeComm, native_comm
-from collops.jax.native import OPS
-from collops.jax.primitive import collective, linear
-from collops.jax.replicated import local_adjoint
+from collops.jax.primitive import collective, linear, local_adjoint
 
 __all__ = ["allreduce"]
 
@@ -52,13 +50,8 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     True
     """
     comm = native_comm(comm)
-    x = array(x)
-    op = operation(op, x.dtype)
-    replicated = checked_convention(cotangents)
-    if op == "avg":
-        return reduced(x, "sum", comm, replicated) / comm.size
-    x, op, narrowed = reducible(x, op, comm)
-    return narrowed(reduced(x, op, comm, replicated))
+    x, op, converted = reduction(x, op, comm)
+    return converted(reduced(x, op, comm, checked_convention(cotangents)))
 
 
 def reduced(x: Any, op: str, comm: NativeComm, replicated: bool = False) -> Any:
@@ -74,18 +67,5 @@ def replicated_operand(x: Any, comm: Any) -> Any:
     return local_adjoint(x, allreduce_p, {"op": "sum", "comm": native_comm(comm), "replicated": True})
 
 
-allreduce_p = collective(
-    "allreduce",
-    lambda x, **_: [x.update(weak_type=False)],
-    lambda _avals, op, **_: {"op": OPS.index(op)},
-    in_place=True,
-)
-
-
-def _transposed(cotangent: Any, *, op: str, comm: NativeComm, replicated: bool) -> Any:
-    if replicated:
-        return local_adjoint(cotangent, allreduce_p, {"op": op, "comm": comm, "replicated": True})
-    return reduced(cotangent, op, comm)
-
-
-linear(allreduce_p, _transposed, batch_axes=(0, 0))
+allreduce_p = collective("allreduce", in_place=True)
+linear(allreduce_p, reduced, batch_axes=(0, 0))

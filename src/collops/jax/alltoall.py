@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from collops.comm.call import in_elements
 from collops.errors import LayoutError
-from collops.jax.arguments import array, checked_counts
+from collops.jax.arguments import array, blocks, checked_counts
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
@@ -21,8 +20,8 @@ def alltoall(x: Any, *, comm: Any = None) -> Any:
     ----------
     x : array
         Of shape ``(size, *shape)``, the same on every rank.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    comm
+        As for :func:`allreduce`.
 
     Returns
     -------
@@ -43,10 +42,8 @@ def alltoall(x: Any, *, comm: Any = None) -> Any:
     True
     """
     comm = native_comm(comm)
-    x = array(x)
-    if x.ndim == 0 or x.shape[0] != comm.size:
-        raise LayoutError(f"alltoall needs a first axis of {comm.size} blocks, not shape {x.shape}")
-    return _exchanged(x, (1,) * comm.size, (1,) * comm.size, comm)
+    ones = (1,) * comm.size
+    return _exchanged(blocks(x, comm, "alltoall"), ones, ones, comm)
 
 
 def alltoallv(x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, comm: Any = None) -> Any:
@@ -58,8 +55,8 @@ def alltoallv(x: Any, send_counts: Sequence[int], receive_counts: Sequence[int],
         Its first axis holds the rows for rank 0, rank 1, and so on.
     send_counts, receive_counts : sequence of int
         Rows to and from each rank.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    comm
+        As for :func:`allreduce`.
 
     Returns
     -------
@@ -92,16 +89,9 @@ def _exchanged(x: Any, leaving: tuple[int, ...], arriving: tuple[int, ...], comm
     return alltoall_p.bind(x, leaving=leaving, arriving=arriving, comm=comm)[0]
 
 
-def _attributes(avals: Any, leaving: tuple[int, ...], arriving: tuple[int, ...], **_: Any) -> Any:
-    shape = avals[0].shape
-    return {"leaving": tuple(in_elements(leaving, shape)), "arriving": tuple(in_elements(arriving, shape))}
-
-
-alltoall_p = collective("alltoall", lambda x, arriving, **_: [like(x, (sum(arriving), *x.shape[1:]))], _attributes)
-
-
-def _transposed(cotangent: Any, *, leaving: tuple[int, ...], arriving: tuple[int, ...], comm: NativeComm) -> Any:
-    return _exchanged(cotangent, arriving, leaving, comm)
-
-
-linear(alltoall_p, _transposed, batch_axes=(1, 1))
+alltoall_p = collective("alltoall", lambda x, arriving, **_: [like(x, (sum(arriving), *x.shape[1:]))])
+linear(
+    alltoall_p,
+    lambda cotangent, leaving, arriving, comm: _exchanged(cotangent, arriving, leaving, comm),
+    batch_axes=(1, 1),
+)

@@ -27,14 +27,16 @@ def array(x: Any) -> Any:
     return x
 
 
-def operation(op: Any, dtype: Any) -> str:
-    """Return the name of a reduction, which is given by name or as an operation of mpi4py.
+def blocks(x: Any, comm: NativeComm, name: str) -> Any:
+    """Return `x` as a JAX array of one block for each rank."""
+    x = array(x)
+    if x.ndim == 0 or x.shape[0] != comm.size:
+        raise LayoutError(f"{name} needs a first axis of {comm.size} blocks, one for each rank, not shape {x.shape}")
+    return x
 
-    Raises
-    ------
-    UnsupportedTypeError
-        If there is no such reduction, or it is not defined for `dtype`.
-    """
+
+def operation(op: Any, dtype: Any) -> str:
+    """Return the name of a reduction of `dtype`, which is given by name or as an operation of mpi4py."""
     name = op if isinstance(op, str) else name_of_operation(op)
     if name is None:
         raise UnsupportedTypeError(f"{op!r} is no reduction of collops.jax; choose one by name, such as 'sum'")
@@ -42,14 +44,18 @@ def operation(op: Any, dtype: Any) -> str:
     return LOGICAL.get(name, name) if dtype.kind == "b" else name
 
 
-def reducible(x: Any, op: str, comm: NativeComm) -> tuple[Any, str, Callable[[Any], Any]]:
+def reduction(x: Any, op: Any, comm: NativeComm) -> tuple[Any, str, Callable[[Any], Any]]:
     """Return an array and a reduction that the transport supports, and a function that converts the result.
 
-    NCCL has no 16-bit integers, booleans and logical operations; these are reduced as 32-bit integers.
+    An average is a sum divided by the number of ranks. NCCL has no 16-bit integers, booleans and logical operations;
+    these are reduced as 32-bit integers.
     """
-    if not comm.on_devices or nccl_reduction(op, x.dtype) is not None:
+    x = array(x)
+    dtype, op = x.dtype, operation(op, x.dtype)
+    if op == "avg":
+        return x, "sum", lambda y: y / comm.size
+    if not comm.on_devices or nccl_reduction(op, dtype) is not None:
         return x, op, lambda y: y
-    dtype = x.dtype
     wide, plain = widened(x, op, jnp.int32)
     return wide, plain, lambda y: (y & 1 if op == "lxor" else y).astype(dtype)
 

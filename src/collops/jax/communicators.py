@@ -23,12 +23,7 @@ _SPINS_OF_MANY = 20
 class NativeComm:
     """A communicator as a parameter of primitives; equal to itself only.
 
-    Attributes
-    ----------
-    size : int
-        Number of ranks.
-    numbers : dict of str to int
-        The numbers of its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``).
+    `numbers` are those of its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``).
     """
 
     def __init__(self, rank: int | None, size: int, numbers: dict[str, int], on_one_node: bool) -> None:
@@ -39,13 +34,7 @@ class NativeComm:
 
     @property
     def rank(self) -> int:
-        """Rank of this process.
-
-        Raises
-        ------
-        InputError
-            For a clique, whose ranks are devices that run one program.
-        """
+        """Rank of this process; an InputError for a clique, whose ranks are devices that run one program."""
         if self._rank is None:
             raise InputError(
                 "inside shard_map all devices run one program, so collectives that depend on the rank are not "
@@ -59,13 +48,7 @@ class NativeComm:
         return "cuda" in self.numbers
 
     def number(self, platform: str) -> int:
-        """Return the number of the transport for arrays on `platform`.
-
-        Raises
-        ------
-        TransportError
-            If there is none.
-        """
+        """Return the number of the transport for arrays on `platform`."""
         if platform not in self.numbers:
             raise TransportError(
                 f"this communicator has no transport for JAX arrays on {platform}: it needs NCCL and a GPU per rank"
@@ -75,10 +58,7 @@ class NativeComm:
     def check_devices(self, count: int) -> None:
         """Check that a program on `count` devices makes one call for each rank, before anything is sent.
 
-        Raises
-        ------
-        InputError
-            If it would make one call for each device instead. These arrive in any order and would be mismatched.
+        If it made one call for each device instead, these would arrive in any order and be mismatched.
         """
         if self._rank is None and count != self.size:
             raise InputError(
@@ -112,19 +92,11 @@ _known: WeakKeyDictionary[Communicator | Clique, NativeComm] = WeakKeyDictionary
 
 
 def native_comm(comm: Any = None) -> NativeComm:
-    """Return the native form of a communicator. Collective at the first call with `comm`, which duplicates it.
+    """Return the native form of a Communicator, an mpi4py.MPI.Comm, a Clique, or the world for ``None``.
 
-    Parameters
-    ----------
-    comm : Communicator, mpi4py.MPI.Comm or Clique, optional
-        By default the world.
-
-    Raises
-    ------
-    InputError
-        If `comm` is not a communicator, or the native library is missing.
-    TransportError
-        If MPI may not be called from XLA's threads, or JAX has GPUs on some ranks only.
+    Collective at the first call with `comm`, which duplicates it. Raises an InputError if `comm` is not a communicator
+    or the native library is missing, a TransportError if MPI may not be called from XLA's threads or JAX has GPUs on
+    some ranks only.
     """
     if comm is None:
         comm = world()

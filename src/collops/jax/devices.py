@@ -110,27 +110,18 @@ def _clique(devices: tuple[Any, ...]) -> Clique:
 
 
 def has_devices() -> bool:
-    """Whether JAX's arrays live on GPUs."""
+    """Return whether JAX's arrays are on GPUs."""
     return jax.default_backend() == "gpu"
 
 
 def may_record() -> bool:
-    """Whether NCCL takes recorded calls beside others, and those of a rank whose peers record nothing.
-
-    It does unless the environment says otherwise.
-    """
+    """Return whether NCCL accepts recorded calls mixed with others, which environment variables can disable."""
     registers = os.environ.get("NCCL_GRAPH_REGISTER", "0") != "0"
     return not registers and os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") != "0"
 
 
 def device_transport(comm: Communicator) -> int:
-    """Connect the GPUs of all ranks; return the number of the transport in the native library. Collective.
-
-    Raises
-    ------
-    TransportError
-        If two ranks have the same GPU, or NCCL cannot join them.
-    """
+    """Connect the GPUs of all ranks; return the number of the transport in the native library. Collective."""
     if comm.size == 1:
         return clique_transport(clique(jax.local_devices()[:1]))
     device = jax.local_devices()[0].local_hardware_id
@@ -152,7 +143,7 @@ def device_transport(comm: Communicator) -> int:
 
 
 def _place_and_identity(device: int, rank: int) -> list[Any]:
-    """Return where this rank's GPU is, and on rank 0 the name under which the ranks of NCCL find each other."""
+    """Return the place of this rank's GPU, and on rank 0 the unique id with which the ranks connect to NCCL."""
     identity = _nccl().unique_id() if rank == 0 else b""
     return [f"{socket.gethostname()} {drivers.bus_of(device)}", list(identity)]
 
@@ -164,7 +155,10 @@ def clique_transport(joined: Clique) -> int:
 
 
 def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int, record: bool) -> int:
-    """Tell the native library; what `record` allows has not been tried between nodes, nor gains on one device alone."""
+    """Add a transport to the native library; return its number.
+
+    `record` has not been tested between nodes, and gains nothing on a single device.
+    """
     count = len(devices)
     return native.library().collops_add_nccl(
         native.int64s(communicators),
@@ -178,7 +172,7 @@ def _add(communicators: list[int], devices: list[int], ranks: list[int], size: i
 
 @cache
 def _nccl() -> NcclLibrary:
-    """Load NCCL or RCCL, and tell the native library where its functions are."""
+    """Load NCCL or RCCL, and pass the addresses of its functions to the native library."""
     loaded = NcclLibrary(["librccl.so.1"] if drivers.is_rocm() else [*_of_packages(), "libnccl.so.2"])
     native.library().collops_load_nccl(native.int64s(loaded.addresses(_NCCL_FUNCTIONS)))
     if not drivers.is_rocm():
@@ -187,7 +181,7 @@ def _nccl() -> NcclLibrary:
 
 
 def _of_packages() -> list[str]:
-    """Return where the package that jax[cuda] brings keeps it."""
+    """Return the paths of NCCL in the package that jax[cuda] installs."""
     found = importlib.util.find_spec("nvidia")
     places = [] if found is None else list(found.submodule_search_locations or ())
     paths = [Path(place) / "nccl" / "lib" / "libnccl.so.2" for place in places]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collops.errors import LayoutError
-from collops.jax.arguments import array, checked_rank
+from collops.jax.arguments import array, blocks, checked_rank
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
@@ -21,8 +20,8 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
         The same shape and dtype on every rank.
     root : int
         The rank that gets the stack.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    comm
+        As for :func:`allreduce`.
 
     Returns
     -------
@@ -45,8 +44,8 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     """
     comm = native_comm(comm)
     x = array(x)
-    blocks = gather_p.bind(x, root=checked_rank(root, comm, "root"), comm=comm)[0]
-    return blocks if comm.rank == root else x
+    stack = gather_p.bind(x, root=checked_rank(root, comm, "root"), comm=comm)[0]
+    return stack if comm.rank == root else x
 
 
 def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
@@ -56,10 +55,8 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     ----------
     x : array
         On `root` of shape ``(size, *shape)``; elsewhere of shape `shape`, with arbitrary values.
-    root : int
-        The rank whose blocks are sent.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    root, comm
+        As for :func:`bcast`.
 
     Returns
     -------
@@ -82,30 +79,17 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     (2,)
     """
     comm = native_comm(comm)
-    x = array(x)
     root = checked_rank(root, comm, "root")
-    if comm.rank != root:
-        x = x[None][:0]  # no blocks, but with the shape and with a derivative
-    elif x.ndim == 0 or x.shape[0] != comm.size:
-        raise LayoutError(f"scatter needs a first axis of {comm.size} blocks, one for each rank, not shape {x.shape}")
+    # Elsewhere no blocks, but with the shape and with a derivative.
+    x = blocks(x, comm, "scatter") if comm.rank == root else array(x)[None][:0]
     return scatter_p.bind(x, root=root, comm=comm)[0]
 
 
-def _blocks(root: int, comm: NativeComm) -> int:
-    return comm.size if comm.rank == root else 0
+def _stacked(x: Any, root: int, comm: NativeComm) -> Any:
+    return [like(x, (comm.size if comm.rank == root else 0, *x.shape))]
 
 
-gather_p = collective(
-    "gather",
-    lambda x, root, comm: [like(x, (_blocks(root, comm), *x.shape))],
-    lambda _avals, root, **_: {"root": root},
-)
-scatter_p = collective(
-    "scatter",
-    lambda x, **_: [like(x, x.shape[1:])],
-    lambda _avals, root, **_: {"root": root},
-)
-
-
+gather_p = collective("gather", _stacked)
+scatter_p = collective("scatter", lambda x, **_: [like(x, x.shape[1:])])
 linear(gather_p, lambda cotangent, **parameters: scatter_p.bind(cotangent, **parameters)[0], batch_axes=(0, 1))
 linear(scatter_p, lambda cotangent, **parameters: gather_p.bind(cotangent, **parameters)[0], batch_axes=(1, 0))

@@ -1,4 +1,7 @@
-"""Calls of the CUDA or HIP driver that NCCL between GPUs needs, by ctypes, without a toolkit."""
+"""Calls of the CUDA or HIP driver that NCCL between GPUs needs, by ctypes, without a toolkit.
+
+They raise a TransportError if the driver reports an error.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,7 @@ def is_rocm() -> bool:
 
 
 def bus_of(device: int) -> str:
-    """Return a GPU's address on the PCI bus, which is the same in all processes, unlike its number.
-
-    Raises
-    ------
-    TransportError
-        If the driver reports an error.
-    """
+    """Return a GPU's address on the PCI bus, which is the same in all processes, unlike its number."""
     name = ctypes.create_string_buffer(32)
     length = ctypes.c_int(len(name))
     if is_rocm():
@@ -46,13 +43,7 @@ def bus_of(device: int) -> str:
 
 @contextmanager
 def current(device: int) -> Iterator[None]:
-    """Make the primary context of a GPU current in this thread, as NCCL needs; restore the previous one afterwards.
-
-    Raises
-    ------
-    TransportError
-        If the driver reports an error.
-    """
+    """Make the primary context of a GPU current in this thread, as NCCL needs; restore the previous one afterwards."""
     if is_rocm():
         hip, number = _hip(), ctypes.c_int()
         if hip.hipGetDevice(ctypes.byref(number)) or hip.hipSetDevice(ctypes.c_int(device)):
@@ -83,13 +74,7 @@ def graph_functions() -> list[int]:
 
 
 def wait_for_device() -> None:
-    """Wait until this thread's GPU has finished all its work.
-
-    Raises
-    ------
-    TransportError
-        If the work ended in an error.
-    """
+    """Wait until this thread's GPU has finished all its work; raise a TransportError if that ended in an error."""
     if failed := _hip().hipDeviceSynchronize() if is_rocm() else _cuda().cuCtxSynchronize():
         raise TransportError(f"work on this rank's GPU ended in error {failed} of its driver")
 

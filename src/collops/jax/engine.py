@@ -23,10 +23,7 @@ __all__ = ["JaxEngine"]
 class JaxEngine(Engine):
     """JAX arrays, which are immutable, and tracers.
 
-    Attributes
-    ----------
-    methods : module
-        The methods of a communicator for these arrays, under the same names.
+    `methods` is the module with the methods of a communicator for these arrays, under the same names.
     """
 
     __slots__ = ("methods",)

@@ -28,29 +28,13 @@ Messages = tuple[tuple[int, int], ...]
 
 
 def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
-    """Send `x` to rank `dest`, which calls :func:`recv`.
-
-    Parameters
-    ----------
-    x : array
-        The array.
-    dest : int
-        The rank that receives it.
-    tag : int
-        Identifies messages between the same two ranks (on hosts; NCCL matches them by their order).
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    """Send `x` to rank `dest`, which calls :func:`recv`; return a receipt. Parameters are those of :func:`sendrecv`.
 
     Returns
     -------
     jax.Array
-        A receipt, the number 0 of the dtype of `x`. In reverse-mode differentiation the receiver sends a cotangent
+        The receipt, the number 0 of the dtype of `x`. In reverse-mode differentiation the receiver sends a cotangent
         back. This rank receives it if the differentiated result depends on the receipt (add it to the result).
-
-    Raises
-    ------
-    InputError
-        If `dest` or `tag` is invalid.
 
     Examples
     --------
@@ -64,36 +48,15 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     >>> float(ring(jnp.array(2.0)))
     2.0
     """
-    comm = native_comm(comm)
-    destinations = ((checked_rank(dest, comm, "dest"), checked_tag(tag)),)
-    (receipt,) = _messages([array(x)], [], destinations, (), comm)
+    (receipt,) = _messages([x], [], [(dest, tag)], [], comm)
     return lax.select(np.False_, receipt, jnp.zeros_like(receipt))  # the handler does not write the receipt's memory
 
 
 def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     """Receive an array like `x` from rank `source`, which calls :func:`send`.
 
-    Parameters
-    ----------
-    x : array
-        Of the shape and dtype of the received array, with arbitrary values. For a derivative it must depend on the
-        variable of differentiation, for instance as ``0 * y``.
-    source : int
-        The rank that sends.
-    tag : int
-        The sender's tag.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
-
-    Returns
-    -------
-    jax.Array
-        Like `x`.
-
-    Raises
-    ------
-    InputError
-        If `source` or `tag` is invalid.
+    `x` has arbitrary values. For a derivative it must depend on the variable of differentiation, for instance as
+    ``0 * y``. Other parameters are those of :func:`sendrecv`.
 
     Examples
     --------
@@ -108,9 +71,7 @@ def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     >>> float(ring(jnp.array(2.0)))
     2.0
     """
-    comm = native_comm(comm)
-    sources = ((checked_rank(source, comm, "source"), checked_tag(tag)),)
-    return _messages([], [array(x)], (), sources, comm)[0]
+    return _messages([], [x], [], [(source, tag)], comm)[0]
 
 
 def sendrecv(
@@ -127,9 +88,9 @@ def sendrecv(
     source, dest : int
         The ranks from which to receive and to which to send.
     sendtag, recvtag : int
-        Tags of the two messages.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+        Identify messages between the same two ranks (on hosts; NCCL matches them by their order).
+    comm
+        As for :func:`allreduce`.
 
     Returns
     -------
@@ -150,10 +111,7 @@ def sendrecv(
     >>> float(collops.jax.sendrecv(jnp.array(2.0), jnp.array(0.0), source=left, dest=right))
     2.0
     """
-    comm = native_comm(comm)
-    destinations = ((checked_rank(dest, comm, "dest"), checked_tag(sendtag)),)
-    sources = ((checked_rank(source, comm, "source"), checked_tag(recvtag)),)
-    return _messages([array(sendbuf)], [array(recvbuf)], destinations, sources, comm)[0]
+    return _messages([sendbuf], [recvbuf], [(dest, sendtag)], [(source, recvtag)], comm)[0]
 
 
 def neighbor_exchange(
@@ -175,10 +133,8 @@ def neighbor_exchange(
         Of the shapes and dtypes of the arrays from `sources`, with arbitrary values.
     destinations, sources : sequence of int
         Ranks. They may include this rank, and repeat. Messages between two ranks arrive in the order of these lists.
-    tag : int
-        Tag of all messages.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
+    tag, comm
+        As for :func:`sendrecv`, the same tag for all messages.
 
     Returns
     -------
@@ -200,25 +156,31 @@ def neighbor_exchange(
     >>> received.shape
     (3,)
     """
-    comm = native_comm(comm)
     if len(sends) != len(destinations) or len(templates) != len(sources):
         raise InputError(
             f"{len(sends)} arrays were given for {len(destinations)} destinations, "
             f"and {len(templates)} templates for {len(sources)} sources"
         )
-    if not sends and not templates:
-        return []
-    tag = checked_tag(tag)
-    leaving = tuple((checked_rank(rank, comm, "destination"), tag) for rank in destinations)
-    arriving = tuple((checked_rank(rank, comm, "source"), tag) for rank in sources)
-    received = _messages(list(map(array, sends)), list(map(array, templates)), leaving, arriving, comm)
-    return received[: len(templates)]
+    leaving, arriving = ([(rank, tag) for rank in ranks] for ranks in (destinations, sources))
+    return _messages(sends, templates, leaving, arriving, comm)[: len(templates)]
 
 
 def _messages(
-    sends: Sequence[Any], templates: Sequence[Any], destinations: Messages, sources: Messages, comm: NativeComm
+    sends: Sequence[Any],
+    templates: Sequence[Any],
+    destinations: Sequence[tuple[int, int]],
+    sources: Sequence[tuple[int, int]],
+    comm: Any,
 ) -> list[Any]:
-    return exchange_p.bind(*sends, *templates, destinations=destinations, sources=sources, comm=comm)
+    """Check the arguments and bind the primitive, unless there are no messages."""
+    comm = native_comm(comm)
+    leaving = tuple((checked_rank(rank, comm, "dest"), checked_tag(tag)) for rank, tag in destinations)
+    arriving = tuple((checked_rank(rank, comm, "source"), checked_tag(tag)) for rank, tag in sources)
+    if not leaving and not arriving:
+        return []
+    return exchange_p.bind(
+        *map(array, sends), *map(array, templates), destinations=leaving, sources=arriving, comm=comm
+    )
 
 
 def _shapes(*avals: Any, destinations: Messages, sources: Messages, comm: NativeComm) -> list[ShapedArray]:
@@ -226,7 +188,8 @@ def _shapes(*avals: Any, destinations: Messages, sources: Messages, comm: Native
     return received or [ShapedArray((), avals[0].dtype)]
 
 
-def _attributes(_avals: Any, destinations: Messages, sources: Messages, **_: Any) -> dict[str, Any]:
+def _attributes(_: Any, parameters: dict[str, Messages]) -> dict[str, Any]:
+    destinations, sources = parameters["destinations"], parameters["sources"]
     return {
         "destinations": tuple(rank for rank, _ in destinations),
         "send_tags": tuple(tag for _, tag in destinations),

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from collops.comm.call import in_elements
 from collops.errors import LayoutError
-from collops.jax.arguments import array, checked_convention, checked_counts, operation, reducible
+from collops.jax.arguments import array, blocks, checked_convention, checked_counts, reduction
 from collops.jax.communicators import NativeComm, native_comm
-from collops.jax.native import OPS
 from collops.jax.primitive import collective, like, linear
-from collops.jax.replicated import local_adjoint
 
 __all__ = ["allgather", "allgatherv", "reduce_scatter"]
 
@@ -98,8 +95,6 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     ------
     LayoutError
         If `x` does not have one block for each rank.
-    UnsupportedTypeError
-        If `op` is not defined for the dtype.
 
     Examples
     --------
@@ -110,15 +105,8 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     True
     """
     comm = native_comm(comm)
-    x = array(x)
-    if x.ndim == 0 or x.shape[0] != comm.size:
-        raise LayoutError(f"reduce_scatter needs a first axis of {comm.size} blocks, not shape {x.shape}")
-    op = operation(op, x.dtype)
-    counts = (1,) * comm.size
-    if op == "avg":
-        return scattered(x, "sum", counts, comm)[0] / comm.size
-    x, op, narrowed = reducible(x, op, comm)
-    return narrowed(scattered(x, op, counts, comm)[0])
+    x, op, converted = reduction(blocks(x, comm, "reduce_scatter"), op, comm)
+    return converted(scattered(x, op, (1,) * comm.size, comm)[0])
 
 
 def gathered(x: Any, counts: tuple[int, ...], comm: NativeComm, replicated: bool = False) -> Any:
@@ -131,32 +119,13 @@ def scattered(x: Any, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any
     return reduce_scatter_p.bind(x, op=op, counts=counts, comm=comm)[0]
 
 
-def own_rows(counts: tuple[int, ...], comm: NativeComm) -> int:
-    """Return this rank's number of rows. If all ranks have equally many, no rank is needed, as in a clique."""
-    return counts[0] if len(set(counts)) == 1 else counts[comm.rank]
+def _own_rows(x: Any, counts: tuple[int, ...], comm: NativeComm, **_: Any) -> Any:
+    # A clique, whose ranks run one program, has no rank; its counts are equal.
+    rows = counts[0] if len(set(counts)) == 1 else counts[comm.rank]
+    return [like(x, (rows, *x.shape[1:]))]
 
 
-allgather_p = collective(
-    "allgather",
-    lambda x, counts, **_: [like(x, (sum(counts), *x.shape[1:]))],
-    lambda avals, counts, **_: {"counts": tuple(in_elements(counts, avals[0].shape))},
-)
-reduce_scatter_p = collective(
-    "reduce_scatter",
-    lambda x, counts, comm, **_: [like(x, (own_rows(counts, comm), *x.shape[1:]))],
-    lambda avals, counts, op, **_: {"counts": tuple(in_elements(counts, avals[0].shape)), "op": OPS.index(op)},
-)
-
-
-def _allgather_transposed(cotangent: Any, *, counts: tuple[int, ...], comm: NativeComm, replicated: bool) -> Any:
-    if replicated:
-        return local_adjoint(cotangent, allgather_p, {"counts": counts, "comm": comm, "replicated": True})
-    return scattered(cotangent, "sum", counts, comm)
-
-
-def _reduce_scatter_transposed(cotangent: Any, *, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any:
-    return gathered(cotangent, counts, comm)
-
-
-linear(allgather_p, _allgather_transposed, batch_axes=(1, 1))
-linear(reduce_scatter_p, _reduce_scatter_transposed, batch_axes=(1, 1))
+allgather_p = collective("allgather", lambda x, counts, **_: [like(x, (sum(counts), *x.shape[1:]))])
+reduce_scatter_p = collective("reduce_scatter", _own_rows)
+linear(allgather_p, lambda cotangent, counts, comm: scattered(cotangent, "sum", counts, comm), batch_axes=(1, 1))
+linear(reduce_scatter_p, lambda cotangent, op, counts, comm: gathered(cotangent, counts, comm), batch_axes=(1, 1))

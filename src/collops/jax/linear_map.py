@@ -23,14 +23,8 @@ def linear_map(
 ) -> Any:
     """Return ``forward(x)``, a linear map with the transpose `adjoint`. Collective if the functions are.
 
-    Parameters
-    ----------
-    forward, adjoint : callable
-        Functions of one array that JAX can trace; they may call collectives.
-    x : array
-        The argument.
-    shapes : pair of tuple of int
-        Shapes of `x` and of the result, which has the dtype of `x`.
+    Both are functions of one array that JAX can trace; they may call collectives. `shapes` are those of `x` and of the
+    result, which has the dtype of `x`.
     """
     return linear_map_p.bind(x, forward=forward, adjoint=adjoint, shapes=shapes)
 

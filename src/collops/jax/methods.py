@@ -137,13 +137,7 @@ def exchange(
 def _alone(
     comm: Communicator, x: Any, *, op: str | None = None, root: int = 0, counts: Sequence[int] | None = None
 ) -> bool:
-    """Return whether there is one rank only. If so, make the checks that the primitives make for several.
-
-    Raises
-    ------
-    InputError, LayoutError, UnsupportedTypeError
-        If `op` is not defined for the dtype, `root` is invalid, or `counts` are not the rows of `x`.
-    """
+    """Return whether there is one rank only. If so, make the checks that the primitives make for several."""
     if comm.size > 1:
         return False
     if op is not None:

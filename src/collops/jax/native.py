@@ -35,13 +35,7 @@ _INTERFACE = 3  # of native/src/api.h
 
 @cache
 def library() -> ctypes.CDLL:
-    """Load the native library and register its handlers.
-
-    Raises
-    ------
-    InputError
-        If it has not been built, or was built for another version of this package.
-    """
+    """Load the native library, built for this version of the package, and register its handlers."""
     loaded = _loaded(_path())
     for name in ("collops_add_alone", "collops_add_mpi", "collops_add_nccl"):
         getattr(loaded, name).restype = ctypes.c_int64
@@ -56,13 +50,7 @@ def library() -> ctypes.CDLL:
 
 @cache
 def load_mpi() -> None:
-    """Make the native library call the MPI that mpi4py has loaded.
-
-    Raises
-    ------
-    TransportError
-        If that MPI may not be called from XLA's threads, or its handles are of an unknown kind.
-    """
+    """Make the native library call the MPI that mpi4py has loaded."""
     mpi = mpi4py_module()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise TransportError(

@@ -7,88 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from collops.comm.call import in_elements
 from collops.jax import versions
 from collops.jax.communicators import NativeComm
+from collops.jax.native import OPS
 from collops.jax.order import ORDER, Jit, recordable
 
 _PLATFORMS = ("cpu", "cuda", "rocm")
-
-
-def collective(
-    handler: str,
-    shapes: Callable[..., Sequence[ShapedArray]],
-    attributes: Callable[..., dict[str, int | tuple[int, ...]]],
-    *,
-    operands: Callable[..., int] | None = None,
-    in_place: bool = False,
-) -> Primitive:
-    """Return the primitive for a native handler.
-
-    Parameters
-    ----------
-    handler : str
-        Name of the handler.
-    shapes : callable
-        Returns the abstract results for abstract operands and the primitive's parameters.
-    attributes : callable
-        Returns the handler's attributes for the list of abstract operands and the parameters; counts are in elements.
-    operands : callable, optional
-        Returns, for the parameters, how many operands the handler gets. The others only carry shapes and derivatives.
-    in_place : bool
-        Whether the handler can write its result over an operand that is not used again.
-    """
-    primitive = Primitive(f"collops_{handler}")
-    primitive.multiple_results = True
-    primitive.def_effectful_abstract_eval(lambda *avals, **parameters: (shapes(*avals, **parameters), {ORDER}))
-    primitive.def_impl(functools.partial(_run, primitive))
-
-    def lower(platform: str, context: Any, *values: Any, comm: NativeComm, **parameters: Any) -> Any:
-        comm.check_devices(versions.device_count(context))
-        count = len(values) if operands is None else operands(comm=comm, **parameters)
-        return versions.custom_call(
-            context,
-            ORDER,
-            f"collops_{comm.handlers(platform, recordable())}_{handler}",
-            list(values[:count]),
-            {"wire": comm.number(platform), **attributes(context.avals_in, comm=comm, **parameters)},
-            {0: 0} if in_place and versions.is_intermediate(values[0]) else {},
-        )
-
-    for platform in _PLATFORMS:
-        mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform)
-    return primitive
-
-
-def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tuple[int, int]) -> None:
-    """Register the transformation rules of a linear primitive with one operand and one result.
-
-    Parameters
-    ----------
-    primitive : Primitive
-        The primitive.
-    transposed : callable
-        Returns the cotangent of the operand for the cotangent of the result and the parameters.
-    batch_axes : pair of int
-        Position of a batch axis in the operand and in the result. It is fixed, because JAX may put the batch axis
-        elsewhere on other ranks, whose programs differ.
-    """
-
-    def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
-        return primitive.bind(*primals, **parameters), primitive.bind(*map(whole, tangents), **parameters)
-
-    def transpose(cotangents: Any, _: Any, **parameters: Any) -> Any:
-        return [transposed(whole(cotangents[0]), **parameters)]
-
-    def batch(values: Any, axes: Any, **parameters: Any) -> Any:
-        return primitive.bind(jnp.moveaxis(values[0], axes[0], batch_axes[0]), **parameters), [batch_axes[1]]
-
-    ad.primitive_jvps[primitive] = jvp
-    ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batch
 
 
 def like(aval: Any, shape: Sequence[int]) -> ShapedArray:
@@ -101,6 +31,82 @@ def whole(tangent: Any) -> Any:
     return ad.instantiate_zeros(tangent)
 
 
+def _attributes(avals: Sequence[Any], parameters: dict[str, Any]) -> dict[str, int | tuple[int, ...]]:
+    """Return the handler's attributes: a root as it is, an operation as its number, and counts in elements."""
+    attributes: dict[str, int | tuple[int, ...]] = {}
+    for name, value in parameters.items():
+        if name == "root":
+            attributes[name] = value
+        elif name == "op":
+            attributes[name] = OPS.index(value)
+        elif name in ("counts", "leaving", "arriving"):
+            attributes[name] = tuple(in_elements(value, avals[0].shape))
+    return attributes
+
+
+def collective(
+    handler: str,
+    shapes: Callable[..., Sequence[ShapedArray]] = lambda x, **_: [x.update(weak_type=False)],
+    attributes: Callable[[Sequence[Any], dict[str, Any]], dict[str, int | tuple[int, ...]]] = _attributes,
+    *,
+    operands: Callable[..., int] | None = None,
+    in_place: bool = False,
+) -> Primitive:
+    """Return the primitive for a native handler.
+
+    `shapes` returns the abstract results for abstract operands and the primitive's parameters; `attributes` returns the
+    handler's attributes for the list of abstract operands and the parameters. `operands` returns, for the parameters,
+    how many operands the handler gets; the others only carry shapes and derivatives. With `in_place` the handler can
+    write its result over an operand that is not used again.
+    """
+    primitive = Primitive(f"collops_{handler}")
+    primitive.multiple_results = True
+    primitive.def_effectful_abstract_eval(lambda *avals, **parameters: (shapes(*avals, **parameters), {ORDER}))
+    primitive.def_impl(functools.partial(_run, primitive))
+
+    def lower(platform: str, context: Any, *values: Any, comm: NativeComm, **parameters: Any) -> Any:
+        comm.check_devices(versions.device_count(context))
+        count = len(values) if operands is None else operands(**parameters)
+        return versions.custom_call(
+            context,
+            ORDER,
+            f"collops_{comm.handlers(platform, recordable())}_{handler}",
+            list(values[:count]),
+            {"wire": comm.number(platform), **attributes(context.avals_in, parameters)},
+            {0: 0} if in_place and versions.is_intermediate(values[0]) else {},
+        )
+
+    for platform in _PLATFORMS:
+        mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform)
+    return primitive
+
+
+def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tuple[int, int]) -> None:
+    """Register the transformation rules of a linear primitive with one operand and one result.
+
+    `transposed` returns the cotangent of the operand for the cotangent of the result and the parameters. If these
+    have ``replicated=True``, the result is one value that all ranks hold, and :func:`local_adjoint` is used instead.
+    `batch_axes` are the positions of a batch axis in the operand and in the result. They are fixed, because JAX may put
+    the batch axis elsewhere on other ranks, whose programs differ.
+    """
+
+    def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
+        return primitive.bind(*primals, **parameters), primitive.bind(*map(whole, tangents), **parameters)
+
+    def transpose(cotangents: Any, _: Any, *, replicated: bool = False, **parameters: Any) -> Any:
+        cotangent = whole(cotangents[0])
+        if replicated:
+            return [local_adjoint(cotangent, primitive, {**parameters, "replicated": True})]
+        return [transposed(cotangent, **parameters)]
+
+    def batch(values: Any, axes: Any, **parameters: Any) -> Any:
+        return primitive.bind(jnp.moveaxis(values[0], axes[0], batch_axes[0]), **parameters), [batch_axes[1]]
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+
+
 def _run(primitive: Primitive, *values: Any, **parameters: Any) -> Any:
     return _compiled(primitive, tuple(sorted(parameters.items()))).dispatch(*values)
 
@@ -111,3 +117,50 @@ def _compiled(primitive: Primitive, parameters: tuple[tuple[str, Any], ...]) -> 
         return primitive.bind(*values, **dict(parameters))
 
     return Jit(run, {})
+
+
+# The adjoints of collectives with a replicated result
+
+
+def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]) -> Any:
+    """Return this rank's part of a replicated cotangent; its transpose is `forward`. No message.
+
+    The cotangent of a replicated result is replicated too. Each rank takes the part that belongs to its operand: all of
+    it (``allreduce``), its own rows (``allgather``), or all of it on the root and zero elsewhere (``bcast``).
+    """
+    return local_adjoint_p.bind(cotangent, forward=forward, parameters=tuple(sorted(parameters.items())))
+
+
+def _own_part(cotangent: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    known = dict(parameters)
+    if "counts" in known:
+        counts, rank = known["counts"], known["comm"].rank
+        start = sum(counts[:rank])
+        return lax.slice_in_dim(cotangent, start, start + counts[rank], axis=0)
+    if "root" in known and known["comm"].rank != known["root"]:
+        return jnp.zeros_like(cotangent)
+    return cotangent
+
+
+def _own_shape(aval: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    known = dict(parameters)
+    rows = (known["counts"][known["comm"].rank],) if "counts" in known else aval.shape[:1]
+    return like(aval, (*rows, *aval.shape[1:]))
+
+
+def _own_transposed(cotangent: Any, _: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    return forward.bind(whole(cotangent), **dict(parameters))
+
+
+def _own_batched(values: Any, places: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    known = dict(parameters)
+    place = 1 if "counts" in known else 0  # rows stay in front, at one position on all ranks, for the transpose
+    return local_adjoint(jnp.moveaxis(values[0], places[0], place), forward, known), place
+
+
+local_adjoint_p = Primitive("collops_local_adjoint")
+local_adjoint_p.def_impl(_own_part)
+local_adjoint_p.def_abstract_eval(_own_shape)
+mlir.register_lowering(local_adjoint_p, mlir.lower_fun(_own_part, multiple_results=False))
+ad.deflinear2(local_adjoint_p, _own_transposed)
+batching.primitive_batchers[local_adjoint_p] = _own_batched

@@ -6,11 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from collops.jax.arguments import array, checked_convention, checked_rank, operation, reducible
+from collops.jax.arguments import array, checked_convention, checked_rank, reduction
 from collops.jax.communicators import NativeComm, native_comm
-from collops.jax.native import OPS
 from collops.jax.primitive import collective, linear
-from collops.jax.replicated import local_adjoint
 
 __all__ = ["bcast", "reduce"]
 
@@ -52,28 +50,7 @@ def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks")
 def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
     """Reduce `x` over the ranks to `root`; on other ranks return `x`. Collective.
 
-    Parameters
-    ----------
-    x : array
-        The same shape and dtype on every rank.
-    op : str or mpi4py.MPI.Op
-        See :func:`allreduce`.
-    root : int
-        The rank that gets the result.
-    comm : Communicator or mpi4py.MPI.Comm, optional
-        By default the world.
-
-    Returns
-    -------
-    jax.Array
-        Like `x`.
-
-    Raises
-    ------
-    InputError
-        If `root` is invalid.
-    UnsupportedTypeError
-        If `op` is not defined for the dtype.
+    Parameters and exceptions are those of :func:`allreduce`, and an InputError if `root` is invalid.
 
     Examples
     --------
@@ -86,12 +63,9 @@ def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
     comm = native_comm(comm)
     root = checked_rank(root, comm, "root")
     x = array(x)
-    op = operation(op, x.dtype)
-    given, plain, narrowed = reducible(x, "sum" if op == "avg" else op, comm)
-    result = narrowed(_reduced_to(given, plain, root, comm))
-    if comm.rank != root:
-        return x
-    return result / comm.size if op == "avg" else result
+    given, op, converted = reduction(x, op, comm)
+    result = converted(_reduced_to(given, op, root, comm))
+    return result if comm.rank == root else x
 
 
 def broadcast(x: Any, root: int, comm: NativeComm, replicated: bool = False) -> Any:
@@ -105,24 +79,7 @@ def _reduced_to(x: Any, op: str, root: int, comm: NativeComm) -> Any:
     return result if comm.rank == root else jnp.zeros_like(result)
 
 
-bcast_p = collective(
-    "bcast",
-    lambda x, **_: [x.update(weak_type=False)],
-    lambda _avals, root, **_: {"root": root},
-    in_place=True,
-)
-reduce_p = collective(
-    "reduce",
-    lambda x, **_: [x.update(weak_type=False)],
-    lambda _avals, op, root, **_: {"op": OPS.index(op), "root": root},
-)
-
-
-def _bcast_transposed(cotangent: Any, *, root: int, comm: NativeComm, replicated: bool) -> Any:
-    if replicated:
-        return local_adjoint(cotangent, bcast_p, {"root": root, "comm": comm, "replicated": True})
-    return _reduced_to(cotangent, "sum", root, comm)
-
-
-linear(bcast_p, _bcast_transposed, batch_axes=(0, 0))
+bcast_p = collective("bcast", in_place=True)
+reduce_p = collective("reduce")
+linear(bcast_p, lambda cotangent, root, comm: _reduced_to(cotangent, "sum", root, comm), batch_axes=(0, 0))
 linear(reduce_p, lambda cotangent, op, root, comm: broadcast(cotangent, root, comm), batch_axes=(0, 0))

@@ -10,35 +10,17 @@ from typing import Any, Self, SupportsIndex
 
 import numpy as np
 
-from collops import array as native
+from collops import array as arrays
 from collops.array import Layout
 from collops.array.halo import extended_array
 from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
-from collops.compat.pylops_mpi._native import communicator, mpi_comm, reinterpret, vector_layout
+from collops.compat.pylops_mpi._native import communicator, mpi_comm, reinterpret, to_layout, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-
-__all__ = [
-    "DistributedArray",
-    "Partition",
-    "StackedDistributedArray",
-    "checked_array",
-    "leaves",
-    "local_split",
-    "subcomm_split",
-    "wrap",
-]
 
 
 class Partition(Enum):
-    """How an array is distributed: replicated, with or without a broadcast on assignment, or split.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> [partition.name for partition in pylops_mpi.Partition]
-    ['BROADCAST', 'UNSAFE_BROADCAST', 'SCATTER']
-    """
+    """Replicated, with or without a broadcast on assignment, or split; natively see :class:`collops.Layout`."""
 
     BROADCAST = "Broadcast"
     UNSAFE_BROADCAST = "UnsafeBroadcast"
@@ -64,59 +46,49 @@ def _forwarded(path: str, doc: str) -> Any:
     return property(operator.attrgetter(path), doc=doc)
 
 
+def _unary(function: Callable[[Any], Any], doc: str) -> Any:
+    def method(self: Any) -> Any:
+        return self._each(function)
+
+    method.__doc__ = doc
+    return method
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> Any:
+    return lambda self, other: self._each(function, other)
+
+
 class _Array:
-    """Arithmetic and reductions of single and stacked arrays."""
+    """Arithmetic and reductions of single and stacked arrays, by those of their native arrays.
+
+    ``_each(function, *other)`` returns a function of the native array, and of another operand if given, as a new array;
+    ``_in_place(function, other)`` changes this array. Neither sends a message.
+    """
 
     __array_ufunc__ = None  # makes NumPy call the methods of this class
     native: Any
+    _each: Any
+    _in_place: Any
 
     global_shape = _forwarded("native.shape", "Shape of the whole array; number of elements of a stacked array.")
     dtype = _forwarded("native.dtype", "Element type.")
     engine = _forwarded("native.engine.name", '``"numpy"`` or ``"cupy"``.')
     base_comm = property(lambda self: mpi_comm(self._base_comm), doc="The mpi4py communicator of the ranks.")
 
-    def _each(self, function: Callable[..., Any], *other: Any) -> Self:
-        """Return `function` of the native array, and of another operand if given, as a new array. No message."""
-        raise NotImplementedError
-
-    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
-        raise NotImplementedError
-
-    def __neg__(self) -> Self:
-        return self._each(operator.neg)
-
-    def __add__(self, other: Any) -> Self:
-        return self._each(operator.add, other)
+    __neg__ = _unary(operator.neg, "Return the negative.")
+    __add__ = _binary(operator.add)
+    __sub__ = _binary(operator.sub)
+    __mul__ = __rmul__ = _binary(operator.mul)
+    conj = _unary(operator.methodcaller("conj"), "Return the complex conjugate.")
+    copy = _unary(operator.methodcaller("copy"), "Return a copy.")
+    zeros_like = _unary(arrays.zeros_like, "Return zeros with the same layout and mask.")
+    empty_like = _unary(arrays.empty_like, "Return an uninitialised array with the same layout and mask.")
 
     def __iadd__(self, other: Any) -> Self:
         return self._in_place(operator.iadd, other)
 
-    def __sub__(self, other: Any) -> Self:
-        return self._each(operator.sub, other)
-
     def __isub__(self, other: Any) -> Self:
         return self._in_place(operator.isub, other)
-
-    def __mul__(self, other: Any) -> Self:
-        return self._each(operator.mul, other)
-
-    __rmul__ = __mul__
-
-    def conj(self) -> Self:
-        """Return the complex conjugate."""
-        return self._each(operator.methodcaller("conj"))
-
-    def copy(self) -> Self:
-        """Return a copy."""
-        return self._each(operator.methodcaller("copy"))
-
-    def zeros_like(self) -> Self:
-        """Return zeros with the same layout and mask."""
-        return self._each(native.zeros_like)
-
-    def empty_like(self) -> Self:
-        """Return an uninitialised array with the same layout and mask."""
-        return self._each(native.empty_like)
 
     def _inner(self, other: Any, vdot: bool) -> Any:
         if not isinstance(other, DistributedArray if isinstance(self, DistributedArray) else StackedDistributedArray):
@@ -170,16 +142,16 @@ class DistributedArray(_Array):
         layout = _layout(shape, comm.size, partition, axis, local_shapes, mask)
         expected = layout.local_shape(comm.rank)
         if local_array is None:
-            self.native = native.empty(layout, comm=comm, dtype=dtype, engine=engine or "numpy")
+            self.native = arrays.empty(layout, comm=comm, dtype=dtype, engine=engine or "numpy")
         elif tuple(local_array.shape) != expected:
             raise InputError(f"local_array has the shape {tuple(local_array.shape)}; this rank's part has {expected}")
         else:
-            self.native = native.DistributedArray(layout, comm, local_array)
+            self.native = arrays.DistributedArray(layout, comm, local_array)
         self.partition, self.axis, self.mask = partition, axis, mask
         self._base_comm, self.base_comm_nccl = base_comm, base_comm_nccl
         self._sub_comm: Any = None
 
-    def _like(self, array: native.DistributedArray, **changes: Any) -> Self:
+    def _like(self, array: arrays.DistributedArray, **changes: Any) -> Self:
         """Wrap another native array with the attributes of this one, except for `changes`."""
         result = object.__new__(type(self))
         vars(result).update(vars(self), native=array, **changes)
@@ -239,7 +211,7 @@ class DistributedArray(_Array):
             return self._like(function(self.native, other[0].native))
         # a number, or a NumPy array that is combined with this rank's part
         local = function(self.local_array, other[0])
-        return self._like(native.DistributedArray(self.native.layout, self.native.comm, local))
+        return self._like(arrays.DistributedArray(self.native.layout, self.native.comm, local))
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
         self.native = function(self.native, other.native if isinstance(other, DistributedArray) else other)
@@ -266,7 +238,7 @@ class DistributedArray(_Array):
         result = self.native.norm(ord, axis)
         if axis is None:
             return result.item()
-        return result.gather() if isinstance(result, native.DistributedArray) else result
+        return result.gather() if isinstance(result, arrays.DistributedArray) else result
 
     def asarray(self, masked: bool = False) -> Any:
         """Gather the whole array, or the part of this rank's group if `masked`. Collective."""
@@ -279,7 +251,7 @@ class DistributedArray(_Array):
         sizes = [n for n, of in zip(layout.sizes[self.axis], layout.mask, strict=True) if of == layout.mask[comm.rank]]
         shape = [sum(sizes) if a == self.axis else n for a, n in enumerate(layout.shape)]
         part = Layout.split(shape, group.size, self.axis, sizes=sizes)
-        return native.DistributedArray(part, group, self.local_array).gather()
+        return arrays.DistributedArray(part, group, self.local_array).gather()
 
     def redistribute(self, axis: int) -> Self:
         """Return the array split along another axis. Collective: one exchange."""
@@ -296,7 +268,7 @@ class DistributedArray(_Array):
             flat = Layout.replicated(layout.size, layout.ranks, mask=self.mask)
         else:
             flat = vector_layout(layout, mask=self.mask)
-        return self._like(native.DistributedArray(flat, self.native.comm, local), axis=0)
+        return self._like(arrays.DistributedArray(flat, self.native.comm, local), axis=0)
 
     def reshape(self, local_shape: Any, axis: int | None = 0) -> Self:
         """Reshape this rank's part; the parts are joined along `axis`.
@@ -322,16 +294,10 @@ class DistributedArray(_Array):
 
         No cells are added at the ends of the array. The cells may belong to several ranks.
         """
-        front, back = cells_front or 0, cells_back or 0
-        widths = [0] * (2 * self.ndim)
-        widths[2 * self.axis : 2 * self.axis + 2] = front, back
-        _, extended = extended_array(self.native, widths)
-        begin = self.native.layout.offset(self.rank)[self.axis]
-        missing = max(0, front - begin)
-        beyond = max(0, begin + self.local_shape[self.axis] + back - self.global_shape[self.axis])
-        inner = [slice(None)] * self.ndim
-        inner[self.axis] = slice(missing, extended.shape[self.axis] - beyond)
-        return extended[tuple(inner)]
+        widths = [(0, 0)] * self.ndim
+        widths[self.axis] = cells_front or 0, cells_back or 0
+        _, extended = extended_array(self.native, [width for pair in widths for width in pair])
+        return extended[kept_of_halo(self.native.layout, self.rank, widths)]
 
     def __repr__(self) -> str:
         return (
@@ -341,18 +307,9 @@ class DistributedArray(_Array):
 
 
 class StackedDistributedArray(_Array):
-    """Several arrays, possibly stacked themselves, as one vector; see PyLops-MPI for the parameters and methods.
+    """Several arrays, possibly stacked themselves, as one vector, see :class:`collops.StackedArray`.
 
-    `native` is a :class:`collops.StackedArray` of the same parts, which are not copied.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> x = pylops_mpi.DistributedArray(global_shape=3)
-    >>> x[:] = 1.0
-    >>> both = pylops_mpi.StackedDistributedArray([x, x.copy()])
-    >>> float(both.dot(both))
-    6.0
+    `native` is such an array of the same parts, which are not copied.
     """
 
     def __init__(self, distarrays: Sequence[Any], base_comm: Any = None) -> None:
@@ -365,9 +322,9 @@ class StackedDistributedArray(_Array):
         self._base_comm = self.distarrays[0]._base_comm if base_comm is None else base_comm
 
     @property
-    def native(self) -> native.StackedArray:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def native(self) -> arrays.StackedArray:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The same parts as :class:`collops.StackedArray`."""
-        return native.StackedArray([part.native for part in self.distarrays])
+        return arrays.StackedArray([part.native for part in self.distarrays])
 
     def __getitem__(self, index: Any) -> Any:
         return self.distarrays[index]
@@ -435,12 +392,20 @@ def leaves(x: Any) -> list[DistributedArray]:
     return [leaf for part in x.distarrays for leaf in leaves(part)] if isinstance(x, StackedDistributedArray) else [x]
 
 
+def as_native(x: Any, layout: Any = None) -> Any:
+    """Return the native array of `x`, redistributed to `layout` if given; ``None`` for ``None``."""
+    if x is None:
+        return None
+    array = checked_array(x).native
+    return array if layout is None else to_layout(array, layout)
+
+
 def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
     """Wrap a native array, stacked or not, as one of PyLops-MPI's with the communicators of `like`, without a copy.
 
     `partition` is used with a single rank, where split and replicated layouts are the same.
     """
-    if isinstance(array, native.StackedArray):
+    if isinstance(array, arrays.StackedArray):
         return StackedDistributedArray([wrap(part, like, partition) for part in array.arrays])
     like, layout = leaves(like)[0], array.layout
     split = layout.split_axes
@@ -450,6 +415,20 @@ def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any
         partition = like.partition
     mask = None if layout.mask is None else list(layout.mask)
     return like._like(array, partition=partition, mask=mask, _sub_comm=None, axis=split[0] if split else 0)
+
+
+def as_given(array: Any, like: Any) -> Any:
+    """Wrap a native array, redistributed to the layout of `like`, with its partition. Collective."""
+    return wrap(to_layout(array, like.native.layout), like, leaves(like)[0].partition)
+
+
+def kept_of_halo(layout: Layout, rank: int, widths: Sequence[tuple[int, int]], beyond: bool = False) -> Any:
+    """Return the part of the block of `rank` with a halo that lies inside the array; with `beyond` all of it."""
+    block, box = layout.block(rank), []
+    for n, offset, extent, (before, after) in zip(block.shape, block.offset, layout.shape, widths, strict=True):
+        first, last = (before, after) if beyond else (min(before, offset), min(after, extent - offset - n))
+        box.append(slice(before - first, before + n + last))
+    return tuple(box)
 
 
 def _axis(axis: int, shape: tuple[int, ...]) -> int:

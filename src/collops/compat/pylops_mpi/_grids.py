@@ -14,7 +14,7 @@ from collops.array.halo import HaloPlan, halo_widths
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.comm.mpi import mpi4py_module
-from collops.compat.pylops_mpi._arrays import wrap
+from collops.compat.pylops_mpi._arrays import kept_of_halo, wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
 from collops.compat.pylops_mpi._native import Reinterpreted, communicator, reinterpret, to_layout, vector_layout
 from collops.compat.pylops_mpi._operators import ranks_may_be_inactive
@@ -22,8 +22,6 @@ from collops.errors import InputError, UnsupportedTypeError
 from collops.operators import LinearOperator, MatrixMult
 from collops.operators.base import Buffers
 from collops.operators.memory import store
-
-__all__ = ["MPIHalo", "MPIMatrixMult", "active_grid_comm", "block_gather", "halo_block_split", "local_block_split"]
 
 
 def _grid(shape: Any, grid: Any, ranks: int) -> Layout:
@@ -58,15 +56,8 @@ def _tiles(shape: Sequence[int], ranks: int) -> Layout:
 def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int, bool]:
     """Choose the ranks of a square process grid for data of N rows and M columns. Collective.
 
-    Returns
-    -------
-    comm : mpi4py.MPI.Comm
-        Communicator of the ranks in the grid. Each other rank gets ``MPI.COMM_SELF``, where PyLops-MPI returns
-        ``None``.
-    rank, row, col : int
-        This rank's number in `comm` and its position in the grid.
-    is_active : bool
-        Whether this rank is in the grid.
+    Returns the mpi4py communicator of the ranks in the grid, this rank's number in it, its row and column, and whether
+    it is in the grid. Each other rank gets ``MPI.COMM_SELF``, where PyLops-MPI returns ``None``.
     """
     MPI = mpi4py_module()
     rank, size = base_comm.Get_rank(), base_comm.Get_size()
@@ -80,13 +71,12 @@ def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int
     return (comm, comm.Get_rank(), row, col, True) if is_active else (MPI.COMM_SELF, 0, 0, 0, False)
 
 
-def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tuple[slice, slice]:
+def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tuple[slice, ...]:
     """Return the block of `rank` of a matrix on a square process grid."""
     size = comm.Get_size()
     if not 0 <= int(rank) < size:
         raise InputError(f"the rank must be between 0 and {size - 1}, not {rank}")
-    rows, columns = _tiles(global_shape, size).slices(int(rank))
-    return rows, columns
+    return _tiles(global_shape, size).slices(int(rank))
 
 
 def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
@@ -95,18 +85,10 @@ def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
 
 
 class MPIMatrixMult(MPILinearOperator):
-    """Multiply a distributed matrix by one whose ravelled blocks are the parts of a vector. Collective.
+    """Multiply matrices whose ravelled blocks are the parts of vectors, see :class:`collops.operators.MatrixMult`.
 
-    `A` is this rank's block and `M` the number of columns of the model. The number of ranks must be a square;
-    :class:`collops.operators.MatrixMult` accepts any. `saveAt` and `base_comm_nccl` have no effect.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIMatrixMult(np.ones((2, 3)), 4)  # on one rank: the whole matrix
-    >>> A.shape
-    (8, 12)
+    Collective. `A` is this rank's block and `M` the number of columns of the model. The number of ranks must be a
+    square; natively any number is possible. `saveAt` and `base_comm_nccl` have no effect.
     """
 
     def _make(self, A, M, saveAt=False, base_comm=None, kind="summa", dtype="float64", base_comm_nccl=None):
@@ -170,18 +152,11 @@ def halo_block_split(
 
 
 class MPIHalo(MPILinearOperator):
-    """Extend each rank's block by its neighbours' values. Collective.
+    """Extend each rank's ravelled block by its neighbours' values, see :class:`collops.operators.Halo`. Collective.
 
-    Model and data are vectors of ravelled blocks. `halo` is one width, one width per axis, or two widths per axis,
-    before and after the block. As in PyLops-MPI, a single width adds no halo at the ends of the array, several widths
-    add zeros there; and ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil.
-    :class:`collops.operators.Halo` has the true adjoint, which adds them.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> pylops_mpi.MPIHalo((4,), 1).shape[1]
-    4
+    As in PyLops-MPI, a single width adds no halo at the ends of the array, several widths add zeros there; and
+    ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil. The native operator has the true
+    adjoint, which adds them.
     """
 
     def _make(self, dims, halo, proc_grid_shape=None, comm=None, dtype=np.float64):
@@ -207,7 +182,7 @@ class _Extension(LinearOperator):
         self, layout: Layout, widths: tuple[tuple[int, int], ...], beyond: bool, comm: Communicator, dtype: Any
     ) -> None:
         self._plan = HaloPlan(layout, widths, comm)
-        kept = [_kept(layout, rank, widths, beyond) for rank in range(comm.size)]
+        kept = [kept_of_halo(layout, rank, widths, beyond) for rank in range(comm.size)]
         self.extents = [tuple(s.stop - s.start for s in box) for box in kept]
         self._shape, self._extent = layout.local_shape(comm.rank), self.extents[comm.rank]
         self._kept = kept[comm.rank]
@@ -230,12 +205,3 @@ class _Extension(LinearOperator):
         out = self._new(self.domain, y) if out is None else out
         store(y.local_array.reshape(self._extent)[self._block], out.local_array.reshape(self._shape))
         return out
-
-
-def _kept(layout: Layout, rank: int, widths: tuple[tuple[int, int], ...], beyond: bool) -> tuple[slice, ...]:
-    """Return the part of its block with all halos that `rank` keeps."""
-    block, boxes = layout.block(rank), []
-    for n, offset, extent, (before, after) in zip(block.shape, block.offset, layout.shape, widths, strict=True):
-        first, last = (before, after) if beyond else (min(before, offset), min(after, extent - offset - n))
-        boxes.append(slice(before - first, before + n + last))
-    return tuple(boxes)

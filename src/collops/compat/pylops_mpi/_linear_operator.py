@@ -17,14 +17,6 @@ from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communica
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
-__all__ = [
-    "MPILinearOperator",
-    "MPIStackedLinearOperator",
-    "Operator",
-    "asmpilinearoperator",
-    "native_of",
-]
-
 
 def _extents(name: str, side: int, doc: str) -> Any:
     """Return a property for the shape of the model or the data; by default that of a vector."""
@@ -57,10 +49,10 @@ class Operator:
     _dimsd: tuple[int, ...] | None = None
     _name = ""
 
-    def __init_subclass__(cls) -> None:
-        """Give a class that defines ``_make`` a constructor of the same signature."""
-        if "_make" in vars(cls):
-            cls.__init__ = _constructor(vars(cls)["_make"])
+    def __init_subclass__(cls, **defaults: Any) -> None:
+        """Give a class that defines ``_make`` a constructor of the same signature, with these defaults instead."""
+        if "_make" in vars(cls) or defaults:
+            cls.__init__ = _constructor(cls._make, defaults)
 
     def __init__(
         self, shape: Any = None, dims: Any = None, dimsd: Any = None, dtype: Any = None, base_comm: Any = None
@@ -272,9 +264,10 @@ class Operator:
         return f"<{rows}x{columns} {self._name or type(self).__name__} with dtype={self.dtype}>"
 
 
-def _constructor(make: Callable[..., LinearOperator | None]) -> Any:
-    """Return a constructor with the signature of ``_make``."""
-    signature = inspect.signature(make)
+def _constructor(make: Callable[..., LinearOperator | None], defaults: dict[str, Any]) -> Any:
+    """Return a constructor with the signature of ``_make``, except for `defaults`."""
+    given = inspect.signature(make).parameters.values()
+    signature = inspect.Signature([p.replace(default=defaults.get(p.name, p.default)) for p in given])
 
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
         given = signature.bind(self, *arguments, **named)
@@ -300,19 +293,10 @@ def _dtype(op: Operator) -> np.dtype:
 
 
 class MPILinearOperator(Operator):
-    """A linear operator on distributed arrays; see PyLops-MPI for the parameters.
+    """A linear operator on distributed arrays, see :class:`collops.operators.LinearOperator`.
 
     Each rank applies `Op`, a local operator that is equal on all ranks, to its copy of a vector. Derived classes
-    implement ``_matvec(x)`` and ``_rmatvec(x)``. `native` is the equivalent
-    :class:`collops.operators.LinearOperator`, or ``None`` for a user's class.
-
-    Examples
-    --------
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
-    >>> isinstance(A, pylops_mpi.MPILinearOperator), isinstance(A.H @ A, pylops_mpi.MPILinearOperator)
-    (True, True)
+    implement ``_matvec(x)`` and ``_rmatvec(x)``. `native` is the native operator, or ``None`` for a user's class.
     """
 
     def __init__(
@@ -336,17 +320,7 @@ class MPILinearOperator(Operator):
 
 
 class MPIStackedLinearOperator(Operator):
-    """A linear operator whose model or data are stacked arrays; see PyLops-MPI for the parameters.
-
-    Derived classes implement ``_matvec(x)`` and ``_rmatvec(x)``.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> L = pylops_mpi.MPILaplacian((4, 3))
-    >>> isinstance(pylops_mpi.MPIStackedVStack([L, L]), pylops_mpi.MPIStackedLinearOperator)
-    True
-    """
+    """An :class:`MPILinearOperator` whose model or data are stacked, see :class:`collops.operators.LinearOperator`."""
 
 
 def asmpilinearoperator(Op: Any) -> MPILinearOperator:

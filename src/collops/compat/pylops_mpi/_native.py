@@ -8,25 +8,12 @@ from typing import Any
 
 import collops
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
-from collops.comm import Communicator
+from collops.comm import Communicator, alone
 from collops.comm.mpi import mpi4py_module
-from collops.operators import LinearOperator
+from collops.operators import BlockDiag, LinearOperator
 from collops.operators.algebra import product
 from collops.operators.base import AnyLayout
-from collops.operators.local import lift_local
 from collops.operators.memory import store
-
-__all__ = [
-    "FromFunctions",
-    "OnCopies",
-    "Reinterpreted",
-    "communicator",
-    "mpi_comm",
-    "reinterpret",
-    "to_layout",
-    "vector_layout",
-    "with_layouts",
-]
 
 
 def mpi_comm(base_comm: Any) -> Any:
@@ -85,33 +72,18 @@ def with_layouts(op: LinearOperator, domain: AnyLayout, range: AnyLayout) -> Lin
     def redistribution(source: AnyLayout, target: AnyLayout) -> list[LinearOperator]:
         if source is target:
             return []
-        step = FromFunctions(lambda x: x, lambda y: y, source, target, op.dtype, op.comm)
-        step.capturable = True
-        return [step]
+        return [FromFunctions(lambda x: x, lambda y: y, source, target, op.dtype, op.comm, capturable=True)]
 
     return product(*redistribution(op.range, range), op, *redistribution(domain, op.domain))
 
 
-class OnCopies(LinearOperator):
+class OnCopies(BlockDiag):
     """A local operator that every rank applies to its copy of a replicated vector."""
 
     def __init__(self, op: Any, comm: Communicator) -> None:
-        self.local = lift_local(op)
-        rows, columns = self.local.shape
-        layouts = (Layout.replicated(columns, comm.size), Layout.replicated(rows, comm.size))
-        super().__init__(*layouts, self.local.dtype, comm)
-        self.capturable = getattr(self.local, "capturable", True)
-        self.clinear = getattr(self.local, "clinear", True)
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        self.local.forward_local(x.local_array, out.local_array)
-        return out
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        self.local.adjoint_local(y.local_array, out.local_array)
-        return out
+        super().__init__([op], alone())
+        rows, columns = (Layout.replicated(extent, comm.size) for extent in self.shape)
+        LinearOperator.__init__(self, columns, rows, self.dtype, comm)  # the same work, on the copies of all ranks
 
 
 class Reinterpreted(LinearOperator):
@@ -122,8 +94,7 @@ class Reinterpreted(LinearOperator):
     ) -> None:
         super().__init__(domain, range, operator.dtype, operator.comm if comm is None else comm)
         self.operator = operator
-        self.capturable = operator.capturable
-        self.clinear = operator.clinear
+        self._inherit([operator])
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
@@ -139,9 +110,10 @@ class Reinterpreted(LinearOperator):
 
 
 class FromFunctions(LinearOperator):
-    """An operator defined by two functions of native arrays, whose results are redistributed to `range` or `domain`."""
+    """An operator defined by two functions of native arrays, whose results are redistributed to `range` or `domain`.
 
-    capturable = False  # a user's function may read values on the host
+    It is not capturable by default, since a user's function may read values on the host.
+    """
 
     def __init__(
         self,
@@ -151,9 +123,10 @@ class FromFunctions(LinearOperator):
         range: AnyLayout,
         dtype: Any,
         comm: Communicator,
+        capturable: bool = False,
     ) -> None:
         super().__init__(domain, range, dtype, comm)
-        self._matvec, self._rmatvec = matvec, rmatvec
+        self._matvec, self._rmatvec, self.capturable = matvec, rmatvec, capturable
 
     def _forward(self, x: Any, out: Any) -> Any:
         return _filled(to_layout(self._matvec(x), self.range), x, out)

@@ -1,7 +1,8 @@
 """PyLops-MPI's operators: for each its signature and the native operator.
 
 The ``_make`` of a class has the signature of PyLops-MPI's class and returns the native operator, whose docstring
-describes the parameters. ``base_comm`` is an mpi4py communicator, the world by default.
+describes the parameters. ``base_comm`` is an mpi4py communicator, the world by default. A ravelled array is split along
+axis 0; model and data are the vectors of its parts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPISta
 from collops.compat.pylops_mpi._native import Reinterpreted, communicator, vector_layout, with_layouts
 from collops.errors import InputError, LayoutError
 from collops.operators import (
+    FFT2D,
     FFTND,
     MDC,
     BlockDiag,
@@ -37,42 +39,13 @@ from collops.operators import (
 )
 from collops.operators.base import Buffers
 
-__all__ = [
-    "MPIFFT2D",
-    "MPIFFTND",
-    "MPIMDC",
-    "MPIBlockDiag",
-    "MPIFirstDerivative",
-    "MPIFredholm1",
-    "MPIGradient",
-    "MPIHStack",
-    "MPILaplacian",
-    "MPINonStationaryConvolve1D",
-    "MPISecondDerivative",
-    "MPIStackedBlockDiag",
-    "MPIStackedVStack",
-    "MPIVStack",
-    "ranks_may_be_inactive",
-]
-
 _BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
 
 # Derivatives
 
 
 class MPIFirstDerivative(MPILinearOperator):
-    """First derivative along axis 0, see :class:`collops.operators.FirstDerivative`. Collective.
-
-    Model and data are vectors of ravelled arrays.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> x = pylops_mpi.DistributedArray(global_shape=5)
-    >>> x[:] = 1.0
-    >>> (pylops_mpi.MPIFirstDerivative((5,)) @ x).asarray()
-    array([0., 0., 0., 0., 0.])
-    """
+    """First derivative of a ravelled array along axis 0, see :class:`collops.operators.FirstDerivative`. Collective."""
 
     def _make(self, dims, sampling=1.0, kind="centered", edge=False, order=3, base_comm=None, dtype=np.float64):
         options = {"comm": communicator(base_comm), "dtype": dtype}
@@ -80,32 +53,14 @@ class MPIFirstDerivative(MPILinearOperator):
 
 
 class MPISecondDerivative(MPILinearOperator):
-    """Second derivative along axis 0, see :class:`collops.operators.SecondDerivative`. Collective.
-
-    Model and data are vectors of ravelled arrays.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> pylops_mpi.MPISecondDerivative((4, 3)).shape
-    (12, 12)
-    """
+    """Second derivative along axis 0, see :class:`collops.operators.SecondDerivative`. Collective."""
 
     def _make(self, dims, sampling=1.0, kind="centered", edge=False, base_comm=None, dtype=np.float64):
         return SecondDerivative(self.dims, 0, sampling, kind, edge, comm=communicator(base_comm), dtype=dtype)
 
 
 class MPILaplacian(MPILinearOperator):
-    """Weighted sum of second derivatives, see :class:`collops.operators.Laplacian`. Collective.
-
-    Model and data are vectors of ravelled arrays that are split along axis 0.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> pylops_mpi.MPILaplacian((4, 3)).shape
-    (12, 12)
-    """
+    """Weighted sum of second derivatives of a ravelled array, see :class:`collops.operators.Laplacian`. Collective."""
 
     def _make(
         self,
@@ -123,17 +78,7 @@ class MPILaplacian(MPILinearOperator):
 
 
 class MPIGradient(MPIStackedLinearOperator):
-    """First derivatives along all axes, stacked, see :class:`collops.operators.Gradient`. Collective.
-
-    The model is the vector of a ravelled array that is split along axis 0; the data are a stack of such vectors.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> G = pylops_mpi.MPIGradient((4, 3))
-    >>> G.shape
-    (24, 12)
-    """
+    """Stack of first derivatives of a ravelled array, see :class:`collops.operators.Gradient`. Collective."""
 
     def _make(self, dims, sampling=1, edge=False, kind="centered", base_comm=None, dtype="float64"):
         return Gradient(self.dims, sampling, edge, kind, comm=communicator(base_comm), dtype=dtype)
@@ -156,17 +101,17 @@ class _LocalStack(MPILinearOperator):
     array that the stack is combined with. PyLops-MPI deadlocks in this case.
     """
 
-    _make_stack: Callable[[Any, Communicator], LinearOperator]
+    _stack: Callable[[Any, Communicator], LinearOperator]
 
-    def _stack(self, kind: Callable[..., LinearOperator], ops: Any, base_comm: Any) -> None:
-        self.ops, self._make_stack = list(ops), kind
+    def _make(self, ops, base_comm=None, dtype=None):
+        self.ops = list(ops)
         if base_comm is not None or not _inactive:
             self._settle(communicator(base_comm))
 
     def _settle(self, comm: Communicator | None) -> None:
         if self._native is not None:
             return
-        native = self._make_stack(self.ops, communicator(None) if comm is None else comm)
+        native = self._stack(self.ops, communicator(None) if comm is None else comm)
         if self.dtype is not None:
             native.dtype = np.result_type(native.dtype, self.dtype)
         self._native, self.dtype = native, native.dtype
@@ -180,55 +125,33 @@ class MPIBlockDiag(_LocalStack):
     >>> import numpy as np
     >>> import pylops
     >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIBlockDiag([pylops.Diagonal(np.array([1.0, 2.0]))])
+    >>> A = pylops_mpi.MPIBlockDiag([pylops.MatrixMult(np.eye(3, 2))])  # on each rank
     >>> x = pylops_mpi.DistributedArray(global_shape=A.shape[1])
-    >>> x[:] = 1.0
-    >>> (A @ x).local_array
-    array([1., 2.])
+    >>> x[:] = 2.0
+    >>> y = A @ x
+    >>> pylops_mpi.cgls(A, y, x.zeros_like(), niter=5)[0].local_array
+    array([2., 2.])
     """
 
-    def _make(self, ops, base_comm=None, mask=None, dtype=None):
-        self._stack(partial(BlockDiag, mask=mask), ops, base_comm)
+    def _make(  # pyright: ignore[reportIncompatibleMethodOverride] - PyLops-MPI's order
+        self, ops, base_comm=None, mask=None, dtype=None
+    ):
+        self._stack = partial(BlockDiag, mask=mask)
+        super()._make(ops, base_comm)
 
 
 class MPIVStack(_LocalStack):
-    """Vertical stack of all ranks' local operators, see :class:`collops.VStack`. Collective.
-
-    Examples
-    --------
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIVStack([pylops.Identity(2)])
-    >>> x = pylops_mpi.DistributedArray(global_shape=2, partition=pylops_mpi.Partition.BROADCAST)
-    >>> x[:] = 1.0
-    >>> (A @ x).local_array
-    array([1., 1.])
-    """
+    """Vertical stack of all ranks' local operators, see :class:`collops.VStack`. Collective."""
 
     partitions = (_BROADCAST, _SCATTER)
-
-    def _make(self, ops, base_comm=None, dtype=None):
-        self._stack(VStack, ops, base_comm)
+    _stack = staticmethod(VStack)
 
 
 class MPIHStack(_LocalStack):
-    """Horizontal stack of all ranks' local operators, see :class:`collops.HStack`. Collective.
-
-    Examples
-    --------
-    >>> import pylops
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> A = pylops_mpi.MPIHStack([pylops.Identity(2)])
-    >>> x = pylops_mpi.DistributedArray(global_shape=A.shape[1])
-    >>> x[:] = 1.0
-    >>> (A @ x).partition.name
-    'BROADCAST'
-    """
+    """Horizontal stack of all ranks' local operators, see :class:`collops.HStack`. Collective."""
 
     partitions = (_SCATTER, _BROADCAST)
-
-    def _make(self, ops, base_comm=None, dtype=None):
-        self._stack(HStack, ops, base_comm)
+    _stack = staticmethod(HStack)
 
 
 # Stacks of distributed operators
@@ -252,15 +175,7 @@ class _DistributedStack(MPIStackedLinearOperator):
 
 
 class MPIStackedBlockDiag(_DistributedStack):
-    """Block-diagonal operator of distributed operators, see :class:`collops.StackedBlockDiag`.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> L = pylops_mpi.MPILaplacian((4, 3))
-    >>> pylops_mpi.MPIStackedBlockDiag([L, L]).shape
-    (24, 24)
-    """
+    """Block-diagonal operator of distributed operators, see :class:`collops.StackedBlockDiag`."""
 
     def _make(self, ops, base_comm=None, dtype=None):
         natives = self._natives(ops, dtype)
@@ -277,13 +192,6 @@ class MPIStackedVStack(_DistributedStack):
     """Vertical stack of distributed operators, see :class:`collops.StackedVStack`.
 
     The model has the layout of the first operator's domain.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> L = pylops_mpi.MPILaplacian((4, 3))
-    >>> pylops_mpi.MPIStackedVStack([L, 0.1 * L]).shape
-    (24, 12)
     """
 
     def _make(self, ops, base_comm=None, dtype=None):
@@ -304,12 +212,12 @@ class MPIStackedVStack(_DistributedStack):
 
 
 class MPIFFTND(MPILinearOperator):
-    """N-dimensional Fourier transform, see :class:`collops.operators.FFTND`. Collective.
+    """Fourier transform of a ravelled array, see :class:`collops.operators.FFTND`. Collective.
 
-    Model and data are vectors of ravelled arrays that are split along axis 0. `norm` is ``"none"`` or ``"1/n"``
-    and scales both forward and adjoint; ``op / y`` applies the inverse.
+    `norm` is ``"none"`` or ``"1/n"`` and scales both forward and adjoint; ``op / y`` applies the inverse.
     """
 
+    _transform = FFTND
     norm: str
     nffts: Any
     fs: Any
@@ -330,7 +238,7 @@ class MPIFFTND(MPILinearOperator):
             raise InputError(f"norm must be 'none' or '1/n', not {norm!r}")
         shifts = {"ifftshift_before": ifftshift_before, "fftshift_after": fftshift_after}
         options = {"dtype": dtype, "comm": communicator(base_comm), "range_layout": "domain"}
-        native = FFTND(self.dims, axes, sampling=sampling, norm=norm, real=real, **shifts, **options)
+        native = self._transform(self.dims, axes, sampling=sampling, norm=norm, real=real, **shifts, **options)
         for name in ("axes", "nffts", "sampling", "fs", "rdtype", "cdtype", "clinear"):
             setattr(self, name, getattr(native, name))
         self.dtype = native.cdtype
@@ -342,32 +250,18 @@ class MPIFFTND(MPILinearOperator):
         return self.rmatvec(y) * (1 / samples if self.norm == "none" else samples)
 
 
-class MPIFFT2D(MPIFFTND):
+class MPIFFT2D(MPIFFTND, axes=(0, 1)):
     """Fourier transform along two axes, see :class:`MPIFFTND`. Collective."""
 
-    def _make(
-        self,
-        dims,
-        axes=(0, 1),
-        sampling=1.0,
-        norm="none",
-        real=False,
-        ifftshift_before=False,
-        fftshift_after=False,
-        dtype="complex128",
-        base_comm=None,
-    ):
-        if len(self.dims) < 2 or len(axes) != 2:
-            raise InputError(f"expected two axes of an array with at least two, not axes {axes} of {dims}")
-        native = super()._make(dims, axes, sampling, norm, real, ifftshift_before, fftshift_after, dtype, base_comm)
-        self.f1, self.f2 = self.fs
-        return native
+    _transform = FFT2D
+    f1 = property(lambda self: self.fs[0], doc="Frequencies along the first axis.")
+    f2 = property(lambda self: self.fs[1], doc="Frequencies along the second axis.")
 
 
 class MPIFredholm1(MPILinearOperator):
-    """Matrix products of slices that are split over the ranks. Collective.
+    """Matrix products of slices that are split over the ranks, see :class:`collops.operators.Fredholm1`. Collective.
 
-    Model and data are replicated. :class:`collops.operators.Fredholm1` can also split them, which needs no messages.
+    Model and data are replicated. The native operator can also split them, which needs no messages.
     """
 
     partitions = (_BROADCAST, _BROADCAST)
@@ -379,10 +273,9 @@ class MPIFredholm1(MPILinearOperator):
 
 
 class MPINonStationaryConvolve1D(MPILinearOperator):
-    """Convolution with filters that vary along `axis`, which is split. Collective.
+    """Convolution of ravelled blocks, see :class:`collops.operators.NonStationaryConvolve1D`. Collective.
 
-    Model and data are vectors of ravelled blocks. See :class:`collops.operators.NonStationaryConvolve1D` for the
-    parameters; it accepts arrays that are split along any axes.
+    The array is split along `axis`, along which the filters vary.
     """
 
     def _make(self, dims, hs, ih, axis=-1, base_comm=None, dtype="float64"):
@@ -396,10 +289,10 @@ class MPINonStationaryConvolve1D(MPILinearOperator):
 
 
 class MPIMDC(MPILinearOperator):
-    """Multi-dimensional convolution with a kernel whose frequencies are split over the ranks. Collective.
+    """Multi-dimensional convolution, see :class:`collops.operators.MDC`. Collective.
 
-    Model and data are replicated complex vectors with an imaginary part of zero. See :class:`collops.operators.MDC` for
-    the parameters; there, model and data are real and can be split. `fftengine` has no effect.
+    Model and data are replicated complex vectors with an imaginary part of zero; natively they are real and can be
+    split. `fftengine` has no effect.
     """
 
     partitions = (_BROADCAST, _BROADCAST)

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from collops.compat.pylops_mpi._arrays import checked_array, wrap
+from collops.compat.pylops_mpi._arrays import as_given, as_native, wrap
 from collops.compat.pylops_mpi._linear_operator import native_of
-from collops.compat.pylops_mpi._native import to_layout, with_layouts
-from collops.compat.pylops_mpi._solvers import as_given, native_callback
+from collops.compat.pylops_mpi._native import with_layouts
+from collops.compat.pylops_mpi._solvers import native_callback
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers import proximal
-
-__all__ = ["ADMML2", "MPIL2", "MPIL21", "MPIProxOperator", "PrimalDual", "ProximalGradient"]
 
 
 class _LocalProx:
@@ -41,16 +39,6 @@ class MPIProxOperator:
     `prox` is an operator of PyProximal, equal on all ranks, that acts element by element. Derived classes implement
     ``__call__(x)``, ``prox(x, tau)`` or ``proxdual(x, tau)``, and optionally ``grad(x)``. `native` is the native
     proximal operator, or ``None`` for a user's class.
-
-    Examples
-    --------
-    >>> import collops.compat.pylops_mpi as pylops_mpi
-    >>> import pyproximal
-    >>> prox = pylops_mpi.MPIProxOperator(pyproximal.L1())
-    >>> x = pylops_mpi.DistributedArray(global_shape=3)
-    >>> x[:] = 3.0
-    >>> prox.prox(x, 1.0).asarray()
-    array([2., 2., 2.])
     """
 
     native: proximal.ProxOperator | None = None
@@ -72,7 +60,7 @@ class MPIProxOperator:
 
     def __call__(self, x: Any) -> Any:
         """Return the value, a Boolean for an indicator function. Collective: one scalar allreduce."""
-        value = self._get().__call__(self._given(x)).item()
+        value = self._get()(as_native(x, self.layout)).item()
         if self._local is None:
             return value
         for leaf in x.native.leaves:
@@ -82,15 +70,15 @@ class MPIProxOperator:
 
     def prox(self, x: Any, tau: float) -> Any:
         """Return the proximal point for a positive `tau`."""
-        return wrap(self._get().prox(self._given(x), tau), x)
+        return wrap(self._get().prox(as_native(x, self.layout), tau), x)
 
     def proxdual(self, x: Any, tau: float) -> Any:
         """Return the proximal point of the convex conjugate for a positive `tau`."""
-        return wrap(self._get().proxdual(self._given(x), tau), x)
+        return wrap(self._get().proxdual(as_native(x, self.layout), tau), x)
 
     def grad(self, x: Any) -> Any:
         """Return the gradient."""
-        return wrap(self._get().grad(self._given(x)), x)
+        return wrap(self._get().grad(as_native(x, self.layout)), x)
 
     def postcomposition(self, sigma: float) -> MPIProxOperator:
         """Return the function times `sigma`."""
@@ -114,10 +102,6 @@ class MPIProxOperator:
         if self.native is None:
             raise NotImplementedError(f"{type(self).__name__} does not implement this method")
         return self.native
-
-    def _given(self, x: Any) -> Any:
-        array = checked_array(x).native
-        return array if self.layout is None else to_layout(array, self.layout)
 
 
 class MPIL2(MPIProxOperator):
@@ -145,15 +129,14 @@ class MPIL2(MPIProxOperator):
         if solver not in ("cg", "cgls", None):
             raise InputError(f"solver must be 'cg' or 'cgls', not {solver!r}")
         self.Op, self.b, self.q, self.sigma, self.alpha = Op, b, q, sigma, alpha
-        native, given = None, [None if a is None else checked_array(a).native for a in (b, q, x0)]
+        native = range = None
         if Op is not None:
             if x0 is None:
                 raise InputError("x0 is required with an operator")
             native = native_of(Op, x0, x0 if b is None else b)
-            self.layout = native.domain
-            sides = [native.range, native.domain, native.domain]
-            given = [None if a is None else to_layout(a, side) for a, side in zip(given, sides, strict=True)]
-        self.native = proximal.L2(native, given[0], given[1], sigma, alpha, qgrad, niter, given[2], warm)
+            range, self.layout = native.range, native.domain
+        data, point, start = as_native(b, range), as_native(q, self.layout), as_native(x0, self.layout)
+        self.native = proximal.L2(native, data, point, sigma, alpha, qgrad, niter, start, warm)
 
 
 class MPIL21(MPIProxOperator):
@@ -235,30 +218,19 @@ def ProximalGradient(
 ) -> Any:
     """Minimise f + epsg * g by proximal gradient steps, see :func:`collops.solvers.proximal.proximal_gradient`.
 
-    Collective. If `tau` is ``None``, backtracking determines the step size. `callback` is called with the model after
-    each iteration; `show` prints a progress bar if standard error is a terminal.
+    Collective. `callback` is called with the model after each iteration; `show` prints a progress bar if standard error
+    is a terminal.
     """
     f, g = native_prox(proxf, x0), native_prox(proxg, x0)
-    layout, start = getattr(proxf, "layout", None), checked_array(x0).native
+    start = as_native(x0, getattr(proxf, "layout", None))
     options = {"epsg": epsg, "tau": tau, "eta": eta, "niterback": niterback, "acceleration": acceleration, "tol": tol}
     options |= _run_options(niter, native_callback(callback, x0), show)
-    result = proximal.proximal_gradient(f, g, start if layout is None else to_layout(start, layout), **options)
+    result = proximal.proximal_gradient(f, g, start, **options)
     return as_given(result.x, x0)
 
 
 def ADMML2(
-    proxg,
-    Op,
-    b,
-    A,
-    x0,
-    tau,
-    niter=10,
-    z0=None,
-    gfirst=False,
-    callback=None,
-    show=False,
-    kwargs_solver=None,
+    proxg, Op, b, A, x0, tau, niter=10, z0=None, gfirst=False, callback=None, show=False, kwargs_solver=None
 ) -> tuple[Any, Any]:
     """Minimise 1/2 |Op x - b|^2 + g(A x) by ADMM, see :func:`collops.solvers.proximal.admm_l2`; return x and z.
 
@@ -270,10 +242,10 @@ def ADMML2(
     image = A @ x0 if z0 is None else z0
     misfit, penalty = native_of(Op, x0, b), native_of(A, x0, image)
     penalty = with_layouts(penalty, misfit.domain, penalty.range)
-    data, start = to_layout(b.native, misfit.range), to_layout(x0.native, misfit.domain)
+    data, start = as_native(b, misfit.range), as_native(x0, misfit.domain)
     options = {"gfirst": gfirst, "inner": (kwargs_solver or {}).get("niter", 10)}
     options |= _run_options(niter, native_callback(callback, x0), show)
-    options["z0"] = None if z0 is None else to_layout(z0.native, penalty.range)
+    options["z0"] = as_native(z0, penalty.range)
     result = proximal.admm_l2(native_prox(proxg, image), misfit, data, penalty, start, tau, **options)
     return as_given(result.x, x0), wrap(result.details["z"], image)
 
@@ -300,16 +272,10 @@ def PrimalDual(
     Collective. `callbacky` passes the dual variable to `callback` after the model, and `returny` returns both. For
     `callback` and `show` see :func:`ProximalGradient`.
     """
-    native = native_of(A, x0, y0)
-
-    def call(_: int, view: Any) -> None:
-        dual = (as_given(view.state.y, y0),) if callbacky else ()
-        callback(as_given(view.x, x0), *dual)
-
-    f, g, start = native_prox(proxf, x0), native_prox(proxg, y0), to_layout(x0.native, native.domain)
-    options = {"theta": theta, "gfirst": gfirst, "y0": to_layout(y0.native, native.range)}
-    options["z"] = None if z is None else to_layout(checked_array(z).native, native.domain)
-    options |= _run_options(niter, None if callback is None else call, show)
+    native, call = native_of(A, x0, y0), native_callback(callback, x0, y0 if callbacky else None)
+    f, g, start = native_prox(proxf, x0), native_prox(proxg, y0), as_native(x0, native.domain)
+    options = {"theta": theta, "gfirst": gfirst, "y0": as_native(y0, native.range), "z": as_native(z, native.domain)}
+    options |= _run_options(niter, call, show)
     result = proximal.primal_dual(f, g, native, start, tau, mu, **options)
     x = as_given(result.x, x0)
     return (x, as_given(result.details["y"], y0)) if returny else x

@@ -12,58 +12,20 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from inspect import Parameter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pylops.optimization.basesolver import Solver
 
 from collops import solvers
-from collops.compat.pylops_mpi._arrays import checked_array, leaves, wrap
+from collops.compat.pylops_mpi._arrays import as_given, as_native, leaves
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import reinterpret, to_layout, with_layouts
-from collops.operators import LinearOperator
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.problem import check_number, check_problem
 
-__all__ = [
-    "CG",
-    "CGLS",
-    "FISTA",
-    "ISTA",
-    "as_given",
-    "cg",
-    "cgls",
-    "fista",
-    "ista",
-    "native_callback",
-    "power_iteration",
-]
-
 _SHOWN = (10, 10, 10)
 _MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is not given
-
-_EXAMPLE = """
-
-Examples
---------
->>> import pylops
->>> import collops.compat.pylops_mpi as pylops_mpi
->>> A = pylops_mpi.MPIBlockDiag([pylops.Identity(2)])
->>> data = pylops_mpi.DistributedArray(global_shape=A.shape[0])
->>> data[:] = 2.0
->>> pylops_mpi.{}data, data.zeros_like(), {})[0].local_array
-array({})
-"""
-
-
-class _Problem(NamedTuple):
-    """A problem whose arrays have the layouts of its native operator."""
-
-    operator: LinearOperator
-    data: Any
-    start: Any
-    x0: Any  # as the user gave it
-    niter: int | None
 
 
 def _spread(name: str, function: Callable[..., Any], options: Sequence[Parameter], **defaults: Any) -> Any:
@@ -98,21 +60,18 @@ class _NativeSolver(Solver):
 
     _default_niter: int | None = 10
     _function_only: tuple[str, ...] = ()  # options that the function has and the class does not
-    _example = "niter=5", "[2., 2.]"  # arguments and result
     _heading = ""
+    _method: Callable[..., Any]  # returns the native method for the solver's options
     _state: Any
     _running: Any
     cost: Any = ()
 
     def __init_subclass__(cls) -> None:
         """Give ``setup`` and ``solve`` the options of ``_method``."""
-        cls._options = list(inspect.signature(cls._method).parameters.values())[2:]
+        cls._options = list(inspect.signature(cls._method).parameters.values())[1:]
         options = [option for option in cls._options if option.name not in cls._function_only]
         cls.setup = _spread("setup", cls._setup, options)
         cls.solve = _spread("solve", cls._solve, options, niter=cls._default_niter)
-
-    def _method(self, problem: _Problem, *args: Any, **options: Any) -> Any:
-        raise NotImplementedError
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         """Set the attributes of PyLops' solver from the residual norms and the method's details."""
@@ -124,24 +83,25 @@ class _NativeSolver(Solver):
     def memory_usage(self, show: bool = False, unit: str = "B") -> Any:
         """Do nothing: the memory of a distributed solver is not measured."""
 
-    def _problem(self, y: Any, x0: Any, niter: int | None) -> _Problem:
+    def _start(self, y: Any, x0: Any, niter: int | None, options: dict[str, Any], show: bool) -> Any:
+        """Set problem and method, and print the heading; return the native operator, data and initial model."""
         self.y, self.niter, self._like = y, niter, x0
-        operator = native_of(self.Op, x0, y)
-        problem = _Problem(
-            operator, to_layout(y.native, operator.range), to_layout(x0.native, operator.domain), x0, niter
-        )
-        check_problem(operator, problem.data, problem.start, _MAX_STEPS if niter is None else niter)
-        return problem
+        self._operator = op = native_of(self.Op, x0, y)
+        self._problem = op, as_native(y, op.range), as_native(x0, op.domain)
+        check_problem(*self._problem, _MAX_STEPS if niter is None else niter)
+        self._running = self._method(**options)
+        if show and self._prints():
+            self._print_solver(nbar=65)
+            sys.stdout.write(f"{self._heading}\tniter = {niter}\n{'-' * 65}\n")
+        return self._problem
 
     # Step by step
 
     def _setup(self, y: Any, x0: Any, niter: int | None = None, options: Any = None, show: bool = False) -> Any:
         """Prepare to take steps; return the initial model. Collective."""
-        problem = self._problem(y, x0, niter)
-        self._running, self._operator = self._method(problem, **options), problem.operator
+        problem = self._start(y, x0, niter, options, show)
         self.iiter, self._rows = 0, []
-        self._print_start(show)
-        return self._record(self._running.init(problem.operator, problem.data, problem.start))
+        return self._record(self._running.init(*problem))
 
     def _record(self, state: Any) -> Any:
         """Record the state after an iteration; return the model."""
@@ -190,16 +150,12 @@ class _NativeSolver(Solver):
             x = self.setup(y=y, x0=x0, niter=niter, show=show, **options)
             x = self.run(x, niter, show=show, itershow=itershow)
         else:
-            problem = self._problem(y, x0, niter)
-            method = self._method(problem, **options)
-            self._print_start(show)
+            problem = self._start(y, x0, niter, options, show)
             replaced = getattr(self.callback, "__func__", None) is not Solver.callback  # PyLops' own does nothing
             result = solvers.solve(
-                method,
-                problem.operator,
-                problem.data,
-                problem.start,
-                parts=(getattr(method, "transform", None),),
+                self._running,
+                *problem,
+                parts=(getattr(self._running, "transform", None),),
                 niter=niter,
                 callback=native_callback(self.callback if replaced else None, x0),
                 progress=None if show else False,
@@ -212,11 +168,6 @@ class _NativeSolver(Solver):
         return self._result(x)
 
     # Printing, on rank 0
-
-    def _print_start(self, show: bool) -> None:
-        if show and self._prints():
-            self._print_solver(nbar=65)
-            sys.stdout.write(f"{self._heading}\tniter = {self.niter}\n{'-' * 65}\n")
 
     def _print_rows(self, iterations: Sequence[int]) -> None:
         for number in iterations if self._prints() else ():
@@ -232,18 +183,16 @@ def _chosen(niter: int, itershow: Sequence[int]) -> list[int]:
     return [n for n in range(1, niter + 1) if n <= first or n > niter - last or n % every == 0]
 
 
-def as_given(array: Any, like: Any) -> Any:
-    """Wrap a native array, redistributed to the layout of `like`, with its partition. Collective."""
-    return wrap(to_layout(array, like.native.layout), like, leaves(like)[0].partition)
+def native_callback(callback: Any, like: Any, dual: Any = None) -> Callable[[int, Any], None] | None:
+    """Return a callback for the native driver that passes the model to `callback` and ignores its result.
 
-
-def native_callback(callback: Callable[[Any], Any] | None, like: Any) -> Callable[[int, Any], None] | None:
-    """Return a callback for the native driver that passes the model to `callback` and ignores its result."""
+    If `dual` is given, it also passes the dual variable, as an array such as `dual`.
+    """
     if callback is None:
         return None
 
     def call(_: int, view: Any) -> None:
-        callback(as_given(view.x, like))
+        callback(as_given(view.x, like), *(() if dual is None else [as_given(view.state.y, dual)]))
 
     return call
 
@@ -254,7 +203,7 @@ def native_callback(callback: Callable[[Any], Any] | None, like: Any) -> Callabl
 class CG(_NativeSolver):
     """Conjugate gradients for a Hermitian positive definite operator, see :func:`collops.cg`."""
 
-    def _method(self, problem, tol=1e-4):
+    def _method(self, tol=1e-4):
         self.tol, self._heading = tol, f"tol = {tol:e}"
         # PyLops-MPI does not stop when only rounding errors are left.
         return solvers.CG(tol=check_number("tol", tol), precision=0.0)
@@ -266,7 +215,7 @@ class CG(_NativeSolver):
 class CGLS(_NativeSolver):
     """Conjugate gradients for least squares, see :func:`collops.cgls`."""
 
-    def _method(self, problem, damp=0.0, tol=1e-4):
+    def _method(self, damp=0.0, tol=1e-4):
         self.damp, self.tol, self._heading = damp * damp, tol, f"damp = {damp:e}\ttol = {tol:e}"
         return solvers.CGLS(damp=check_number("damp", damp), tol=check_number("tol", tol), precision=0.0)
 
@@ -286,11 +235,9 @@ class ISTA(_NativeSolver):
     _accelerated = False
     _default_niter = None
     _function_only = ("rtol", "rtol1")
-    _example = "niter=20, eps=1.0, alpha=1.0", "[1.5, 1.5]"
 
     def _method(
         self,
-        problem,
         SOp=None,
         eps=0.1,
         alpha=None,
@@ -305,7 +252,7 @@ class ISTA(_NativeSolver):
         if threshkind not in ("hard", "soft", "half"):
             raise NotImplementedError(f"threshkind must be 'hard', 'soft' or 'half', not {threshkind!r}")
         if alpha is None:  # uses the same random numbers as PyLops-MPI
-            start = checked_array(problem.x0).empty_like()
+            start = self._like.empty_like()
             largest = power_iteration(self.Op.H @ self.Op, start, **{"dtype": self.Op.dtype, **(eigsdict or {})})[0]
             alpha = 1.0 / abs(largest)
         self.alpha, self.eps, self.tol, self.threshkind, self.monitorres = alpha, eps, tol, threshkind, monitorres
@@ -313,14 +260,13 @@ class ISTA(_NativeSolver):
         self._heading = (
             f"({threshkind} thresholding)\neps = {eps:e}\ttol = {tol:e}\talpha = {alpha:e}\tthresh = {self.thresh:e}"
         )
-        transform = None if SOp is None else native_of(SOp, problem.x0, problem.x0)
+        transform = None if SOp is None else native_of(SOp, self._like, self._like)
         if transform is not None:
-            transform = with_layouts(transform, transform.domain, problem.operator.domain)
-        niter = _MAX_STEPS if problem.niter is None else problem.niter
+            transform = with_layouts(transform, transform.domain, self._operator.domain)
+        niter = _MAX_STEPS if self.niter is None else self.niter
         options = {"eps": eps, "alpha": alpha, "eigsdict": None, "threshkind": threshkind, "perc": None, "decay": decay}
         options |= {"tol": tol, "rtol": rtol, "rtol1": rtol1, "monitorres": monitorres}
-        operator, data, start, *_ = problem
-        return prepare(operator, data, start, niter, transform, accelerated=self._accelerated, **options)
+        return prepare(*self._problem, niter, transform, accelerated=self._accelerated, **options)
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         if status is solvers.Status.RESIDUAL_INCREASED:
@@ -352,8 +298,7 @@ class FISTA(ISTA):
 
 
 def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
-    """Return the function that solves by the class `kind`, with the same options; give both the same example."""
-    name, description = kind.__name__.lower(), kind.__doc__
+    """Return the function that solves by the class `kind`, with the same options."""
 
     def solve(Op, y, x0, niter=10, options=None, show=False, itershow=_SHOWN, callback=None):
         solver = kind(Op)
@@ -361,79 +306,34 @@ def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
             solver.callback = callback
         return solver._solve(y, x0, niter, options, show, itershow)
 
-    def example(call: str) -> str:
-        return _EXAMPLE.format(call, *kind._example)
-
-    kind.__doc__ = description + example(f"{kind.__name__}(A).solve(")
-    solve.__doc__ = f"{description} Collective.\n\n{inspect.cleandoc(results)}{example(f'{name}(A, ')}"
-    return _spread(name, solve, kind._options)
+    solve.__doc__ = f"{kind.__doc__} Collective.\n\nReturns {results}."
+    return _spread(kind.__name__.lower(), solve, kind._options)
 
 
-cg = _function(
-    CG,
-    """
-    Returns
-    -------
-    x : DistributedArray or StackedDistributedArray
-        The solution.
-    iit : int
-        Number of iterations.
-    cost : numpy.ndarray
-        Norms of the residual.
-    """,
-)
+cg = _function(CG, "the solution, the number of iterations, and the norms of the residual")
 cgls = _function(
     CGLS,
-    """
-    Returns
-    -------
-    x : DistributedArray or StackedDistributedArray
-        The model.
-    istop : int
-        1 if the squared norm of the gradient is below `tol`, else 2.
-    iit : int
-        Number of iterations.
-    r1norm, r2norm : float
-        The squared norm of the gradient, as in PyLops; and the norm of the residual, including damping.
-    cost : numpy.ndarray
-        Norms of the residual.
-    """,
+    "the model; 1 if the squared norm of the gradient is below `tol`, else 2; the number of iterations; the squared\n"
+    "norm of the gradient; the norm of the residual, including damping; and the norms of the residual",
 )
-_SPARSE = """
-    Returns
-    -------
-    x : DistributedArray or StackedDistributedArray
-        The model.
-    niter : int
-        Number of iterations.
-    cost : numpy.ndarray
-        Cost after each iteration.
-    """
-ista = _function(ISTA, _SPARSE)
-fista = _function(FISTA, _SPARSE)
+ista, fista = (
+    _function(kind, "the model, the number of iterations, and the cost after each") for kind in (ISTA, FISTA)
+)
 
 
 def power_iteration(Op, b_k, niter=10, tol=1e-5, dtype="float64", backend="numpy") -> tuple[Any, Any, int]:
     """Find the eigenvalue of largest modulus, see :func:`collops.solvers.power_iteration`. Collective.
 
-    `b_k` is overwritten: first with random numbers from NumPy's or CuPy's global generator, complex if `dtype` is
-    complex, then with the eigenvector. `backend` has no effect: the engine of `b_k` determines the generator.
-
-    Returns
-    -------
-    maxeig : float or complex
-        The eigenvalue.
-    b_k : DistributedArray or StackedDistributedArray
-        The eigenvector, of norm 1.
-    iiter : int
-        Number of iterations.
+    Returns the eigenvalue, the eigenvector of norm 1, and the number of iterations. `b_k` is overwritten: first with
+    random numbers from NumPy's or CuPy's global generator, complex if `dtype` is complex, then with the eigenvector.
+    `backend` has no effect: the engine of `b_k` determines the generator.
     """
     operator = native_of(Op, b_k, b_k)
     for leaf in leaves(b_k):
         rand = leaf.native.engine.xp.random.rand
         real, imaginary = rand(*leaf.local_shape), rand(*leaf.local_shape)  # PyLops-MPI always draws both
         leaf[:] = real + 1j * imaginary if np.dtype(dtype).kind == "c" else real
-    result = solvers.power_iteration(operator, to_layout(b_k.native, operator.domain), niter=niter, tol=tol)
+    result = solvers.power_iteration(operator, as_native(b_k, operator.domain), niter=niter, tol=tol)
     for leaf, found in zip(leaves(b_k), to_layout(result.x, b_k.native.layout).leaves, strict=True):
         leaf.native = reinterpret(found, leaf.native.layout)
     return result.details["eigenvalue"], b_k, result.iterations

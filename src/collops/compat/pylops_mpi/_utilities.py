@@ -20,34 +20,13 @@ from collops.compat.pylops_mpi._arrays import Partition, wrap
 from collops.compat.pylops_mpi._native import mpi_comm, to_layout
 from collops.errors import InputError, TransportError
 
-__all__ = [
-    "benchmark",
-    "cuda_aware_mpi_enabled",
-    "dottest",
-    "fftshift_nd",
-    "ifftshift_nd",
-    "initialize_nccl_comm",
-    "mark",
-    "mpi4py_fft",
-    "mpi4py_fft_import",
-    "nccl_enabled",
-    "nccl_import",
-    "plot_distributed_array",
-    "plot_local_arrays",
-    "reshaped",
-]
-
 
 def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, verb=False) -> bool:
     r"""Check that :math:`\langle A u, v\rangle = \langle u, A^H v\rangle` for the given vectors. Collective.
 
-    `nr` and `nc` are the expected numbers of rows and columns; `verb` prints both inner products.
+    `nr` and `nc` are the expected numbers of rows and columns; `verb` prints both inner products. Raises an
+    AssertionError if the shape is wrong, or if the test fails and `raiseerror` is true.
     :meth:`collops.operators.LinearOperator.dottest` chooses the vectors itself.
-
-    Raises
-    ------
-    AssertionError
-        If the shape is wrong, or if the test fails and `raiseerror` is true.
     """
     if (Op.shape[0] if nr is None else nr, Op.shape[1] if nc is None else nc) != Op.shape:
         raise AssertionError(f"{Op!r} has the shape {Op.shape}, not {(nr, nc)}")
