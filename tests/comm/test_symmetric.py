@@ -82,7 +82,7 @@ def test_memory_that_is_not_there_is_refused_on_all_ranks(comm, monkeypatch):
         pytest.skip("one rank shares nothing")
     if comm.rank == comm.size - 1:
         usage = types.SimpleNamespace(free=4096 * comm.size)
-        monkeypatch.setattr("collops.comm.symmetric_host.shutil.disk_usage", lambda _: usage)
+        monkeypatch.setattr("collops.comm.symmetric.shutil.disk_usage", lambda _: usage)
     if not os.path.isdir("/dev/shm"):
         pytest.skip("shared memory is elsewhere")
     with pytest.raises(MemoryError, match=f"rank {comm.size - 1}.* free"):

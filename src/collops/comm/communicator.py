@@ -536,9 +536,13 @@ class Communicator:
         TransportError
             On every rank, if these ranks cannot share memory.
         """
-        from collops.comm.symmetric import allocate
+        from collops.comm.symmetric import SharedWindow, Symmetric, validated
 
-        return allocate(self, shape, dtype, engine_name=engine, signals=signals)
+        shape, dtype, chosen = validated(self, shape, dtype, engine, signals)
+        kind = Symmetric if self.size == 1 else SharedWindow
+        if self.size > 1 and chosen.memory == "device":
+            from collops.comm.symmetric_device import DeviceHeap as kind
+        return kind(self, shape, dtype, signals, chosen)
 
     def transport_of(self, array: Any) -> Transport:
         """Return the transport that carries `array`. Not collective."""
