@@ -121,22 +121,6 @@ class Call:
         self.out[...] = self.target
         return self.out
 
-    def described(self, memory: str) -> tuple[str, dict[str, Any]]:
-        """Return the call as errors of ``COLLOPS_CHECK`` show it, and what must be the same on all ranks."""
-        facts: dict[str, Any] = {"call": self.kind, "memory": memory}
-        if self.kind == "barrier":
-            return "barrier", facts
-        facts["dtype"] = dtype = self.array.dtype.name
-        if self.receive_counts is not None:
-            to, from_ = _text(self.counts), _text(self.receive_counts)
-            return f"{self.kind} of {dtype}: {to} to, {from_} from each rank", facts
-        # With counts, ranks have different numbers of elements.
-        elements = self.array.size if self.counts is None else [int(count) for count in self.counts]
-        facts.update(elements=elements, op=self.op, root=self.root)
-        text = f"{self.kind}{'' if self.op is None else f'({self.op})'} of {_text(elements)} {dtype}"
-        text += "" if self.root is None else f", root {self.root}"
-        return text + (" on the device" if memory == "device" else ""), facts
-
 
 def validated(
     comm: Any,
@@ -316,10 +300,3 @@ def _checked_counts(counts: Any, size: int, name: str) -> list[int]:
     if len(rows) != size or min(rows) < 0:
         raise LayoutError(f"{name} needs one non-negative number for each of {size} ranks, not {rows}")
     return rows
-
-
-def _text(numbers: Any) -> str:
-    """Return counts in few words: all of up to eight, or what more of them add up to."""
-    if isinstance(numbers, int):
-        return str(numbers)
-    return "+".join(map(str, numbers)) if len(numbers) <= 8 else f"{sum(numbers)} ({len(numbers)} counts)"

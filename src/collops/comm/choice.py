@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from collops.comm.agreement import described, raise_together, table
-from collops.comm.call_agreement import LEVELS, check_level
+from collops.comm.checked import LEVELS, check_level
 from collops.comm.mpi import gpu_awareness
 from collops.comm.nccl import available_binding
 from collops.errors import CollopsError, InputError, TransportError

@@ -31,7 +31,7 @@ from collops.profile.marks import Span, active
 from collops.profile.messages import active as counted
 
 if TYPE_CHECKING:
-    from collops.comm.call_agreement import CallAgreement
+    from collops.comm.checked import CallAgreement
     from collops.comm.failure import Failures
     from collops.comm.symmetric import Symmetric
 

@@ -14,7 +14,7 @@ import weakref
 from types import TracebackType
 from typing import Any, TextIO
 
-from collops.comm.call_agreement import CallAgreement
+from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
 from collops.errors import CommunicationError
 

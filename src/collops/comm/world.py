@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from collops import profile
-from collops.comm.call_agreement import CallAgreement, check_level
-from collops.comm.checked import CheckedTransport
+from collops.comm.checked import CallAgreement, CheckedTransport, check_level
 from collops.comm.choice import TRANSPORTS, by_all, choose
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
