@@ -42,7 +42,7 @@ def check_level() -> str:
 class _Expectation(NamedTuple):
     """What a call expects of one other rank: the same collective call, or the other end of a message.
 
-    `kind` is this rank's part. `facts` must be equal on both ranks. `pieces` is, in a collective call, what goes to each
+    `kind` is this rank's part. `facts` must be equal on both ranks. In a collective call, `pieces` is what goes to each
     rank and what comes from it, where every pair of ranks must have the same. `then` is called when the other rank has
     agreed, though others may still be missing.
     """
