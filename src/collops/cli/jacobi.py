@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from collops.apps.jacobi.job import Options
+from collops.cli.command import command_from
 from collops.cli.console import Progress, console
-from collops.cli.job import command_from
 
 if TYPE_CHECKING:
     from rich.table import Table
