@@ -240,7 +240,7 @@ class Communicator:
         return self._run("alltoall", x, out)
 
     def alltoallv(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None) -> Any:
-        """Send ``send_counts[r]`` rows of `x` to rank *r*, in the order of ranks; collect ``receive_counts[r]`` rows."""
+        """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` rows."""
         return self._run("alltoallv", x, out, counts=send_counts, receive_counts=receive_counts)
 
     def barrier(self) -> None:
