@@ -56,7 +56,7 @@ def test_half_types_are_reduced_on_any_number_of_communicators():
 
     half = np.dtype("float16")
     for _ in range(40):
-        transport = MpiTransport(MPI, MPI.COMM_SELF, None)  # pyright: ignore[reportArgumentType]
+        transport = MpiTransport(MPI.COMM_SELF, None)  # pyright: ignore[reportArgumentType]
         sums, means, largest = (transport.reduction(half, op)[1] for op in ("sum", "avg", "max"))
         assert sums == means and sums != largest
 

@@ -61,9 +61,9 @@ def communicators():
     made = {}
     for name, kind, transport in ((OURS, Communicator, MpiTransport), (PLAIN, Plain, PlainTransport)):
         control = MPI.COMM_WORLD.Dup()
-        failures = Failures(ControlChannel(MPI, control), 600.0, crowded=False)
+        failures = Failures(ControlChannel(control), 600.0, crowded=False)
         counts = failures if kind is Communicator else None  # without it, calls are not counted
-        made[name] = kind(transport(MPI, control, failures), None, control=control, failures=counts)
+        made[name] = kind(transport(control, failures), None, control=control, failures=counts)
     return made
 
 

@@ -160,8 +160,8 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         if devices:
             _use_device(0 if comm is None else on_node(comm)[0], devices)
         reasons = (mpi_reason, "one rank needs no transport")
-        return _communicator(_Place(mpi, 0, 1, "serial" if devices else None, reasons, False, "off"), comm)
-    abort_on_uncaught_errors(mpi)
+        return _communicator(_Place(0, 1, "serial" if devices else None, reasons, False, "off"), comm)
+    abort_on_uncaught_errors()
     control = duplicate(comm)
     local_rank, cores = on_node(control, available_cores())
     local_size = len(cores)
@@ -172,7 +172,7 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     reasons = (f"host arrays: {mpi_reason}", f"device arrays: {why}")
     if check != "off":
         reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
-    place = _Place(mpi, local_rank, local_size, device, reasons, share < _ONE_CORE, check)
+    place = _Place(local_rank, local_size, device, reasons, share < _ONE_CORE, check)
     return _communicator(place, control, is_world=comm == mpi.COMM_WORLD)
 
 
@@ -182,7 +182,6 @@ class _Place(NamedTuple):
     `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`.
     """
 
-    mpi: Any
     local_rank: int
     local_size: int
     device: str | None
@@ -198,19 +197,19 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
     if control is None or control.size == 1:
         serial = SerialTransport()
         return Communicator(serial, None if place.device is None else serial, **common)
-    failures = Failures(ControlChannel(place.mpi, control), default_timeout(), place.crowded)
-    host = transport = MpiTransport(place.mpi, control, failures)
+    failures = Failures(ControlChannel(control), default_timeout(), place.crowded)
+    host = transport = MpiTransport(control, failures)
     device = _device_transport(place, control, host, failures)
     answer_after_the_end(failures)
     calls = None
     if place.check != "off":
-        calls = CallAgreement(ControlChannel(place.mpi, control, CALL_TAG), failures, sites=place.check == "sites")
+        calls = CallAgreement(ControlChannel(control, CALL_TAG), failures, sites=place.check == "sites")
         transport = CheckedTransport(host, calls, "host")
         device = None if device is None else CheckedTransport(device, calls, "device")
     elif place.device in (None, "staged"):
         failures.renew = host.renew
     if is_world:
-        end_together(place.mpi, failures, calls)
+        end_together(failures, calls)
 
     def derive(split: Any) -> Communicator:
         local_rank, others = on_node(split)
@@ -229,7 +228,7 @@ def _device_transport(place: _Place, control: Any, host: MpiTransport, failures:
         binding = load_binding()
         unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
         return NcclTransport(binding, control.size, control.rank, unique_id)
-    return GpuAwareTransport(host, DeviceMpi(place.mpi, control, failures), place.device.removeprefix("mpi-"))
+    return GpuAwareTransport(host, DeviceMpi(control, failures), place.device.removeprefix("mpi-"))
 
 
 def _use_device(local_rank: int, devices: int) -> str:
