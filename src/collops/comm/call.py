@@ -135,16 +135,10 @@ def validated(
     """Return the record of a collective call, and the engine of its arrays.
 
     Parameters are the communicator, and those of its methods, with counts in rows. The numbers of rows of all ranks are
-    exchanged if they are missing.
-
-    Raises
-    ------
-    InputError
-        If there is no such rank, or a rank that is not root passes neither `x` nor `out` to a scatter.
-    LayoutError
-        If shapes and counts do not fit, or an array of a group is not contiguous.
-    UnsupportedTypeError
-        If the dtype cannot be sent, `op` has no meaning for it, or `out` is of another engine or dtype or read-only.
+    exchanged if they are missing. Raises `InputError` for a rank that does not exist, and on a rank that passes neither
+    `x` nor `out` to a scatter; `LayoutError` if shapes and counts do not match, or an array of a group is not
+    contiguous; `UnsupportedTypeError` if the dtype cannot be sent, `op` has no meaning for it, or `out` is of another
+    engine or dtype or read-only.
     """
     reducing, rooted, layout, to_root, in_place = _RULES[kind]
     size = comm.size
@@ -186,12 +180,8 @@ def validated(
 def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
     """Return `x` as a C-contiguous array of a dtype that messages carry, its engine and its dtype.
 
-    Raises
-    ------
-    LayoutError
-        If a copy would be needed in a group, which reads the array later.
-    UnsupportedTypeError
-        If `x` is no array, or its dtype cannot be sent.
+    Raises `LayoutError` if a copy would be needed in a group, which reads the array later, and `UnsupportedTypeError`
+    if `x` is no array or its dtype cannot be sent.
     """
     engine = engines.get(type(x))
     if engine is None:

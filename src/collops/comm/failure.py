@@ -127,14 +127,8 @@ def at_giving_up(cleanup: Callable[[], None]) -> None:
 class Failures:
     """The failures of one communicator's ranks; see the module for the protocol.
 
-    Parameters
-    ----------
-    channel : ControlChannel of :mod:`collops.comm.mpi`, or a simulation of it
-        Carries the messages.
-    timeout : float or None
-        Deadline of each wait in seconds; ``None`` for no deadline.
-    crowded : bool
-        Whether this rank has less than one core, so that a wait soon lets other processes run.
+    A `ControlChannel` of :mod:`collops.comm.mpi` carries the messages. `timeout` is the deadline of each wait in
+    seconds, or ``None``. A `crowded` rank has less than one core, so that its waits soon let other processes run.
 
     Attributes
     ----------

@@ -24,11 +24,7 @@ def show_own_device() -> None:
     """Let CUDA and HIP show this process one GPU, that of its number on its node. Collective.
 
     Nothing is changed for a rank that has its node to itself, is shown one GPU already, or has all hidden from it.
-
-    Raises
-    ------
-    InputError
-        If this process uses CUDA already, with several GPUs.
+    Raises `InputError` if this process uses CUDA already, with several GPUs.
     """
     rank, size = _place()
     if size == 1:
