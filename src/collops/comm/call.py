@@ -40,7 +40,8 @@ PARAMETERS = {
     "alltoall": (),
     "alltoallv": ("send_counts", "receive_counts"),
 }
-"""Of the communicator's methods, beside the array and ``out``."""
+"""The parameters of the communicator's methods, besides the array and ``out``."""
+KINDS = (*PARAMETERS, "barrier")
 # How the shape of the result follows from that of the array, where it is not the same: the first axis has a block for
 # each rank, of which one or all are received; or it has rows for each rank; or the result gets an axis for the ranks.
 _LAYOUTS = {

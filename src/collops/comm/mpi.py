@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from collops.comm.agreement import name_ranks
-from collops.comm.call import Call
+from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.comm.transport import Message, Pending, Transport
@@ -309,6 +309,8 @@ class MpiTransport(Transport):
             source, target = self._memory(source), self._memory(target)
         return self._comm.Ireduce_scatter_block([source, datatype], [target, datatype], operation)
 
+    _gather, _scatter = _gatherv, _scatterv
+
     def _alltoall(self, call: Call) -> Any:
         return self._comm.Ialltoall(self._whole(call.source), self._whole(call.target))
 
@@ -348,21 +350,7 @@ class MpiTransport(Transport):
         return [memory, (list(counts), list(accumulate(counts, initial=0))[:-1]), datatype]
 
 
-_START = {
-    "allreduce": MpiTransport._allreduce,
-    "reduce": MpiTransport._reduce,
-    "bcast": MpiTransport._bcast,
-    "allgather": MpiTransport._allgather,
-    "allgatherv": MpiTransport._allgatherv,
-    "gather": MpiTransport._gatherv,
-    "gatherv": MpiTransport._gatherv,
-    "scatter": MpiTransport._scatterv,
-    "scatterv": MpiTransport._scatterv,
-    "reduce_scatter": MpiTransport._reduce_scatter,
-    "alltoall": MpiTransport._alltoall,
-    "alltoallv": MpiTransport._alltoallv,
-    "barrier": MpiTransport._barrier,
-}
+_START = {kind: getattr(MpiTransport, f"_{kind}") for kind in KINDS}
 
 
 class DeviceMpi(MpiTransport):

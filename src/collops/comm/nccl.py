@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
-from collops.comm.call import Call
+from collops.comm.call import KINDS, Call
 from collops.comm.failure import at_giving_up
 from collops.comm.reductions import nccl_reduction, widened
 from collops.comm.side_stream import SideStream
@@ -284,6 +284,8 @@ class NcclTransport(Transport):
         arriving = [(call.root, target.data.ptr, target.nbytes)] if target.size else []
         self._enqueue([] if call.source is None else _pieces(call.source, call.counts), arriving, stream)
 
+    _gather, _scatter = _gatherv, _scatterv
+
     def _alltoallv(self, call: Call, stream: int) -> None:
         self._enqueue(_pieces(call.source, call.counts), _pieces(call.target, call.receive_counts), stream)
 
@@ -358,21 +360,7 @@ class NcclTransport(Transport):
         )
 
 
-_ENQUEUE = {
-    "allreduce": NcclTransport._allreduce,
-    "reduce": NcclTransport._reduce,
-    "bcast": NcclTransport._bcast,
-    "allgather": NcclTransport._allgather,
-    "allgatherv": NcclTransport._allgatherv,
-    "gather": NcclTransport._gatherv,
-    "gatherv": NcclTransport._gatherv,
-    "scatter": NcclTransport._scatterv,
-    "scatterv": NcclTransport._scatterv,
-    "reduce_scatter": NcclTransport._reduce_scatter,
-    "alltoall": NcclTransport._alltoall,
-    "alltoallv": NcclTransport._alltoallv,
-    "barrier": NcclTransport._barrier,
-}
+_ENQUEUE = {kind: getattr(NcclTransport, f"_{kind}") for kind in KINDS}
 
 
 class _ShutDown:

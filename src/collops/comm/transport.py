@@ -1,18 +1,21 @@
-"""What a transport is: it runs the calls of a communicator, on arrays in one kind of memory.
+"""What a transport is, and the transport of a single rank.
 
-The communicator has validated these :class:`~collops.comm.call.Call` records: arrays are C-contiguous, dtypes agree,
-shapes fit, reductions have a meaning, counts are in elements. A transport allocates no result, sends no metadata, and
-orders device work on the caller's current stream.
+A transport runs the calls of a communicator, on arrays in one kind of memory. The communicator has validated these
+:class:`~collops.comm.call.Call` records: arrays are C-contiguous, dtypes agree, shapes fit, reductions have a meaning,
+counts are in elements. A transport allocates no result, sends no metadata, and orders device work on the caller's
+current stream.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from collops.comm.call import Call
+from collops.errors import CommunicationError
 
 __all__ = ["Pending", "Transport"]
 
@@ -79,3 +82,38 @@ class Transport(ABC):
 
     def inspect(self) -> None:
         """Raise what has gone wrong on the transport since the last call, where it can tell."""
+
+
+class SerialTransport(Transport):
+    """The transport of a single rank: it moves arrays of any engine from this rank to itself."""
+
+    name = "serial"
+
+    def __init__(self) -> None:
+        self._sent: dict[int, deque[Any]] = {}
+
+    def run(self, call: Call) -> None:
+        """Copy the source of any call to its target."""
+        if call.target is not call.source:
+            call.target[...] = call.source.reshape(call.target.shape)
+
+    def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
+        """Keep copies of what is sent until it is received."""
+        sent = self._sent.setdefault(tag, deque())
+        sent.extend(array.copy() for _, array in sends)
+        return _ToItself([array for _, array in receives], sent)
+
+
+class _ToItself(Pending):
+    __slots__ = ("_receives", "_sent")
+
+    def __init__(self, receives: list[Any], sent: deque[Any]) -> None:
+        self._receives = receives
+        self._sent = sent
+
+    def wait(self) -> None:
+        for array in self._receives:
+            if not self._sent:
+                raise CommunicationError("recv: nothing was sent, and in a world of one there is no other sender")
+            array[...] = self._sent.popleft().reshape(array.shape)
+        self._receives = []

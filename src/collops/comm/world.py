@@ -31,9 +31,8 @@ from collops.comm.mpi import (
     values_kept_with,
 )
 from collops.comm.nccl import NcclTransport, available_binding, load_binding
-from collops.comm.serial import SerialTransport
 from collops.comm.staged import GpuAwareTransport, StagedTransport
-from collops.comm.transport import Transport
+from collops.comm.transport import SerialTransport, Transport
 from collops.errors import CollopsError, InputError, TransportError
 
 __all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "world"]
