@@ -1,4 +1,4 @@
-"""What deadlines, refusals and agreements cost when nothing goes wrong: CGLS iterations with and without them.
+"""What deadlines, rejections and agreements cost when nothing goes wrong: CGLS iterations with and without them.
 
     mpiexec -n 2 python tests/robust/cost.py [--out RECORD.json]
 

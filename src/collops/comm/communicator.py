@@ -301,7 +301,7 @@ class Communicator:
 
         For set-up only: shapes, checks, names. Counted as ``metadata``.
         """
-        with self._refusing("allgather_metadata"):
+        with self._rejecting("allgather_metadata"):
             text = json.dumps(value)
             texts = [text] if self.size == 1 else self._all_texts(text, self._begin())
             return [json.loads(each) for each in texts]
@@ -313,7 +313,7 @@ class Communicator:
         Python (``TypeError``, ``ValueError``, ``IndexError``, ``OSError``, ``MemoryError`` and the like), else
         ``CollopsError``. The message names the ranks unless all failed. One metadata message without an error.
         """
-        with self._refusing("check"):
+        with self._rejecting("check"):
             failed = np.array([error is not None], np.int8)
             transport = self._begin()
             if self.size > 1:
@@ -342,7 +342,7 @@ class Communicator:
         """
         if self.size == 1:
             return
-        with self._refusing("agree"):
+        with self._rejecting("agree"):
             text = json.dumps(value, sort_keys=True, default=str)
             digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
             extremes = np.array([digest, -digest], np.int64)
@@ -363,18 +363,18 @@ class Communicator:
         all raise :class:`~collops.errors.CallMismatch`.
         """
         if self.calls is not None:
-            with self._refusing("announce"):
+            with self._rejecting("announce"):
                 text = ", ".join(f"{name} {value}" for name, value in facts.items())
                 self.calls.collective(f"{call} ({text})" if text else call, {"call": call, **facts})
 
-    def refuse(self, call: str, error: Exception) -> None:
+    def reject(self, call: str, error: Exception) -> None:
         """Tell the other ranks that this one cannot take part in a collective `call`; they raise the same `error`.
 
         Not collective. For errors before anything of the call is sent, while other ranks may have begun it. Nothing is
         sent if all ranks raise the error anyway, or if a transport has failed.
         """
         if self._failures is not None:
-            self._failures.refuse(call, error)
+            self._failures.reject(call, error)
 
     def wait(self, event: Any, operation: str = "device work") -> None:
         """Wait on the host for a device event, with the deadline of every other wait. Not collective.
@@ -406,7 +406,7 @@ class Communicator:
         Equal calls return the same communicator; only the first makes one. A `color` is not negative; ``None`` joins no
         one and returns ``None``.
         """
-        with self._refusing("split"):
+        with self._rejecting("split"):
             color, key = None if color is None else operator.index(color), operator.index(key)
             if color is not None and not 0 <= color < _MOST_COLORS:
                 raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color}")
@@ -482,7 +482,7 @@ class Communicator:
     def begin(self, array: Any) -> Transport:
         """Return the transport that carries `array` in a collective call, which this rank begins now. Collective.
 
-        Validate before: an error is sent to the other ranks by :meth:`refuse`, instead of this call.
+        Validate before: an error is sent to the other ranks by :meth:`reject`, instead of this call.
         """
         return self._begin(engine_of(array))
 
@@ -519,7 +519,7 @@ class Communicator:
             transport = self._begin(engine)
             transport.run(call)
         except ARGUMENT_ERRORS as error:
-            self.refuse(kind, error)
+            self.reject(kind, error)
             raise
         if kind == "allreduce" and transport.reductions is not None and call.source is x:
             self._reducers[type(x)] = transport, transport.reductions, engine.xp.empty
@@ -586,19 +586,19 @@ class Communicator:
         """Return the transport of a collective call, which this rank begins now. Validate before."""
         transport = self._host if engine is _HOST else self._transport_for(engine)
         failures = self._failures
-        if failures is not None:  # count the call, unless other ranks have refused it, or the communicator has failed
+        if failures is not None:  # count the call, unless other ranks have rejected it, or the communicator has failed
             if failures.attention:
                 failures.attend()
             failures.number += 1
         return transport
 
     @contextmanager
-    def _refusing(self, call: str) -> Iterator[None]:
+    def _rejecting(self, call: str) -> Iterator[None]:
         """Tell the other ranks of an error, which may wait for this one already."""
         try:
             yield
         except ARGUMENT_ERRORS as error:
-            self.refuse(call, error)
+            self.reject(call, error)
             raise
 
     def _all_texts(self, text: str, transport: Transport) -> list[str]:

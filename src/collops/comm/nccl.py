@@ -367,10 +367,10 @@ class _ShutDown:
     """Stands for a binding whose communicator was aborted."""
 
     def __getattr__(self, name: str) -> Any:
-        def refuse(*_: Any) -> NoReturn:
+        def fail(*_: Any) -> NoReturn:
             raise CommunicationError("NCCL was shut down after a wait had passed its deadline: nothing can be sent")
 
-        return refuse
+        return fail
 
 
 _connected: weakref.WeakSet[NcclTransport] = weakref.WeakSet()

@@ -125,7 +125,7 @@ class ExchangePlan:
                 for given, taken in self._local:
                     combine(target, taken, source[given])
         except ARGUMENT_ERRORS as error:
-            self.comm.refuse("exchange", error)
+            self.comm.reject("exchange", error)
             raise
         if messages.active and self.travels:
             messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
