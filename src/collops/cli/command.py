@@ -1,4 +1,4 @@
-"""What all commands share: their options, the start of ranks, errors in one line, and a function for typer."""
+"""Parts that all commands share: options, the start of ranks, errors in one line, and functions for typer."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ __all__ = ["Call", "in_elements"]
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
 engines: dict[type, Engine] = {np.ndarray: _HOST}
-"""Of types whose arrays are sent as they are. None of them is JAX's."""
-# What has passed its check: dtypes, and operations with dtypes.
+"""The engines of types whose arrays are sent as they are, which excludes those of JAX."""
+# Dtypes, and operations with dtypes, that have passed their check.
 _carried: set[Any] = set()
 _reduced: set[tuple[str, Any]] = set()
 PARAMETERS = {
@@ -51,7 +51,7 @@ _LAYOUTS = {
     **dict.fromkeys(("allgather", "gather"), "stacked"),
 }
 _CONCATENATED = frozenset({"allgatherv", "gatherv"})
-# Of each kind: whether it reduces, whether it has a root, its layout, whether only the root has a result, and whether
+# For each kind: whether it reduces, whether it has a root, its layout, whether only the root has a result, and whether
 # transports take one array as source and target. One table, since a call looks it up once.
 _RULES = {
     kind: (
@@ -79,7 +79,7 @@ class Call:
     op : str or None
         The reduction.
     resolved : object
-        What the transport has found for the dtype and `op` before, if the communicator has looked it up.
+        The transport's entry for the dtype and `op`, if the communicator has looked it up.
     root : int or None
         The root.
     counts : sequence of int or None

@@ -1,4 +1,4 @@
-"""What ``COLLOPS_CHECK`` does: ranks agree on each call before any data move, so that mistakes are found.
+"""The checks of ``COLLOPS_CHECK``: ranks agree on each call before any data move, so that mistakes are found.
 
 A rank sends its expectations to every rank that its call involves, and waits for theirs. Two ranks disagree if their
 expectations differ, or if each waits for something that the other, which waits as well, does not do. Then all ranks
@@ -21,13 +21,13 @@ from collops.comm.transport import FIRST_USER_TAG, Message, Pending, Transport
 from collops.errors import InputError
 
 LEVELS = ("off", "calls", "sites")
-"""What may be checked: nothing, calls, or also whether they come from one line."""
+"""The levels of checking: nothing, calls, or also whether they come from one line."""
 
 _ALL, _SEND, _RECEIVE = "all", "send", "receive"
 _COUNTERPART = {_ALL: _ALL, _SEND: _RECEIVE, _RECEIVE: _SEND}
 
 Facts: TypeAlias = dict[str, Any]
-"""What must be equal on both sides, as JSON has it."""
+"""Facts about a call that must be equal on both sides, as JSON has them."""
 
 
 def check_level() -> str:
@@ -40,7 +40,7 @@ def check_level() -> str:
 
 
 class _Expectation(NamedTuple):
-    """What a call expects of one other rank: the same collective call, or the other end of a message.
+    """The expectation of another rank: the same collective call, or the other end of a message.
 
     `kind` is this rank's part. `facts` must be equal on both ranks. In a collective call, `pieces` is what goes to each
     rank and what comes from it, where every pair of ranks must have the same. `then` is called when the other rank has
@@ -76,9 +76,9 @@ class CallAgreement:
         call : str
             How errors show it.
         facts : dict
-            What must be the same on all ranks.
+            Must be the same on all ranks.
         sends, receives : sequence, optional
-            By rank: what goes there and comes from there, where the two ranks must have the same.
+            For each rank, the pieces that go there and come from there, on which the two ranks must agree.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class CheckedTransport(Transport):
         self.opened: list[_Checked] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # what only some transports have
+        return getattr(self.inner, name)  # methods that only some transports have
 
     def run(self, call: Call) -> None:
         """Run a call once all ranks are about to run the same one."""

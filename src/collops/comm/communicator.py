@@ -444,9 +444,9 @@ class Communicator:
         Parameters
         ----------
         shape : int or sequence of int
-            Of each rank's array, the same on all.
+            The shape of each rank's array, the same on all.
         dtype : dtype
-            Of its elements.
+            The dtype of its elements.
         engine : str, optional
             ``"numpy"`` (a window that the ranks of one node share) or ``"cupy"`` (NVSHMEM's heap); see
             :func:`collops.backend.engine` for the default.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 __all__ = ["available_cores", "limit_blas", "share_of_cores"]
 
-_SAID = (  # what a user or a launcher may have said
+_SAID = (  # a user or a launcher may have set one
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"),
     *("MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
 )

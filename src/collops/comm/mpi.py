@@ -208,7 +208,7 @@ class ControlChannel:
 class MpiTransport(Transport):
     """MPI on host arrays, between the ranks of an mpi4py communicator.
 
-    Of `comm` two private duplicates are made, for collectives and for exchanges. `failures` waits for the requests.
+    It makes two private duplicates of `comm`, for collectives and for exchanges. `failures` waits for the requests.
     """
 
     name = "mpi"

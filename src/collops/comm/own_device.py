@@ -16,7 +16,7 @@ _PLACES = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
 )
-# What a library shows its programs, and what narrows that down before.
+# The variable by which a library selects devices, and one by which the driver has selected some before.
 _SHOWN = (("CUDA_VISIBLE_DEVICES", None), ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
 
 

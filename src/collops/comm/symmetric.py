@@ -130,7 +130,7 @@ class Symmetric:
         signal : int
             Which of the signals of `rank`.
         value : int
-            What it becomes, of 64 bits and not negative; programs count up.
+            Its new value, of 64 bits and not negative; programs count up.
         """
         self._check_rank(rank)
         self._check_signal(signal, value)

@@ -1,4 +1,4 @@
-"""What a transport is, and the transport of a single rank.
+"""The interface of transports, and the transport of a single rank.
 
 A transport runs the calls of a communicator, on arrays in one kind of memory. The communicator has validated these
 :class:`~collops.comm.call.Call` records: arrays are C-contiguous, dtypes agree, shapes fit, reductions have a meaning,
@@ -32,7 +32,7 @@ class Pending:
     Examples
     --------
     >>> from collops.comm import Pending
-    >>> Pending().wait()  # of a transport whose messages are done when they are started
+    >>> Pending().wait()  # its messages are complete when they are started
     """
 
     def wait(self) -> None:
@@ -50,7 +50,7 @@ class Transport(ABC):
         Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream)``, which takes the other
         rank, an address and a number of bytes for each message, and may use a stream of the transport's own.
     reductions : dict or None
-        What the transport has found for each dtype and operation that it has reduced, for the fast path of
+        Kept for each dtype and operation that the transport has reduced, for the fast path of
         :meth:`Communicator.allreduce`; ``None`` where there is no such path.
 
     Examples

@@ -176,7 +176,7 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
 
 
 class _Place(NamedTuple):
-    """What a communicator and those that are split off it have in common, and this rank's place on its node.
+    """The choices that a communicator shares with those that are split off it, and this rank's place on its node.
 
     `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`.
     """
@@ -240,7 +240,7 @@ def _use_device(local_rank: int, devices: int) -> str:
 
 
 class _Facts(NamedTuple):
-    """What one rank has and asks for. `device` is the name of its GPU, empty without one."""
+    """The resources and requests of one rank. `device` is the name of its GPU, empty without one."""
 
     transport: str
     device: str
