@@ -1,4 +1,4 @@
-"""Communicators: ranks, the transports between them, and exchange plans."""
+"""Communicators: ranks, and the transports between them."""
 
 from collops.comm.communicator import Communicator
 from collops.comm.device_wait import wait_while_source

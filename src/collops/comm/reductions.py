@@ -106,9 +106,8 @@ def check_reduction(op: str, dtype: Any) -> None:
     """
     if not isinstance(op, str) or op not in OPERATIONS:
         raise UnsupportedTypeError(f"there is no reduction {op!r}; choose one of {', '.join(OPERATIONS)}")
+    check_dtype(dtype)
     kind = dtype.kind
-    if kind not in "biufc" and dtype.name != "bfloat16":
-        raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced")
     if kind == "c" and op not in ("sum", "avg"):
         raise UnsupportedTypeError(
             f"{op!r} of complex numbers is not supported across ranks; reduce to real numbers first"

@@ -1,4 +1,4 @@
-"""A device stream besides the caller's, for work that overlaps with what the caller launches meanwhile."""
+"""A second device stream, for work that overlaps with what the caller launches meanwhile."""
 
 from __future__ import annotations
 
