@@ -9,9 +9,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -62,10 +61,10 @@ def command_of(name: str) -> Callable[..., None]:
     """Return the command of an application, one of `collops.apps.APPLICATIONS`."""
     application = importlib.import_module(f"collops.apps.{name}")
 
-    def run(chosen: Any, arguments: Mapping[str, Any], comm: Communicator) -> None:
+    def run(chosen: Any, comm: Communicator, as_json: bool, quiet: bool) -> None:
         from collops.apps.recipe import run_job
 
-        as_json, quiet, first = arguments["as_json"], arguments["quiet"], comm.rank == 0
+        first = comm.rank == 0
         with Progress(f"collops {name}", shown=first and not quiet, speaking=first) as progress:
             outcome = run_job(application.run, chosen, comm, progress)
         if first and not quiet:
@@ -77,12 +76,12 @@ def command_of(name: str) -> Callable[..., None]:
 
 
 def command_from(
-    name: str, kind: type[Any], run: Callable[[Any, Mapping[str, Any], Communicator], None], text: str
+    name: str, kind: type[Any], run: Callable[[Any, Communicator, bool, bool], None], text: str
 ) -> Callable[..., None]:
     """Return a function for typer that asks for the options of a dataclass (`collops.apps.options`).
 
-    `kind` has a method ``check``. `run` gets the options, all arguments by name (including those of every command), and
-    the communicator. `text` is the help.
+    `kind` has a method ``check``. `run` gets the options, the communicator, and whether to print JSON and to be quiet.
+    `text` is the help.
     """
     hints = get_type_hints(kind, include_extras=True)
     shared = {each.name for each in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
@@ -96,10 +95,13 @@ def command_from(
         ("debug", Debug, False),
     ]
 
-    def command(**arguments: Any) -> None:
-        chosen = kind(**{each.name: arguments[each.name] for each in own})
-        common = {each: arguments[each] for each in ("ranks", "transport", "debug")}
-        with_world(f"collops {name}", partial(run, chosen, arguments), **common, check=chosen.check)
+    def command(*, ranks: int | None, transport: str, as_json: bool, quiet: bool, debug: bool, **given: Any) -> None:
+        chosen = kind(**given)
+
+        def body(comm: Communicator) -> None:
+            run(chosen, comm, as_json, quiet)
+
+        with_world(f"collops {name}", body, ranks=ranks, transport=transport, debug=debug, check=chosen.check)
 
     made: Any = command
     # Typer keeps line breaks: paragraphs must be single lines.
