@@ -35,14 +35,8 @@ class CollopsError(Exception):
     Examples
     --------
     >>> import collops
-    >>> try:
-    ...     collops.zeros(3) + collops.zeros(4)
-    ... except collops.CollopsError as error:
-    ...     print(error)
-    the arrays have different layouts:
-      (3,) on 1 rank, replicated
-      (4,) on 1 rank, replicated
-    redistribute one of them first: x.redistribute(y.layout)
+    >>> issubclass(collops.errors.InputError, collops.CollopsError)
+    True
     """
 
     on_all_ranks: bool = False

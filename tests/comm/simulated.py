@@ -68,10 +68,10 @@ class Rank:
         self._world = world
         self._counts: dict[Any, int] = defaultdict(int)
 
-    def refuse(self, name: str) -> None:
+    def reject(self, name: str) -> None:
         """Raise instead of making the collective call `name`."""
         error = LayoutError(f"bad {name}")
-        self.failures.refuse(name, error)
+        self.failures.reject(name, error)
         raise error
 
     def call(self, name: str, root: int | None = None) -> None:

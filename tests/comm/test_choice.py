@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collops.comm.choice import _best, _Facts
+from collops.comm.world import _best, _Facts
 from collops.errors import InputError, TransportError
 
 pytestmark = pytest.mark.serial

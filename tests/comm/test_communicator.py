@@ -56,7 +56,7 @@ def test_half_types_are_reduced_on_any_number_of_communicators():
 
     half = np.dtype("float16")
     for _ in range(40):
-        transport = MpiTransport(MPI, MPI.COMM_SELF, None)  # pyright: ignore[reportArgumentType]
+        transport = MpiTransport(MPI.COMM_SELF, None)  # pyright: ignore[reportArgumentType]
         sums, means, largest = (transport.reduction(half, op)[1] for op in ("sum", "avg", "max"))
         assert sums == means and sums != largest
 
@@ -164,12 +164,12 @@ def test_allreduce_again(comm):
     ("x", "op"),
     [(np.ones(2, bool), "avg"), (np.ones(2, int), "avg"), (np.ones(2), "lor"), (np.ones(2), "median")],
 )
-def test_meaningless_reductions_are_refused(comm, x, op):
+def test_meaningless_reductions_are_rejected(comm, x, op):
     with pytest.raises(UnsupportedTypeError):
         comm.allreduce(x, op)
 
 
-def test_strings_are_refused(comm):
+def test_strings_are_rejected(comm):
     with pytest.raises(UnsupportedTypeError):
         comm.allreduce(np.array(["a"]))
 
@@ -274,7 +274,7 @@ def calls_that_send(comm):
     }
 
 
-SEND_NOTHING = {"announce", "begin", "describe", "group", "next_plan_tag", "refuse", "transport_of", "wait"}
+SEND_NOTHING = {"announce", "begin", "describe", "group", "next_plan_tag", "reject", "transport_of", "wait"}
 
 
 def test_every_call_that_sends_is_counted(comm):
@@ -345,7 +345,7 @@ def test_communicators_of_mpi_are_told_apart_when_handles_are_used_again(comm):
     assert float(found[0].allreduce(1.0)) == comm.size  # it has a duplicate of its own
 
 
-def test_what_is_no_communicator_of_mpi_is_refused(comm):
+def test_what_is_no_communicator_of_mpi_is_rejected(comm):
     from mpi4py import MPI
 
     for wrong in (None, 3, comm, MPI.COMM_NULL):
@@ -353,7 +353,7 @@ def test_what_is_no_communicator_of_mpi_is_refused(comm):
             collops.from_mpi4py(wrong)
 
 
-def test_what_one_rank_asks_for_is_refused_on_all(comm, monkeypatch):
+def test_what_one_rank_asks_for_is_rejected_on_all(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("one rank agrees with itself")
     with pytest.raises(InputError, match=r"ask for different transports:\n  rank 0: mpi\n  rank.*: auto") as caught:

@@ -77,7 +77,7 @@ def test_an_agreed_error_is_raised_by_each_rank():
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", ["COLLOPS_TIMEOUT", "COLLOPS_CHECK"])
-def test_nonsense_in_the_environment_is_refused(name, ranks):
+def test_nonsense_in_the_environment_is_rejected(name, ranks):
     result = run_ranks(ranks, "import collops; collops.world()", {name: "soon"})
     assert result.returncode != 0
     assert result.stderr.count(f"InputError: {name}='soon': ") >= ranks

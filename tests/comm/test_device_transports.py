@@ -27,14 +27,14 @@ def joined(request, comm, xp):
     from mpi4py import MPI
 
     control = MPI.COMM_WORLD.Dup()
-    failures = Failures(ControlChannel(MPI, control), 60.0, crowded=True)
-    host = MpiTransport(MPI, control, failures)
+    failures = Failures(ControlChannel(control), 60.0, crowded=True)
+    host = MpiTransport(control, failures)
     if request.param == "nccl":
         transport = NcclTransport(device.Nccl(control.Dup()), control.size, control.rank, b"")  # type: ignore[arg-type]
     elif request.param == "staged":
         transport = StagedTransport(host)
     else:
-        transport = GpuAwareTransport(host, DeviceMpi(MPI, control, failures), request.param.removeprefix("mpi-"))
+        transport = GpuAwareTransport(host, DeviceMpi(control, failures), request.param.removeprefix("mpi-"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged, "CHUNK_BYTES", 48)  # so that short arrays are several chunks, the last one ragged
         yield Communicator(host, transport, control=control, failures=failures)

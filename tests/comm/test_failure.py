@@ -44,8 +44,8 @@ def both(first, second):
     return program
 
 
-def refuse(rank):
-    rank.refuse("work")
+def reject(rank):
+    rank.reject("work")
 
 
 def call(rank):
@@ -63,29 +63,29 @@ def test_nothing_is_sent_while_nothing_fails(world):
     assert ranks.sent == [] and [rank.failures.number for rank in ranks.ranks] == [5] * 3
 
 
-def test_a_rank_refuses_before_others_begin(world):
+def test_a_rank_rejects_before_others_begin(world):
     """They learn of it in the call, since they had no reason to look before it."""
 
     def late(rank):
         rank.sleep(1)
         rank.call("work")
 
-    ranks = world(3).run(refuse, late, late)
+    ranks = world(3).run(reject, late, late)
     errors(ranks, *[(LayoutError, "bad work")] * 3)
     assert str(ranks.ranks[1].error) == "rank 0: bad work"
     assert sorted(kinds(ranks)) == [(rank, "CallReport") for rank in range(3)]
 
 
-def test_a_refusal_that_is_known_is_raised_before_the_call_begins(world):
+def test_a_rejection_that_is_known_is_raised_before_the_call_begins(world):
     """Also when two calls are in between."""
 
     def ahead(rank):
         rank.call("first", root=0)
         rank.call("second", root=0)
-        rank.refuse("work")
+        rank.reject("work")
 
     def behind(rank):
-        rank.failures.wait(Request(lambda: world.now > 0.5), "a message", (0,))  # in which it receives the refusal
+        rank.failures.wait(Request(lambda: world.now > 0.5), "a message", (0,))  # in which it receives the rejection
         rank.call("first", root=0)
         rank.call("second", root=0)
         rank.call("work")
@@ -96,7 +96,7 @@ def test_a_refusal_that_is_known_is_raised_before_the_call_begins(world):
     assert not [posted for posted in world.posted.values() if "work" in posted.values()]
 
 
-def test_a_report_that_arrives_before_the_refusal(world):
+def test_a_report_that_arrives_before_the_rejection(world):
     """Messages of different ranks may overtake each other."""
 
     def began(rank):
@@ -105,15 +105,15 @@ def test_a_report_that_arrives_before_the_refusal(world):
 
     def late(rank):
         rank.sleep(1)
-        rank.refuse("work")
+        rank.reject("work")
 
     errors(world(3).run(call, began, late), *[(LayoutError, "bad work"), (type(None), ""), (LayoutError, "bad work")])
 
 
-def test_a_rank_refuses_while_others_wait_and_all_continue(world):
+def test_a_rank_rejects_while_others_wait_and_all_continue(world):
     def late(rank):
         rank.sleep(1)
-        rank.refuse("work")
+        rank.reject("work")
 
     def then(rank):
         for number in range(3):
@@ -125,38 +125,38 @@ def test_a_rank_refuses_while_others_wait_and_all_continue(world):
     for rank in ranks.ranks:
         assert rank.transport == 1, "the transport that has a half begun call is used again"
         assert (rank.failures.attention, rank.failures.failure, rank.failures.number) == (False, "", 4)
-    assert len(ranks.sent) == 3, "messages after the refusal was settled"
+    assert len(ranks.sent) == 3, "messages after the rejection was settled"
 
 
-def test_all_ranks_refuse_and_keep_their_transports(world):
+def test_all_ranks_reject_and_keep_their_transports(world):
     def then(rank):
         rank.call("next")
 
-    ranks = world(2).run(both(refuse, then), both(refuse, then))
+    ranks = world(2).run(both(reject, then), both(reject, then))
     assert [(rank.error, rank.transport) for rank in ranks.ranks] == [(None, 0)] * 2
 
 
-def test_two_ranks_refuse_the_same_call(world):
+def test_two_ranks_reject_the_same_call(world):
     def late(rank):
         rank.sleep(1)
-        rank.refuse("work")
+        rank.reject("work")
 
     def then(rank):
         rank.call("next")
 
-    ranks = world(3).run(both(refuse, then), both(call, then), both(late, then))
+    ranks = world(3).run(both(reject, then), both(call, then), both(late, then))
     assert [rank.error for rank in ranks.ranks] == [None] * 3
     assert [rank.transport for rank in ranks.ranks] == [1] * 3
     assert ranks.mispaired == []
 
 
-def test_one_refusal_after_another(world):
-    """The first rank refuses two calls before it waits for anybody."""
+def test_one_rejection_after_another(world):
+    """The first rank rejects two calls before it waits for anybody."""
 
     def twice(rank):
         for name in ("first", "second"):
             with pytest.raises(LayoutError):
-                rank.refuse(name)
+                rank.reject(name)
         rank.call("third")
 
     def once(rank):
@@ -170,14 +170,14 @@ def test_one_refusal_after_another(world):
     assert ranks.mispaired == []
 
 
-def test_a_rank_that_completed_the_refused_call_closes_the_communicator(world):
-    """The root of a broadcast waits for nobody. All raise, and say who refused what."""
+def test_a_rank_that_completed_the_rejected_call_closes_the_communicator(world):
+    """The root of a broadcast waits for nobody. All raise, and say who rejected what."""
 
     def root(rank):
         rank.call("work", root=0)
         rank.call("next")
 
-    ranks = world(2).run(root, both(refuse, lambda rank: rank.call("next")))
+    ranks = world(2).run(root, both(reject, lambda rank: rank.call("next")))
     errors(ranks, *[(CommunicationError, "cannot continue because rank 1 raised LayoutError in work at")] * 2)
     for rank in ranks.ranks:
         with pytest.raises(CommunicationError, match="can no longer be used: CommunicationError: "):
@@ -185,27 +185,27 @@ def test_a_rank_that_completed_the_refused_call_closes_the_communicator(world):
     assert ranks.mispaired == []
 
 
-def test_a_refusal_of_a_completed_call_is_no_error_of_a_later_wait(world):
-    """The last collective call is the one that was refused, but this rank has left it."""
+def test_a_rejection_of_a_completed_call_is_no_error_of_a_later_wait(world):
+    """The last collective call is the one that was rejected, but this rank has left it."""
 
     def root(rank):
         rank.call("work", root=0)
         rank.failures.wait(Request(bool), "a message", (1,))
 
-    ranks = world(2).run(root, both(refuse, lambda rank: rank.call("next")))
+    ranks = world(2).run(root, both(reject, lambda rank: rank.call("next")))
     errors(ranks, *[(CommunicationError, "cannot continue because rank 1 raised LayoutError in work at")] * 2)
 
 
-def test_a_refusal_with_transports_that_cannot_be_replaced(world):
+def test_a_rejection_with_transports_that_cannot_be_replaced(world):
     def program(rank):
         rank.failures.renew = None
         rank.call("work")
 
-    ranks = world(2).run(both(refuse, lambda rank: rank.call("next")), program)
+    ranks = world(2).run(both(reject, lambda rank: rank.call("next")), program)
     errors(ranks, *[(CommunicationError, "cannot continue because rank 0 raised LayoutError in work")] * 2)
 
 
-def test_a_refusal_where_calls_are_checked_is_a_mismatch_after_which_all_continue(world):
+def test_a_rejection_where_calls_are_checked_is_a_mismatch_after_which_all_continue(world):
     def checked(rank):
         if rank.failures.attention:
             rank.failures.attend()
@@ -220,12 +220,12 @@ def test_a_refusal_where_calls_are_checked_is_a_mismatch_after_which_all_continu
         rank.sleep(0.2 * rank.rank)
         rank.call("next")
 
-    def refusing(rank):
+    def rejecting(rank):
         with pytest.raises(LayoutError):
-            rank.refuse("work")
+            rank.reject("work")
         program(rank)
 
-    ranks = world(3).run(program, refusing, program)
+    ranks = world(3).run(program, rejecting, program)
     assert [rank.error for rank in ranks.ranks] == [None] * 3
     assert [rank.failures.number for rank in ranks.ranks] == [1] * 3
 
@@ -233,12 +233,12 @@ def test_a_refusal_where_calls_are_checked_is_a_mismatch_after_which_all_continu
 @pytest.mark.parametrize(
     "error", [CommunicationError("broken"), CommunicationTimeout("late"), LayoutError("of all ranks")]
 )
-def test_errors_that_are_no_refusals_are_not_reported(world, error):
+def test_errors_that_are_no_rejections_are_not_reported(world, error):
     ranks = world(2)
     error.on_all_ranks = type(error) is LayoutError
-    ranks.ranks[0].failures.refuse("work", error)
+    ranks.ranks[0].failures.reject("work", error)
     assert ranks.sent == [] and ranks.ranks[0].failures.number == 0
-    ranks.ranks[0].failures.refuse("work", TransportError("not there"))
+    ranks.ranks[0].failures.reject("work", TransportError("not there"))
     assert len(ranks.sent) == 1
 
 
@@ -249,7 +249,7 @@ def test_after_a_mismatch_ranks_continue_and_late_messages_are_dropped(world):
         rank.sleep(0.1)
         with pytest.raises(CallMismatch):
             rank.failures.give_up(Cause.MISMATCH, "one call", "")
-        rank.refuse("work")
+        rank.reject("work")
 
     def waiting(rank):
         with pytest.raises(CallMismatch):
@@ -471,8 +471,8 @@ def test_an_inspection_ends_a_wait(world):
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("broadcasts", [False, True], ids=["all wait", "roots complete at once"])
-def test_calls_that_some_refuse_are_never_paired_with_others(world, seed, broadcasts):
-    """Random programs: ranks refuse calls, at different speeds. All raise each error, or the communicator closes."""
+def test_calls_that_some_reject_are_never_paired_with_others(world, seed, broadcasts):
+    """Random programs: ranks reject calls, at different speeds. All raise each error, or the communicator closes."""
     chance = random.Random(seed)
     size = chance.choice((2, 3))
     plans = [
@@ -487,10 +487,10 @@ def test_calls_that_some_refuse_are_never_paired_with_others(world, seed, broadc
     outcomes = [[] for _ in range(size)]
 
     def program(rank):
-        for name, root, refusing, delays in plans:
+        for name, root, rejecting, delays in plans:
             rank.sleep(delays[rank.rank])
             try:
-                rank.refuse(name) if rank.rank in refusing else rank.call(name, root)
+                rank.reject(name) if rank.rank in rejecting else rank.call(name, root)
                 outcomes[rank.rank].append("done")
             except LayoutError as error:
                 outcomes[rank.rank].append(str(error).split(": ")[-1])
@@ -501,7 +501,7 @@ def test_calls_that_some_refuse_are_never_paired_with_others(world, seed, broadc
 
     world = world(size).run(*[program] * size)
     assert world.mispaired == []
-    expected = [f"bad {name}" if refusing else "done" for name, _, refusing, _ in plans]
+    expected = [f"bad {name}" if rejecting else "done" for name, _, rejecting, _ in plans]
     if broadcasts:
         assert all(rank.error is None or isinstance(rank.error, CommunicationError) for rank in world.ranks)
         for found in outcomes:

@@ -46,7 +46,7 @@ def test_is_freed_once(comm):
             use()
 
 
-def test_what_is_refused(comm):
+def test_what_is_rejected(comm):
     with comm.symmetric((2, 3), "float32", engine="numpy", signals=1) as memory:
         with pytest.raises(InputError, match="rank"):
             memory.peer(comm.size)
@@ -76,13 +76,13 @@ def test_ranks_must_ask_for_the_same(comm):
         comm.symmetric(3 + comm.rank, engine="numpy")
 
 
-def test_memory_that_is_not_there_is_refused_on_all_ranks(comm, monkeypatch):
+def test_memory_that_is_not_there_is_rejected_on_all_ranks(comm, monkeypatch):
     """Writing to it would end the program with a signal."""
     if comm.size == 1:
         pytest.skip("one rank shares nothing")
     if comm.rank == comm.size - 1:
         usage = types.SimpleNamespace(free=4096 * comm.size)
-        monkeypatch.setattr("collops.comm.symmetric_host.shutil.disk_usage", lambda _: usage)
+        monkeypatch.setattr("collops.comm.symmetric.shutil.disk_usage", lambda _: usage)
     if not os.path.isdir("/dev/shm"):
         pytest.skip("shared memory is elsewhere")
     with pytest.raises(MemoryError, match=f"rank {comm.size - 1}.* free"):

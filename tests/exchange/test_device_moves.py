@@ -58,7 +58,7 @@ def on_device(monkeypatch, tmp_path_factory):
 )
 def test_moves(on_device, dtype, ops):
     moves = on_device("collops.exchange.packing.cupy_moves")
-    moves.patience = str  # deadlines of devices
+    moves.wait_while_source = str  # deadlines of devices
     rng = np.random.default_rng(0)
     kind = np.dtype(dtype)
     for op in ops:

@@ -69,7 +69,7 @@ def device(comm, tmp_path_factory):
         # Threads of a block cannot wait for each other here, but blocks can.
         kernels = importlib.import_module("collops.exchange.transports.one_sided")
         patch.setattr(
-            sys.modules["collops.exchange.packing.cupy_moves"], "patience", str, raising=False
+            sys.modules["collops.exchange.packing.cupy_moves"], "wait_while_source", str, raising=False
         )  # deadlines of devices
         kernels._THREADS = kernels._WAITING = 1
         engine = _Engine("cupy", sys.modules["cupy"], "device")

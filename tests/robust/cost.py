@@ -1,4 +1,4 @@
-"""What deadlines, refusals and agreements cost when nothing goes wrong: CGLS iterations with and without them.
+"""What deadlines, rejections and agreements cost when nothing goes wrong: CGLS iterations with and without them.
 
     mpiexec -n 2 python tests/robust/cost.py [--out RECORD.json]
 
@@ -61,9 +61,9 @@ def communicators():
     made = {}
     for name, kind, transport in ((OURS, Communicator, MpiTransport), (PLAIN, Plain, PlainTransport)):
         control = MPI.COMM_WORLD.Dup()
-        failures = Failures(ControlChannel(MPI, control), 600.0, crowded=False)
+        failures = Failures(ControlChannel(control), 600.0, crowded=False)
         counts = failures if kind is Communicator else None  # without it, calls are not counted
-        made[name] = kind(transport(MPI, control, failures), None, control=control, failures=counts)
+        made[name] = kind(transport(control, failures), None, control=control, failures=counts)
     return made
 
 

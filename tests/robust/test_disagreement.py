@@ -322,7 +322,7 @@ def test_right_programs_on_arrays_are_let_through(checked):
 
 def test_a_check_that_does_not_exist(comm, monkeypatch):
     monkeypatch.setenv("COLLOPS_CHECK", "perhaps")
-    from collops.comm.call_agreement import check_level
+    from collops.comm.checked import check_level
 
     with pytest.raises(errors.InputError, match="perhaps"):
         check_level()

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from collops.cli.command import Debug, Engine, Ranks, Transport, check_engine, guarded, with_world
 from collops.cli.console import console
-from collops.cli.errors import guarded
-from collops.cli.job import with_world
-from collops.cli.options import Debug, Engine, Ranks, Transport, check_engine
 from collops_bench.everything import bench_all
 from collops_bench.record import Measurement, Record, default_path, prepare_record, read_folder, write_record
 from collops_bench.registry import BENCHMARKS, Benchmark, Options, run

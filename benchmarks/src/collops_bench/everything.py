@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collops.cli.command import Debug, Engine, check_engine, guarded
 from collops.cli.console import console
-from collops.cli.errors import guarded
 from collops.cli.launch import started
-from collops.cli.options import Debug, Engine, check_engine
 from collops.errors import InputError
 from collops_bench.record import Measurement, Record, read_folder, read_record
 from collops_bench.registry import BENCHMARKS, Benchmark

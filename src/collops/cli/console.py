@@ -7,6 +7,8 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -14,15 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["console"]
 
-# With more ranks, a row for each would fill the screen.
-_MOST_RANK_ROWS = 8
+_MOST_RANK_ROWS = 8  # more would fill the screen
 
 
 def console(*, to_stderr: bool) -> Console:
     """Return a console on one of the standard streams.
 
-    Under a launcher both streams are pipes. The process that started the launcher passes on whether they end in a
-    terminal, by environment variables (`collops.cli.launch.environment_for`).
+    Under a launcher both streams are pipes; environment variables say whether these end in a terminal
+    (`collops.cli.launch.environment_for`).
     """
     from rich.console import Console
 
@@ -45,9 +46,9 @@ class Progress:
         self._command = command
         self._shown = shown
         self._speaking = speaking
-        self._console = console(to_stderr=True) if shown or speaking else None
+        self._console: Any = console(to_stderr=True) if shown or speaking else None
         self._status: Any = None
-        self.live = shown and self._console is not None and self._console.is_terminal
+        self.live = shown and self._console.is_terminal
 
     def __enter__(self) -> Self:
         return self
@@ -59,12 +60,12 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Show a decision."""
-        if self._shown and self._console is not None:
+        if self._shown:
             self._console.print(text, style="dim", markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Show a warning, also with --quiet."""
-        if self._speaking and self._console is not None:
+        if self._speaking:
             self._console.print(f"{self._command}: warning: {text}", markup=False, soft_wrap=True)
 
     def stage(self, text: str | None) -> None:
@@ -72,7 +73,7 @@ class Progress:
         if self._status is not None:
             self._status.stop()
             self._status = None
-        if self.live and text is not None and self._console is not None:
+        if self.live and text is not None:
             self._status = self._console.status(text)
             self._status.start()
 
@@ -100,24 +101,17 @@ def _split_table(split: TimeSplit) -> Any:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="milliseconds an iteration", title_justify="left")
-    table.add_column("rank")
-    for kind in (*split.kinds, "all"):
-        table.add_column(kind, justify="right")
-
-    def add(label: str, seconds: Any, total: float) -> None:
-        table.add_row(label, *(_milliseconds(s) for s in seconds), _milliseconds(total))
-
-    ranks = len(split.seconds)
-    totals = split.seconds.sum(axis=1)
-    if ranks <= _MOST_RANK_ROWS:
-        for rank in range(ranks):
-            add(str(rank), split.seconds[rank], totals[rank])
+    for heading in ("rank", *split.kinds, "all"):
+        table.add_column(heading, justify="left" if heading == "rank" else "right")
+    seconds = np.column_stack([split.seconds, split.seconds.sum(axis=1)])
+    ranks = len(seconds)
+    rows = {str(rank): seconds[rank] for rank in range(ranks)} if ranks <= _MOST_RANK_ROWS else {}
     if ranks > 1:
-        if ranks <= _MOST_RANK_ROWS:
+        rows |= {"min": seconds.min(axis=0), "mean": seconds.mean(axis=0), "max": seconds.max(axis=0)}
+    for label, row in rows.items():
+        if label == "min":
             table.add_section()
-        add("min", split.seconds.min(axis=0), totals.min())
-        add("mean", split.seconds.mean(axis=0), totals.mean())
-        add("max", split.seconds.max(axis=0), totals.max())
+        table.add_row(label, *map(_milliseconds, row))
     return table
 
 

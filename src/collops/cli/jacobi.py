@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from collops.apps.jacobi.job import Options
+from collops.cli.command import command_from
 from collops.cli.console import Progress, console
-from collops.cli.job import command_from
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 
-def _run(options: Options, arguments: Mapping[str, Any], comm: Communicator) -> None:
+def _run(options: Options, comm: Communicator, as_json: bool, quiet: bool) -> None:
     from collops.apps.jacobi.job import run_job
 
-    as_json, quiet, first = arguments["as_json"], arguments["quiet"], comm.rank == 0
+    first = comm.rank == 0
 
     def echo(line: str) -> None:
         if not quiet or not as_json:

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from collops.comm.cores import available_cores
 from collops.errors import InputError, Interrupted
@@ -29,22 +29,19 @@ _PR_SET_PDEATHSIG = 1
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@dataclass(frozen=True)
-class Started:
-    """The position of this process among those of a launcher, according to the environment."""
+class Started(NamedTuple):
+    """The rank of this process and the number of processes, if the launcher sets it."""
 
     rank: int
-    ranks: int | None  # number of processes, if the launcher sets it
+    ranks: int | None
 
 
 def started(environment: Mapping[str, str] = os.environ) -> Started | None:
     """Return the position among the processes of a launcher, or None without one; do not import MPI."""
-    rank = next((_number(environment.get(name)) for name in _RANK_NAMES if name in environment), None)
-    ranks = next((_number(environment.get(name)) for name in _SIZE_NAMES if name in environment), None)
-    if _in_slurm_step(environment):
-        rank = _number(environment.get("SLURM_PROCID")) if rank is None else rank
-        if ranks is None:
-            ranks = _number(environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS")))
+    names = _RANK_NAMES, _SIZE_NAMES
+    if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
+        names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    rank, ranks = (_first(environment, *each) for each in names)
     return None if rank is None else Started(rank, ranks)
 
 
@@ -53,11 +50,7 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
 
     The launcher is the command in COLLOPS_MPIEXEC, with its options; else ``srun`` inside a Slurm allocation; else the
     ``mpiexec`` next to this Python interpreter, where the wheel of an MPI library installs it; else that on PATH.
-
-    Raises
-    ------
-    InputError
-        If there is no launcher, or the ranks are too many for this machine.
+    Raises `InputError` if there is no launcher, or the ranks are too many for this machine.
     """
     program = [sys.executable, "-m", "collops", *arguments]
     named = environment.get("COLLOPS_MPIEXEC", "")
@@ -71,7 +64,9 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
         return [*chosen, "-n", str(ranks), *program]
     if "SLURM_JOB_ID" in environment and (srun := shutil.which("srun", path=environment.get("PATH"))):
         return [srun, f"--ntasks={ranks}", *program]
-    mpiexec = _mpiexec(environment)
+    # Do not follow links: in a virtual environment the interpreter is one.
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec", path=environment.get("PATH"))
     if mpiexec is None:
         raise InputError(
             f"--ranks {ranks} needs a launcher, but there is no mpiexec: install collops[mpi], or load your MPI module"
@@ -106,20 +101,11 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
 
 
 def launch(ranks: int, arguments: Sequence[str]) -> int:
-    """Run this program with `arguments` on `ranks` processes, and wait for it.
+    """Run this program with `arguments` on `ranks` processes, and return the exit code of the launcher.
 
-    Signals that request termination are forwarded, so that no rank outlives this process. Launchers kill the ranks on
-    SIGTERM, but forward SIGUSR1: jobs that write checkpoints get that instead.
-
-    Returns
-    -------
-    int
-        The exit code of the launcher; 128 plus the signal if one ended it and the ranks wrote no checkpoint.
-
-    Raises
-    ------
-    InputError
-        If there is no launcher, or it cannot be started.
+    The code is 128 plus the signal if one ended the launcher and the ranks wrote no checkpoint. Signals that request
+    termination are forwarded, so that no rank outlives this process. Launchers kill the ranks on SIGTERM, but forward
+    SIGUSR1: jobs that write checkpoints get that instead. Raises `InputError` if no launcher can be started.
     """
     if _LAUNCHED in os.environ:
         # With a launcher that sets no rank, this program would start itself for ever.
@@ -163,14 +149,6 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
-def _mpiexec(environment: Mapping[str, str]) -> str | None:
-    # Do not follow links: in a virtual environment the interpreter is one.
-    mpiexec = Path(sys.executable).parent / "mpiexec"
-    if os.access(mpiexec, os.X_OK):
-        return str(mpiexec)
-    return shutil.which("mpiexec", path=environment.get("PATH"))
-
-
 def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
     """Return the options that let this `mpiexec` start more ranks than it has slots."""
     try:
@@ -186,10 +164,7 @@ def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
     return ["--quiet", *(["--oversubscribe"] if ranks > len(available_cores()) // 2 else [])]
 
 
-def _in_slurm_step(environment: Mapping[str, str]) -> bool:
-    step = _number(environment.get("SLURM_STEP_ID", environment.get("SLURM_STEPID")))
-    return step is not None and step < _FIRST_SPECIAL_STEP
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+def _first(environment: Mapping[str, str], *names: str) -> int | None:
+    """Return the number in the first of these variables that is set."""
+    text = next((environment[name] for name in names if name in environment), "")
+    return int(text) if text.isdecimal() else None

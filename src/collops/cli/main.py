@@ -1,4 +1,4 @@
-"""The entry point: parse the command line, run one command, and exit with its code."""
+"""The entry point: the table of commands, and one command run from the command line."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import typer
 
 from collops import __version__
 from collops.apps import APPLICATIONS
-from collops.cli.errors import BAD_INPUT, report
+from collops.cli.command import BAD_INPUT, INTERRUPTED, command_of, report
 from collops.cli.info import info
 from collops.cli.jacobi import jacobi
-from collops.cli.job import command_of
+
+try:
+    from typer.exceptions import TyperException as UsageError
+except ImportError:  # in older versions of typer
+    from click import ClickException as UsageError
 
 __all__ = ["application", "main"]
-
-_INTERRUPTED = 130
-_GROUP = "collops.commands"  # of entry points: a function or an application of typer each
-_DEVELOPERS = {"bench", "report", "soak"}
-_TAKE_ALL = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 application = typer.Typer(
     name="collops",
@@ -34,19 +33,6 @@ for _command in (*map(command_of, APPLICATIONS), jacobi, info):
     application.command()(_command)
 
 
-def _add_installed() -> None:
-    """Add the commands of other distributions, and hidden ones that explain how to install `collops_bench`."""
-    found = entry_points(group=_GROUP)
-    for each in found:
-        command = each.load()
-        if isinstance(command, typer.Typer):
-            application.add_typer(command, name=each.name)
-        else:
-            application.command(each.name)(command)
-    for name in _DEVELOPERS - found.names:
-        application.command(name, hidden=True, add_help_option=False, context_settings=_TAKE_ALL)(_not_installed)
-
-
 def _not_installed(context: typer.Context) -> None:
     report(
         f"collops {context.info_name}",
@@ -56,7 +42,17 @@ def _not_installed(context: typer.Context) -> None:
     raise typer.Exit(BAD_INPUT)
 
 
-_add_installed()
+# The commands of other distributions: a function or an application of typer each.
+_found = entry_points(group="collops.commands")
+for _each in _found:
+    _command = _each.load()
+    if isinstance(_command, typer.Typer):
+        application.add_typer(_command, name=_each.name)
+    else:
+        application.command(_each.name)(_command)
+for _name in {"bench", "report", "soak"} - _found.names:  # hidden: they explain how to install collops_bench
+    _take_all = {"ignore_unknown_options": True, "allow_extra_args": True}
+    application.command(_name, hidden=True, add_help_option=False, context_settings=_take_all)(_not_installed)
 
 
 def _show_version(asked: bool) -> None:
@@ -81,30 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    if not arguments:
-        arguments = ["--help"]
     try:
-        code = application(arguments, prog_name="collops", standalone_mode=False)
+        code = application(arguments or ["--help"], prog_name="collops", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    except _usage_errors() as error:
+        return INTERRUPTED
+    except UsageError as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "collops"
-        message = str(getattr(error, "format_message", error.__str__)())
+        message = error.format_message()
         if not message:  # of a group of commands alone, whose help has been shown
             return 0
         # Typer would print a box of several lines; all other errors are one line.
         report(command, f"{message.rstrip('.')}: see {command} --help")
         return BAD_INPUT
     return code if isinstance(code, int) else 0
-
-
-def _usage_errors() -> type[Exception]:
-    """Return the class of the parser's errors, which in older versions of typer is that of click."""
-    try:
-        from typer.exceptions import TyperException
-    except ImportError:
-        from click import ClickException
-
-        return ClickException
-    return TyperException

@@ -1,7 +1,8 @@
-"""Communicators: ranks, the transports between them, and exchange plans."""
+"""Communicators: ranks, and the transports between them."""
 
 from collops.comm.communicator import Communicator
+from collops.comm.device_wait import wait_while_source
 from collops.comm.transport import Pending, Transport
 from collops.comm.world import alone, from_mpi4py, world
 
-__all__ = ["Communicator", "Pending", "Transport", "alone", "from_mpi4py", "world"]
+__all__ = ["Communicator", "Pending", "Transport", "alone", "from_mpi4py", "wait_while_source", "world"]

@@ -22,8 +22,8 @@ __all__ = ["Call", "in_elements"]
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
 engines: dict[type, Engine] = {np.ndarray: _HOST}
-"""Of types whose arrays are sent as they are. None of them is JAX's."""
-# What has passed its check: dtypes, and operations with dtypes.
+"""The engines of types whose arrays are sent as they are, which excludes those of JAX."""
+# Dtypes, and operations with dtypes, that have passed their check.
 _carried: set[Any] = set()
 _reduced: set[tuple[str, Any]] = set()
 PARAMETERS = {
@@ -40,7 +40,8 @@ PARAMETERS = {
     "alltoall": (),
     "alltoallv": ("send_counts", "receive_counts"),
 }
-"""Of the communicator's methods, beside the array and ``out``."""
+"""The parameters of the communicator's methods, besides the array and ``out``."""
+KINDS = (*PARAMETERS, "barrier")
 # How the shape of the result follows from that of the array, where it is not the same: the first axis has a block for
 # each rank, of which one or all are received; or it has rows for each rank; or the result gets an axis for the ranks.
 _LAYOUTS = {
@@ -50,7 +51,7 @@ _LAYOUTS = {
     **dict.fromkeys(("allgather", "gather"), "stacked"),
 }
 _CONCATENATED = frozenset({"allgatherv", "gatherv"})
-# Of each kind: whether it reduces, whether it has a root, its layout, whether only the root has a result, and whether
+# For each kind: whether it reduces, whether it has a root, its layout, whether only the root has a result, and whether
 # transports take one array as source and target. One table, since a call looks it up once.
 _RULES = {
     kind: (
@@ -78,7 +79,7 @@ class Call:
     op : str or None
         The reduction.
     resolved : object
-        What the transport has found for the dtype and `op` before, if the communicator has looked it up.
+        The transport's entry for the dtype and `op`, if the communicator has looked it up.
     root : int or None
         The root.
     counts : sequence of int or None
@@ -121,22 +122,6 @@ class Call:
         self.out[...] = self.target
         return self.out
 
-    def described(self, memory: str) -> tuple[str, dict[str, Any]]:
-        """Return the call as errors of ``COLLOPS_CHECK`` show it, and what must be the same on all ranks."""
-        facts: dict[str, Any] = {"call": self.kind, "memory": memory}
-        if self.kind == "barrier":
-            return "barrier", facts
-        facts["dtype"] = dtype = self.array.dtype.name
-        if self.receive_counts is not None:
-            to, from_ = _text(self.counts), _text(self.receive_counts)
-            return f"{self.kind} of {dtype}: {to} to, {from_} from each rank", facts
-        # With counts, ranks have different numbers of elements.
-        elements = self.array.size if self.counts is None else [int(count) for count in self.counts]
-        facts.update(elements=elements, op=self.op, root=self.root)
-        text = f"{self.kind}{'' if self.op is None else f'({self.op})'} of {_text(elements)} {dtype}"
-        text += "" if self.root is None else f", root {self.root}"
-        return text + (" on the device" if memory == "device" else ""), facts
-
 
 def validated(
     comm: Any,
@@ -151,16 +136,10 @@ def validated(
     """Return the record of a collective call, and the engine of its arrays.
 
     Parameters are the communicator, and those of its methods, with counts in rows. The numbers of rows of all ranks are
-    exchanged if they are missing.
-
-    Raises
-    ------
-    InputError
-        If there is no such rank, or a rank that is not root passes neither `x` nor `out` to a scatter.
-    LayoutError
-        If shapes and counts do not fit, or an array of a group is not contiguous.
-    UnsupportedTypeError
-        If the dtype cannot be sent, `op` has no meaning for it, or `out` is of another engine or dtype or read-only.
+    exchanged if they are missing. Raises `InputError` for a rank that does not exist, and on a rank that passes neither
+    `x` nor `out` to a scatter; `LayoutError` if shapes and counts do not match, or an array of a group is not
+    contiguous; `UnsupportedTypeError` if the dtype cannot be sent, `op` has no meaning for it, or `out` is of another
+    engine or dtype or read-only.
     """
     reducing, rooted, layout, to_root, in_place = _RULES[kind]
     size = comm.size
@@ -202,12 +181,8 @@ def validated(
 def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
     """Return `x` as a C-contiguous array of a dtype that messages carry, its engine and its dtype.
 
-    Raises
-    ------
-    LayoutError
-        If a copy would be needed in a group, which reads the array later.
-    UnsupportedTypeError
-        If `x` is no array, or its dtype cannot be sent.
+    Raises `LayoutError` if a copy would be needed in a group, which reads the array later, and `UnsupportedTypeError`
+    if `x` is no array or its dtype cannot be sent.
     """
     engine = engines.get(type(x))
     if engine is None:
@@ -316,10 +291,3 @@ def _checked_counts(counts: Any, size: int, name: str) -> list[int]:
     if len(rows) != size or min(rows) < 0:
         raise LayoutError(f"{name} needs one non-negative number for each of {size} ranks, not {rows}")
     return rows
-
-
-def _text(numbers: Any) -> str:
-    """Return counts in few words: all of up to eight, or what more of them add up to."""
-    if isinstance(numbers, int):
-        return str(numbers)
-    return "+".join(map(str, numbers)) if len(numbers) <= 8 else f"{sum(numbers)} ({len(numbers)} counts)"

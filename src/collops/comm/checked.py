@@ -1,66 +1,188 @@
-"""The transport that ``COLLOPS_CHECK`` puts before another: ranks agree on each call before it is run."""
+"""The checks of ``COLLOPS_CHECK``: ranks agree on each call before any data move, so that mistakes are found.
+
+A rank sends its expectations to every rank that its call involves, and waits for theirs. Two ranks disagree if their
+expectations differ, or if each waits for something that the other, which waits as well, does not do. Then all ranks
+give up (:mod:`collops.comm.failure`) and can continue, since no data have moved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from collops.comm.call import Call
-from collops.comm.call_agreement import RECEIVE, SEND, CallAgreement, Expectation
+from collops.comm.failure import Cause, Failures, call_site
+from collops.comm.mpi import ControlChannel
 from collops.comm.transport import FIRST_USER_TAG, Message, Pending, Transport
+from collops.errors import InputError
+
+LEVELS = ("off", "calls", "sites")
+"""The levels of checking: nothing, calls, or also whether they come from one line."""
+
+_ALL, _SEND, _RECEIVE = "all", "send", "receive"
+_COUNTERPART = {_ALL: _ALL, _SEND: _RECEIVE, _RECEIVE: _SEND}
+
+Facts: TypeAlias = dict[str, Any]
+"""Facts about a call that must be equal on both sides, as JSON has them."""
+
+
+def check_level() -> str:
+    """Return what ``COLLOPS_CHECK`` in the environment asks for, one of `LEVELS`; else raise `InputError`."""
+    text = os.environ.get("COLLOPS_CHECK", "").strip().lower()
+    known = {"": "off", "0": "off", "off": "off", "1": "sites", "on": "sites", "calls": "calls"}
+    if text not in known:
+        raise InputError(f"COLLOPS_CHECK={text!r}: choose 1, calls (call sites may differ) or 0")
+    return known[text]
+
+
+class _Expectation(NamedTuple):
+    """The expectation of another rank: the same collective call, or the other end of a message.
+
+    `kind` is this rank's part. `facts` must be equal on both ranks. In a collective call, `pieces` is what goes to each
+    rank and what comes from it, where every pair of ranks must have the same. `then` is called when the other rank has
+    agreed, though others may still be missing.
+    """
+
+    kind: str
+    facts: Facts
+    pieces: tuple[Any, Any] | None = None
+    then: Callable[[], None] | None = None
+
+
+class CallAgreement:
+    """Agrees on the calls of one communicator's ranks, with `sites` also on the line of the program that makes them.
+
+    `channel` carries the expectations and nothing else; `failures` are those of the communicator.
+    """
+
+    def __init__(self, channel: ControlChannel, failures: Failures, sites: bool) -> None:
+        failures.checked = True
+        self._channel = channel
+        self._failures = failures
+        self._sites = sites
+        self.size = channel.size
+        self._received: dict[int, deque[list[Any]]] = {}  # expectations of other ranks that are not met yet
+        self._incident = failures.incident
+
+    def collective(self, call: str, facts: Facts, sends: Any = None, receives: Any = None) -> None:
+        """Return when every rank is about to make this call. Collective.
+
+        Parameters
+        ----------
+        call : str
+            How errors show it.
+        facts : dict
+            Must be the same on all ranks.
+        sends, receives : sequence, optional
+            For each rank, the pieces that go there and come from there, on which the two ranks must agree.
+
+        Raises
+        ------
+        CallMismatch
+            On every rank, if some rank is about to do something else.
+        CommunicationTimeout
+            If a rank makes no call at all.
+        """
+        if self._sites:
+            facts = {**facts, "at": call_site(with_function=False)}
+        # Every rank receives all pieces: one that did not see a difference between two others would go on alone.
+        pieces = None if sends is None or receives is None else (sends, receives)
+        rank = self._channel.rank
+        others = [other for other in range(self.size) if other != rank]
+        found = self.agree(call, {other: [_Expectation(_ALL, facts, pieces)] for other in others})
+        if pieces is not None:
+            table = {other: each for other, (each,) in found.items()} | {rank: pieces}
+            if any(table[a][0][b] != table[b][1][a] for a in table for b in table):
+                self._failures.give_up(Cause.MISMATCH, call, "")
+
+    def agree(self, call: str, expectations: Mapping[int, Iterable[_Expectation]]) -> dict[int, list[Any]]:
+        """Return the pieces of every rank in `expectations` once it is about to do its part.
+
+        Raises as :meth:`collective` does.
+        """
+        failures = self._failures
+        failures.look(call)
+        if failures.incident != self._incident:  # what was received before belongs to calls that were given up
+            self._incident = failures.incident
+            self._received.clear()
+        missing = {rank: deque(wanted) for rank, wanted in expectations.items() if wanted}
+        pieces: dict[int, list[Any]] = {rank: [] for rank in missing}
+        for rank, wanted in missing.items():
+            self._channel.send([self._incident, [expectation[:3] for expectation in wanted]], [rank])
+
+        def agreed() -> bool:
+            for rank, (incident, received) in self._channel.receive():
+                if incident == self._incident:
+                    self._received.setdefault(rank, deque()).extend(received)
+            for rank in list(missing):
+                if not self._matched(missing[rank], self._received.get(rank), pieces[rank]):
+                    failures.give_up(Cause.MISMATCH, call, "")
+                if not missing[rank]:
+                    del missing[rank]
+            return not missing
+
+        failures.until(agreed, call)
+        failures.until(self._channel.delivered, call)
+        return pieces
+
+    def _matched(self, wanted: deque[_Expectation], received: deque[list[Any]] | None, pieces: list[Any]) -> bool:
+        """Take from both what belongs together; return whether the rest can still be met."""
+        for expectation in list(wanted):
+            found = next((each for each in received or () if each[0] == _COUNTERPART[expectation.kind]), None)
+            if received is None or found is None:
+                continue
+            received.remove(found)
+            wanted.remove(expectation)
+            _, facts, theirs = found
+            if facts != json.loads(json.dumps(expectation.facts)):
+                return False
+            pieces.append(theirs)
+            if expectation.then is not None:
+                expectation.then()
+        # Both wait, each for what the other does not do.
+        return not (wanted and received)
 
 
 class CheckedTransport(Transport):
-    """Another transport, behind agreements.
-
-    Parameters
-    ----------
-    inner : Transport
-        Carries the data.
-    calls : CallAgreement
-        Of the ranks.
-    memory : str
-        ``"host"`` or ``"device"``: arrays must be in the same memory everywhere.
-    """
+    """The transport `inner`, whose calls are agreed upon first; `memory` is that of its arrays on every rank."""
 
     def __init__(self, inner: Transport, calls: CallAgreement, memory: str) -> None:
         self.name = inner.name
         self.by_address = inner.by_address
         self.group = inner.group
         self.inspect = inner.inspect
-        self._inner = inner
+        self.inner = inner
         self._calls = calls
         self._memory = memory
         self.opened: list[_Checked] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # what only some transports have
+        return getattr(self.inner, name)  # methods that only some transports have
 
     def run(self, call: Call) -> None:
         """Run a call once all ranks are about to run the same one."""
-        text, facts = call.described(self._memory)
-        if call.receive_counts is None:
-            self._calls.collective(text, facts)
-        else:
-            self._calls.collective(text, facts, list(call.counts), list(call.receive_counts))
-        self._inner.run(call)
+        pieces = (None, None) if call.receive_counts is None else (list(call.counts), list(call.receive_counts))
+        self._calls.collective(*_described(call, self._memory), *pieces)
+        self.inner.run(call)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start messages of a plan, once all ranks have agreed; those of users start when they are waited for."""
         if tag >= FIRST_USER_TAG:
             return _Checked(self, sends, receives, tag)
-        self._agree_on_exchange(
-            [(peer, array.nbytes) for peer, array in sends], [(peer, array.nbytes) for peer, array in receives], tag
-        )
-        return self._inner.start_exchange(sends, receives, tag)
+        gives, takes = ([(peer, array.nbytes) for peer, array in part] for part in (sends, receives))
+        self._agree_on_exchange(gives, takes, tag)
+        return self.inner.start_exchange(sends, receives, tag)
 
     def start_addresses(
         self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], on_side_stream: bool
     ) -> Pending:
         """Start messages by address; see :class:`Transport`."""
         self._agree_on_exchange([(peer, n) for peer, _, n in sends], [(peer, n) for peer, _, n in receives], None)
-        return self._inner.start_addresses(sends, receives, on_side_stream)  # pyright: ignore[reportAttributeAccessIssue]
+        return self.inner.start_addresses(sends, receives, on_side_stream)  # pyright: ignore[reportAttributeAccessIssue]
 
     def settle(self) -> None:
         """Agree on the messages of users that are open, all at once, and start them.
@@ -68,26 +190,23 @@ class CheckedTransport(Transport):
         On hosts each starts when its own rank has agreed: others may depend on it. On devices they start as one launch.
         """
         opened, self.opened = self.opened, []
-        needs: dict[int, list[Expectation]] = {}
+        expectations: dict[int, list[_Expectation]] = {}
         for each in opened:
-            for peer, need in each.needs(self._memory, self._inner):
-                needs.setdefault(peer, []).append(need)
-        self._calls.agree("; ".join(each.text for each in opened), needs)
+            for peer, expectation in each.expectations(self._memory):
+                expectations.setdefault(peer, []).append(expectation)
+        self._calls.agree("; ".join(map(str, opened)), expectations)
         if self._memory == "device":
-            with self._inner.group():
+            with self.inner.group():
                 for each in opened:
-                    each.start(self._inner)
+                    each.start()
 
     def _agree_on_exchange(
         self, sends: list[tuple[int, int]], receives: list[tuple[int, int]], tag: int | None
     ) -> None:
-        size = self._calls.size
-        gives: list[list[int]] = [[] for _ in range(size)]
-        takes: list[list[int]] = [[] for _ in range(size)]
-        for peer, nbytes in sends:
-            gives[peer].append(nbytes)
-        for peer, nbytes in receives:
-            takes[peer].append(nbytes)
+        gives, takes = (
+            [[n for other, n in part if other == rank] for rank in range(self._calls.size)]
+            for part in (sends, receives)
+        )
         text = f"exchange{'' if tag is None else f' of plan {tag}'}: {_peers(gives)} to, {_peers(takes)} from"
         self._calls.collective(text, {"call": "exchange", "tag": tag, "memory": self._memory}, gives, takes)
 
@@ -95,40 +214,34 @@ class CheckedTransport(Transport):
 class _Checked(Pending):
     """Messages of a user that start when they are waited for: those of a group are agreed upon together."""
 
-    __slots__ = ("_pending", "_receives", "_sends", "_tag", "_transport")
-
     def __init__(
         self, transport: CheckedTransport, sends: Sequence[Message], receives: Sequence[Message], tag: int
     ) -> None:
         self._transport = transport
-        self._sends = sends
-        self._receives = receives
+        self._messages = [(_SEND, *each) for each in sends] + [(_RECEIVE, *each) for each in receives]
         self._tag = tag
         self._pending: list[Pending] = []
         transport.opened.append(self)
 
-    @property
-    def text(self) -> str:
-        """How errors show the messages."""
+    def __str__(self) -> str:
         tag = self._tag - FIRST_USER_TAG
-        parts = [f"send {array.size} {array.dtype.name} to rank {peer}" for peer, array in self._sends]
-        parts += [f"receive {array.size} {array.dtype.name} from rank {peer}" for peer, array in self._receives]
-        return f"{' and '.join(parts)}{f', tag {tag}' if tag else ''}"
+        parts = [
+            f"{kind} {array.size} {array.dtype.name} {'to' if kind == _SEND else 'from'} rank {peer}"
+            for kind, peer, array in self._messages
+        ]
+        return " and ".join(parts) + (f", tag {tag}" if tag else "")
 
-    def needs(self, memory: str, inner: Transport) -> Iterator[tuple[int, Expectation]]:
+    def expectations(self, memory: str) -> Iterator[tuple[int, _Expectation]]:
         """Yield what the other ranks must do."""
-        for kind, messages in ((SEND, self._sends), (RECEIVE, self._receives)):
-            for peer, array in messages:
-                facts = {"dtype": array.dtype.name, "elements": array.size, "tag": self._tag, "memory": memory}
-                ends = ([(peer, array)], []) if kind == SEND else ([], [(peer, array)])
-                yield (
-                    peer,
-                    Expectation(kind, facts, then=partial(self._start, inner, *ends) if memory == "host" else None),
-                )
+        for kind, peer, array in self._messages:
+            facts = {"dtype": array.dtype.name, "elements": array.size, "tag": self._tag, "memory": memory}
+            then = partial(self._start, kind, peer, array) if memory == "host" else None
+            yield peer, _Expectation(kind, facts, then=then)
 
-    def start(self, inner: Transport) -> None:
+    def start(self) -> None:
         """Start all messages, which have been agreed upon."""
-        self._start(inner, self._sends, self._receives)
+        for message in self._messages:
+            self._start(*message)
 
     def wait(self) -> None:
         if self in self._transport.opened:
@@ -137,8 +250,33 @@ class _Checked(Pending):
             pending.wait()
         self._pending = []
 
-    def _start(self, inner: Transport, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        self._pending.append(inner.start_exchange(sends, receives, self._tag))
+    def _start(self, kind: str, peer: int, array: Any) -> None:
+        ends = ([(peer, array)], []) if kind == _SEND else ([], [(peer, array)])
+        self._pending.append(self._transport.inner.start_exchange(*ends, self._tag))
+
+
+def _described(call: Call, memory: str) -> tuple[str, dict[str, Any]]:
+    """Return the call as errors of ``COLLOPS_CHECK`` show it, and what must be the same on all ranks."""
+    facts: dict[str, Any] = {"call": call.kind, "memory": memory}
+    if call.kind == "barrier":
+        return "barrier", facts
+    facts["dtype"] = dtype = call.array.dtype.name
+    if call.receive_counts is not None:
+        to, from_ = _text(call.counts), _text(call.receive_counts)
+        return f"{call.kind} of {dtype}: {to} to, {from_} from each rank", facts
+    # With counts, ranks have different numbers of elements.
+    elements = call.array.size if call.counts is None else [int(count) for count in call.counts]
+    facts.update(elements=elements, op=call.op, root=call.root)
+    text = f"{call.kind}{'' if call.op is None else f'({call.op})'} of {_text(elements)} {dtype}"
+    text += "" if call.root is None else f", root {call.root}"
+    return text + (" on the device" if memory == "device" else ""), facts
+
+
+def _text(numbers: Any) -> str:
+    """Return counts in few words: all of up to eight, or what more of them add up to."""
+    if isinstance(numbers, int):
+        return str(numbers)
+    return "+".join(map(str, numbers)) if len(numbers) <= 8 else f"{sum(numbers)} ({len(numbers)} counts)"
 
 
 def _peers(nbytes: list[list[int]]) -> str:

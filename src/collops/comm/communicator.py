@@ -31,7 +31,7 @@ from collops.profile.marks import Span, active
 from collops.profile.messages import active as counted
 
 if TYPE_CHECKING:
-    from collops.comm.call_agreement import CallAgreement
+    from collops.comm.checked import CallAgreement
     from collops.comm.failure import Failures
     from collops.comm.symmetric import Symmetric
 
@@ -197,14 +197,7 @@ class Communicator:
     def bcast(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
         """Give every rank the `x` of `root`.
 
-        Parameters
-        ----------
-        x : array or number
-            On `root` the values; elsewhere an array of the same shape and dtype, whose values do not matter.
-        root : int
-            The rank whose values count.
-        out : array, optional
-            Gets the result; `x` itself works in place.
+        Elsewhere than on `root`, the values of `x` do not matter, but its shape and dtype must be the same.
         """
         return self._run("bcast", x, out, None, root)
 
@@ -213,16 +206,9 @@ class Communicator:
         return self._run("allgather", x, out)
 
     def allgatherv(self, x: Any, counts: Sequence[int] | None = None, *, out: Any = None) -> Any:
-        """Concatenate every rank's `x` along its first axis, on every rank.
+        """Concatenate every rank's `x` along its first axis, along which shapes may differ, on every rank.
 
-        Parameters
-        ----------
-        x : array
-            At least 1-d; shapes may differ along the first axis.
-        counts : sequence of int, optional
-            Rows that each rank gives. Without it they are exchanged first (one metadata message).
-        out : array, optional
-            Gets the result.
+        `counts` are the rows that each rank gives. Without it they are exchanged first (one metadata message).
         """
         return self._run("allgatherv", x, out, counts=counts)
 
@@ -235,17 +221,9 @@ class Communicator:
         return self._run("gatherv", x, out, counts=counts, root=root)
 
     def scatter(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
-        """Give rank *r* the block ``x[r]`` of `root`.
+        """Give rank *r* the block ``x[r]`` of `root`, whose `x` has the shape ``(size, *shape)``.
 
-        Parameters
-        ----------
-        x : array or None
-            On `root` of shape ``(size, *shape)``. Elsewhere an array of the result's shape and dtype, or ``None`` when
-            `out` is given.
-        root : int
-            The rank whose values count.
-        out : array, optional
-            Gets the result.
+        Elsewhere `x` is an array of the result's shape and dtype, or ``None`` when `out` is given.
         """
         return self._run("scatter", x, out, root=root)
 
@@ -262,17 +240,7 @@ class Communicator:
         return self._run("alltoall", x, out)
 
     def alltoallv(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None) -> Any:
-        """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` rows from it.
-
-        Parameters
-        ----------
-        x : array
-            Its first axis holds the rows for rank 0, rank 1, and so on.
-        send_counts, receive_counts : sequence of int
-            Rows to and from each rank.
-        out : array, optional
-            Gets the result.
-        """
+        """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` rows."""
         return self._run("alltoallv", x, out, counts=send_counts, receive_counts=receive_counts)
 
     def barrier(self) -> None:
@@ -333,7 +301,7 @@ class Communicator:
 
         For set-up only: shapes, checks, names. Counted as ``metadata``.
         """
-        with self._refusing("allgather_metadata"):
+        with self._rejecting("allgather_metadata"):
             text = json.dumps(value)
             texts = [text] if self.size == 1 else self._all_texts(text, self._begin())
             return [json.loads(each) for each in texts]
@@ -341,12 +309,11 @@ class Communicator:
     def check(self, error: Exception | None) -> None:
         """Raise on every rank if any rank passes an error; return if all pass ``None``.
 
-        The class is kept where it is one of :mod:`collops.errors` or among those that wrong arguments cause in Python
-        (``TypeError``, ``ValueError``, ``IndexError``, ``OSError``, ``MemoryError`` and the like), and is
-        ``CollopsError`` otherwise; the message names the ranks unless all failed. One metadata message when all is
-        well.
+        All raise the class of the error if it is one of :mod:`collops.errors` or one that invalid arguments cause in
+        Python (``TypeError``, ``ValueError``, ``IndexError``, ``OSError``, ``MemoryError`` and the like), else
+        ``CollopsError``. The message names the ranks unless all failed. One metadata message without an error.
         """
-        with self._refusing("check"):
+        with self._rejecting("check"):
             failed = np.array([error is not None], np.int8)
             transport = self._begin()
             if self.size > 1:
@@ -359,14 +326,14 @@ class Communicator:
     def agree(self, what: str, value: Any) -> None:
         """Raise on every rank unless all ranks pass the same value. One small message, counted as ``agreement``.
 
-        For what ranks must have in common and nothing else would find out, such as the number of iterations.
+        For arguments whose differences nothing else would find, such as the number of iterations.
 
         Parameters
         ----------
         what : str
             The name of the value, for the error.
         value : object
-            Anything that JSON can carry; what it cannot is taken by its text.
+            Anything that JSON can carry; other objects are compared as text.
 
         Raises
         ------
@@ -375,7 +342,7 @@ class Communicator:
         """
         if self.size == 1:
             return
-        with self._refusing("agree"):
+        with self._rejecting("agree"):
             text = json.dumps(value, sort_keys=True, default=str)
             digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
             extremes = np.array([digest, -digest], np.int64)
@@ -390,42 +357,24 @@ class Communicator:
                 raise error
 
     def announce(self, call: str, **facts: Any) -> None:
-        """Agree on a call that no message of this communicator makes, where ``COLLOPS_CHECK`` is on; else do nothing.
+        """Agree on a call that uses no transport of this communicator, where ``COLLOPS_CHECK`` is on. Collective.
 
-        Collective. For calls that do not go by this communicator's transports.
-
-        Parameters
-        ----------
-        call : str
-            Its name.
-        **facts
-            What must be the same on all ranks, anything that JSON can carry.
-
-        Raises
-        ------
-        CallMismatch
-            On every rank, if some rank is about to do something else.
+        `facts` must be the same on all ranks, anything that JSON can carry. If some rank is about to do something else,
+        all raise :class:`~collops.errors.CallMismatch`.
         """
         if self.calls is not None:
-            with self._refusing("announce"):
+            with self._rejecting("announce"):
                 text = ", ".join(f"{name} {value}" for name, value in facts.items())
                 self.calls.collective(f"{call} ({text})" if text else call, {"call": call, **facts})
 
-    def refuse(self, call: str, error: Exception) -> None:
-        """Tell the other ranks that this one cannot take part in a collective call; they raise the same error.
+    def reject(self, call: str, error: Exception) -> None:
+        """Tell the other ranks that this one cannot take part in a collective `call`; they raise the same `error`.
 
-        Not collective. For whoever raises `error` before anything of the call is sent, and while other ranks may have
-        begun it. Nothing is sent if all ranks raise it anyway, or if a transport has failed.
-
-        Parameters
-        ----------
-        call : str
-            Its name.
-        error : Exception
-            Why.
+        Not collective. For errors before anything of the call is sent, while other ranks may have begun it. Nothing is
+        sent if all ranks raise the error anyway, or if a transport has failed.
         """
         if self._failures is not None:
-            self._failures.refuse(call, error)
+            self._failures.reject(call, error)
 
     def wait(self, event: Any, operation: str = "device work") -> None:
         """Wait on the host for a device event, with the deadline of every other wait. Not collective.
@@ -433,9 +382,9 @@ class Communicator:
         Parameters
         ----------
         event : object with a ``done`` attribute
-            A recorded ``cupy.cuda.Event``.
+            Such as a recorded ``cupy.cuda.Event``.
         operation : str
-            What the error calls the work.
+            The name of the work, for the error.
 
         Raises
         ------
@@ -454,16 +403,10 @@ class Communicator:
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Join the ranks that pass the same `color`, in the order of `key`, then of rank.
 
-        Equal calls return the same communicator; only the first makes one.
-
-        Parameters
-        ----------
-        color : int or None
-            Non-negative; ``None`` joins no one and returns ``None``.
-        key : int
-            Order within the new communicator.
+        Equal calls return the same communicator; only the first makes one. A `color` is not negative; ``None`` joins no
+        one and returns ``None``.
         """
-        with self._refusing("split"):
+        with self._rejecting("split"):
             color, key = None if color is None else operator.index(color), operator.index(key)
             if color is not None and not 0 <= color < _MOST_COLORS:
                 raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color}")
@@ -477,15 +420,8 @@ class Communicator:
     def subgroup(self, groups: tuple[int, ...]) -> Communicator:
         """Return the communicator of the ranks whose group is this rank's.
 
-        Parameters
-        ----------
-        groups : tuple of int
-            The group of every rank, the same tuple on every rank. Only the first call with it communicates.
-
-        Raises
-        ------
-        LayoutError
-            If there are not as many groups as ranks.
+        `groups` has the group of every rank, the same tuple on every rank; only the first call with it communicates.
+        Raises :class:`~collops.errors.LayoutError` if there are not as many groups as ranks.
         """
         known = self._groups.get(groups)
         if known is None:
@@ -501,21 +437,16 @@ class Communicator:
         return known
 
     def symmetric(
-        self,
-        shape: int | Sequence[int],
-        dtype: Any = "float64",
-        *,
-        engine: str | None = None,
-        signals: int = 0,
+        self, shape: int | Sequence[int], dtype: Any = "float64", *, engine: str | None = None, signals: int = 0
     ) -> Symmetric:
-        """Make an array on every rank that all ranks can address. Collective.
+        """Make an array of zeros on every rank that all ranks can address. Collective; errors are raised on every rank.
 
         Parameters
         ----------
         shape : int or sequence of int
-            Of each rank's array, the same on all.
+            The shape of each rank's array, the same on all.
         dtype : dtype
-            Of its elements, which begin as zeros.
+            The dtype of its elements.
         engine : str, optional
             ``"numpy"`` (a window that the ranks of one node share) or ``"cupy"`` (NVSHMEM's heap); see
             :func:`collops.backend.engine` for the default.
@@ -530,15 +461,19 @@ class Communicator:
         Raises
         ------
         LayoutError
-            On every rank, if the ranks ask for different things.
+            If the ranks pass different arguments.
         MemoryError
-            On every rank, if one of them cannot have the memory.
+            If one of them cannot have the memory.
         TransportError
-            On every rank, if these ranks cannot share memory.
+            If these ranks cannot share memory.
         """
-        from collops.comm.symmetric import allocate
+        from collops.comm.symmetric import SharedWindow, Symmetric, validated
 
-        return allocate(self, shape, dtype, engine_name=engine, signals=signals)
+        shape, dtype, chosen = validated(self, shape, dtype, engine, signals)
+        kind = Symmetric if self.size == 1 else SharedWindow
+        if self.size > 1 and chosen.memory == "device":
+            from collops.comm.symmetric_device import DeviceHeap as kind
+        return kind(self, shape, dtype, signals, chosen)
 
     def transport_of(self, array: Any) -> Transport:
         """Return the transport that carries `array`. Not collective."""
@@ -547,7 +482,7 @@ class Communicator:
     def begin(self, array: Any) -> Transport:
         """Return the transport that carries `array` in a collective call, which this rank begins now. Collective.
 
-        Validate before: an error must be told to the other ranks by :meth:`refuse`, in the place of this call.
+        Validate before: an error is sent to the other ranks by :meth:`reject`, instead of this call.
         """
         return self._begin(engine_of(array))
 
@@ -584,7 +519,7 @@ class Communicator:
             transport = self._begin(engine)
             transport.run(call)
         except ARGUMENT_ERRORS as error:
-            self.refuse(kind, error)
+            self.reject(kind, error)
             raise
         if kind == "allreduce" and transport.reductions is not None and call.source is x:
             self._reducers[type(x)] = transport, transport.reductions, engine.xp.empty
@@ -651,19 +586,19 @@ class Communicator:
         """Return the transport of a collective call, which this rank begins now. Validate before."""
         transport = self._host if engine is _HOST else self._transport_for(engine)
         failures = self._failures
-        if failures is not None:  # count the call, unless other ranks have refused it, or the communicator has failed
+        if failures is not None:  # count the call, unless other ranks have rejected it, or the communicator has failed
             if failures.attention:
                 failures.attend()
             failures.number += 1
         return transport
 
     @contextmanager
-    def _refusing(self, call: str) -> Iterator[None]:
+    def _rejecting(self, call: str) -> Iterator[None]:
         """Tell the other ranks of an error, which may wait for this one already."""
         try:
             yield
         except ARGUMENT_ERRORS as error:
-            self.refuse(call, error)
+            self.reject(call, error)
             raise
 
     def _all_texts(self, text: str, transport: Transport) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 __all__ = ["available_cores", "limit_blas", "share_of_cores"]
 
-_SAID = (  # what a user or a launcher may have said
+_SAID = (  # a user or a launcher may have set one
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"),
     *("MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
 )
@@ -22,13 +22,10 @@ def available_cores() -> frozenset[int]:
 
 
 def share_of_cores(others: Iterable[frozenset[int]]) -> float:
-    """Return how many cores this process has for itself among the processes of this machine.
+    """Return how many cores this process has, if `others` are the cores that other processes of the machine may use.
 
-    Parameters
-    ----------
-    others : iterable of frozenset of int
-        The cores that each of the others may run on. A core that k processes may run on counts as 1/k, which is right
-        both for ranks that a launcher bound to cores of their own and for ranks that share all cores.
+    A core that k processes may use counts as 1/k, which is right both for ranks that a launcher bound to cores of their
+    own and for ranks that share all cores.
     """
     others = tuple(others)
     return sum(1.0 / (1 + sum(core in cores for cores in others)) for core in available_cores())
@@ -39,12 +36,7 @@ def limit_blas(share: float) -> None:
 
     A BLAS library starts a thread for every core that its process may use. On ranks that share cores these threads wait
     for each other's cores, and a dot product takes a hundred times as long as on one thread. Libraries that are loaded
-    get fewer threads, never more; those that are loaded later read the environment, which is set for them.
-
-    Parameters
-    ----------
-    share : float
-        From :func:`share_of_cores`. At least one thread remains.
+    get fewer threads, at least one and never more than before; those that are loaded later read the environment.
     """
     if any(os.environ.get(name) for name in _SAID):
         return

@@ -14,8 +14,9 @@ import weakref
 from types import TracebackType
 from typing import Any, TextIO
 
-from collops.comm.call_agreement import CallAgreement
+from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
+from collops.comm.mpi import mpi4py_module
 from collops.errors import CommunicationError
 
 __all__ = ["abort"]
@@ -32,18 +33,12 @@ def answer_after_the_end(failures: Failures) -> None:
     _answering.add(failures)
 
 
-def end_together(mpi: Any, failures: Failures, agreement: CallAgreement | None) -> None:
+def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
     """Have this rank wait for the others when its program ends, as MPI does, but answer those that wait for it.
 
-    Parameters
-    ----------
-    mpi : module
-        ``mpi4py.MPI``.
-    failures : Failures
-        Of the world.
-    agreement : CallAgreement, optional
-        Where calls are checked, the end of the program is one of them.
+    `failures` are those of the world. Where calls are checked, the end of the program is one for its `agreement`.
     """
+    mpi = mpi4py_module()
 
     def end() -> None:
         if mpi.Is_finalized():
@@ -77,14 +72,14 @@ def _wait_for_others(mpi: Any, failures: Failures) -> None:
         each.receive()  # MPI would report messages that are never received
 
 
-def abort_on_uncaught_errors(mpi: Any) -> None:
+def abort_on_uncaught_errors() -> None:
     """End all ranks when one ends with an error that the others do not raise; they would wait for it for ever.
 
     Errors with `on_all_ranks` end every rank by themselves. The previous ``sys.excepthook`` reports the error.
     """
     if getattr(sys.excepthook, "ends_all_ranks", False):
         return
-    report = sys.excepthook
+    report, mpi = sys.excepthook, mpi4py_module()
 
     def end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:

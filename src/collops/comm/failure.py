@@ -2,31 +2,31 @@
 
 Each communicator of several ranks has one :class:`Failures`, through which every wait of the host goes. It handles a
 rank that misses the deadline, a rank that raises because of its arguments while others have begun the call (a
-*refusal*), a rank whose program has ended, and ranks whose calls differ (``COLLOPS_CHECK``).
+*rejection*), a rank whose program has ended, and ranks whose calls differ (``COLLOPS_CHECK``).
 
-**Messages.** A rank sends them to all others on a channel that carries no data, and waits for nobody to receive them:
+**Messages.** A rank sends them to all others on a channel that carries no data, and does not wait for the receivers:
 
 * :class:`FailureNotice`: "I have given up." Sent when a deadline passes, a needed rank has ended, or a mismatch or a
-  refusal cannot be undone. A rank that finds one while it waits gives up too and answers with its own, so that all
+  rejection cannot be undone. A rank that finds one while it waits gives up too and answers with its own, so that all
   raise an error with one table of what each rank was doing. A rank without an answer after ten seconds is missing.
-* :class:`CallReport`: "I refused call *n*", or "I had begun call *n* and have left it". Ranks count their collective
-  calls. A rank that finds a refusal of the call in which it waits sends the second kind and raises the same error.
+* :class:`CallReport`: "I rejected call *n*", or "I had begun call *n* and have left it". Ranks count their collective
+  calls. A rank that finds a rejection of the call in which it waits sends the second kind and raises the same error.
 * :class:`ProgramEnd`: "My program ended after *n* calls." An ended rank answers notices until all have ended.
 
 **States**, in two attributes that the communicator tests before a call:
 
 * in step: `attention` is False.
-* disputed: `attention` is True, because this rank has refused a call or has received a report. :meth:`Failures.attend`
-  leads back in step when every rank has reported on every call that this rank refused or left.
+* disputed: `attention` is True, because this rank has rejected a call or has received a report. :meth:`Failures.attend`
+  leads back in step when every rank has reported on every call that this rank rejected or left.
 * closed: `failure` says why, and every later call raises. Giving up leads here from any state, since data may be under
   way; except after a mismatch that all ranks answered, which leads in step, since calls are checked before data move.
 
-**Why no later call is paired with a refused one.** MPI pairs collective calls by their order alone. A rank that refused
-call *n*, or left it, therefore begins no other call until every rank has reported on *n*. If one of them had begun *n*,
-all replace their transports first (`renew`), and what was sent on the old ones is never received. A rank that completed
-its part in *n* before it learned of the refusal, as the root of a broadcast may, cannot report. It finds the refusal in
-a later wait and gives up, as does a rank whose transports cannot be replaced; until then the ranks that refused *n* or
-left it still begin nothing, so nothing was paired wrongly when the communicator closes.
+**Why no later call is paired with a rejected one.** MPI pairs collective calls by their order alone. A rank that
+rejected call *n*, or left it, therefore begins no other call until every rank has reported on *n*. If one of them had
+begun *n*, all replace their transports first (`renew`), and what was sent on the old ones is never received. A rank
+that completed its part in *n* before it learned of the rejection, as the root of a broadcast may, cannot report. It
+finds the rejection in a later wait and gives up, as does a rank whose transports cannot be replaced; until then the
+ranks that rejected *n* or left it still begin nothing, so nothing was paired wrongly when the communicator closes.
 
 **Cost.** Without a failure no message is sent: a call increments `number` and tests `attention`, and a wait polls some
 thousand times before it looks at the clock and the channel.
@@ -35,7 +35,7 @@ thousand times before it looks at the clock and the channel.
 which their count of calls begins anew. A message of an earlier incident is dropped, so that a late notice starts no new
 one. A message of a later incident is kept until this rank arrives there.
 
-**Not covered.** Refused point-to-point messages, moves of star forests and primitives of JAX are not counted: others
+**Not covered.** Rejected point-to-point messages, moves of star forests and primitives of JAX are not counted: others
 wait for them until their deadline. A rank that answers a mismatch after others have counted it as missing does not
 learn that they have closed the communicator, and waits for them until its deadline.
 """
@@ -70,7 +70,7 @@ class Cause(StrEnum):
     """Why a rank gives up."""
 
     TIMEOUT = "timeout"
-    REFUSAL = "refusal"
+    REJECTION = "rejection"
     MISMATCH = "mismatch"
     ENDED = "ended"
 
@@ -127,19 +127,13 @@ def at_giving_up(cleanup: Callable[[], None]) -> None:
 class Failures:
     """The failures of one communicator's ranks; see the module for the protocol.
 
-    Parameters
-    ----------
-    channel : ControlChannel of :mod:`collops.comm.mpi`, or a simulation of it
-        Carries the messages.
-    timeout : float or None
-        Deadline of each wait in seconds; ``None`` for no deadline.
-    crowded : bool
-        Whether this rank has less than one core, so that a wait soon lets other processes run.
+    A `ControlChannel` of :mod:`collops.comm.mpi` carries the messages. `timeout` is the deadline of each wait in
+    seconds, or ``None``. A `crowded` rank has less than one core, so that its waits soon let other processes run.
 
     Attributes
     ----------
     number : int
-        Collective calls that this rank has begun or refused since the last incident. The communicator increments it.
+        Collective calls that this rank has begun or rejected since the last incident. The communicator increments it.
     attention : bool
         Whether :meth:`attend` must be called before the next collective call.
     failure : str
@@ -149,7 +143,7 @@ class Failures:
     renew : callable, optional
         Replaces the transports of collective calls. Collective. ``None`` if they cannot be replaced.
     checked : bool
-        Whether ranks agree on each call before data move, so that a refusal is a mismatch.
+        Whether ranks agree on each call before data move, so that a rejection is a mismatch.
     """
 
     def __init__(self, channel: Any, timeout: float | None, crowded: bool) -> None:
@@ -173,10 +167,10 @@ class Failures:
         """Return when an MPI `request` is complete.
 
         Errors call the wait `operation`. `needs` are the ranks without which the request cannot complete; by default
-        this is a collective call, which needs every rank that has not begun it. Raises the error of a rank that refused
-        this call; else `CommunicationTimeout` when a deadline passes here or on another rank, `CallMismatch` when a
-        rank found that calls differ, and `CommunicationError` when the program of a needed rank has ended, a refusal
-        cannot be undone, or MPI reports an error.
+        this is a collective call, which needs every rank that has not begun it. Raises the error of a rank that
+        rejected this call; else `CommunicationTimeout` when a deadline passes here or on another rank, `CallMismatch`
+        when a rank found that calls differ, and `CommunicationError` when the program of a needed rank has ended, a
+        rejection cannot be undone, or MPI reports an error.
         """
         try:
             self.until(request.Test, operation, needs, inside=needs is None)
@@ -208,7 +202,7 @@ class Failures:
         """Poll `done` until it returns true, or raise as :meth:`wait` does.
 
         `inspect` is called now and then during a long wait, and raises what has gone wrong. `inside` says whether this
-        is the wait of the latest collective call, so that all ranks can still raise the error of one that refuses it.
+        is the wait of the latest collective call, so that all ranks can still raise the error of one that rejects it.
         """
         for _ in range(self._spins):
             if done():
@@ -243,7 +237,7 @@ class Failures:
         raise CommunicationError(f"{_located(operation)}: MPI reports: {error.Get_error_string()}") from error
 
     def look(self, operation: object = "a message") -> None:
-        """Raise if this communicator is closed, another rank has given up, or a call of this rank was refused.
+        """Raise if this communicator is closed, another rank has given up, or a call of this rank was rejected.
 
         Not collective.
         """
@@ -251,7 +245,7 @@ class Failures:
             raise CommunicationError(f"this communicator can no longer be used: {self.failure}")
         self._react(operation, inside=False)
 
-    def refuse(self, call: str, error: Exception) -> None:
+    def reject(self, call: str, error: Exception) -> None:
         """Tell the other ranks that this rank raises `error` instead of beginning its next collective call.
 
         Not collective. Nothing is sent if all ranks raise the error anyway, or if the transport has failed.
@@ -265,19 +259,19 @@ class Failures:
     def attend(self) -> None:
         """Return when all ranks are in step, so that the next collective call can begin; raise if they cannot be.
 
-        Collective. If a rank is already known to refuse that next call, its error is raised.
+        Collective. If a rank is already known to reject that next call, its error is raised.
         """
         self.look("the next call")
         rank, everyone = self.channel.rank, range(self.channel.size)
         for number in sorted(number for number, reports in self._reports.items() if rank in reports):
             reports = self._reports[number]
-            who, first = _refused_by(reports)
+            who, first = _rejected_by(reports)
             operation = f"recovery after {who} raised {first.error} in {first.call}"
             self.until(partial(self._all_reported, reports, operation), operation, everyone)
-            if self.renew is not None and len(_refusals(reports)) < len(reports):
+            if self.renew is not None and len(_rejections(reports)) < len(reports):
                 self.renew()
             del self._reports[number]
-        if _refusals(self._reports.get(self.number + 1, {})):
+        if _rejections(self._reports.get(self.number + 1, {})):
             self.number += 1
             self._join(self.number, "this call", inside=True)
         self.attention = bool(self._reports)
@@ -286,12 +280,13 @@ class Failures:
         """Exchange notices with the other ranks, and raise the error that all of them raise.
 
         `operation` is what this rank waits in; `reason` completes the sentence "rank 3 ...". The error is a
-        `CallMismatch` if a rank found one, a `CommunicationError` if a program has ended or a rank refused a call that
+        `CallMismatch` if a rank found one, a `CommunicationError` if a program has ended or a rank rejected a call that
         others completed, and a `CommunicationTimeout` otherwise.
         """
         size, here = self.channel.size, _located(operation)
-        notices = self._exchange(FailureNotice(cause, here, reason if cause == Cause.REFUSAL else ""))
-        lines = {rank: str(report) for reports in self._reports.values() for rank, report in _refusals(reports).items()}
+        notices = self._exchange(FailureNotice(cause, here, reason if cause == Cause.REJECTION else ""))
+        rejections = [each for reports in self._reports.values() for each in _rejections(reports).items()]
+        lines = {rank: str(report) for rank, report in rejections}
         lines |= {rank: notice.call for rank, notice in notices.items()}
         missing = [rank for rank in range(size) if rank not in lines]
         everyone = table(lines, size, "in no call of collops, or gone")
@@ -307,7 +302,7 @@ class Failures:
         groups = (ended, "ended"), (missing, "never arrived")
         who = " and ".join(f"{name_ranks(ranks)} of {size} {outcome}" for ranks, outcome in groups if ranks)
         reason = next((notice.reason for notice in notices.values() if notice.reason), reason)
-        kind = CommunicationError if ended or Cause.REFUSAL in causes else CommunicationTimeout
+        kind = CommunicationError if ended or Cause.REJECTION in causes else CommunicationTimeout
         who = who or f"all {size} ranks gave up"
         error = kind(f"{here}: rank {self.channel.rank} {reason}; {who}:\n{everyone}")
         self._restart(_headline(error))
@@ -345,20 +340,20 @@ class Failures:
                 self.attention = True
 
     def _react(self, operation: object, inside: bool, waited: str = "did not wait") -> None:
-        """Raise if another rank has given up, or has refused a call that this rank has begun."""
+        """Raise if another rank has given up, or has rejected a call that this rank has begun."""
         self.receive()
         if self._notices:
             self.give_up(Cause.TIMEOUT, operation, f"{waited}; another rank gave up waiting")
         begun = (number for number in self._reports if number <= self.number)
         for number in sorted(begun):
-            if self.channel.rank not in self._reports[number] and _refusals(self._reports[number]):
+            if self.channel.rank not in self._reports[number] and _rejections(self._reports[number]):
                 self._join(number, operation, inside)
 
     def _join(self, number: int, operation: object, inside: bool) -> NoReturn:
-        """Raise the error of the ranks that refused a call; give up if this rank has already completed its part."""
-        who, first = _refused_by(self._reports[number])
+        """Raise the error of the ranks that rejected a call; give up if this rank has already completed its part."""
+        who, first = _rejected_by(self._reports[number])
         if not inside or number != self.number or self.renew is None:
-            cause = Cause.MISMATCH if self.checked else Cause.REFUSAL
+            cause = Cause.MISMATCH if self.checked else Cause.REJECTION
             self.give_up(cause, operation, f"cannot continue because {who} {first}")
         self._report(CallReport(number))
         raise shared_error(first.error, f"{who}: {first.text}")
@@ -401,14 +396,14 @@ class Failures:
         self.channel.send([self.incident, type(message).__name__, *message])
 
 
-def _refusals(reports: Mapping[int, CallReport]) -> dict[int, CallReport]:
+def _rejections(reports: Mapping[int, CallReport]) -> dict[int, CallReport]:
     return {rank: report for rank, report in reports.items() if report.error}
 
 
-def _refused_by(reports: Mapping[int, CallReport]) -> tuple[str, CallReport]:
-    """Return the ranks that refused a call, as text, and the report of the first of them."""
-    refusals = _refusals(reports)
-    return name_ranks(sorted(refusals)), refusals[min(refusals)]
+def _rejected_by(reports: Mapping[int, CallReport]) -> tuple[str, CallReport]:
+    """Return the ranks that rejected a call, as text, and the report of the first of them."""
+    rejections = _rejections(reports)
+    return name_ranks(sorted(rejections)), rejections[min(rejections)]
 
 
 def _headline(error: Exception) -> str:

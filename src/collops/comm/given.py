@@ -12,24 +12,12 @@ __all__ = ["checked_communicator", "communicator_or_world"]
 
 
 def communicator_or_world(comm: Any) -> Communicator:
-    """Return `comm`, or the world where that is ``None``.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `comm` is something else.
-    """
+    """Return `comm`, or the world where that is ``None``; raise `UnsupportedTypeError` if it is something else."""
     return world() if comm is None else checked_communicator(comm)
 
 
 def checked_communicator(comm: Any) -> Communicator:
-    """Return `comm`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is not a communicator of collops.
-    """
+    """Return `comm`; raise `UnsupportedTypeError` if it is not a communicator of collops."""
     if not isinstance(comm, Communicator):
         raise UnsupportedTypeError(
             f"comm must be a communicator of collops, not {type(comm).__module__}.{type(comm).__qualname__}; "

@@ -1,6 +1,6 @@
-"""MPI, of which this is the only module that imports it: the transport of host arrays, and what set-up asks of MPI.
+"""MPI, which only this module imports: the transport of host arrays, and the questions and calls of set-up.
 
-CallAgreement on arrays are buffered, never pickled. Their nonblocking form is used, so that every wait has a deadline
+Arrays are sent from their memory, never pickled, by nonblocking calls, so that every wait has a deadline
 (:mod:`collops.comm.failure`).
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from collops.comm.agreement import name_ranks
-from collops.comm.call import Call
+from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.comm.transport import Message, Pending, Transport
@@ -45,12 +45,10 @@ FAILURE_TAG, CALL_TAG = 32000, 32001
 
 
 def load_mpi() -> tuple[Any, str]:
-    """Return ``mpi4py.MPI`` (or ``None``) and the reason.
+    """Return ``mpi4py.MPI`` (or ``None``), and the version of MPI or the reason.
 
-    Raises
-    ------
-    TransportError
-        If an MPI launcher started this process but no MPI can be loaded: the ranks could not find each other.
+    Raises `TransportError` if an MPI launcher started this process but no MPI can be loaded: the ranks could not find
+    each other.
     """
     launched = [name for name in _LAUNCHERS if name in os.environ]
     if importlib.util.find_spec("mpi4py") is None:
@@ -81,14 +79,7 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
     only) or ``all``. Otherwise the library is asked (``MPIX_Query_cuda_support``, ``MPIX_Query_rocm_support``); an Open
     MPI that was told to use UCX with CUDA takes device pointers in point-to-point calls even where it denies the rest.
 
-    Returns
-    -------
-    level, reason : str
-
-    Raises
-    ------
-    InputError
-        If the environment names another level.
+    Raises `InputError` if the environment names another level.
     """
     asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
     if asked in _GPU_LEVELS:
@@ -112,9 +103,7 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
 def duplicate(comm: Any) -> Any:
     """Return a duplicate of an mpi4py communicator, once all its ranks want one, which has a deadline. Collective."""
     made, request = comm.Idup()
-    Failures(ControlChannel(mpi4py_module(), comm), default_timeout(), crowded=True).wait(
-        request, "setting up a communicator"
-    )
+    Failures(ControlChannel(comm), default_timeout(), crowded=True).wait(request, "setting up a communicator")
     return made
 
 
@@ -133,14 +122,9 @@ def split(comm: Any, color: int | None, key: int) -> Any:
 
 
 def values_kept_with(comm: Any) -> dict[str, Any]:
-    """Return a dictionary that lives as long as an mpi4py communicator.
+    """Return a dictionary that lives as long as an mpi4py communicator, whose handle another may get afterwards.
 
-    Handles of communicators that are freed are given to others.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `comm` is no intracommunicator of mpi4py.
+    Raises `UnsupportedTypeError` if `comm` is no intracommunicator of mpi4py.
     """
     mpi = mpi4py_module()
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
@@ -181,30 +165,16 @@ def name_of_operation(op: Any) -> str | None:
 
 
 class ControlChannel:
-    """Sends JSON between the ranks of an MPI communicator, without waiting for the receivers.
+    """Sends JSON between the ranks of an mpi4py communicator, without waiting for the receivers.
 
-    Parameters
-    ----------
-    mpi : module
-        ``mpi4py.MPI``.
-    comm : mpi4py.MPI.Comm
-        Carries the messages.
-    tag : int
-        No other message on `comm` may have it.
-
-    Attributes
-    ----------
-    rank, size : int
-        Of `comm`.
-    error : type
-        The exception that MPI's calls raise.
+    No other message on `comm` may have the `tag`. `error` is the exception that MPI's calls raise.
     """
 
-    def __init__(self, mpi: Any, comm: Any, tag: int = FAILURE_TAG) -> None:
+    def __init__(self, comm: Any, tag: int = FAILURE_TAG) -> None:
+        self._mpi = mpi = mpi4py_module()
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.error: type[Exception] = mpi.Exception
-        self._mpi = mpi
         self._comm = comm
         self._tag = tag
         self._status = mpi.Status()
@@ -236,28 +206,16 @@ class ControlChannel:
 
 
 class MpiTransport(Transport):
-    """Buffered MPI on host arrays.
+    """MPI on host arrays, between the ranks of an mpi4py communicator.
 
-    Parameters
-    ----------
-    mpi : module
-        ``mpi4py.MPI``.
-    comm : mpi4py.MPI.Comm
-        Whose ranks are joined; two private duplicates of it are made, for collectives and for exchanges.
-    failures : Failures
-        Waits for the requests.
-
-    Attributes
-    ----------
-    rank : int
-        This rank.
+    It makes two private duplicates of `comm`, for collectives and for exchanges. `failures` waits for the requests.
     """
 
     name = "mpi"
     _direct = True  # mpi4py finds the memory of an array by itself
 
-    def __init__(self, mpi: Any, comm: Any, failures: Failures) -> None:
-        self._mpi = mpi
+    def __init__(self, comm: Any, failures: Failures) -> None:
+        self._mpi = mpi = mpi4py_module()
         self._in_place = mpi.IN_PLACE
         self._origin = comm
         self._comm = comm.Dup()
@@ -351,6 +309,8 @@ class MpiTransport(Transport):
             source, target = self._memory(source), self._memory(target)
         return self._comm.Ireduce_scatter_block([source, datatype], [target, datatype], operation)
 
+    _gather, _scatter = _gatherv, _scatterv
+
     def _alltoall(self, call: Call) -> Any:
         return self._comm.Ialltoall(self._whole(call.source), self._whole(call.target))
 
@@ -390,21 +350,7 @@ class MpiTransport(Transport):
         return [memory, (list(counts), list(accumulate(counts, initial=0))[:-1]), datatype]
 
 
-_START = {
-    "allreduce": MpiTransport._allreduce,
-    "reduce": MpiTransport._reduce,
-    "bcast": MpiTransport._bcast,
-    "allgather": MpiTransport._allgather,
-    "allgatherv": MpiTransport._allgatherv,
-    "gather": MpiTransport._gatherv,
-    "gatherv": MpiTransport._gatherv,
-    "scatter": MpiTransport._scatterv,
-    "scatterv": MpiTransport._scatterv,
-    "reduce_scatter": MpiTransport._reduce_scatter,
-    "alltoall": MpiTransport._alltoall,
-    "alltoallv": MpiTransport._alltoallv,
-    "barrier": MpiTransport._barrier,
-}
+_START = {kind: getattr(MpiTransport, f"_{kind}") for kind in KINDS}
 
 
 class DeviceMpi(MpiTransport):
@@ -436,22 +382,10 @@ class _Requests(Pending):
 
 
 class SharedSegments:
-    """Memory that MPI maps into the processes of one node: a segment for each rank, as an array of bytes.
+    """Memory that MPI maps into the processes of one node: a segment of `size` bytes for each rank. Collective.
 
     Values written before :meth:`sync` on one rank are seen after :meth:`sync` on another that has seen a signal set in
-    between.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        Whose ranks are on one node. Collective.
-    size : int
-        Bytes of this rank's segment.
-
-    Raises
-    ------
-    MemoryError
-        If MPI gives no such memory; on this rank alone.
+    between. Raises `MemoryError`, on this rank alone, if MPI gives no such memory.
     """
 
     def __init__(self, comm: Any, size: int) -> None:
@@ -465,7 +399,7 @@ class SharedSegments:
         self.sync = self._window.Sync
 
     def of(self, rank: int) -> np.ndarray:
-        """Return the segment of a rank."""
+        """Return the segment of a rank, as an array of bytes."""
         memory, _ = self._window.Shared_query(rank)
         return np.asarray(memory).view(np.uint8)
 
@@ -479,23 +413,9 @@ class SharedSegments:
 class PersistentMessages:
     """Messages between fixed buffers, prepared once and started any number of times.
 
-    Collective for the first of a communicator, which is then duplicated for all of them.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    sends, receives : sequence of (int, array)
-        The other rank, and the contiguous array on the host or on a device that is sent or filled.
-    tag : int
-        Distinguishes them from other messages between the same ranks.
-
-    Attributes
-    ----------
-    start : callable
-        Start all of them.
-    done : callable
-        Return whether all of them are complete, which also makes progress.
+    Collective for the first of a communicator, which is then duplicated for all of them. Buffers are contiguous arrays
+    on the host or on a device; `tag` distinguishes them from other messages between the same ranks. `start()` starts
+    all of them, and `done()` returns whether all are complete, which also makes progress.
     """
 
     __slots__ = ("__weakref__", "done", "start")

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
-from collops.comm.call import Call
+from collops.comm.call import KINDS, Call
 from collops.comm.failure import at_giving_up
 from collops.comm.reductions import nccl_reduction, widened
 from collops.comm.side_stream import SideStream
@@ -129,13 +129,7 @@ def available_binding() -> str | None:
 
 
 def load_binding() -> Nccl4py | NcclOfCupy:
-    """Load the binding of this machine.
-
-    Raises
-    ------
-    TransportError
-        If no binding is installed, or its NCCL library does not load.
-    """
+    """Load the binding of this machine; raise `TransportError` if none is installed or its library does not load."""
     name = available_binding()
     if name is None:
         raise TransportError("NCCL needs the package nccl4py or CuPy; install collops[cuda13]")
@@ -152,17 +146,7 @@ def _readable(version: int) -> str:
 
 
 class NcclTransport(Transport):
-    """NCCL between ranks that drive one GPU each.
-
-    Parameters
-    ----------
-    binding : Nccl4py or NcclOfCupy
-        The calls.
-    size, rank : int
-        Of the communicator to join.
-    unique_id : bytes
-        From ``binding.unique_id()`` of one rank, known to all.
-    """
+    """NCCL between ranks that drive one GPU each; `unique_id` is from ``binding.unique_id()`` of one rank."""
 
     name = "nccl"
     by_address = True
@@ -257,7 +241,7 @@ class NcclTransport(Transport):
         self.binding.all_reduce(address, target, source.size * width, datatype, operation, self._comm, stream)
 
     def _reduce(self, call: Call, stream: int) -> None:
-        found = self._found.get((call.source.dtype, call.op)) or self._reduction(call.source.dtype, call.op)
+        found = self._reduction(call.source.dtype, call.op)
         if found is None:
             self._run_widened(call)
             return
@@ -267,7 +251,7 @@ class NcclTransport(Transport):
         self.binding.reduce(source, target, count, datatype, operation, call.root, self._comm, stream)
 
     def _reduce_scatter(self, call: Call, stream: int) -> None:
-        found = self._found.get((call.source.dtype, call.op)) or self._reduction(call.source.dtype, call.op)
+        found = self._reduction(call.source.dtype, call.op)
         if found is None:
             self._run_widened(call)
             return
@@ -299,6 +283,8 @@ class NcclTransport(Transport):
         target = call.target
         arriving = [(call.root, target.data.ptr, target.nbytes)] if target.size else []
         self._enqueue([] if call.source is None else _pieces(call.source, call.counts), arriving, stream)
+
+    _gather, _scatter = _gatherv, _scatterv
 
     def _alltoallv(self, call: Call, stream: int) -> None:
         self._enqueue(_pieces(call.source, call.counts), _pieces(call.target, call.receive_counts), stream)
@@ -351,10 +337,7 @@ class NcclTransport(Transport):
     def _run_widened(self, call: Call) -> None:
         """Reduce in 32-bit integers elements that NCCL has no type or operation for.
 
-        Raises
-        ------
-        UnsupportedTypeError
-            In a group, which is launched after the result would be converted.
+        Raises `UnsupportedTypeError` in a group, which is launched after the result would be converted.
         """
         if self._grouped:
             dtype = call.source.dtype
@@ -377,31 +360,17 @@ class NcclTransport(Transport):
         )
 
 
-_ENQUEUE = {
-    "allreduce": NcclTransport._allreduce,
-    "reduce": NcclTransport._reduce,
-    "bcast": NcclTransport._bcast,
-    "allgather": NcclTransport._allgather,
-    "allgatherv": NcclTransport._allgatherv,
-    "gather": NcclTransport._gatherv,
-    "gatherv": NcclTransport._gatherv,
-    "scatter": NcclTransport._scatterv,
-    "scatterv": NcclTransport._scatterv,
-    "reduce_scatter": NcclTransport._reduce_scatter,
-    "alltoall": NcclTransport._alltoall,
-    "alltoallv": NcclTransport._alltoallv,
-    "barrier": NcclTransport._barrier,
-}
+_ENQUEUE = {kind: getattr(NcclTransport, f"_{kind}") for kind in KINDS}
 
 
 class _ShutDown:
     """Stands for a binding whose communicator was aborted."""
 
     def __getattr__(self, name: str) -> Any:
-        def refuse(*_: Any) -> NoReturn:
+        def fail(*_: Any) -> NoReturn:
             raise CommunicationError("NCCL was shut down after a wait had passed its deadline: nothing can be sent")
 
-        return refuse
+        return fail
 
 
 _connected: weakref.WeakSet[NcclTransport] = weakref.WeakSet()
@@ -435,17 +404,7 @@ class NcclLibrary:
     """NCCL by ctypes, for programs of XLA: their communicators are their own, and a process may drive several GPUs.
 
     XLA's stream and the streams of other programs must not share a communicator. Neither a toolkit nor another package
-    is needed.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        Where the library may be; the first that loads is taken.
-
-    Raises
-    ------
-    TransportError
-        If none loads.
+    is needed. The first library of `paths` that loads is taken; raises `TransportError` if none does.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -494,16 +453,8 @@ class NcclLibrary:
         """Send a byte between any two ranks and sum one up. Collective; returns before the device is done.
 
         NCCL connects two ranks at their first message. That takes the hosts of both, which must not wait for each other
-        while one of them holds back what the other's device waits for; here nothing else is under way.
-
-        Parameters
-        ----------
-        comm : int
-            From :meth:`connect`.
-        rank, size : int
-            Of the communicator.
-        scratch : int
-            Address of twice `size` bytes on the device.
+        while one of them holds back what the other's device waits for; here nothing else is under way. `scratch` is the
+        address of twice `size` bytes on the device.
         """
         library, joined = self._library, ctypes.c_void_p(comm)
         stream, one = ctypes.c_void_p(), ctypes.c_size_t(1)

@@ -16,7 +16,7 @@ _PLACES = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
 )
-# What a library shows its programs, and what narrows that down before.
+# The variable by which a library selects devices, and one by which the driver has selected some before.
 _SHOWN = (("CUDA_VISIBLE_DEVICES", None), ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
 
 
@@ -24,11 +24,7 @@ def show_own_device() -> None:
     """Let CUDA and HIP show this process one GPU, that of its number on its node. Collective.
 
     Nothing is changed for a rank that has its node to itself, is shown one GPU already, or has all hidden from it.
-
-    Raises
-    ------
-    InputError
-        If this process uses CUDA already, with several GPUs.
+    Raises `InputError` if this process uses CUDA already, with several GPUs.
     """
     rank, size = _place()
     if size == 1:

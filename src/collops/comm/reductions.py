@@ -91,14 +91,7 @@ _OF_ZEROS_AND_ONES = {"lor": "max", "land": "min", "lxor": "sum"}
 
 
 def check_dtype(dtype: Any) -> None:
-    """Check that messages can carry a dtype.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For objects, whose addresses mean nothing on another rank, texts, dates and records, and for numbers in the byte
-        order of another machine.
-    """
+    """Raise `UnsupportedTypeError` for objects, texts, dates, records, and numbers of another byte order."""
     if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise UnsupportedTypeError(f"messages carry booleans, integers, real and complex numbers, not {dtype}")
     if not dtype.isnative:
@@ -106,26 +99,15 @@ def check_dtype(dtype: Any) -> None:
 
 
 def check_reduction(op: str, dtype: Any) -> None:
-    """Check that a reduction has a meaning for a dtype.
+    """Raise `UnsupportedTypeError` unless a reduction has a meaning for a dtype.
 
-    Parameters
-    ----------
-    op : str
-        One of ``OPERATIONS``.
-    dtype : dtype
-        Of the array to be reduced.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For an unknown `op`, products and orderings of complex numbers, averages of integers and booleans (they would
-        be rounded), logical operations on inexact numbers, and dtypes that are no numbers.
+    It has none for unknown operations, products and orderings of complex numbers, averages of integers and booleans
+    (they would be rounded), logical operations on inexact numbers, and dtypes that are no numbers.
     """
     if not isinstance(op, str) or op not in OPERATIONS:
         raise UnsupportedTypeError(f"there is no reduction {op!r}; choose one of {', '.join(OPERATIONS)}")
+    check_dtype(dtype)
     kind = dtype.kind
-    if kind not in "biufc" and dtype.name != "bfloat16":
-        raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced")
     if kind == "c" and op not in ("sum", "avg"):
         raise UnsupportedTypeError(
             f"{op!r} of complex numbers is not supported across ranks; reduce to real numbers first"
@@ -139,12 +121,8 @@ def check_reduction(op: str, dtype: Any) -> None:
 def nccl_reduction(op: str, dtype: Any) -> tuple[int, int, int] | None:
     """Return NCCL's numbers of the datatype and the operation, and the numbers that make an element.
 
-    ``None`` if NCCL has no such datatype or operation, so that the reduction must be :func:`widened`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If the dtype is none of ``DTYPES``.
+    ``None`` if NCCL has no such datatype or operation, so that the reduction must be :func:`widened`. Raises
+    `UnsupportedTypeError` if the dtype is none of ``DTYPES``.
     """
     known, operation = DTYPES.get(dtype.name), OPERATIONS[op].nccl
     if known is None:

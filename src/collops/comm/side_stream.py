@@ -1,4 +1,4 @@
-"""A device stream beside the caller's, for work that overlaps with what the caller launches meanwhile."""
+"""A second device stream, for work that overlaps with what the caller launches meanwhile."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ __all__ = ["SideStream"]
 
 
 class SideStream(Pending):
-    """A stream that events order after the caller's current stream and back; a CUDA graph can capture both.
+    """A stream that events order after the caller's current stream and back; a CUDA graph can capture both."""
 
-    Parameters
-    ----------
-    priority : int
-        Of the stream; lower numbers come first. A device that has fewer priorities takes its highest.
-    """
-
-    def __init__(self, priority: int = 0) -> None:
+    def __init__(self) -> None:
         import cupy
 
         self._current = cupy.cuda.get_current_stream
-        self.stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
+        self.stream = cupy.cuda.Stream(non_blocking=True)
         self._ready = cupy.cuda.Event(disable_timing=True)
         self._done = cupy.cuda.Event(disable_timing=True)
 

@@ -23,13 +23,7 @@ CHUNK_BYTES = 4 << 20
 
 
 class StagedTransport(Transport):
-    """Device arrays over a transport of host arrays.
-
-    Parameters
-    ----------
-    host : Transport
-        Carries the pinned host arrays.
-    """
+    """Device arrays over the transport `host`, which carries pinned host arrays."""
 
     name = "staged"
 
@@ -110,16 +104,10 @@ class StagedTransport(Transport):
 
 
 class GpuAwareTransport(StagedTransport):
-    """Point-to-point messages (and, at level ``all``, collectives) on device pointers, the rest staged.
+    """Point-to-point messages on device pointers and, at level ``all``, collective calls; the rest is staged.
 
-    Parameters
-    ----------
-    host : Transport
-        Carries what is staged.
-    direct : DeviceMpi
-        Takes device pointers, once the current stream is idle.
-    level : str
-        ``"p2p"`` or ``"all"``, see :func:`collops.comm.mpi.gpu_awareness`.
+    `direct` takes device pointers, once the current stream is idle. For levels see
+    :func:`collops.comm.mpi.gpu_awareness`.
     """
 
     name = "mpi"

@@ -1,7 +1,7 @@
 """Symmetric memory: an array that every rank of a node can address, with one-sided copies and signals.
 
-The same program runs on hosts and on GPUs. What differs (where memory comes from, how a copy, a signal or a wait
-is ordered) is in :mod:`collops.comm.symmetric_host` and :mod:`collops.comm.symmetric_device`.
+The same program runs on hosts and on GPUs. :class:`Symmetric` is the memory of a single rank, :class:`SharedWindow` is
+that of several ranks on a host, and :mod:`collops.comm.symmetric_device` has that of GPUs.
 """
 
 from __future__ import annotations
@@ -9,31 +9,29 @@ from __future__ import annotations
 import atexit
 import math
 import operator
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+import os
+import shutil
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from collops.backend import Engine, engine, memory_of
 from collops.comm.agreement import collective_errors
+from collops.comm.mpi import SharedSegments
 from collops.comm.reductions import check_dtype
-from collops.errors import (
-    CommunicationError,
-    InputError,
-    LayoutError,
-    UnsupportedTypeError,
-)
+from collops.errors import CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
 
 Where: TypeAlias = Any
 """An index of an array: slices, integers, or ``...`` for all of it."""
 
 _VALUES = 1 << 64  # of a signal
+_PAGE = 4096
+_SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
 _live: list[Symmetric] = []
 """Arrays that have not been freed, in the order of their creation, which is the same on every rank."""
 
 
-class Symmetric(ABC):
+class Symmetric:
     """An array on every rank of a communicator, of one shape, that all of them can address.
 
     Made by :meth:`Communicator.symmetric`. Memory begins as zeros and lives until :meth:`free`, the end of a ``with``
@@ -52,12 +50,17 @@ class Symmetric(ABC):
         How many signals every rank has: unsigned 64-bit numbers that begin as 0, and that other ranks set.
     """
 
-    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
+    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int, engine: Engine) -> None:
         self.comm = comm
         self.shape = shape
         self.dtype = dtype
         self.signals = signals
         self.local: Any = None
+        self._allocate(engine)
+        # Always the last to be registered, and so run before what ends MPI and the GPU libraries.
+        atexit.unregister(_free_all)
+        atexit.register(_free_all)
+        _live.append(self)
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +130,7 @@ class Symmetric(ABC):
         signal : int
             Which of the signals of `rank`.
         value : int
-            What it becomes, of 64 bits and not negative; programs count up.
+            Its new value, of 64 bits and not negative; programs count up.
         """
         self._check_rank(rank)
         self._check_signal(signal, value)
@@ -165,30 +168,6 @@ class Symmetric(ABC):
             self._barrier()
             self._free()
 
-    @abstractmethod
-    def _peer(self, rank: int) -> Any: ...
-
-    @abstractmethod
-    def _put(self, source: Any, rank: int, where: Where) -> None: ...
-
-    @abstractmethod
-    def _get(self, rank: int, where: Where, out: Any) -> None: ...
-
-    @abstractmethod
-    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None: ...
-
-    @abstractmethod
-    def _wait_signal(self, signal: int, value: int) -> None: ...
-
-    @abstractmethod
-    def _fence(self) -> None: ...
-
-    @abstractmethod
-    def _barrier(self) -> None: ...
-
-    @abstractmethod
-    def _free(self) -> None: ...
-
     def _check_kept(self) -> None:
         if self.local is None:
             raise InputError("this symmetric memory has been freed")
@@ -217,29 +196,27 @@ class Symmetric(ABC):
             raise LayoutError(f"an array of shape {array.shape} cannot be copied to a part of shape {part.shape}")
         return array
 
+    # The rest is for a single rank, on any engine. Subclasses override what differs among several.
 
-class _Alone(Symmetric):
-    """Symmetric memory of a world of one, on any engine."""
-
-    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int, engine: Engine) -> None:
-        super().__init__(comm, shape, dtype, signals)
-        self.local = engine.xp.zeros(shape, dtype)
-        self._values = [0] * signals
-
-    def _fence(self) -> None:
-        pass
+    def _allocate(self, engine: Engine) -> None:
+        self.local = engine.xp.zeros(self.shape, self.dtype)
+        self._values = [0] * self.signals
 
     def _peer(self, rank: int) -> Any:
         return self.local
 
     def _put(self, source: Any, rank: int, where: Where) -> None:
-        self.local[where] = source
+        self._peer(rank)[where] = source
 
     def _get(self, rank: int, where: Where, out: Any) -> None:
-        out[...] = self.local[where]
+        out[...] = self._peer(rank)[where]
 
     def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
-        self.local[where] = source
+        self._put(source, rank, where)
+        self._fence()
+        self._set_signal(rank, signal, value)
+
+    def _set_signal(self, rank: int, signal: int, value: int) -> None:
         self._values[signal] = value
 
     def _wait_signal(self, signal: int, value: int) -> None:
@@ -248,6 +225,9 @@ class _Alone(Symmetric):
                 f"signal {signal} is {self._values[signal]}, and there is no other rank to set it to {value}"
             )
 
+    def _fence(self) -> None:
+        pass
+
     def _barrier(self) -> None:
         pass
 
@@ -255,62 +235,113 @@ class _Alone(Symmetric):
         pass
 
 
-def allocate(
-    comm: Any,
-    shape: int | Sequence[int],
-    dtype: Any,
-    *,
-    engine_name: str | None,
-    signals: int,
-) -> Symmetric:
-    """Make symmetric memory. See :meth:`Communicator.symmetric`."""
+class SharedWindow(Symmetric):
+    """Memory that MPI maps into every process of one node. A rank's segment begins with its signals."""
+
+    def _allocate(self, engine: Engine) -> None:
+        comm = self.comm
+        if comm.local_size != comm.size:
+            comm.check(
+                TransportError(f"ranks on several nodes share no memory: symmetric memory needs all {comm.size} on one")
+            )
+        self._offset = -(-8 * self.signals // _PAGE) * _PAGE
+        size = max(_PAGE, self._offset + -(-nbytes_of(self.shape, self.dtype) // _PAGE) * _PAGE)
+        comm.check(_lack_of(size * comm.size))
+        with collective_errors(comm):
+            self._segments = SharedSegments(comm.control, size)
+        views = [self._views(rank) for rank in range(comm.size)]
+        self._peers = [array for array, _ in views]
+        self._signals = [values for _, values in views]
+        self.local = self._peers[comm.rank]
+        self.local[...] = np.zeros((), self.dtype)
+        self._signals[comm.rank][...] = 0
+        self._barrier()
+
+    def _views(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the array and the signals of a rank."""
+        whole = self._segments.of(rank)
+        stop = self._offset + nbytes_of(self.shape, self.dtype)
+        array = whole[self._offset : stop].view(self.dtype).reshape(self.shape)
+        return array, whole[: 8 * self.signals].view(np.uint64)
+
+    def _peer(self, rank: int) -> np.ndarray:
+        return self._peers[rank]
+
+    def _get(self, rank: int, where: Where, out: Any) -> None:
+        self._segments.sync()
+        super()._get(rank, where, out)
+
+    def _set_signal(self, rank: int, signal: int, value: int) -> None:
+        self._signals[rank][signal] = value
+
+    def _wait_signal(self, signal: int, value: int) -> None:
+        self.comm.wait(_Arrival(self, signal, value), f"signal {signal}")
+
+    def _fence(self) -> None:
+        self._segments.sync()
+
+    def _barrier(self) -> None:
+        self._segments.sync()
+        self.comm.barrier()
+        self._segments.sync()
+
+    def _free(self) -> None:
+        self._peers = self._signals = []
+        self._segments.free()
+
+
+class _Arrival:
+    """A signal of this rank, as an event for :meth:`Communicator.wait`."""
+
+    def __init__(self, window: SharedWindow, signal: int, value: int) -> None:
+        self._sync = window._segments.sync
+        self._signals = window._signals[window.comm.rank]
+        self._signal = signal
+        self._value = value
+
+    @property
+    def done(self) -> bool:
+        self._sync()
+        return bool(self._signals[self._signal] >= self._value)
+
+
+def _lack_of(size: int) -> MemoryError | None:
+    """Return an error if this machine has too little memory to share; containers often have little.
+
+    MPI would allocate it all the same, and the system would end the program that writes to it.
+    """
+    free = shutil.disk_usage(_SHARED_FILES).free if os.path.isdir(_SHARED_FILES) else size
+    if free >= size:
+        return None
+    return MemoryError(f"symmetric memory of {size} bytes on all ranks: {_SHARED_FILES} has {free} free")
+
+
+def validated(
+    comm: Any, shape: Any, dtype: Any, engine_name: str | None, signals: int
+) -> tuple[tuple[int, ...], np.dtype, Engine]:
+    """Return shape, dtype and engine of symmetric memory, for which all ranks ask alike. Collective."""
     with collective_errors(comm):
-        shape, dtype, chosen = _wanted(shape, dtype, engine_name, signals)
-    if comm.size == 1:
-        made: Symmetric = _Alone(comm, shape, dtype, signals, chosen)
-    else:
-        _agree(comm, (list(shape), dtype.str, chosen.name, signals))
-        if chosen.memory == "host":
-            from collops.comm.symmetric_host import SharedWindow
-
-            made = SharedWindow(comm, shape, dtype, signals)
-        else:
-            from collops.comm.symmetric_device import DeviceHeap
-
-            made = DeviceHeap(comm, shape, dtype, signals)
-    # Always the last to be registered, and so run before what ends MPI and the GPU libraries.
-    atexit.unregister(_free_all)
-    atexit.register(_free_all)
-    _live.append(made)
-    return made
-
-
-def _wanted(shape: Any, dtype: Any, engine_name: str | None, signals: int) -> tuple[tuple[int, ...], np.dtype, Engine]:
-    """Return validated shape, dtype and engine."""
-    shape = (shape,) if isinstance(shape, int | np.integer) else shape
-    shape = tuple(operator.index(extent) for extent in shape)
-    dtype = np.dtype(dtype)
-    if any(extent < 0 for extent in shape) or operator.index(signals) < 0:
-        raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
-    check_dtype(dtype)
-    chosen = engine(engine_name)
-    if not chosen.mutable:
-        raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
-    if nbytes_of(shape, dtype) + 8 * signals > memory_of(chosen):
-        raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")
+        shape = (shape,) if isinstance(shape, int | np.integer) else shape
+        shape = tuple(operator.index(extent) for extent in shape)
+        dtype = np.dtype(dtype)
+        if any(extent < 0 for extent in shape) or operator.index(signals) < 0:
+            raise InputError(f"symmetric memory needs a shape and signals of 0 or more, not {shape} and {signals}")
+        check_dtype(dtype)
+        chosen = engine(engine_name)
+        if not chosen.mutable:
+            raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
+        if nbytes_of(shape, dtype) + 8 * signals > memory_of(chosen):
+            raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")
+    everyone = comm.allgather_metadata([shape, dtype.str, chosen.name, signals])
+    if any(other != everyone[0] for other in everyone):
+        text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(everyone[:4]))
+        comm.check(LayoutError(f"symmetric memory has one shape, dtype, engine and signals on all ranks, not {text}"))
     return shape, dtype, chosen
 
 
 def nbytes_of(shape: tuple[int, ...], dtype: np.dtype) -> int:
     """Return the size of an array."""
     return math.prod(shape) * dtype.itemsize
-
-
-def _agree(comm: Any, wanted: tuple[Any, ...]) -> None:
-    everyone = comm.allgather_metadata(list(wanted))
-    if any(other != everyone[0] for other in everyone):
-        text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(everyone[:4]))
-        comm.check(LayoutError(f"symmetric memory has one shape, dtype, engine and signals on all ranks, not {text}"))
 
 
 def _free_all() -> None:

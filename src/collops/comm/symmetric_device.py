@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from collops.backend import Engine
+from collops.comm.agreement import collective_errors
 from collops.comm.mpi import ranks_in_world
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import CommunicationError, TransportError
@@ -24,28 +26,22 @@ _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
 class DeviceHeap(Symmetric):
     """Memory of NVSHMEM's symmetric heap, as CuPy arrays."""
 
-    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int) -> None:
-        super().__init__(comm, shape, dtype, signals)
-        self._library = library = _started_library(comm)
-        self._bytes = nbytes_of(shape, dtype)
+    def _allocate(self, engine: Engine) -> None:
+        self._library = library = _started_library(self.comm)
         self._wait("symmetric memory before more of it is made")
-        self._pointer = self._new(max(self._bytes, 1))
+        self._pointer = self._new(max(nbytes_of(self.shape, self.dtype), 1))
         self._signal_pointer = 0
         try:
-            if signals:
-                self._signal_pointer = self._new(8 * signals)
+            if self.signals:
+                self._signal_pointer = self._new(8 * self.signals)
         except MemoryError:
             library.bindings.free(self._pointer)
             raise
         self._views: dict[int, Any] = {}
-        self.local = library.array(self._pointer, shape, dtype, self)
+        self.local = library.array(self._pointer, self.shape, self.dtype, self)
         self.local.fill(0)
-        self._signal_values = library.array(self._signal_pointer, (signals,), np.dtype(np.uint64), self)
-        self._signal_values.fill(0)
+        library.array(self._signal_pointer, (self.signals,), np.dtype(np.uint64), self).fill(0)
         self._barrier()
-
-    def _fence(self) -> None:
-        self._library.bindings.quiet_on_stream(self._library.stream())
 
     def _new(self, size: int) -> int:
         # NVSHMEM ends the program when it lacks memory: check first.
@@ -79,7 +75,7 @@ class DeviceHeap(Symmetric):
                 target.data.ptr, source.data.ptr, source.nbytes, rank, self._library.stream()
             )
         else:
-            self.peer(rank)[where] = source
+            super()._put(source, rank, where)
 
     def _get(self, rank: int, where: Where, out: Any) -> None:
         source = self.local[where]
@@ -88,25 +84,31 @@ class DeviceHeap(Symmetric):
                 out.data.ptr, source.data.ptr, out.nbytes, rank, self._library.stream()
             )
         else:
-            out[...] = self.peer(rank)[where]
+            super()._get(rank, where, out)
 
     def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
         library = self._library
         target = self.local[where]
-        address = self._signal_pointer + 8 * signal
         if source.size and source.flags.c_contiguous and target.flags.c_contiguous:
+            address = self._signal_pointer + 8 * signal
             library.bindings.putmem_signal_on_stream(
                 target.data.ptr, source.data.ptr, source.nbytes, address, value, library.set, rank, library.stream()
             )
         else:
-            self._put(source, rank, where)
-            library.bindings.quiet_on_stream(library.stream())
-            library.bindings.signal_op_on_stream(address, value, library.set, rank, library.stream())
+            super()._put_signal(source, rank, where, signal, value)
+
+    def _set_signal(self, rank: int, signal: int, value: int) -> None:
+        library = self._library
+        address = self._signal_pointer + 8 * signal
+        library.bindings.signal_op_on_stream(address, value, library.set, rank, library.stream())
 
     def _wait_signal(self, signal: int, value: int) -> None:
         library = self._library
         address = self._signal_pointer + 8 * signal
         library.bindings.signal_wait_until_on_stream(address, library.at_least, value, library.stream())
+
+    def _fence(self) -> None:
+        self._library.bindings.quiet_on_stream(self._library.stream())
 
     def _barrier(self) -> None:
         self._library.bindings.barrier_all_on_stream(self._library.stream())
@@ -129,13 +131,15 @@ class DeviceHeap(Symmetric):
 
 
 class _Library:
-    """NVSHMEM, started: its low-level calls, and what they need of CuPy."""
+    """NVSHMEM, started for ranks `members` of the world: its low-level calls, and what they need of CuPy."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, members: list[int]) -> None:
         import cupy
         import nvshmem.core
+        from cuda.core import Device
         from nvshmem import bindings
 
+        self.members = members
         self._cupy = cupy
         self.bindings: Any = bindings
         self.set = int(nvshmem.core.SignalOp.SIGNAL_SET)
@@ -146,9 +150,9 @@ class _Library:
         unique_id = nvshmem.core.get_unique_id(empty=comm.rank != 0)
         words = unique_id._data.view(np.uint8)
         comm.bcast(words, 0, out=words)
-        nvshmem.core.init(
-            device=_device(self.device), uid=unique_id, rank=comm.rank, nranks=comm.size, initializer_method="uid"
-        )
+        device = Device(self.device)
+        device.set_current()
+        nvshmem.core.init(device=device, uid=unique_id, rank=comm.rank, nranks=comm.size, initializer_method="uid")
         # Before MPI ends, and after the arrays are freed, whose function is registered later.
         atexit.register(self._end)
 
@@ -186,8 +190,6 @@ class _Library:
 
 
 _library: _Library | None = None
-_members: list[int] = []
-"""The ranks of the world that NVSHMEM was started for."""
 
 
 def _started_library(comm: Any) -> _Library:
@@ -198,36 +200,24 @@ def _started_library(comm: Any) -> _Library:
     TransportError
         On every rank, if some rank lacks nvshmem4py or a GPU of its own, or NVSHMEM was started for other ranks.
     """
-    global _library, _members  # noqa: PLW0603 (there is one NVSHMEM in a process)
+    global _library  # noqa: PLW0603 (there is one NVSHMEM in a process)
     import cupy
 
-    comm.check(_missing(comm))
+    with collective_errors(comm):
+        if importlib.util.find_spec("nvshmem") is None:
+            raise TransportError("symmetric memory on GPUs needs nvshmem4py: install collops[cuda13]")
+        if comm.device_transport is None:
+            raise TransportError("symmetric memory on GPUs needs a GPU on every rank")
     members = ranks_in_world(comm.control)
     if _library is None:
-        name = f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}"
-        devices = comm.allgather_metadata(name)
+        devices = comm.allgather_metadata(f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}")
         if len(set(devices)) < len(devices):
             comm.check(TransportError("symmetric memory on GPUs needs a GPU for each rank, but some share one"))
-        _library = _Library(comm)
-        _members = members
-    elif members != _members:
+        _library = _Library(comm, members)
+    elif members != _library.members:
         comm.check(
-            TransportError(f"NVSHMEM was started for the world's ranks {_members} and cannot serve {members} as well")
+            TransportError(
+                f"NVSHMEM was started for the world's ranks {_library.members} and cannot serve {members} as well"
+            )
         )
     return _library
-
-
-def _missing(comm: Any) -> TransportError | None:
-    if importlib.util.find_spec("nvshmem") is None:
-        return TransportError("symmetric memory on GPUs needs nvshmem4py: install collops[cuda13]")
-    if comm.device_transport is None:
-        return TransportError("symmetric memory on GPUs needs a GPU on every rank")
-    return None
-
-
-def _device(number: int) -> Any:
-    from cuda.core import Device
-
-    device = Device(number)
-    device.set_current()
-    return device

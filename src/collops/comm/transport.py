@@ -1,18 +1,21 @@
-"""What a transport is: it runs the calls of a communicator, on arrays in one kind of memory.
+"""The interface of transports, and the transport of a single rank.
 
-The communicator has validated these :class:`~collops.comm.call.Call` records: arrays are C-contiguous, dtypes agree,
-shapes fit, reductions have a meaning, counts are in elements. A transport allocates no result, sends no metadata, and
-orders device work on the caller's current stream.
+A transport runs the calls of a communicator, on arrays in one kind of memory. The communicator has validated these
+:class:`~collops.comm.call.Call` records: arrays are C-contiguous, dtypes agree, shapes fit, reductions have a meaning,
+counts are in elements. A transport allocates no result, sends no metadata, and orders device work on the caller's
+current stream.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from collops.comm.call import Call
+from collops.errors import CommunicationError
 
 __all__ = ["Pending", "Transport"]
 
@@ -29,7 +32,7 @@ class Pending:
     Examples
     --------
     >>> from collops.comm import Pending
-    >>> Pending().wait()  # of a transport whose messages are done when they are started
+    >>> Pending().wait()  # its messages are complete when they are started
     """
 
     def wait(self) -> None:
@@ -47,7 +50,7 @@ class Transport(ABC):
         Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream)``, which takes the other
         rank, an address and a number of bytes for each message, and may use a stream of the transport's own.
     reductions : dict or None
-        What the transport has found for each dtype and operation that it has reduced, for the fast path of
+        Kept for each dtype and operation that the transport has reduced, for the fast path of
         :meth:`Communicator.allreduce`; ``None`` where there is no such path.
 
     Examples
@@ -79,3 +82,38 @@ class Transport(ABC):
 
     def inspect(self) -> None:
         """Raise what has gone wrong on the transport since the last call, where it can tell."""
+
+
+class SerialTransport(Transport):
+    """The transport of a single rank: it moves arrays of any engine from this rank to itself."""
+
+    name = "serial"
+
+    def __init__(self) -> None:
+        self._sent: dict[int, deque[Any]] = {}
+
+    def run(self, call: Call) -> None:
+        """Copy the source of any call to its target."""
+        if call.target is not call.source:
+            call.target[...] = call.source.reshape(call.target.shape)
+
+    def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
+        """Keep copies of what is sent until it is received."""
+        sent = self._sent.setdefault(tag, deque())
+        sent.extend(array.copy() for _, array in sends)
+        return _ToItself([array for _, array in receives], sent)
+
+
+class _ToItself(Pending):
+    __slots__ = ("_receives", "_sent")
+
+    def __init__(self, receives: list[Any], sent: deque[Any]) -> None:
+        self._receives = receives
+        self._sent = sent
+
+    def wait(self) -> None:
+        for array in self._receives:
+            if not self._sent:
+                raise CommunicationError("recv: nothing was sent, and in a world of one there is no other sender")
+            array[...] = self._sent.popleft().reshape(array.shape)
+        self._receives = []

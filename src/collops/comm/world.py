@@ -1,17 +1,20 @@
-"""Makes communicators: the world's, those of mpi4py's communicators, and those split off them."""
+"""Makes communicators: the world's, those of mpi4py's communicators, and those split off them.
+
+Ranks exchange what they have and ask for, and each chooses the transport of device arrays by the same facts.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import socket
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from collops import profile
-from collops.comm.call_agreement import CallAgreement, check_level
-from collops.comm.checked import CheckedTransport
-from collops.comm.choice import TRANSPORTS, by_all, choose
+from collops.comm.agreement import described, raise_together, table
+from collops.comm.checked import LEVELS, CallAgreement, CheckedTransport, check_level
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together
@@ -22,20 +25,23 @@ from collops.comm.mpi import (
     DeviceMpi,
     MpiTransport,
     duplicate,
+    gpu_awareness,
     load_mpi,
     on_node,
     values_kept_with,
 )
-from collops.comm.nccl import NcclTransport, load_binding
-from collops.comm.serial import SerialTransport
+from collops.comm.nccl import NcclTransport, available_binding, load_binding
 from collops.comm.staged import GpuAwareTransport, StagedTransport
-from collops.comm.transport import Transport
-from collops.errors import InputError
+from collops.comm.transport import SerialTransport, Transport
+from collops.errors import CollopsError, InputError, TransportError
 
 __all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "world"]
 
+TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
 _worlds: dict[str, Communicator] = {}
+
+Value = TypeVar("Value")
 
 
 def world(transport: str = "auto") -> Communicator:
@@ -144,41 +150,37 @@ def device_count() -> int:
 
 
 def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
-    devices, timeout = device_count(), default_timeout()
+    devices = device_count()
+    default_timeout()  # a mistake in the environment raises with a single rank, too
     if comm is None or comm.size == 1:
-        check_level()  # a mistake in the environment raises with a single rank, too
+        check_level()
         if comm is not None:
             comm = comm.Dup()
         if devices:
             _use_device(0 if comm is None else on_node(comm)[0], devices)
-        return _of_one_rank(bool(devices), comm, 0, 1, (mpi_reason, "one rank needs no transport"))
-    abort_on_uncaught_errors(mpi)
+        reasons = (mpi_reason, "one rank needs no transport")
+        return _communicator(_Place(0, 1, "serial" if devices else None, reasons, False, "off"), comm)
+    abort_on_uncaught_errors()
     control = duplicate(comm)
     local_rank, cores = on_node(control, available_cores())
     local_size = len(cores)
     del cores[local_rank]
     share = share_of_cores(cores)
-    crowded = share < _ONE_CORE
     limit_blas(share)
-    failures = Failures(ControlChannel(mpi, control), timeout, crowded)
-    host = MpiTransport(mpi, control, failures)
-    reasons = [f"host arrays: {mpi_reason}"]
-    identity = _use_device(local_rank, devices) if devices else ""
-    chosen = choose(mpi, control, transport, identity)
-    reasons.append(f"device arrays: {chosen.why}")
-    if chosen.check != "off":
-        reasons.append(f"every call is agreed upon first: COLLOPS_CHECK asks for {chosen.check}")
-    place = _Place(mpi, local_rank, local_size, chosen.transport, tuple(reasons), crowded, chosen.check)
-    built = _joined(place, control, host, failures)
-    if comm == mpi.COMM_WORLD:
-        end_together(mpi, failures, built.calls)
-    return built
+    device, why, check = _choose(mpi, control, transport, _use_device(local_rank, devices) if devices else "")
+    reasons = (f"host arrays: {mpi_reason}", f"device arrays: {why}")
+    if check != "off":
+        reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
+    place = _Place(local_rank, local_size, device, reasons, share < _ONE_CORE, check)
+    return _communicator(place, control, is_world=comm == mpi.COMM_WORLD)
 
 
 class _Place(NamedTuple):
-    """What a communicator and those that are split off it have in common, and this rank's place on its node."""
+    """The choices that a communicator shares with those that are split off it, and this rank's place on its node.
 
-    mpi: Any
+    `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`.
+    """
+
     local_rank: int
     local_size: int
     device: str | None
@@ -187,63 +189,45 @@ class _Place(NamedTuple):
     check: str
 
 
-def _of_one_rank(
-    devices: bool, control: Any, local_rank: int, local_size: int, reasons: tuple[str, ...]
-) -> Communicator:
-    serial = SerialTransport()
-    device = serial if devices else None
-    return Communicator(serial, device, control=control, local_rank=local_rank, local_size=local_size, reasons=reasons)
-
-
-def _joined(place: _Place, control: Any, host: MpiTransport, failures: Failures) -> Communicator:
-    """Build the communicator of several ranks."""
-    transport: Transport = host
-    device = _device_transport(place.mpi, control, host, failures, place.device)
+def _communicator(place: _Place, control: Any, is_world: bool = False) -> Communicator:
+    """Return the communicator of the ranks of `control`, with the transports that were chosen."""
+    names = ("local_rank", "local_size", "reasons")
+    common: Any = {"control": control, **{name: getattr(place, name) for name in names}}
+    if control is None or control.size == 1:
+        serial = SerialTransport()
+        return Communicator(serial, None if place.device is None else serial, **common)
+    failures = Failures(ControlChannel(control), default_timeout(), place.crowded)
+    host = transport = MpiTransport(control, failures)
+    device = _device_transport(place, control, host, failures)
     answer_after_the_end(failures)
     calls = None
     if place.check != "off":
-        calls = CallAgreement(ControlChannel(place.mpi, control, CALL_TAG), failures, sites=place.check == "sites")
+        calls = CallAgreement(ControlChannel(control, CALL_TAG), failures, sites=place.check == "sites")
         transport = CheckedTransport(host, calls, "host")
         device = None if device is None else CheckedTransport(device, calls, "device")
     elif place.device in (None, "staged"):
         failures.renew = host.renew
-    return Communicator(
-        transport,
-        device,
-        control=control,
-        local_rank=place.local_rank,
-        local_size=place.local_size,
-        reasons=place.reasons,
-        failures=failures,
-        derive=lambda split: _derived(place, split),
-        calls=calls,
-    )
+    if is_world:
+        end_together(failures, calls)
+
+    def derive(split: Any) -> Communicator:
+        local_rank, others = on_node(split)
+        return _communicator(place._replace(local_rank=local_rank, local_size=len(others)), split)
+
+    return Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
 
 
-def _derived(parent: _Place, control: Any) -> Communicator:
-    """Build a sub-communicator, with the transports of its parent, among whose ranks the cores are shared out."""
-    local_rank, others = on_node(control)
-    local_size = len(others)
-    if control.size == 1:
-        return _of_one_rank(parent.device is not None, control, local_rank, local_size, parent.reasons)
-    failures = Failures(ControlChannel(parent.mpi, control), default_timeout(), parent.crowded)
-    host = MpiTransport(parent.mpi, control, failures)
-    return _joined(parent._replace(local_rank=local_rank, local_size=local_size), control, host, failures)
-
-
-def _device_transport(
-    mpi: Any, control: Any, host: MpiTransport, failures: Failures, choice: str | None
-) -> Transport | None:
-    if choice is None:
+def _device_transport(place: _Place, control: Any, host: MpiTransport, failures: Failures) -> Transport | None:
+    if place.device is None:
         return None
-    if choice == "staged":
+    if place.device == "staged":
         return StagedTransport(host)
-    if choice == "nccl":
-        by_all(control, lambda: load_binding().name)
+    if place.device == "nccl":
+        _by_all(control, lambda: load_binding().name)
         binding = load_binding()
         unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
         return NcclTransport(binding, control.size, control.rank, unique_id)
-    return GpuAwareTransport(host, DeviceMpi(mpi, control, failures), choice.removeprefix("mpi-"))
+    return GpuAwareTransport(host, DeviceMpi(control, failures), place.device.removeprefix("mpi-"))
 
 
 def _use_device(local_rank: int, devices: int) -> str:
@@ -253,3 +237,77 @@ def _use_device(local_rank: int, devices: int) -> str:
     device = cupy.cuda.Device(local_rank % devices)
     device.use()
     return f"{socket.gethostname()} {device.pci_bus_id}"
+
+
+class _Facts(NamedTuple):
+    """The resources and requests of one rank. `device` is the name of its GPU, empty without one."""
+
+    transport: str
+    device: str
+    binding: str | None
+    level: str
+    awareness: str
+    check: int
+
+
+def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | None, str, str]:
+    """Agree on the transport of device arrays and why, and on the strictest check that a rank asks for. Collective.
+
+    Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
+    invalid, `TransportError` if some rank lacks what the transport needs.
+    """
+    facts = _by_all(
+        control,
+        lambda: _Facts(transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
+    )
+    try:
+        best, why = _best(facts)
+    except CollopsError as error:
+        error.on_all_ranks = True  # each raises it by itself
+        raise
+    return best, why, LEVELS[max(fact.check for fact in facts)]
+
+
+def _by_all(control: Any, make: Callable[[], Value]) -> list[Value]:
+    """Return what `make` returns on every rank, and raise on all of them what it raises on some. Collective."""
+    value, error = None, None
+    try:
+        value = make()
+    except CollopsError as caught:
+        error = caught
+    reports, values = zip(*control.allgather((described(error), value)), strict=True)
+    if any(reports):
+        raise_together(error, list(reports))
+    return list(values)
+
+
+def _best(facts: list[_Facts]) -> tuple[str | None, str]:
+    """Return the best transport that all ranks have, as they ask for it, and why.
+
+    It is ``"nccl"``, ``"staged"``, or ``"mpi-"`` and the level of a GPU-aware MPI; ``None`` without devices.
+    """
+    transport = facts[0].transport
+    if any(fact.transport != transport for fact in facts):
+        asked = table({rank: fact.transport for rank, fact in enumerate(facts)}, len(facts), "")
+        raise InputError(f"ranks ask for different transports:\n{asked}")
+    without = [rank for rank, fact in enumerate(facts) if not fact.device]
+    if without:
+        if transport in ("nccl", "staged"):
+            raise TransportError(
+                f"transport {transport!r} needs a GPU and CuPy on every rank; ranks {without} have none"
+            )
+        return None, "no GPU with CuPy on " + ("any rank" if len(without) == len(facts) else f"ranks {without}")
+    shared = len({fact.device for fact in facts}) < len(facts)
+    bindings = {fact.binding for fact in facts}
+    least = min(facts, key=lambda fact: ("none", "p2p", "all").index(fact.level))
+    if transport == "nccl" and shared:
+        raise TransportError("NCCL needs a GPU for each rank, but some share one; use transport='staged'")
+    if transport == "nccl" or (transport == "auto" and not shared and None not in bindings):
+        return "nccl", f"NCCL through {facts[0].binding}: every rank has a GPU of its own"
+    if transport == "mpi" and least.level == "none":
+        raise TransportError(f"transport 'mpi' needs a GPU-aware MPI: {least.awareness} (see COLLOPS_GPU_AWARE_MPI)")
+    because = "ranks share GPUs" if shared else "NCCL has no binding here"
+    if transport == "mpi" or (transport == "auto" and least.level != "none"):
+        asked = "asked for" if transport == "mpi" else because
+        return f"mpi-{least.level}", f"GPU-aware MPI at level {least.level!r} ({least.awareness}); {asked}"
+    return "staged", f"pinned host memory; {'asked for' if transport == 'staged' else because}"

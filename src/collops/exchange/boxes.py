@@ -125,7 +125,7 @@ class ExchangePlan:
             combine = engine.put if op == "replace" else engine.add
             places = self._places_in(sources, target) if engine.mutable else None
         except ARGUMENT_ERRORS as error:
-            self.comm.refuse("exchange", error)
+            self.comm.reject("exchange", error)
             raise
         if messages.active and self.travels:
             messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collops.cli.command import Debug, Engine, Json, Quiet, Ranks, Transport, check_engine, with_world
 from collops.cli.console import console
-from collops.cli.job import with_world
-from collops.cli.options import Debug, Engine, Json, Quiet, Ranks, Transport, check_engine
 from collops.errors import CollopsError, InputError
 from collops_bench.record import Measurement, new_record, prepare_record, write_record
 

@@ -15,7 +15,7 @@ import cupy
 import numpy as np
 
 from collops.apps.jacobi.problem import Grid
-from collops.comm.patience import patience
+from collops.comm import wait_while_source
 
 # As in jacobi.cu.
 _THREADS = 256
@@ -39,7 +39,7 @@ _NONE = np.uint64(0)
 
 @cache
 def _module(device: int, double: bool, cooperative: bool) -> Any:
-    source = patience() + Path(__file__).with_name("jacobi.cu").read_text(encoding="utf-8")
+    source = wait_while_source() + Path(__file__).with_name("jacobi.cu").read_text(encoding="utf-8")
     options = ("-std=c++17", "-DREAL=double" if double else "-DREAL=float")
     with cupy.cuda.Device(device):
         return cupy.RawModule(code=source, options=options, enable_cooperative_groups=cooperative)

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from collops.apps.jacobi.variant import Variant
-from collops.comm.side_stream import SideStream
 
 __all__ = ["Overlap"]
 
@@ -55,7 +54,11 @@ class _SideStream(_NoStream):
     """A stream of high priority, ordered with the caller's by events; a CUDA graph can capture both."""
 
     def __init__(self) -> None:
-        self._side = SideStream(priority=_HIGHEST)
+        import cupy
+
+        self._current = cupy.cuda.get_current_stream
+        self._stream = cupy.cuda.Stream(non_blocking=True, priority=_HIGHEST)
+        self._ready, self._done = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self._entered = False
 
     @contextmanager
@@ -63,11 +66,13 @@ class _SideStream(_NoStream):
         """Work on this stream; the first time since :meth:`join` it waits for the caller's."""
         if not self._entered:
             self._entered = True
-            self._side.begin()
-        with self._side.stream:
+            self._ready.record(self._current())
+            self._stream.wait_event(self._ready)
+        with self._stream:
             yield
 
     def join(self) -> None:
         """Make the caller's stream wait for this one."""
         self._entered = False
-        self._side.end().wait()
+        self._done.record(self._stream)
+        self._current().wait_event(self._done)

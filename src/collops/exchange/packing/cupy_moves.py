@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import cupy
 import numpy as np
 
-from collops.comm.patience import patience
+from collops.comm import wait_while_source
 from collops.errors import LayoutError
 from collops.exchange.packing.index import Index
 from collops.exchange.packing.launch import Launch
@@ -147,7 +147,7 @@ def kernel(name: str, op: str, dtype: np.dtype, following: Path | None = None) -
 def _module(device: int, element: int, operation: int, following: Path | None) -> Any:
     contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
     options = ("-std=c++17", *contraction, f"-DELEMENT={element}", f"-DOPERATION={operation}")
-    source = patience() + Path(__file__).with_name("moves.cu").read_text()
+    source = wait_while_source() + Path(__file__).with_name("moves.cu").read_text()
     if following is not None:
         source += following.read_text()
     return cupy.RawModule(code=source, options=options)

@@ -1,4 +1,4 @@
-"""Collective calls that only some ranks refuse: an error on all of them, and no later message is spoiled."""
+"""Collective calls that only some ranks reject: an error on all of them, and no later message is spoiled."""
 
 from __future__ import annotations
 
@@ -64,25 +64,25 @@ def in_step(comm):
 
 
 @pytest.mark.parametrize(("call", "error"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
-def test_all_ranks_raise_what_some_refuse(comm, call, error):
-    """The calls, once refused on all ranks, by the first only, by all but the last; and the ranks go on."""
-    for refusing in (range(comm.size), [0], range(comm.size - 1)):
-        if comm.size == 1 and 0 not in refusing:
+def test_all_ranks_raise_what_some_reject(comm, call, error):
+    """The calls, once rejected on all ranks, by the first only, by all but the last; and the ranks go on."""
+    for rejecting in (range(comm.size), [0], range(comm.size - 1)):
+        if comm.size == 1 and 0 not in rejecting:
             continue
         with pytest.raises(error) as caught:
-            call(comm, comm.rank in refusing)
-        if comm.rank not in refusing:
+            call(comm, comm.rank in rejecting)
+        if comm.rank not in rejecting:
             assert str(caught.value).startswith(("rank 0", "ranks 0"))
         assert in_step(comm)
     assert comm._failures is None or not comm._failures.attention
 
 
-def test_one_refusal_after_another(comm):
+def test_one_rejection_after_another(comm):
     if comm.size == 1:
         pytest.skip("one rank has nobody to disagree with")
-    for refusing in range(2 * comm.size):
+    for rejecting in range(2 * comm.size):
         with pytest.raises(LayoutError, match="counts"):
-            wrong_counts(comm, comm.rank == refusing % comm.size)
+            wrong_counts(comm, comm.rank == rejecting % comm.size)
     assert in_step(comm)
 
 
@@ -116,14 +116,14 @@ def test_ranks_that_have_gone_on_lose_the_communicator(comm, own, call):
         return
     for _ in range(2):
         with pytest.raises(
-            CommunicationError, match=r"rank 1 raised \w+ in \w+ at .*test_refusals.py:\d+ .*: (out|root)"
+            CommunicationError, match=r"rank 1 raised \w+ in \w+ at .*test_rejections.py:\d+ .*: (out|root)"
         ):
             own.allreduce(1.0)
     with pytest.raises(CommunicationError, match="can no longer be used"):
         own.send(np.ones(1), 0)
 
 
-def test_exchanges_that_are_refused(own):
+def test_exchanges_that_are_rejected(own):
     after, before = (own.rank + 1) % own.size, (own.rank - 1) % own.size
     plan = collops.ExchangePlan(own, [(after, (slice(0, 2),))], [(before, (slice(0, 2),))])
     target = np.zeros(3)
@@ -134,7 +134,7 @@ def test_exchanges_that_are_refused(own):
         plan(np.ones(3), target)
 
 
-def test_refusals_where_calls_are_checked(comm, monkeypatch):
+def test_rejections_where_calls_are_checked(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("one rank has nobody to disagree with")
     monkeypatch.setenv("COLLOPS_CHECK", "calls")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import collops
-from collops.comm.patience import patience
+from collops.comm import wait_while_source
 
 pytestmark = pytest.mark.serial
 PACKAGE = Path(collops.__file__).parent
@@ -17,9 +17,9 @@ PACKAGE = Path(collops.__file__).parent
 
 def test_none_without_a_deadline(monkeypatch):
     monkeypatch.setenv("COLLOPS_TIMEOUT", "none")
-    assert patience() == ""
+    assert wait_while_source() == ""
     monkeypatch.setenv("COLLOPS_TIMEOUT", "2.5")
-    assert patience().startswith("#define PATIENCE 32500000000ull\n")
+    assert wait_while_source().startswith("#define DEADLINE 32500000000ull\n")
 
 
 KERNEL = """
@@ -33,7 +33,7 @@ def test_the_loop_ends_with_an_error_of_the_device(tmp_path, monkeypatch):
         pytest.skip("needs nvcc")
     monkeypatch.setenv("COLLOPS_TIMEOUT", "2")
     source, target = tmp_path / "wait.cu", tmp_path / "wait.ptx"
-    source.write_text(patience() + KERNEL)
+    source.write_text(wait_while_source() + KERNEL)
     command = [nvcc, "-std=c++17", "-arch=sm_90", "-ptx", "-o", str(target), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

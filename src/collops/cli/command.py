@@ -1,0 +1,218 @@
+"""Parts that all commands share: options, the start of ranks, errors in one line, and functions for typer."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from collops.apps.options import CommonOptions
+from collops.apps.options import EngineName as Engine
+from collops.apps.stages import raised_together
+from collops.cli.console import Progress, console, show
+from collops.cli.launch import launch, started
+from collops.comm import Communicator
+from collops.comm.ending import abort
+from collops.comm.own_device import show_own_device
+from collops.comm.world import TRANSPORTS, world
+from collops.errors import CollopsError, InputError, Interrupted
+from collops.profile.settings import check_environment
+
+__all__ = ["Debug", "Engine", "Json", "Quiet", "Ranks", "Transport", "check_engine", "guarded", "with_world"]
+
+BAD_INPUT, _BUG, INTERRUPTED = 2, 1, 130
+# Exit codes of launchers after a signal: its number, or 128 more.
+_DEATHS = {
+    int(number): number.name
+    for number in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
+}
+
+Ranks = Annotated[
+    int | None,
+    typer.Option(help="Number of processes; under mpiexec or srun, the number that these started.", show_default="1"),
+]
+Transport = Annotated[
+    str, typer.Option(help="Transport of arrays on GPUs: auto, mpi, staged or nccl. Arrays on CPUs travel by MPI.")
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object at the end of standard output; everything else goes to stderr."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show only warnings and errors: no progress bar, table or notes.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def check_engine(name: str) -> None:
+    """Raise `InputError` unless commands run on an engine."""
+    if name not in ("auto", "numpy", "cupy"):
+        raise InputError(f"--engine must be one of auto, numpy, cupy, not {name!r}")
+
+
+def command_of(name: str) -> Callable[..., None]:
+    """Return the command of an application, one of `collops.apps.APPLICATIONS`."""
+    application = importlib.import_module(f"collops.apps.{name}")
+
+    def run(chosen: Any, comm: Communicator, as_json: bool, quiet: bool) -> None:
+        from collops.apps.recipe import run_job
+
+        first = comm.rank == 0
+        with Progress(f"collops {name}", shown=first and not quiet, speaking=first) as progress:
+            outcome = run_job(application.run, chosen, comm, progress)
+        if first and not quiet:
+            show(outcome, console(to_stderr=as_json))
+        if first and as_json:
+            typer.echo(json.dumps(outcome.numbers, allow_nan=False))
+
+    return command_from(name, application.Options, run, application.run.__doc__)
+
+
+def command_from(
+    name: str, kind: type[Any], run: Callable[[Any, Communicator, bool, bool], None], text: str
+) -> Callable[..., None]:
+    """Return a function for typer that asks for the options of a dataclass (`collops.apps.options`).
+
+    `kind` has a method ``check``. `run` gets the options, the communicator, and whether to print JSON and to be quiet.
+    `text` is the help.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    shared = {each.name for each in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
+    own = sorted(fields(kind), key=lambda each: each.name in shared)  # the application's own options come first
+    asked = [
+        ("ranks", Ranks, None),
+        ("transport", Transport, "auto"),
+        *((each.name, hints[each.name], each.default) for each in own),
+        ("as_json", Json, False),
+        ("quiet", Quiet, False),
+        ("debug", Debug, False),
+    ]
+
+    def command(*, ranks: int | None, transport: str, as_json: bool, quiet: bool, debug: bool, **given: Any) -> None:
+        chosen = kind(**given)
+
+        def body(comm: Communicator) -> None:
+            run(chosen, comm, as_json, quiet)
+
+        with_world(f"collops {name}", body, ranks=ranks, transport=transport, debug=debug, check=chosen.check)
+
+    made: Any = command
+    # Typer keeps line breaks: paragraphs must be single lines.
+    made.__name__, made.__doc__ = name, "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    made.__annotations__ = {name: annotation for name, annotation, _ in asked}
+    made.__signature__ = inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, annotation, default in asked
+        ]
+    )
+    return made
+
+
+def with_world(
+    command: str,
+    body: Callable[[Communicator], None],
+    *,
+    ranks: int | None,
+    transport: str,
+    debug: bool,
+    check: Callable[[], None] = lambda: None,
+    own_device: bool = False,
+) -> None:
+    """Run `body` on every rank of the world, starting the ranks if necessary, and raise `typer.Exit`.
+
+    `check` checks the options of the command, before any rank is started and again on every rank. With `own_device`
+    each rank sees only its own GPU, as JAX requires.
+    """
+
+    def here() -> int:
+        with raised_together():
+            if ranks is not None and ranks < 1:
+                raise InputError(f"--ranks must be at least 1, not {ranks}")
+            if transport not in TRANSPORTS:
+                raise InputError(f"there is no transport {transport!r}: choose one of {', '.join(TRANSPORTS)}")
+            check_environment()
+            check()
+            launcher = started()
+            if launcher is None and ranks is not None and ranks > 1:
+                code = launch(ranks, sys.argv[1:])
+                if (name := _DEATHS.get(code % 128)) is not None:
+                    report(command, f"a rank died of {name}, which ended the others")
+                return code
+            if own_device:
+                show_own_device()
+            comm = world(transport)
+            if launcher is not None and launcher.ranks not in (None, comm.size):
+                raise InputError(
+                    f"the launcher started {launcher.ranks} processes but MPI sees a world of {comm.size}: "
+                    "use the mpiexec that belongs to the MPI of mpi4py (or srun --mpi=pmix or pmi2)"
+                )
+            if ranks is not None and ranks != comm.size:
+                raise InputError(f"--ranks {ranks}, but the launcher started {comm.size}: leave --ranks out")
+        body(comm)
+        return 0
+
+    raise typer.Exit(guarded(command, here, debug=debug))
+
+
+def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
+    """Run `body`, and turn its errors into an exit code that is the same on every rank.
+
+    The code is the result of `body`; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`,
+    whose traceback `debug` shows; 130 after an interrupt from the keyboard; 1 for other exceptions.
+
+    For an error that all ranks raise, the first rank writes one line, which begins with the `command`. A rank with an
+    error of its own writes the line and ends the other ranks, which would wait for it.
+    """
+    try:
+        return body()
+    except Interrupted as error:
+        report(command, str(error))
+        return error.exit_code
+    except CollopsError as error:
+        if debug:
+            traceback.print_exc()
+        if error.on_all_ranks or (mpi := _parallel_mpi()) is None:
+            report(command, str(error))
+        else:
+            abort(mpi, BAD_INPUT, f"{command}: rank {mpi.COMM_WORLD.rank}: {' '.join(str(error).split())}")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception:
+        # The only place that catches everything: the other ranks would wait for this one.
+        traceback.print_exc()
+        line = f"{command}: this is a bug in collops; please report it with the lines above"
+        if (mpi := _parallel_mpi()) is None:
+            _write(line)
+        else:
+            abort(mpi, _BUG, line)
+        return _BUG
+
+
+def report(command: str, message: str) -> None:
+    """Write one line on standard error, from the first rank only."""
+    launcher = started()
+    if launcher is None or launcher.rank == 0:
+        _write(f"{command}: {' '.join(message.split())}")
+
+
+def _write(line: str) -> None:
+    # One system call, so that lines of several ranks do not mix.
+    sys.stderr.flush()
+    os.write(2, (line + "\n").encode("utf-8", "replace"))
+
+
+def _parallel_mpi() -> Any:
+    """Return ``mpi4py.MPI`` if it runs with several ranks, else ``None``."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
+        return None
+    return mpi

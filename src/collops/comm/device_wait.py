@@ -1,0 +1,30 @@
+"""The deadline of kernels that wait for other devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from collops.comm.failure import default_timeout
+
+_LONGER_SECONDS = 30.0  # than the host, whose error says more
+
+
+def wait_while_source() -> str:
+    """Return CUDA source, to be put before that of kernels which wait for other devices.
+
+    It defines ``WAIT_WHILE(condition)``, a loop that ends with an error of the device half a minute after the deadline
+    of the host's waits (``COLLOPS_TIMEOUT``). Empty where waits have no deadline: then define a plain loop.
+
+    Examples
+    --------
+    >>> from collops.comm import wait_while_source
+    >>> source = wait_while_source() + "__global__ void wait(volatile int* flag) { WAIT_WHILE(*flag < 1); }"
+    >>> "__trap" in source or "WAIT_WHILE" not in wait_while_source()
+    True
+    """
+    timeout = default_timeout()
+    if timeout is None:
+        return ""
+    nanoseconds = round((timeout + _LONGER_SECONDS) * 1e9)
+    definition = Path(__file__).with_name("device_wait.cu").read_text(encoding="utf-8")
+    return f"#define DEADLINE {nanoseconds}ull\n{definition}"
