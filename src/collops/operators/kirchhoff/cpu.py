@@ -9,7 +9,7 @@ piece of the image, which gathers from all traces in turn. No two tasks write th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -192,18 +192,10 @@ class NumbaKernels:
             )
 
 
-def thread_count(others: Iterator[frozenset[int]] | tuple[frozenset[int], ...] = ()) -> int:
-    """Return how many threads the kernels of this process should use.
+def thread_count(others: Iterable[frozenset[int]] = ()) -> int:
+    """Return NUMBA_NUM_THREADS if that is set in the environment, else this process' share of the cores, at least 1.
 
-    Parameters
-    ----------
-    others : iterable of frozenset of int
-        The cores of the other ranks on this node, as for :func:`collops.comm.cores.share_of_cores`.
-
-    Returns
-    -------
-    int
-        NUMBA_NUM_THREADS where that is set in the environment, else this process' share of the cores, at least 1.
+    `others` are the cores of the other ranks on this node, as for :func:`collops.comm.cores.share_of_cores`.
     """
     limit = _configuration.NUMBA_NUM_THREADS
     if "NUMBA_NUM_THREADS" in os.environ:
