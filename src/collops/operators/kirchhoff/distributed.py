@@ -143,13 +143,12 @@ class Kirchhoff(VStack):
             (own,) = Layout.split(len(sources), comm.size).slices(comm.rank)
             if travel_times is not None and mode != "byot":
                 raise InputError(f"travel_times are for mode 'byot'; mode {mode!r} computes them")
-            tables, speed = None, None
+            speed = checked_velocity(velocity, grid, mode)
+            tables = None
             if mode == "byot":
                 outward, back = _given_tables(travel_times, grid, len(sources), len(receivers))
                 tables = FixedTables.from_seconds(outward[:, own].T, back.T, interval, samples, dtype)
-            else:
-                speed = checked_velocity(velocity, grid, mode)
-            if mode == "analytic":
+            elif mode == "analytic":
                 outward, back = (
                     scale.table(analytic(grid, points, speed), len(points), grid.points)
                     for points in (sources[own], receivers)

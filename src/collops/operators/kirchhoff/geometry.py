@@ -91,7 +91,9 @@ def checked_time_axis(t: Any) -> tuple[float, int]:
 
 
 def checked_velocity(velocity: Any, grid: Grid, mode: str) -> Any:
-    """Return one positive number for analytic times, an array of the grid's shape for the eikonal equation."""
+    """Return what the mode needs: one positive number, an array of the grid's shape, or nothing for given times."""
+    if mode == "byot":
+        return None
     if velocity is None:
         raise InputError(f"mode {mode!r} needs a velocity: a number, or an array of shape {grid.shape}")
     values = _finite_array("velocity", velocity)
