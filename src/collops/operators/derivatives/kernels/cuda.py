@@ -112,10 +112,9 @@ def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool
 class Launches:
     """The launches for one width of reading: 16 bytes at once if `wide` and rows are multiples of them, else a number.
 
-    ``options`` are those of the compiler; ``aligned`` tells whether addresses must be multiples of 16 bytes. ``parts``
-    are the launches for all rows (``whole``), those that need no face (``inner``), and the others (``rest``); ``None``
-    if there are none. The last two are used if all faces are those of the axis along which threads march, that of the
-    term number ``march``.
+    ``options`` are those of the compiler. ``parts`` are the launches for all rows (``whole``), those that need no face
+    (``inner``), and the others (``rest``); ``None`` if there are none. The last two are used if all faces are those of
+    the axis along which threads march, that of the term number ``march``.
     """
 
     def __init__(
@@ -133,7 +132,6 @@ class Launches:
         pack = _BYTES_AT_ONCE // self._real.itemsize
         if not wide or extents[-1] % pack:
             pack = 1
-        self.aligned = pack > 1
         last_axis = len(shape) - 1
         last = next((number for number, term in enumerate(terms) if term.axis == last_axis), None)
         strided = sorted(
