@@ -29,34 +29,13 @@ RangeLayout: TypeAlias = Layout | Literal["domain"] | None
 
 
 class Fourier(LinearOperator):
-    """Transforms along one or several axes of distributed arrays.
+    """Transforms along one or several axes of distributed arrays. Collective.
 
     Axes that are whole on every rank are transformed without messages. For the others the array is redistributed, each
-    time by one all-to-all-v, to the layouts that :func:`find_route` chooses.
-
-    Collective.
-
-    Parameters
-    ----------
-    domain : Layout
-        Layout of the model.
-    transforms : sequence of AxisTransform
-        One for each axis, at most one of them real, which comes first.
-    dtype : dtype
-        Complex type of the data.
-    comm : Communicator
-        The ranks.
-    clinear : bool
-        Whether the model is complex. Otherwise the operator is linear over the real numbers: the imaginary part of its
-        input is ignored, and the result of the adjoint is real.
-    range_layout : Layout, "domain" or None
-        Layout of the data: a given one, that of the model with the extents of the data, or the one that takes the
-        fewest messages.
-
-    Raises
-    ------
-    LayoutError
-        If `range_layout` does not fit the data.
+    time by one all-to-all-v, to the layouts that :func:`find_route` chooses. There is one of `transforms` for each
+    axis, at most one of them real, which comes first. Unless the operator is `clinear`, the model is real: the
+    imaginary part of an input is ignored, and the result of the adjoint is real. `range_layout` is a layout of the
+    data, ``"domain"`` for one that is split as the model is, or ``None`` for the one that takes the fewest messages.
     """
 
     def __init__(

@@ -38,18 +38,9 @@ def find_route(
     """Return the stages of a transform, and the layout that the result is left in or brought to.
 
     Of all ways that of least cost is taken: elements that the busiest rank receives and transforms, and a constant for
-    each message.
-
-    Parameters
-    ----------
-    domain : Layout
-        Of the model.
-    extents : mapping of int to int
-        The axes to transform, in the order of those that are whole, and their extents afterwards.
-    first : int, optional
-        The axis that must be transformed before all others.
-    target : Layout, optional
-        The layout that the result must have; by default that in which the last transform leaves it.
+    each message. `extents` are the axes to transform, in the order of those that are whole, and their extents
+    afterwards; the axis `first` is transformed before all others. The result has the layout `target`, by default that
+    in which the last transform leaves it.
 
     Raises
     ------

@@ -19,32 +19,14 @@ _LARGEST = 1 << 15  # elements of a matrix that stays in the second-level cache
 
 
 class AxisTransform:
-    r"""A discrete Fourier transform along one axis of local arrays.
+    """A discrete Fourier transform along one axis of local arrays.
 
-    Parameters
-    ----------
-    axis, samples : int
-        The axis, and its extent in the model.
-    length : int
-        Length of the transform: the model is padded with zeros, or cut.
-    norm : {"ortho", "none", "1/n"}
-        Scaling of both forward and adjoint: by :math:`1/\sqrt{n}`, none, or by :math:`1/n`.
-    real : bool
-        Whether the model is real, and only frequencies that are not negative are kept; those between zero and Nyquist
-        are multiplied by :math:`\sqrt{2}` to represent the others.
-    shift_before, shift_after : bool
-        Whether the zero of the model, and that of the data, is in the middle.
-    kept : int, optional
-        How many of the first frequencies of a real transform are kept; all by default.
-    scale : float
-        A factor of a real transform and of its adjoint.
+    The model has `samples` along `axis`, and is padded with zeros, or cut, to `length`. `norm`, `real`, `shift_before`
+    and `shift_after` are as for :class:`FFTND`, for one axis. Of the frequencies of a real transform only the first
+    `kept` are computed, if that is given, and both the transform and its adjoint are multiplied by `scale`.
 
-    Attributes
-    ----------
-    given, taken : int
-        Extents of the axis in model and data.
-    in_place : bool
-        Whether model and data may be one array.
+    ``given`` and ``taken`` are the extents of the axis in model and data, and ``in_place`` tells whether model and data
+    may be one array.
     """
 
     def __init__(

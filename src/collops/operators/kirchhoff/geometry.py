@@ -58,8 +58,7 @@ class Grid:
 def checked_positions(what: str, positions: Any, grid: Grid, *, inside: bool) -> np.ndarray:
     """Return source or receiver coordinates, of rows (``y``,) ``x``, ``z``, as float64 of shape (positions, axes).
 
-    `what` names them in errors. `inside` requires them to lie within the model. Raises InputError if the shape is
-    wrong, or a coordinate is not finite or lies off the model.
+    `what` names them in errors. If they must be `inside`, positions off the model are errors.
     """
     values = _finite_array(what, positions)
     if values.ndim != 2 or values.shape[0] != len(grid.axes):
