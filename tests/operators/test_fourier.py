@@ -204,7 +204,7 @@ def test_routes():
         found, final = find_route(layout, {axis: layout.shape[axis] for axis in axes}, first=first, target=target)
         seen = [axis for stage in found for axis in stage.axes]
         assert sorted(seen) == sorted(axes) and (first is None or seen[0] == first)
-        assert not any(set(stage.axes) & set(stage.before.split_axes) for stage in found)
+        assert not any(set(stage.axes) & set(stage.layout.split_axes) for stage in found)
         return found, final
 
     cube = (128, 128, 128)
@@ -227,7 +227,7 @@ def test_routes():
     assert [stage.axes for stage in found] == [(2,), (1,)] and final is Layout.grid((64, 64, 64), (4, 1, 2))
     # Vectors have no other axis.
     found, final = stages(Layout.split((1000,), 4), (0,))
-    assert found[0].before.is_replicated and final is Layout.split((1000,), 4)
+    assert found[0].layout.is_replicated and final is Layout.split((1000,), 4)
 
 
 def test_wrong_arguments(comm):

@@ -93,7 +93,7 @@ class Restriction(LinearOperator):
         place = model.axes[axis]
         mine = 0 if place is None else model.coordinates(comm.rank)[place]
         if not self._moves:
-            self._chosen = _Selection(indices[owners == mine] - model.offset(comm.rank)[axis], axis, model.ndim)
+            self._chosen = _Selection(indices[owners == mine] - model.offset(comm.rank)[axis], axis)
             return
         wanted_by = np.repeat(np.arange(blocks), sizes)
         leaving = [indices[(owners == mine) & (wanted_by == block)] for block in range(blocks)]
@@ -101,16 +101,15 @@ class Restriction(LinearOperator):
         # Samples leave in the order of their destinations, and arrive in the order of their sources.
         chosen = np.concatenate(leaving) - model.offset(comm.rank)[axis]
         arrival = np.argsort(sources, kind="stable")
-        self._chosen = _Selection(chosen, axis, model.ndim)
-        self._arrived = _Selection(np.argsort(arrival), axis, model.ndim)
-        self._by_source = _Selection(arrival, axis, model.ndim)
-        self._shapes = {
-            side: _resized(model.local_shape(comm.rank), axis, count)
-            for side, count in (("model", len(chosen)), ("data", len(arrival)))
-        }
+        self._chosen = _Selection(chosen, axis)
+        self._arrived = _Selection(np.argsort(arrival), axis)
+        self._by_source = _Selection(arrival, axis)
+        local = model.local_shape(comm.rank)
+        self._leaving = (*local[:axis], len(chosen), *local[axis + 1 :])
+        self._arriving = (*local[:axis], len(arrival), *local[axis + 1 :])
         peers = _along(model, axis, comm.rank)
-        sends = _boxes(peers, [len(part) for part in leaving], axis, self._shapes["model"])
-        receives = _boxes(peers, np.bincount(sources, minlength=blocks).tolist(), axis, self._shapes["data"])
+        sends = _boxes(peers, [len(part) for part in leaving], axis, self._leaving)
+        receives = _boxes(peers, np.bincount(sources, minlength=blocks).tolist(), axis, self._arriving)
         self._there = ExchangePlan(comm, sends, receives)
         self._back = ExchangePlan(comm, receives, sends)
         self._scratch = Scratch()
@@ -119,23 +118,24 @@ class Restriction(LinearOperator):
         out = self._new(self.range, x) if out is None else out
         samples = x.local_array[self._chosen.on(x.engine)]
         if self._moves:
-            samples = self._moved(self._there, samples, "model", "data", x)[self._arrived.on(x.engine)]
+            samples = self._moved(self._there, samples, self._arriving, x)[self._arrived.on(x.engine)]
         return filled(out, samples)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         samples = y.local_array
         if self._moves:
-            samples = self._moved(self._back, samples[self._by_source.on(y.engine)], "data", "model", y)
+            samples = self._moved(self._back, samples[self._by_source.on(y.engine)], self._leaving, y)
         check_holds(out.dtype, samples.dtype)
         return filled(out, self._chosen.spread(samples, out.local_array, y.engine))
 
-    def _moved(self, plan: ExchangePlan, samples: Any, source: str, target: str, like: Any) -> Any:
-        """Return the samples that other ranks send for these, in memory that is kept. One exchange."""
+    def _moved(self, plan: ExchangePlan, samples: Any, shape: tuple[int, ...], like: Any) -> Any:
+        """Return the samples, of `shape`, that other ranks send for these, in memory that is kept. One exchange."""
         dtype, engine = like.dtype, like.engine
-        leaving = store(samples, self._scratch.get(source, self._shapes[source], dtype, engine))
-        arriving = self._scratch.get(target, self._shapes[target], dtype, engine)
-        return plan(leaving, engine.xp.empty(self._shapes[target], dtype) if arriving is None else arriving)
+        slots = ("model", "data") if plan is self._there else ("data", "model")
+        leaving = store(samples, self._scratch.get(slots[0], samples.shape, dtype, engine))
+        arriving = self._scratch.get(slots[1], shape, dtype, engine)
+        return plan(leaving, engine.xp.empty(shape, dtype) if arriving is None else arriving)
 
 
 class _Selection:
@@ -143,18 +143,16 @@ class _Selection:
 
     __slots__ = ("_before", "_indices", "_repeated", "_slice")
 
-    def __init__(self, indices: np.ndarray, axis: int, ndim: int) -> None:
+    def __init__(self, indices: np.ndarray, axis: int) -> None:
         self._before = (slice(None),) * axis
         self._indices: Coefficients | None = None
         self._slice = slice(0, 0)
-        self._repeated = len(np.unique(indices)) < len(indices)
         steps = np.unique(np.diff(indices))
-        if len(indices) == 0:
-            return
-        if len(steps) == 0 or (len(steps) == 1 and steps[0] > 0):
-            self._slice = slice(int(indices[0]), int(indices[-1]) + 1, int(steps[0]) if len(steps) else 1)
-        else:
+        self._repeated = len(np.unique(indices)) < len(indices)
+        if len(steps) > 1 or np.any(steps <= 0):
             self._indices = Coefficients(indices)
+        elif len(indices):
+            self._slice = slice(int(indices[0]), int(indices[-1]) + 1, int(steps[0]) if len(steps) else 1)
 
     def on(self, engine: Any) -> tuple[Any, ...]:
         """Return the index for arrays of `engine`."""
@@ -182,9 +180,7 @@ def _as_reals(array: Any) -> Any:
 def _checked(iava: Sequence[int] | np.ndarray, extent: int) -> np.ndarray:
     """Return the indices as non-negative 64-bit integers."""
     indices = np.asarray(iava)
-    if indices.size == 0:
-        indices = indices.astype(np.int64)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+    if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
         raise InputError(f"iava must be a sequence of integers, not of shape {indices.shape} and type {indices.dtype}")
     indices = indices.astype(np.int64)
     if indices.size and not (-extent <= indices.min() and indices.max() < extent):
@@ -209,7 +205,3 @@ def _boxes(peers: Sequence[int], counts: Sequence[int], axis: int, shape: tuple[
         (peer, (*whole[:axis], slice(begin, end), *whole[axis + 1 :]))
         for peer, (begin, end) in zip(peers, cuts, strict=True)
     ]
-
-
-def _resized(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
-    return (*shape[:axis], extent, *shape[axis + 1 :])

@@ -116,14 +116,15 @@ def check(layout, bands, several, dtype, wide, folder, add=False):
         faces_of_others = any(
             (term.before or term.after) for place, term in enumerate(rank.terms) if place != made.march
         )
-        ways = [[made.whole]] if faces_of_others else [[made.whole], [made.inner, made.rest]]
+        ways = [["whole"]] if faces_of_others else [["whole"], ["inner", "rest"]]
         for way in ways:
             targets = [aligned(before[rank.block.slices]) for _ in range(outputs)]
-            for launch in way:
+            for part in way:
+                launch = made.parts[part]
                 if launch is None:
                     continue
                 # What needs no face may run before any has come.
-                landing = aligned(np.full_like(rank.landing, np.nan)) if launch is made.inner else rank.landing
+                landing = aligned(np.full_like(rank.landing, np.nan)) if part == "inner" else rank.landing
                 made.point_at(
                     [array.ctypes.data for array in rank.sources],
                     [array.ctypes.data for array in targets],
@@ -135,7 +136,7 @@ def check(layout, bands, several, dtype, wide, folder, add=False):
                 assert_same(target, whole[rank.block.slices], dtype)
         targets = [before[rank.block.slices].copy() for _ in range(outputs)]
         kernel = ArrayKernel(shape, rank.terms, several, kind, engine("numpy"), add)
-        kernel.whole(rank.sources, targets, rank.landing)
+        kernel.run("whole", rank.sources, targets, rank.landing)
         for target, whole in zip(targets, expected, strict=True):
             assert_same(target, whole[rank.block.slices], dtype)
 

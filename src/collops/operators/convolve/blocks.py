@@ -6,7 +6,7 @@ application, as many at a time as fit into the cache, since that takes less time
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -61,10 +61,8 @@ class FilterBank:
 
     def converted(self, dtype: Any) -> FilterBank:
         """Return the same filters in another dtype."""
-        if self.taps.dtype == dtype:
-            return self
         other = copy(self)
-        other.taps = self.taps.astype(dtype)
+        other.taps = self.taps.astype(dtype, copy=False)
         return other
 
     def at(self, begin: int, end: int) -> np.ndarray:
@@ -95,7 +93,12 @@ class BlockConvolution:
         """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
         if out.size == 0:
             return
-        for begin, matrices in self._matrices(adjoint):
+        groups: Any = self._kept.get(adjoint)
+        if groups is None:
+            groups = self._groups(self._adjoint_matrices if adjoint else self._forward_matrices)
+            if self._keep:
+                groups = self._kept[adjoint] = list(groups)
+        for begin, matrices in groups:
             count, length, reach = matrices.shape
             if begin + count * length <= self._extent:
                 _multiply(matrices, extended[:, begin:], out[:, begin : begin + count * length])
@@ -104,15 +107,8 @@ class BlockConvolution:
             surroundings = slice(begin, begin + whole + 2 * self._bank.half)
             _multiply(matrices[:, :whole, : reach - length + whole], extended[:, surroundings], out[:, begin:])
 
-    def _matrices(self, adjoint: bool) -> Iterator[tuple[int, np.ndarray]]:
+    def _groups(self, make: Callable[[int, int], np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield groups of matrices, each with its first sample; the last block is a group of its own."""
-        kept = self._kept.get(adjoint)
-        if kept is None and self._keep:
-            kept = self._kept[adjoint] = list(self._made(adjoint))
-        yield from self._made(adjoint) if kept is None else kept
-
-    def _made(self, adjoint: bool) -> Iterator[tuple[int, np.ndarray]]:
-        make = self._adjoint_matrices if adjoint else self._forward_matrices
         whole = self._extent // self._length
         for first in range(0, whole, self._count):
             yield first * self._length, make(first * self._length, min(self._count, whole - first))

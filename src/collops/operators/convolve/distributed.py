@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,6 @@ from collops.operators.dims import Dims, as_layout
 from collops.operators.memory import Scratch, check_holds, filled
 
 __all__ = ["NonStationaryConvolve1D"]
-
-
-class _Kernel(Protocol):
-    def __call__(self, extended: Any, out: Any, *, adjoint: bool) -> None: ...
 
 
 class NonStationaryConvolve1D(LinearOperator):
@@ -96,7 +92,7 @@ class NonStationaryConvolve1D(LinearOperator):
         self._halo = HaloPlan(layout, [(half, half) if a == axis else (0, 0) for a in range(layout.ndim)], comm)
         self._block = layout.block(comm.rank)
         self._extended = self._halo.extended.local_shape(comm.rank)
-        self._kernels: dict[Any, _Kernel] = {}
+        self._kernels: dict[Any, Any] = {}
         self._scratch = Scratch()
 
     def _forward(self, x: Any, out: Any) -> Any:
@@ -127,15 +123,13 @@ class NonStationaryConvolve1D(LinearOperator):
         )
         return filled(target, result)
 
-    def _kernel(self, engine: Engine, dtype: Any) -> _Kernel:
+    def _kernel(self, engine: Engine, dtype: Any) -> Any:
         """Return the function that convolves local arrays of an engine and a dtype."""
         kernel = self._kernels.get((engine, dtype))
         if kernel is None:
-            offset, extent = self._block.offset[self.axis], self._block.shape[self.axis]
-            bank = self._bank.converted(dtype)
+            make_kernel: Any = BlockConvolution
             if engine.name == "cupy":
-                from collops.operators.convolve.gpu import CudaConvolution as Convolution
-            else:
-                Convolution = BlockConvolution
-            kernel = self._kernels[engine, dtype] = Convolution(bank, offset, extent)
+                from collops.operators.convolve.gpu import CudaConvolution as make_kernel
+            place = self._block.offset[self.axis], self._block.shape[self.axis]
+            kernel = self._kernels[engine, dtype] = make_kernel(self._bank.converted(dtype), *place)
         return kernel

@@ -25,10 +25,9 @@ class CudaConvolution:
             raise UnsupportedTypeError(f"there is no convolution on devices for arrays of dtype {bank.taps.dtype}")
         self._forward, self._adjoint = _kernel(f"forward_{char}"), _kernel(f"adjoint_{char}")
         self._taps = cupy.asarray(bank.taps)
-        self._filters, self._length = bank.taps.shape
-        self._first = offset - bank.origin  # of this rank's samples, counted from the first filter
-        self._step = bank.step
-        self._extent = extent
+        self._extent = np.int64(extent)
+        # The first of this rank's samples, counted from the first filter, the spacing, and the shape of the filters.
+        self._filters = np.int64(offset - bank.origin), np.int64(bank.step), *map(np.int32, bank.taps.shape)
 
     def __call__(self, extended: Any, out: Any, *, adjoint: bool) -> None:
         """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
@@ -37,18 +36,7 @@ class CudaConvolution:
         (self._adjoint if adjoint else self._forward)(
             (-(-out.size // _THREADS),),
             (_THREADS,),
-            (
-                extended,
-                self._taps,
-                out,
-                np.int64(out.size),
-                np.int64(self._extent),
-                np.int64(out.shape[2]),
-                np.int64(self._first),
-                np.int64(self._step),
-                np.int32(self._filters),
-                np.int32(self._length),
-            ),
+            (extended, self._taps, out, np.int64(out.size), self._extent, np.int64(out.shape[2]), *self._filters),
         )
 
 

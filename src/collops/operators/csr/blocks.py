@@ -1,38 +1,27 @@
-"""Local sparse blocks, chosen by engine: products with the matrix and with its adjoint."""
+"""Local sparse blocks, chosen by engine: products with the matrix and with its adjoint.
+
+A block has ``multiply(x, out, add)``, which returns the product with `x`, in or added to `out`, and
+``multiply_adjoint(y, out, add)``. All arrays are 1-D, contiguous and of one dtype, in the memory of the engine.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from collops.backend import Engine
-from collops.errors import UnsupportedTypeError
 
 
-class Block(Protocol):
-    """A local matrix, in the memory of the vectors' engine."""
-
-    def multiply(self, x: Any, out: Any, add: bool) -> Any:
-        """Return the product with `x`, in or added to `out`; both are 1-D, contiguous and of one dtype."""
-        ...
-
-    def multiply_adjoint(self, y: Any, out: Any, add: bool) -> Any:
-        """Return the product of the conjugate transpose with `y`, in or added to `out`."""
-        ...
-
-
-def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Block:
-    """Return the local block of a SciPy matrix for vectors of an engine and a dtype; raise if the engine has none."""
+def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Any:
+    """Return the local block of a SciPy matrix for vectors of an engine and a dtype."""
     if engine.name == "numpy":
         return _SciPyBlock(matrix)
     if engine.name == "cupy":
         from collops.operators.csr.device import DeviceBlock
 
         return DeviceBlock(matrix, dtype)
-    if engine.traced:
-        return _TracedBlock(engine, matrix, dtype)
-    raise UnsupportedTypeError(f"sparse matrices multiply arrays of numpy, cupy and jax, not of {engine.name}")
+    return _TracedBlock(engine, matrix, dtype)
 
 
 class _SciPyBlock:
@@ -46,19 +35,19 @@ class _SciPyBlock:
         self._complex = matrix.dtype.kind == "c"
 
     def multiply(self, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
-        return _stored(self._matrix @ x, out, add)
+        return self._stored(self._matrix @ x, out, add)
 
     def multiply_adjoint(self, y: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
         product = (self._transposed @ y.conj()).conj() if self._complex else self._transposed @ y
-        return _stored(product, out, add)
+        return self._stored(product, out, add)
 
-
-def _stored(product: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
-    if add:
-        out += product
-    else:
-        out[...] = product
-    return out
+    @staticmethod
+    def _stored(product: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+        if add:
+            out += product
+        else:
+            out[...] = product
+        return out
 
 
 class _TracedBlock:

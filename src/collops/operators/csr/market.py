@@ -1,4 +1,4 @@
-"""Matrix Market files of any of the format's kinds: read by one rank, which sends the other ranks their rows."""
+"""Matrix Market files of any of the format's kinds, checked before SciPy reads them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import inspect
 import os
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collops.backend import engine, memory_of
-from collops.comm.agreement import collective_errors
 from collops.errors import InputError
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 __all__ = ["read_matrix"]
 
@@ -45,19 +41,14 @@ def read_matrix(path: str | Path) -> Any:
 def _check_text(path: Path) -> None:
     """Raise for files with other characters than numbers: SciPy's parser reads beyond its memory there."""
     opened = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
-    in_header = True
     with opened(path, "rb") as file:
-        rest = b""
-        while chunk := file.read(_CHUNK):
-            if in_header:  # comments may be in any language
-                lines = (rest + chunk).split(b"\n")
-                begin = next((number for number, line in enumerate(lines) if not line.startswith(b"%")), None)
-                rest = lines[-1] if begin is None else b""
-                if begin is None:
-                    continue
-                in_header, chunk = False, b"\n".join(lines[begin:])
+        chunk = file.readline()
+        while chunk.startswith(b"%"):  # comments may be in any language
+            chunk = file.readline()
+        while chunk:
             if chunk.translate(None, _TEXT):
                 raise InputError(f"{path} is no Matrix Market file: it has other characters than those of numbers")
+            chunk = file.read(_CHUNK)
 
 
 def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, _: str, symmetry: str) -> None:
@@ -72,17 +63,3 @@ def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, _:
         raise InputError(
             f"{path} is a matrix of {rows} x {columns}: its vectors do not fit into the memory of this machine"
         )
-
-
-def read_triples(comm: Communicator, path: str | Path) -> tuple[tuple[int, int], Any, Any, Any]:
-    """Return the shape on every rank; rows, columns and values on rank 0, empty elsewhere. Collective."""
-    import numpy as np
-
-    with collective_errors(comm):
-        matrix = read_matrix(path) if comm.rank == 0 else None
-    known = None if matrix is None else [*map(int, matrix.shape), str(matrix.dtype)]
-    rows, columns, dtype = comm.allgather_metadata(known)[0]
-    if matrix is None:
-        nothing = np.empty(0, np.int64)
-        return (rows, columns), nothing, nothing, np.empty(0, dtype)
-    return (rows, columns), *matrix.coords, matrix.data

@@ -16,10 +16,11 @@ from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import StarForest
+from collops.exchange.indices import as_indices, owners
 from collops.exchange.transports import transport_name
 from collops.operators.base import LinearOperator
-from collops.operators.csr.blocks import Block, block_for
-from collops.operators.memory import check_holds, filled, operand
+from collops.operators.csr.blocks import block_for
+from collops.operators.memory import Scratch, filled, operand
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -114,8 +115,8 @@ class CSRMatrix(LinearOperator):
         first = columns.offset(comm.rank)[0]
         self._own, self._other, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
         self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
-        self._blocks: dict[tuple[Engine, np.dtype], tuple[Block, Block]] = {}
-        self._buffers: dict[tuple[Engine, np.dtype], Any] = {}
+        self._blocks: dict[tuple[Engine, np.dtype], tuple[Any, Any]] = {}
+        self._scratch = Scratch()
 
     # Ways to make one
 
@@ -170,16 +171,21 @@ class CSRMatrix(LinearOperator):
         ------
         LayoutError
             On every rank, if a triple is outside the matrix, or lists differ in length.
-        """
-        from collops.operators.csr.assembly import Assembly
+        UnsupportedTypeError
+            On every rank, if values are no numbers.
 
+        Notes
+        -----
+        Ranks may give values of different dtypes, which are promoted as by NumPy; those of ranks without triples do
+        not count.
+        """
         comm = communicator_or_world(comm)
         extents = as_shape(shape)
         if len(extents) != 2:
             raise LayoutError(f"a matrix has two axes, not the shape {extents}")
         rows = _rows_of(rows, extents[0], comm)
         check_memory(rows, np.dtype(np.int64), engine("numpy"))
-        return cls(Assembly(comm, rows, extents[1], i, j).local_rows(values), comm=comm, **options)
+        return cls(_local_rows(comm, rows, extents[1], i, j, values), comm=comm, **options)
 
     @classmethod
     def from_matrix_market(cls, path: str | Path, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:
@@ -197,11 +203,18 @@ class CSRMatrix(LinearOperator):
         InputError
             On every rank, if it cannot be read.
         """
-        from collops.operators.csr.market import read_triples
+        from collops.operators.csr.market import read_matrix
 
         comm = communicator_or_world(comm)
-        shape, i, j, values = read_triples(comm, path)
-        return cls.from_coo(i, j, values, shape, comm=comm, **options)
+        with collective_errors(comm):
+            matrix = read_matrix(path) if comm.rank == 0 else None
+        rows, columns, dtype = comm.allgather_metadata(
+            None if matrix is None else [*map(int, matrix.shape), str(matrix.dtype)]
+        )[0]
+        nothing = np.empty(0, np.int64)
+        i, j = (nothing, nothing) if matrix is None else matrix.coords
+        values = np.empty(0, dtype) if matrix is None else matrix.data
+        return cls.from_coo(i, j, values, (rows, columns), comm=comm, **options)
 
     @property
     def capturable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the transport
@@ -212,7 +225,6 @@ class CSRMatrix(LinearOperator):
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        check_holds(out.dtype, x.dtype)
         given = operand(x, out.dtype)
         own, other = self._parts(x.engine, out.dtype)
         arriving = self.forest.start_bcast(given, self._ghost_values(x.engine, out.dtype))
@@ -224,7 +236,6 @@ class CSRMatrix(LinearOperator):
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        check_holds(out.dtype, y.dtype)
         given, result = operand(y, out.dtype), out.local_array
         own, other = self._parts(y.engine, out.dtype)
         ghosts = self._ghost_values(y.engine, out.dtype)
@@ -256,7 +267,7 @@ class CSRMatrix(LinearOperator):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.forest = self.forest.with_transport(transport)
-        other._buffers = {}
+        other._scratch = Scratch()
         return other
 
     def with_wire(self, wire: str) -> CSRMatrix:
@@ -267,19 +278,15 @@ class CSRMatrix(LinearOperator):
         """Free the memory and the requests of the forest. Collective."""
         self.forest.free()
 
-    def _parts(self, engine: Engine, dtype: np.dtype) -> tuple[Block, Block]:
+    def _parts(self, engine: Engine, dtype: np.dtype) -> tuple[Any, Any]:
         key = (engine, dtype)
         if key not in self._blocks:
             self._blocks[key] = (block_for(engine, self._own, dtype), block_for(engine, self._other, dtype))
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
-        key = (engine, dtype)
-        if not engine.mutable:
-            return engine.xp.zeros(len(self.ghosts), dtype)
-        if key not in self._buffers:
-            self._buffers[key] = engine.xp.zeros(len(self.ghosts), dtype)
-        return self._buffers[key]
+        kept = self._scratch.get("ghosts", self.ghosts.shape, dtype, engine)
+        return engine.xp.zeros(self.ghosts.shape, dtype) if kept is None else kept
 
 
 def _rows_of(rows: Any, count: int, comm: Communicator) -> Layout:
@@ -296,6 +303,32 @@ def _check_split(layout: Any, what: str, count: int, comm: Communicator) -> None
         )
     if len(layout.sizes[0]) != comm.size:
         raise LayoutError(f"the {what} must be split over all ranks, with no copies, unlike {layout}")
+
+
+def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, values: Any) -> Any:
+    """Return this rank's rows of the triples of all ranks, with global columns; equal places add up. Collective."""
+    from scipy import sparse
+
+    with collective_errors(comm):
+        i, j, values = as_indices(i, "rows"), as_indices(j, "columns"), np.asarray(values)
+        if len(i) != len(j):
+            raise LayoutError(f"{len(i)} rows need as many columns, not {len(j)}")
+        if values.shape != i.shape:
+            raise LayoutError(f"{len(i)} triples need as many values, not an array of shape {values.shape}")
+        if values.dtype.kind not in "biufc":
+            raise UnsupportedTypeError(f"the values of triples must be numbers, not {values.dtype}")
+        wrong = j[(j < 0) | (j >= columns)]
+        if len(wrong):
+            raise LayoutError(f"there is no column {wrong[0]} of {columns}")
+        ranks, local = owners(rows, comm.rank, i)
+    kinds = comm.allgather_metadata(str(values.dtype) if values.size else None)
+    dtype = np.result_type(*([kind for kind in kinds if kind] or [values.dtype]))
+    order = np.argsort(ranks, kind="stable")
+    leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
+    counts = leaving.tolist(), comm.alltoall(leaving).tolist()
+    places = comm.alltoallv(np.stack([local, j], axis=1)[order], *counts)
+    data = comm.alltoallv(values.astype(dtype)[order], *counts)
+    return sparse.csr_array((data, (places[:, 0], places[:, 1])), shape=(rows.local_size(comm.rank), columns))
 
 
 def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:

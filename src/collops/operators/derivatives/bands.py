@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -78,13 +78,10 @@ class Band:
     def columns(self, start: int, stop: int) -> tuple[int, int]:
         """Return the range of columns that the rows from `start` to `stop` need, themselves included."""
         low, high = start, stop
-        first_tail = self.size - self.tail
-        ends = {start, stop - 1, max(start, self.head), min(stop, first_tail) - 1}
-        for number in ends | set(range(start, min(stop, self.head))) | set(range(max(start, first_tail), stop)):
-            if start <= number < stop:
-                offsets = np.flatnonzero(self.row(number)) - REACH
-                if len(offsets):
-                    low, high = min(low, number + int(offsets[0])), max(high, number + int(offsets[-1]) + 1)
+        for number in (*range(start, min(stop, start + REACH)), *range(max(start, stop - REACH), stop)):
+            offsets = np.flatnonzero(self.row(number)) - REACH
+            if len(offsets):
+                low, high = min(low, number + int(offsets[0])), max(high, number + int(offsets[-1]) + 1)
         return low, high
 
     def local(self, start: int, extent: int) -> LocalBand:
@@ -102,6 +99,7 @@ class LocalBand:
     """
 
     def __init__(self, band: Band, start: int, extent: int) -> None:
+        self._band, self._start = band, start
         self.extent = extent
         self.stencil = band.stencil
         self.special = band.special
@@ -119,11 +117,7 @@ class LocalBand:
 
     def row(self, number: int) -> np.ndarray:
         """Return the coefficients of one row."""
-        if number < self.head_end:
-            return self.special[self.head_row + number]
-        if number >= self.tail_begin:
-            return self.special[self.tail_row + number - self.tail_begin]
-        return self.stencil
+        return self._band.row(self._start + number)
 
 
 class Face(NamedTuple):
@@ -132,6 +126,10 @@ class Face(NamedTuple):
     shape: tuple[int, ...]
     begin: int
     end: int
+
+    def of(self, landing: Any) -> Any:
+        """Return the planes as a view of the memory that messages land in."""
+        return landing[self.begin : self.end].reshape(self.shape)
 
 
 class Term(NamedTuple):
@@ -152,16 +150,7 @@ class Several(Enum):
 
 
 def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: int = 3) -> Band:
-    """Return the matrix of the first derivative along an axis of `size` points; parameters as for `FirstDerivative`.
-
-    Raises
-    ------
-    InputError
-        If `kind` or `order` is not one of the allowed values, or `sampling` is not a nonzero number with a finite
-        inverse.
-    LayoutError
-        If `edge` is true and there is only one point.
-    """
+    """Return the matrix of the first derivative along `size` points; parameters and errors of `FirstDerivative`."""
     scale = _scale(sampling, 1, kind)
     if order not in (3, 5):
         raise InputError(f"order={order!r}: a centered first derivative has 3 or 5 points")
@@ -186,15 +175,7 @@ def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: i
 
 
 def second_derivative(size: int, sampling: float, kind: str, edge: bool) -> Band:
-    """Return the matrix of the second derivative along an axis of `size` points; parameters as for `SecondDerivative`.
-
-    Raises
-    ------
-    InputError
-        If `kind` is not one of its values, or the square of `sampling` has no finite inverse.
-    LayoutError
-        If `edge` is true and there are fewer than three points.
-    """
+    """Return the matrix of the second derivative along `size` points; parameters and errors of `SecondDerivative`."""
     scale = _scale(sampling, 2, kind)
     if kind == "centered" and edge and 0 < size < 3:
         raise LayoutError(f"a second derivative at the edges needs an axis of at least three points, not {size}")

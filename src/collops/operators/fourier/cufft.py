@@ -21,8 +21,6 @@ class Transforms:
     Plans are never dropped: a recorded CUDA graph may still use their memory.
     """
 
-    multiplies = False  # whether a product with a matrix may replace a short transform
-
     def __init__(self) -> None:
         self._plans: dict[tuple[int, ...], Any] = {}
 

@@ -1,104 +1,110 @@
-"""One-dimensional transforms of each engine: the only code of this folder that differs between engines.
+"""One-dimensional transforms and scratch memory of each engine; all other code of this folder serves every engine.
 
 The transforms of an engine have ``fft(work, axis, norm, inverse)``, which may work in place, ``rfft(source, target,
-axis, norm)`` and ``irfft(source, target, axis, norm, samples)``, which may overwrite its source. All are on local
+axis, norm)`` and ``irfft(source, target, axis, norm, samples)``, which may overwrite its source. All take local
 arrays in C order and return the result, in `target` if that is given. `norm` is that of the operators: an adjoint is
 scaled as its forward is, not by the number of samples as an inverse.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from collops.backend import Engine
+from collops.operators.memory import Scratch, store
 
-__all__ = ["HostTransforms"]
+__all__ = ["Workspace"]
 
 _MANY = 1 << 16  # elements; below, threads cost more than they save
-# NumPy, SciPy and JAX name the direction that is scaled.
+# SciPy and JAX name the direction that is scaled.
 _FORWARD: dict[str, Any] = {"ortho": "ortho", "none": "backward", "1/n": "forward"}
 _INVERSE: dict[str, Any] = {"ortho": "ortho", "none": "forward", "1/n": "backward"}
 
 
-def transforms_for(engine: Engine, threads: int) -> Any:
-    """Return the transforms of arrays of `engine`, which may use so many `threads` on the host."""
-    if engine.name == "numpy":
-        return HostTransforms(threads)
-    if engine.name == "cupy":
-        from collops.operators.fourier.cufft import Transforms
+class _ModuleTransforms:
+    """Transforms of SciPy, on hosts, in place and with threads, or of JAX."""
 
-        return Transforms()
-    return _GenericTransforms(engine.xp)
+    def __init__(self, engine: Engine, threads: int) -> None:
+        if engine.mutable:
+            from scipy import fft
 
-
-class _GenericTransforms:
-    """Transforms of any array namespace, which ignore given memory."""
-
-    multiplies = False  # whether a product with a matrix may replace a short transform
-
-    def __init__(self, xp: Any) -> None:
-        self._xp = xp
+            self._module: Any = fft
+        else:
+            self._module = engine.xp.fft
+        self._mutable = engine.mutable
+        self._threads = threads
 
     def fft(self, work: Any, axis: int, norm: str, inverse: bool) -> Any:
         """Transform a complex array."""
-        transform, scaling = (self._xp.fft.ifft, _INVERSE) if inverse else (self._xp.fft.fft, _FORWARD)
-        return transform(work, axis=axis, norm=scaling[norm]) if work.size else work
+        transform, scaling = (self._module.ifft, _INVERSE) if inverse else (self._module.fft, _FORWARD)
+        options = {"overwrite_x": True} if self._mutable else {}
+        return self._run(transform, work, work, axis=axis, norm=scaling[norm], **options)
 
     def rfft(self, source: Any, target: Any, axis: int, norm: str) -> Any:
         """Return the non-negative frequencies of a real array."""
-        if not source.size:
-            shape = (*source.shape[:axis], source.shape[axis] // 2 + 1, *source.shape[axis + 1 :])
-            return self._xp.zeros(shape, self._xp.result_type(source.dtype, "complex64"))
-        return self._xp.fft.rfft(source, axis=axis, norm=_FORWARD[norm])
+        return self._run(self._module.rfft, source, target, axis=axis, norm=_FORWARD[norm])
 
     def irfft(self, source: Any, target: Any, axis: int, norm: str, samples: int) -> Any:
         """Return a real array from its non-negative frequencies; missing ones count as zero."""
-        if not source.size:
-            shape = (*source.shape[:axis], samples, *source.shape[axis + 1 :])
-            return self._xp.zeros(shape, source.real.dtype)
-        return self._xp.fft.irfft(source, samples, axis=axis, norm=_INVERSE[norm])
+        return self._run(self._module.irfft, source, target, n=samples, axis=axis, norm=_INVERSE[norm])
 
-
-class HostTransforms:
-    """Transforms of NumPy arrays: SciPy's, in place or with threads, and NumPy's, which write into given memory."""
-
-    multiplies = True
-
-    def __init__(self, threads: int) -> None:
-        import scipy.fft
-
-        self._scipy: Any = scipy.fft
-        self._threads = threads
-
-    def fft(self, work: np.ndarray, axis: int, norm: str, inverse: bool) -> np.ndarray:
-        """Transform a complex array in place."""
-        if work.size == 0:
-            return work
-        transform, scaling = (self._scipy.ifft, _INVERSE) if inverse else (self._scipy.fft, _FORWARD)
-        result = transform(work, axis=axis, norm=scaling[norm], overwrite_x=True, workers=self._workers(work))
-        if not np.may_share_memory(result, work):  # SciPy need not use the memory that it may overwrite
-            work[...] = result
-        return work
-
-    def rfft(self, source: np.ndarray, target: np.ndarray, axis: int, norm: str) -> np.ndarray:
-        """Transform a real array; `target` gets the non-negative frequencies."""
-        workers = self._workers(source)
-        if source.size and workers is None:
-            np.fft.rfft(source, axis=axis, norm=_FORWARD[norm], out=target)
-        elif source.size:
-            target[...] = self._scipy.rfft(source, axis=axis, norm=_FORWARD[norm], workers=workers)
+    def _run(self, transform: Any, source: Any, target: Any, **options: Any) -> Any:
+        if not self._mutable:
+            return transform(source, **options)
+        if self._threads > 1 and source.size >= _MANY:
+            options["workers"] = self._threads
+        result = transform(source, **options)
+        if not np.may_share_memory(result, target):  # SciPy need not use the memory that it may overwrite
+            target[...] = result
         return target
 
-    def irfft(self, source: np.ndarray, target: np.ndarray, axis: int, norm: str, samples: int) -> np.ndarray:
-        """Transform non-negative frequencies back to a real array; `source` may be overwritten."""
-        workers = self._workers(target)
-        if target.size and workers is None:
-            np.fft.irfft(source, samples, axis=axis, norm=_INVERSE[norm], out=target)
-        elif target.size:
-            target[...] = self._scipy.irfft(source, samples, axis=axis, norm=_INVERSE[norm], workers=workers)
-        return target
 
-    def _workers(self, array: np.ndarray) -> int | None:
-        return self._threads if self._threads > 1 and array.size >= _MANY else None
+class Workspace:
+    """Scratch arrays of at most `size` elements, and the transforms, of one engine in one precision.
+
+    `dtype` is the complex type of the computation, and `threads` how many a transform on the host may use.
+    ``multiplies`` tells whether a product with a matrix may replace a short transform.
+    """
+
+    def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
+        self.complex = dtype
+        self.real = np.dtype(f"f{dtype.itemsize // 2}")
+        self.engine = engine
+        self.multiplies = engine.name == "numpy"
+        if engine.name == "cupy":
+            from collops.operators.fourier.cufft import Transforms
+
+            self.transforms: Any = Transforms()
+        else:
+            self.transforms = _ModuleTransforms(engine, threads)
+        self._size = size
+        self._scratch = Scratch()
+        self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
+
+    def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
+        """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
+        key = (slot, shape, real)
+        view = self._views.get(key)
+        if view is None and self.engine.mutable:
+            memory = self._scratch.get(slot, (self._size,), self.complex, self.engine)
+            view = self._views[key] = memory.view(self._dtype(real))[: math.prod(shape)].reshape(shape)
+        return view
+
+    def converted(self, array: Any, real: bool) -> Any:
+        """Return an array in the type of the computation: itself, or a copy."""
+        if real and array.dtype.kind == "c":
+            array = array.real
+        if array.dtype == self._dtype(real):
+            return array
+        memory = self.take("input", array.shape, real)
+        return array.astype(self._dtype(real)) if memory is None else store(array, memory)
+
+    def result(self, out: Any, shape: tuple[int, ...], real: bool) -> Any:
+        """Return memory for a result in the type of the computation: `out`, or a scratch array if its type differs."""
+        return out if out is None or out.dtype == self._dtype(real) else self.take("output", shape, real)
+
+    def _dtype(self, real: bool) -> np.dtype:
+        return self.real if real else self.complex

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.comm.given import communicator_or_world
@@ -123,30 +122,48 @@ class FFTND(Fourier):
     ) -> None:
         comm = communicator_or_world(comm)
         domain = as_layout(dims, comm)
-        asked = _axis_arguments(domain, axes, nffts, sampling, norm, ifftshift_before, fftshift_after)
-        rdtype, cdtype = _data_dtype(dtype)
-        clinear = not real and np.dtype(dtype).kind == "c"
+        kind = np.dtype(dtype)
+        if norm not in _NORMS:
+            raise InputError(f"norm must be 'ortho', 'none' or '1/n', not {norm!r}")
+        if kind.kind not in "fc":
+            raise UnsupportedTypeError(f"Fourier transforms work on real and complex numbers, not on {kind}")
+        self.axes = tuple(normal_axis(axis, domain.ndim) for axis in np.atleast_1d(axes).tolist())
+        count = len(self.axes)
+        if not 0 < count == len(set(self.axes)):
+            raise LayoutError(f"a Fourier transform needs axes that differ from each other, not {axes!r}")
+        if any(domain.shape[axis] == 0 for axis in self.axes):
+            raise LayoutError(f"an array of shape {domain.shape} has nothing to transform along the axes {axes!r}")
+        lengths = _one_each("nffts", nffts, count)
+        self.nffts = tuple(
+            domain.shape[axis] if n is None else _length(n) for axis, n in zip(self.axes, lengths, strict=True)
+        )
+        self.sampling = tuple(_step(value) for value in _one_each("sampling", sampling, count))
+        before = _one_each("ifftshift_before", ifftshift_before, count)
+        after = _one_each("fftshift_after", fftshift_after, count)
+        halved = [real and axis == self.axes[-1] for axis in self.axes]
         transforms = [
             AxisTransform(
-                each.axis,
-                domain.shape[each.axis],
-                each.length,
+                axis,
+                domain.shape[axis],
+                self.nffts[n],
                 norm=norm,
-                real=real and each is asked[-1],
-                shift_before=each.shift_before,
-                shift_after=each.shift_after,
+                real=halved[n],
+                shift_before=bool(before[n]),
+                shift_after=bool(after[n]),
             )
-            for each in asked
+            for n, axis in enumerate(self.axes)
         ]
-        super().__init__(domain, transforms, cdtype, comm, clinear=clinear, range_layout=range_layout)
-        self.axes = tuple(each.axis for each in asked)
-        self.nffts = tuple(each.length for each in asked)
-        self.sampling = tuple(each.sampling for each in asked)
-        self.fs = tuple(_frequencies(each, real and each is asked[-1]) for each in asked)
+        self.cdtype = np.result_type(kind, np.complex64)
+        clinear = not real and kind.kind == "c"
+        super().__init__(domain, transforms, self.cdtype, comm, clinear=clinear, range_layout=range_layout)
+        frequencies = [
+            (np.fft.rfftfreq if half else np.fft.fftfreq)(length, step)
+            for half, length, step in zip(halved, self.nffts, self.sampling, strict=True)
+        ]
+        self.fs = tuple(np.fft.fftshift(f) if shift else f for f, shift in zip(frequencies, after, strict=True))
         self.norm = norm
         self.real = bool(real)
-        self.rdtype = cdtype if clinear else rdtype
-        self.cdtype = cdtype
+        self.rdtype = self.cdtype if clinear else real_of(kind)
 
 
 class FFT(FFTND):
@@ -162,10 +179,8 @@ class FFT(FFTND):
         Axis to transform.
     nfft : int, optional
         Length of the transform: the model is padded with zeros at the end, or cut. By default its extent.
-    sampling : float
-        Distance of samples, for the frequencies.
-    dims, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
-        As for :class:`FFTND`.
+    dims, *arguments, **options
+        As for :class:`FFTND`: sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm and range_layout.
 
     Attributes
     ----------
@@ -186,27 +201,8 @@ class FFT(FFTND):
     array([  0.  ,  31.25,  62.5 ,  93.75, 125.  ])
     """
 
-    def __init__(
-        self,
-        dims: Dims,
-        axis: int = -1,
-        nfft: int | None = None,
-        sampling: float = 1.0,
-        norm: str = "ortho",
-        real: bool = False,
-        ifftshift_before: bool = False,
-        fftshift_after: bool = False,
-        *,
-        dtype: Any = "complex128",
-        comm: Communicator | None = None,
-        range_layout: RangeLayout = None,
-    ) -> None:
-        super().__init__(
-            *(dims, (axis,), nfft, sampling, norm, real, ifftshift_before, fftshift_after),
-            dtype=dtype,
-            comm=comm,
-            range_layout=range_layout,
-        )
+    def __init__(self, dims: Dims, axis: int = -1, nfft: int | None = None, *arguments: Any, **options: Any) -> None:
+        super().__init__(dims, (axis,), nfft, *arguments, **options)
         self.axis, self.nfft, self.f = self.axes[0], self.nffts[0], self.fs[0]
 
 
@@ -220,8 +216,9 @@ class FFT2D(FFTND):
     ----------
     axes : sequence of two int
         Axes to transform.
-    dims, nffts, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
-        As for :class:`FFTND`.
+    dims, *arguments, **options
+        As for :class:`FFTND`: nffts, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm and
+        range_layout.
 
     Attributes
     ----------
@@ -245,78 +242,11 @@ class FFT2D(FFTND):
     (5, 4)
     """
 
-    def __init__(
-        self,
-        dims: Dims,
-        axes: Any = (-2, -1),
-        nffts: Any = None,
-        sampling: Any = 1.0,
-        norm: str = "ortho",
-        real: bool = False,
-        ifftshift_before: Any = False,
-        fftshift_after: Any = False,
-        *,
-        dtype: Any = "complex128",
-        comm: Communicator | None = None,
-        range_layout: RangeLayout = None,
-    ) -> None:
+    def __init__(self, dims: Dims, axes: Any = (-2, -1), *arguments: Any, **options: Any) -> None:
         if np.size(axes) != 2:
             raise InputError(f"FFT2D transforms two axes, not {axes!r}")
-        super().__init__(
-            *(dims, axes, nffts, sampling, norm, real, ifftshift_before, fftshift_after),
-            dtype=dtype,
-            comm=comm,
-            range_layout=range_layout,
-        )
+        super().__init__(dims, axes, *arguments, **options)
         self.f1, self.f2 = self.fs
-
-
-def _frequencies(asked: Any, real: bool) -> np.ndarray:
-    frequencies = (np.fft.rfftfreq if real else np.fft.fftfreq)(asked.length, asked.sampling)
-    return np.fft.fftshift(frequencies) if asked.shift_after else frequencies
-
-
-class _AxisArguments(NamedTuple):
-    """The arguments for one axis."""
-
-    axis: int
-    length: int
-    sampling: float
-    shift_before: bool
-    shift_after: bool
-
-
-def _axis_arguments(
-    domain: Layout, axes: Any, nffts: Any, sampling: Any, norm: str, ifftshift_before: Any, fftshift_after: Any
-) -> list[_AxisArguments]:
-    """Return the arguments for each axis, checked, in the order in which the axes are given."""
-    if norm not in _NORMS:
-        raise InputError(f"norm must be 'ortho', 'none' or '1/n', not {norm!r}")
-    numbers = [normal_axis(axis, domain.ndim) for axis in np.atleast_1d(axes).tolist()]
-    if not numbers or len(set(numbers)) != len(numbers):
-        raise LayoutError(f"a Fourier transform needs axes that differ from each other, not {axes!r}")
-    if any(domain.shape[axis] == 0 for axis in numbers):
-        raise LayoutError(f"an array of shape {domain.shape} has nothing to transform along the axes {axes!r}")
-    columns = [
-        _one_each("nffts", nffts, len(numbers)),
-        _one_each("sampling", sampling, len(numbers)),
-        _one_each("ifftshift_before", ifftshift_before, len(numbers)),
-        _one_each("fftshift_after", fftshift_after, len(numbers)),
-    ]
-    return [
-        _AxisArguments(
-            axis, domain.shape[axis] if length is None else _length(length), _step(step), bool(before), bool(after)
-        )
-        for axis, length, step, before, after in zip(numbers, *columns, strict=True)
-    ]
-
-
-def _data_dtype(dtype: Any) -> tuple[np.dtype, np.dtype]:
-    """Return the real and the complex type that belong to the dtype of a model."""
-    kind = np.dtype(dtype)
-    if kind.kind not in "fc":
-        raise UnsupportedTypeError(f"Fourier transforms work on real and complex numbers, not on {kind}")
-    return real_of(kind), np.result_type(kind, np.complex64)
 
 
 def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:

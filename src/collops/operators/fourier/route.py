@@ -1,14 +1,16 @@
-"""Through which layouts an array passes on its way through several transforms. Pure arithmetic.
+"""The layouts that an array passes through during several transforms. Pure arithmetic.
 
-A transform needs its axis whole. Where an axis is split, the array is brought to another layout first, and in which one
-decides what is sent: slabs, pencils, and copies where nothing else will do are all found by one search.
+A transform needs its axis whole. If an axis is split, the array is redistributed first; the choice of the layout
+determines what is sent. One search finds slabs, pencils, and copies where nothing else is possible.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 from collops.array import Layout
@@ -24,18 +26,9 @@ _RANKS_SEEN = 64
 
 
 class Stage(NamedTuple):
-    """A layout in which an array stays while some of its axes are transformed.
+    """The layout of an array before `axes` are transformed, in this order."""
 
-    Attributes
-    ----------
-    before, after : Layout
-        Of the array when it comes and when it goes, which differ where transforms change extents.
-    axes : tuple of int
-        The axes that are transformed, in order.
-    """
-
-    before: Layout
-    after: Layout
+    layout: Layout
     axes: tuple[int, ...]
 
 
@@ -45,87 +38,56 @@ def find_route(
     """Return the stages of a transform, and the layout that the result is left in or brought to.
 
     Of all ways that of least cost is taken: elements that the busiest rank receives and transforms, and a constant for
-    each message.
-
-    Parameters
-    ----------
-    domain : Layout
-        Of the model.
-    extents : mapping of int to int
-        The axes to transform, in the order of those that are whole, and their extents afterwards.
-    first : int, optional
-        The axis that must be transformed before all others.
-    target : Layout, optional
-        The layout that the result must have; by default that in which the last transform leaves it.
+    each message. `extents` are the axes to transform, in the order of those that are whole, and their extents
+    afterwards; the axis `first` is transformed before all others. The result has the layout `target`, by default that
+    in which the last transform leaves it.
 
     Raises
     ------
     LayoutError
         If `target` has another shape or number of ranks than the result.
     """
-    shape = tuple(extents.get(axis, n) for axis, n in enumerate(domain.shape))
+    shape = alike(domain, extents).shape
     if target is not None and (target.shape != shape or target.ranks != domain.ranks):
         raise LayoutError(f"a result of shape {shape} on {domain.ranks} ranks cannot have the layout {target}")
-    return _Search(domain, extents, first, target).best(domain, tuple(extents))[1:]
 
-
-def alike(layout: Layout, shape: Sequence[int]) -> Layout:
-    """Return the layout of another shape that is split as `layout` is, with the same blocks along the same extents."""
-    sizes = [blocks if sum(blocks) == n else None for blocks, n in zip(layout.sizes, shape, strict=True)]
-    return Layout(shape, layout.ranks, layout.process_grid, layout.axes, sizes, layout.mask)
-
-
-class _Search:
-    def __init__(self, domain: Layout, extents: Mapping[int, int], first: int | None, target: Layout | None) -> None:
-        self._domain = domain
-        self._extents = extents
-        self._first = first
-        self._target = target
-        self._found: dict[tuple[Layout, tuple[int, ...]], tuple[float, list[Stage], Layout]] = {}
-
-    def best(self, layout: Layout, remaining: tuple[int, ...]) -> tuple[float, list[Stage], Layout]:
-        """Return cost, stages and final layout of the cheapest way to transform the remaining axes."""
-        found = self._found.get((layout, remaining))
-        if found is None:
-            found = self._found[layout, remaining] = self._cheapest(layout, remaining)
-        return found
-
-    def _cheapest(self, layout: Layout, remaining: tuple[int, ...]) -> tuple[float, list[Stage], Layout]:
-        now = self._transformable(layout, remaining)
-        after = layout
-        work = 0.0
-        for axis in now:
-            larger = max(after.shape[axis], self._extents[axis])
-            after = alike(after, [self._extents[a] if a == axis else n for a, n in enumerate(after.shape)])
-            work += _largest_part(after) * larger / max(1, after.shape[axis])
-        stages = [Stage(layout, after, now)] if now else []
-        rest = tuple(axis for axis in remaining if axis not in now)
-        if not rest:
-            final = self._final(after)
-            return work + _cost_of_move(after, final), stages, final
-        best: tuple[float, list[Stage], Layout] | None = None
-        for candidate in _candidates(after):
-            if not self._transformable(candidate, rest):
-                continue
-            cost, further, final = self.best(candidate, rest)
-            cost += work + _cost_of_move(after, candidate)
-            if best is None or cost < best[0]:
-                best = (cost, stages + further, final)
-        assert best is not None  # copies of everything on every rank are always among the candidates
-        return best
-
-    def _transformable(self, layout: Layout, remaining: tuple[int, ...]) -> tuple[int, ...]:
+    def transformable(layout: Layout, remaining: tuple[int, ...]) -> tuple[int, ...]:
         whole = tuple(axis for axis in remaining if axis not in layout.split_axes)
-        if self._first in remaining:
+        if first in remaining:
             # Nothing goes before the first; with it, all others that are whole may follow.
-            return (self._first, *(a for a in whole if a != self._first)) if self._first in whole else ()
+            return (first, *(a for a in whole if a != first)) if first in whole else ()
         return whole
 
-    def _final(self, after: Layout) -> Layout:
-        if self._target is not None:
-            return self._target
-        # Copies were a makeshift: every rank keeps what it would have had, which no message is needed for.
-        return alike(self._domain, after.shape) if after.is_replicated else after
+    @cache
+    def best(layout: Layout, remaining: tuple[int, ...]) -> tuple[float, list[Stage], Layout]:
+        """Return cost, stages and final layout of the cheapest way to transform the remaining axes."""
+        now = transformable(layout, remaining)
+        after, work = layout, 0.0
+        for axis in now:
+            larger = max(after.shape[axis], extents[axis])
+            after = alike(after, {axis: extents[axis]})
+            work += _largest_part(after) * larger / max(1, after.shape[axis])
+        stages = [Stage(layout, now)] if now else []
+        rest = tuple(axis for axis in remaining if axis not in now)
+        if not rest:
+            # Copies were needed on the way only: by default every rank keeps its own part, without a message.
+            final = target or (alike(domain, extents) if after.is_replicated else after)
+            return work + _cost_of_move(after, final), stages, final
+        ways = []
+        for candidate in _candidates(after):  # copies of everything on every rank are always among them
+            if transformable(candidate, rest):
+                cost, further, final = best(candidate, rest)
+                ways.append((cost + work + _cost_of_move(after, candidate), stages + further, final))
+        return min(ways, key=itemgetter(0))
+
+    return best(domain, tuple(extents))[1:]
+
+
+def alike(layout: Layout, extents: Mapping[int, int]) -> Layout:
+    """Return `layout` with other extents along some axes, split likewise; equal extents keep their blocks."""
+    shape = [extents.get(axis, n) for axis, n in enumerate(layout.shape)]
+    sizes = [blocks if sum(blocks) == n else None for blocks, n in zip(layout.sizes, shape, strict=True)]
+    return Layout(shape, layout.ranks, layout.process_grid, layout.axes, sizes, layout.mask)
 
 
 def _candidates(layout: Layout) -> Iterator[Layout]:

@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from collops.operators.fourier.workspace import Workspace
-from collops.operators.memory import Coefficients, applied, store
+from collops.backend import Engine
+from collops.operators.fourier.engines import Workspace
+from collops.operators.memory import applied
 
 __all__ = ["AxisTransform", "pays"]
 
@@ -18,32 +19,14 @@ _LARGEST = 1 << 15  # elements of a matrix that stays in the second-level cache
 
 
 class AxisTransform:
-    r"""A discrete Fourier transform along one axis of local arrays.
+    """A discrete Fourier transform along one axis of local arrays.
 
-    Parameters
-    ----------
-    axis, samples : int
-        The axis, and its extent in the model.
-    length : int
-        Length of the transform: the model is padded with zeros, or cut.
-    norm : {"ortho", "none", "1/n"}
-        Scaling of both forward and adjoint: by :math:`1/\sqrt{n}`, none, or by :math:`1/n`.
-    real : bool
-        Whether the model is real, and only frequencies that are not negative are kept; those between zero and Nyquist
-        are multiplied by :math:`\sqrt{2}` to represent the others.
-    shift_before, shift_after : bool
-        Whether the zero of the model, and that of the data, is in the middle.
-    kept : int, optional
-        How many of the first frequencies are kept; all by default.
-    scale : float
-        A factor of a real transform and of its adjoint.
+    The model has `samples` along `axis`, and is padded with zeros, or cut, to `length`. `norm`, `real`, `shift_before`
+    and `shift_after` are as for :class:`FFTND`, for one axis. Of the frequencies of a real transform only the first
+    `kept` are computed, if that is given, and both the transform and its adjoint are multiplied by `scale`.
 
-    Attributes
-    ----------
-    given, taken : int
-        Extents of the axis in model and data.
-    in_place : bool
-        Whether model and data may be one array.
+    ``given`` and ``taken`` are the extents of the axis in model and data, and ``in_place`` tells whether model and data
+    may be one array.
     """
 
     def __init__(
@@ -64,153 +47,135 @@ class AxisTransform:
         self.given = samples
         self._norm = norm
         self._length = length
+        self._scale = scale
         self._bins = length // 2 + 1 if real else length
         self.taken = self._bins if kept is None else kept
+        leading = (slice(None),) * axis
+        self._kept, self._beyond = (*leading, slice(self.taken)), (*leading, slice(self.taken, None))
         self._before = _Placement(axis, samples, length, samples // 2 if shift_before else 0)
-        self._after = _Placement(axis, self._bins, self.taken, self._bins - self._bins // 2 if shift_after else 0)
-        self._turned = shift_after
+        self._after = _Placement(axis, self.taken, self.taken, self.taken - self.taken // 2 if shift_after else 0)
         self.in_place = not real and self._before.identity and self._after.identity
-        self._weights = _Weights(axis, length, self.taken if not shift_after else self._bins, scale) if real else None
-        self._dense: dict[np.dtype, _DenseTransform] = {}
+        self._weights: dict[Any, Any] = {}
+        self._matrices: dict[np.dtype, np.ndarray] = {}
 
     def elements(self, shape: tuple[int, ...]) -> int:
         """Return how many complex numbers are needed besides a model of `shape` and its data."""
         lines = math.prod(shape[: self.axis]) * math.prod(shape[self.axis + 1 :])
         return lines * self._bins  # no fewer than the real numbers that the model is padded to
 
-    def forward(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
-        """Return the transform of `source`, which may be overwritten if it is `owned`; in `target` if that is given."""
-        if self._weights is not None:
-            if self._by_matrix(source, target, workspace):
-                return self._matrix(workspace).forward(source, target)
-            return self._forward_real(source, target, workspace, self._weights)
-        shape, xp = _with(source, self.axis, self._length), workspace.engine.xp
-        work = target if self._after.identity else workspace.take("work", shape, False)
-        if work is not source:
-            work = self._before.place(source, work, xp)
-        work = workspace.transforms.fft(work, self.axis, self._norm, False)
-        return work if self._after.identity else self._after.place(work, target, xp)
-
-    def adjoint(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
-        """Return the adjoint of `source`, which may be overwritten if it is `owned`; in `target` if that is given."""
-        if self._weights is not None:
-            if self._by_matrix(target, source, workspace):
-                return self._matrix(workspace).adjoint(source, target)
-            return self._adjoint_real(source, target, workspace, self._weights, owned)
-        shape, xp = _with(source, self.axis, self._length), workspace.engine.xp
-        work = target if self._before.identity else workspace.take("work", shape, False)
-        if work is not source:
-            work = self._after.place_back(source, work, xp)
-        work = workspace.transforms.fft(work, self.axis, self._norm, True)
-        return work if self._before.identity else self._before.place_back(work, target, xp)
-
-    def _by_matrix(self, model: Any, data: Any, workspace: Workspace) -> bool:
-        """Return whether a product with a matrix is faster, and the arrays have the types and orders it needs."""
-        return (
-            workspace.transforms.multiplies
-            and self.axis == 0
-            and pays(self.given, self.taken, math.prod(model.shape[1:]))
-            and model.dtype == workspace.real
-            and data.dtype == workspace.complex
-            and model.flags.c_contiguous
-            and data.flags.c_contiguous
-        )
-
-    def _matrix(self, workspace: Workspace) -> _DenseTransform:
-        """Return the transform as a matrix, whose columns are the transforms of unit vectors."""
-        dense = self._dense.get(workspace.complex)
-        if dense is None:
-            assert self._weights is not None
-            columns = np.zeros((self.taken, self.given), np.complex128)
-            double = workspace.like(np.dtype(np.complex128), self.elements((self.given, self.given)))
-            self._forward_real(np.eye(self.given), columns, double, self._weights)
-            dense = self._dense[workspace.complex] = _DenseTransform(columns.astype(workspace.complex))
-        return dense
-
-    def _forward_real(self, source: Any, target: Any, workspace: Workspace, weights: _Weights) -> Any:
-        xp = workspace.engine.xp
-        given = source
-        if not self._before.identity or source.dtype != workspace.real:
-            memory = workspace.take("signal", _with(source, self.axis, self._length), True)
-            given = self._before.place(source, memory, xp)
-        bins = target
-        if not self._after.identity:
-            bins = workspace.take("work", _with(source, self.axis, self._bins), False)
-        bins = workspace.transforms.rfft(given, bins, self.axis, self._norm)
-        if self._turned:
-            return self._after.place(weights.multiply(bins, bins, workspace), target, xp)
-        return weights.multiply(bins, target, workspace)
-
-    def _adjoint_real(self, source: Any, target: Any, workspace: Workspace, weights: _Weights, owned: bool) -> Any:
-        xp = workspace.engine.xp
-        bins = source
-        if not (owned and self._after.identity):
-            bins = workspace.take("work", _with(source, self.axis, self._bins), False)
-        if self._turned:
-            bins = self._after.place_back(source, bins, xp)
-            bins = weights.divide(bins, bins, workspace)
+    def forward(self, source: Any, target: Any, workspace: Workspace) -> Any:
+        """Return the transform of `source`, in `target` if that is given."""
+        if self._by_matrix(source, target, workspace):
+            return self._multiplied(source, target, workspace)
+        engine, transforms = workspace.engine, workspace.transforms
+        work = target
+        if self.taken < self._bins or not self._after.identity:
+            work = workspace.take("work", _with(source, self.axis, self._bins))
+        if self.real:
+            if not self._before.identity:
+                memory = workspace.take("signal", _with(source, self.axis, self._length), True)
+                source = self._before.place(source, memory, engine)
+            work = transforms.rfft(source, work, self.axis, self._norm)
+            work = self._weighted(False, work, target if self._after.identity else self._first(work), workspace)
         else:
-            bins = weights.divide(source, bins, workspace)
+            if work is not source:
+                work = self._before.place(source, work, engine)
+            work = transforms.fft(work, self.axis, self._norm, False)
+        return work if self._after.identity else self._after.place(work, target, engine)
+
+    def adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
+        """Return the adjoint of `source`, in `target` if that is given."""
+        if self._by_matrix(source, target, workspace):
+            return self._multiplied_by_adjoint(source, target, workspace)
+        engine, transforms = workspace.engine, workspace.transforms
         result = target
         if not self._before.identity:
-            result = workspace.take("signal", _with(source, self.axis, self._length), True)
-        result = workspace.transforms.irfft(bins, result, self.axis, self._norm, self._length)
-        return result if self._before.identity else self._before.place_back(result, target, xp)
+            slot = "signal" if self.real else "work"
+            result = workspace.take(slot, _with(source, self.axis, self._length), self.real)
+        if self.real:
+            work = workspace.take("work", _with(source, self.axis, self._bins))
+            first = self._first(work)
+            if not self._after.identity:
+                source = self._after.place_back(source, first, engine)
+            product = self._weighted(True, source, first, workspace)
+            if not engine.mutable:
+                work = product
+            elif self.taken < self._bins:
+                work[self._beyond] = 0
+            result = transforms.irfft(work, result, self.axis, self._norm, self._length)
+        else:
+            if result is not source:
+                result = self._after.place_back(source, result, engine)
+            result = transforms.fft(result, self.axis, self._norm, True)
+        return result if self._before.identity else self._before.place_back(result, target, engine)
 
+    def _first(self, work: Any) -> Any:
+        """Return the frequencies that are kept."""
+        return work if work is None or self.taken == self._bins else work[self._kept]
 
-class ToComplex:
-    """A real array as a complex one; the adjoint takes the real part."""
-
-    in_place = False
-
-    @staticmethod
-    def elements(shape: tuple[int, ...]) -> int:
-        """Return how many complex numbers are needed besides input and result."""
-        return 0
-
-    def forward(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
-        """Return `source` as a complex array, in `target` if that is given."""
-        return source.astype(workspace.complex) if target is None else store(source, target)
-
-    def adjoint(self, source: Any, target: Any, workspace: Workspace, owned: bool) -> Any:
-        """Return the real part, in `target` if that is given."""
-        return store(source.real, target)
-
-
-class _Weights:
-    """Factors of the frequencies of a real transform: those between zero and Nyquist represent two."""
-
-    def __init__(self, axis: int, length: int, count: int, scale: float) -> None:
-        leading = (slice(None),) * axis
-        self._axis = axis
-        self._kept, self._beyond = (*leading, slice(count)), (*leading, slice(count, None))
-        double = (np.arange(count) > 0) & (np.arange(count) < 1 + (length - 1) // 2)
-        self._twice = {back: scale * np.where(double, 1 / _ROOT if back else _ROOT, 1.0) for back in (False, True)}
-        self._factors: dict[Any, Coefficients] = {}
-
-    def multiply(self, source: Any, target: Any, workspace: Workspace) -> Any:
-        """Return the first frequencies of `source`, weighted; in `target` if that is given."""
-        return self._product(False, source, target, workspace)
-
-    def divide(self, source: Any, target: Any, workspace: Workspace) -> Any:
-        """Return the input of the inverse transform; in `target` if that is given, with zeros at the end."""
-        result = self._product(True, source, target, workspace)
-        if workspace.engine.mutable and target is not source:
-            target[self._beyond] = 0
-        return result
-
-    def _product(self, back: bool, source: Any, target: Any, workspace: Workspace) -> Any:
-        key = (back, source.ndim, workspace.complex)
-        factors = self._factors.get(key)
+    def _weighted(self, back: bool, source: Any, target: Any, workspace: Workspace) -> Any:
+        """Return the first frequencies times their factors: those between zero and Nyquist represent two."""
+        engine = workspace.engine
+        key = (back, source.ndim, workspace.complex, engine)
+        factors = self._weights.get(key)
         if factors is None:
-            shape = [-1 if axis == self._axis else 1 for axis in range(source.ndim)]
-            vector = self._twice[back].astype(workspace.complex).reshape(shape)
-            factors = self._factors[key] = Coefficients(vector)
-        xp, weights = workspace.engine.xp, factors.on(workspace.engine)
-        if not workspace.engine.mutable:
-            return source[self._kept] * weights
-        applied(xp.multiply, source[self._kept], weights, out=target[self._kept])
+            number = np.arange(self.taken).reshape(-1, *[1] * (source.ndim - 1 - self.axis))
+            double = (number > 0) & (number < 1 + (self._length - 1) // 2)
+            factors = self._scale * np.where(double, 1 / _ROOT if back else _ROOT, 1.0)
+            factors = self._weights[key] = engine.from_host(factors.astype(workspace.complex))
+        return applied(engine.xp.multiply, self._first(source), factors, out=target if engine.mutable else None)
+
+    # Short real transforms, by a product with a matrix
+
+    def _by_matrix(self, source: Any, target: Any, workspace: Workspace) -> bool:
+        """Return whether a product with a matrix is faster, and `target` has the order that it needs."""
+        return (
+            workspace.multiplies
+            and self.real
+            and self.axis == 0
+            and pays(self.given, self.taken, math.prod(source.shape[1:]))
+            and target.flags.c_contiguous
+        )
+
+    def _multiplied(self, source: Any, target: Any, workspace: Workspace) -> Any:
+        lines = source.reshape(self.given, -1)
+        parts = workspace.take("parts", (2 * self.taken, lines.shape[1]), True)
+        np.matmul(self._matrix(workspace), lines, out=parts)
+        data = target.reshape(self.taken, -1)
+        data.real, data.imag = parts[: self.taken], parts[self.taken :]
         return target
+
+    def _multiplied_by_adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
+        data = source.reshape(self.taken, -1)
+        parts = workspace.take("parts", (2 * self.taken, data.shape[1]), True)
+        parts[: self.taken], parts[self.taken :] = data.real, data.imag
+        np.matmul(self._matrix(workspace).T, parts, out=target.reshape(self.given, -1))
+        return target
+
+    def _matrix(self, workspace: Workspace) -> np.ndarray:
+        """Return the real and the imaginary parts of the transforms of unit vectors, as rows of a matrix."""
+        matrix = self._matrices.get(workspace.real)
+        if matrix is None:
+            double = Workspace(workspace.engine, np.dtype(np.complex128), self.elements((self.given, self.given)), 1)
+            double.multiplies = False
+            columns = self.forward(np.eye(self.given), np.empty((self.taken, self.given), complex), double)
+            matrix = np.concatenate([columns.real, columns.imag]).astype(workspace.real)
+            self._matrices[workspace.real] = matrix
+        return matrix
+
+
+def pays(given: int, taken: int, lines: int) -> bool:
+    """Return whether hosts transform `lines` of `given` real samples to `taken` frequencies faster by a matrix.
+
+    BLAS multiplies a few lines of some hundred samples faster than a fast transform and the passes before and after it
+    take, above all if the number of samples has a large prime factor.
+    """
+    elements = 2 * taken * given
+    return 0 < elements <= _LARGEST and elements * lines <= _MOST_WORK
+
+
+_Pair: TypeAlias = tuple[slice, slice | None]
+"""Elements along an axis, and the elements that fill them; ``None`` for zeros."""
 
 
 class _Placement:
@@ -220,42 +185,34 @@ class _Placement:
     """
 
     def __init__(self, axis: int, given: int, taken: int, shift: int) -> None:
-        shift = shift % given
+        shift = shift % max(1, given)
         common = min(given, taken)
         self._axis = axis
+        self._extents = (given, taken)
         self.identity = given == taken and shift == 0
-        pairs = _rotated(given, shift, 0, common) or [(slice(0, 0), slice(0, 0))]
-        self._there: list[_Pair] = [*pairs, *([(slice(common, taken), None)] if common < taken else [])]
+        pairs = _rotated(given, shift, 0, common)
+        self._there: list[_Pair] = [*pairs, (slice(common, taken), None)]
         cut = [(from_, None) for _, from_ in _rotated(given, shift, common, given)]
-        self._back: list[_Pair] = sorted(
-            [*((from_, to) for to, from_ in pairs), *cut], key=lambda pair: (pair[0].start, pair[0].stop)
-        )
+        self._back: list[_Pair] = [*((from_, to) for to, from_ in pairs), *cut]
 
-    def place(self, source: Any, target: Any, xp: Any) -> Any:
+    def place(self, source: Any, target: Any, engine: Engine) -> Any:
         """Return an array whose axis has the extent `taken`, in `target` if that is given."""
-        return self._assembled(self._there, source, target, xp)
+        return self._assembled(self._there, self._extents[1], source, target, engine)
 
-    def place_back(self, source: Any, target: Any, xp: Any) -> Any:
+    def place_back(self, source: Any, target: Any, engine: Engine) -> Any:
         """Return an array whose axis has the extent `given`, by the adjoint: cut elements are zero."""
-        return self._assembled(self._back, source, target, xp)
+        return self._assembled(self._back, self._extents[0], source, target, engine)
 
-    def _assembled(self, pairs: list[_Pair], source: Any, target: Any, xp: Any) -> Any:
+    def _assembled(self, pairs: list[_Pair], extent: int, source: Any, target: Any, engine: Engine) -> Any:
+        if self.identity and target is None:
+            return source
         leading = (slice(None),) * self._axis
         if target is None:
-            parts = [
-                xp.zeros(_with(source, self._axis, to.stop - to.start), source.dtype)
-                if from_ is None
-                else source[(*leading, from_)]
-                for to, from_ in pairs
-            ]
-            return xp.concatenate(parts, self._axis)
+            target = engine.xp.zeros(_with(source, self._axis, extent), source.dtype)
         for to, from_ in pairs:
-            target[(*leading, to)] = 0 if from_ is None else source[(*leading, from_)]
+            if to.start < to.stop:
+                target = engine.put(target, (*leading, to), 0 if from_ is None else source[(*leading, from_)])
         return target
-
-
-_Pair: TypeAlias = tuple[slice, slice | None]
-"""Elements along an axis, and the elements that fill them; ``None`` for zeros."""
 
 
 def _rotated(given: int, shift: int, begin: int, end: int) -> list[tuple[slice, slice]]:
@@ -268,46 +225,3 @@ def _rotated(given: int, shift: int, begin: int, end: int) -> list[tuple[slice, 
 def _with(array: Any, axis: int, extent: int) -> tuple[int, ...]:
     shape = array.shape
     return (*shape[:axis], extent, *shape[axis + 1 :])
-
-
-def pays(given: int, taken: int, lines: int) -> bool:
-    """Return whether hosts transform `lines` of `given` real samples to `taken` frequencies faster by a matrix."""
-    elements = 2 * taken * given
-    return 0 < elements <= _LARGEST and elements * lines <= _MOST_WORK
-
-
-class _DenseTransform:
-    """A linear map from real to complex columns on the host, and its adjoint over the real numbers.
-
-    BLAS multiplies a few lines of some hundred samples faster than a fast transform and the passes before and after it
-    take, above all if the number of samples has a large prime factor. The complex matrix has the shape (taken, given).
-    """
-
-    def __init__(self, matrix: Any) -> None:
-        self._matrix = np.concatenate([matrix.real, matrix.imag])
-        self._adjoint = self._matrix.T
-        self._taken = len(matrix)
-        self._work: dict[int, np.ndarray] = {}
-
-    def forward(self, source: Any, target: Any) -> Any:
-        """Fill complex columns from real ones; both in C order, the columns along the first axis."""
-        parts = self._parts(source.size // self._matrix.shape[1])
-        np.matmul(self._matrix, source.reshape(self._matrix.shape[1], -1), out=parts)
-        columns: Any = target.reshape(self._taken, -1)
-        columns.real, columns.imag = parts[: self._taken], parts[self._taken :]
-        return target
-
-    def adjoint(self, source: Any, target: Any) -> Any:
-        """Fill real columns from complex ones; both in C order, the columns along the first axis."""
-        columns: Any = source.reshape(self._taken, -1)
-        parts = self._parts(columns.shape[1])
-        parts[: self._taken], parts[self._taken :] = columns.real, columns.imag
-        np.matmul(self._adjoint, parts, out=target.reshape(self._matrix.shape[1], -1))
-        return target
-
-    def _parts(self, lines: int) -> Any:
-        """Return scratch memory for real and imaginary parts."""
-        parts = self._work.get(lines)
-        if parts is None:
-            parts = self._work[lines] = np.empty((2 * self._taken, lines), self._matrix.dtype)
-        return parts

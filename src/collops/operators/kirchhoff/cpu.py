@@ -9,7 +9,7 @@ piece of the image, which gathers from all traces in turn. No two tasks write th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -152,9 +152,9 @@ class NumbaKernels:
             )
         scale = tables.scale
         dtype = scale.dtype
-        self._tables = tables
         self._size = (len(tables.sources) * len(tables.receivers), scale.samples)
-        self._scaling = (np.int64(scale.fraction_bits), dtype.type(2.0**-scale.fraction_bits))
+        fraction = np.int64(scale.fraction_bits), dtype.type(2.0**-scale.fraction_bits)
+        self._times = (tables.sources, tables.receivers, *fraction)
         taps = np.zeros(-(-wavelet.size // _TAPS) * _TAPS, dtype)
         reversed_taps = np.zeros_like(taps)
         taps[: wavelet.size], reversed_taps[: wavelet.size] = wavelet, wavelet[::-1]
@@ -169,41 +169,18 @@ class NumbaKernels:
         if self._size[0] == 0:
             return
         with _threads(self._threads):
-            _forward(
-                image,
-                self._tables.sources,
-                self._tables.receivers,
-                *self._scaling,
-                *self._forward_filter,
-                traces.reshape(self._size),
-            )
+            _forward(image, *self._times, *self._forward_filter, traces.reshape(self._size))
 
     def adjoint(self, traces: np.ndarray, image: np.ndarray) -> None:
         """Migrate flat traces into a flat image."""
         with _threads(self._threads):
-            _adjoint(
-                traces.reshape(self._size),
-                self._tables.sources,
-                self._tables.receivers,
-                *self._scaling,
-                *self._adjoint_filter,
-                self._filtered,
-                image,
-            )
+            _adjoint(traces.reshape(self._size), *self._times, *self._adjoint_filter, self._filtered, image)
 
 
-def thread_count(others: Iterator[frozenset[int]] | tuple[frozenset[int], ...] = ()) -> int:
-    """Return how many threads the kernels of this process should use.
+def thread_count(others: Iterable[frozenset[int]] = ()) -> int:
+    """Return NUMBA_NUM_THREADS if that is set in the environment, else this process' share of the cores, at least 1.
 
-    Parameters
-    ----------
-    others : iterable of frozenset of int
-        The cores of the other ranks on this node, as for :func:`collops.comm.cores.share_of_cores`.
-
-    Returns
-    -------
-    int
-        NUMBA_NUM_THREADS where that is set in the environment, else this process' share of the cores, at least 1.
+    `others` are the cores of the other ranks on this node, as for :func:`collops.comm.cores.share_of_cores`.
     """
     limit = _configuration.NUMBA_NUM_THREADS
     if "NUMBA_NUM_THREADS" in os.environ:
@@ -227,22 +204,15 @@ def _compiled(dtype: str, fixed_type: str) -> None:
 
     One process at a time: Numba's index of its cache does not support two writers.
     """
-    table = np.zeros((1, 1), fixed_type)
-    taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))
-    scaling = (np.int64(1), taps.dtype.type(1))
-    with _alone(), _threads(1):
-        _forward(one, table, table, *scaling, taps, np.int64(0), trace.reshape(1, 2))
-        _adjoint(trace.reshape(1, 2), table, table, *scaling, taps, np.int64(0), np.zeros((1, 2 + _BEHIND), dtype), one)
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Hold a lock that all processes with this on-disk cache share."""
     import fcntl
 
     dispatcher: Any = _forward
     folder = dispatcher.stats.cache_path
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield  # closing the file releases the lock
+    table = np.zeros((1, 1), fixed_type)
+    taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))
+    times = (table, table, np.int64(1), taps.dtype.type(1))
+    with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock, _threads(1):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
+        _forward(one, *times, taps, np.int64(0), trace.reshape(1, 2))
+        _adjoint(trace.reshape(1, 2), *times, taps, np.int64(0), np.zeros((1, 2 + _BEHIND), dtype), one)

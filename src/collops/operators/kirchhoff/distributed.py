@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from collops.array import Layout
 from collops.backend import engine as engine_called
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
@@ -24,7 +25,6 @@ from collops.operators.kirchhoff.geometry import (
     checked_wavelet,
     eikonal,
     require_eikonal_solver,
-    share,
 )
 from collops.operators.kirchhoff.local import LocalKirchhoff
 from collops.operators.stacks import VStack
@@ -131,116 +131,73 @@ class Kirchhoff(VStack):
     ) -> None:
         comm = communicator_or_world(comm)
         with collective_errors(comm):
-            survey = _Survey(z, x, t, sources, receivers, velocity, y, mode, travel_times, dtype)
+            if mode not in ("analytic", "eikonal", "byot"):
+                raise InputError(f"mode must be 'analytic', 'eikonal' or 'byot', not {mode!r}")
+            grid = Grid.from_axes(z, x, y)
+            interval, samples = checked_time_axis(t)
+            scale = Scale(interval, samples, 0, np.dtype(dtype))
+            sources = checked_positions("sources", sources, grid, inside=mode != "byot")
+            receivers = checked_positions("receivers", receivers, grid, inside=mode != "byot")
             checked_wavelet(wavelet, wavelet_center)
-            engine_called(engine)
+            engine_name = engine_called(engine).name
+            (own,) = Layout.split(len(sources), comm.size).slices(comm.rank)
+            if travel_times is not None and mode != "byot":
+                raise InputError(f"travel_times are for mode 'byot'; mode {mode!r} computes them")
+            speed = checked_velocity(velocity, grid, mode)
+            tables = None
+            if mode == "byot":
+                outward, back = _given_tables(travel_times, grid, len(sources), len(receivers))
+                tables = FixedTables.from_seconds(outward[:, own].T, back.T, interval, samples, dtype)
+            elif mode == "analytic":
+                outward, back = (
+                    scale.table(analytic(grid, points, speed), len(points), grid.points)
+                    for points in (sources[own], receivers)
+                )
+                tables = FixedTables(outward, back, scale)
+            elif mode == "eikonal":
+                require_eikonal_solver()
+        if tables is None:
+            outward = _first_arrivals(grid, sources[own], speed, scale, None)
+            tables = FixedTables(outward, _first_arrivals(grid, receivers, speed, scale, comm), scale)
 
-        self.shots = share(survey.source_count, comm.size, comm.rank)
-        self.dims = survey.grid.shape
-        self.dimsd = (survey.source_count, survey.receiver_count, survey.samples)
-        tables = survey.tables(self.shots, comm)
+        self.shots = range(own.start, own.stop)
+        self.dims = grid.shape
+        self.dimsd = (len(sources), len(receivers), samples)
         if threads is None:
-            threads = threads_of_rank(comm, engine_called(engine).name, kernels)
+            threads = threads_of_rank(comm, engine_name, kernels)
+        options: dict[str, Any] = {"kernels": kernels, "threads": threads, "deterministic": deterministic}
         with collective_errors(comm):
-            local = LocalKirchhoff(
-                tables,
-                self.dims,
-                wavelet,
-                wavelet_center,
-                engine=engine,
-                kernels=kernels,
-                threads=threads,
-                deterministic=deterministic,
+            self.local = LocalKirchhoff(tables, self.dims, wavelet, wavelet_center, engine=engine, **options)
+        super().__init__([self.local], comm, dims=self.dims)
+
+
+def _given_tables(travel_times: Any, grid: Grid, sources: int, receivers: int) -> list[np.ndarray]:
+    """Return the tables of travel times, (points, sources) and (points, receivers), after checking their shapes."""
+    if not isinstance(travel_times, tuple | list) or len(travel_times) != 2:
+        raise InputError("mode 'byot' needs travel_times: a tuple of the sources' and the receivers' table")
+    tables = [np.asarray(table) for table in travel_times]
+    for what, table, count in zip(("source", "receiver"), tables, (sources, receivers), strict=True):
+        if table.shape != (grid.points, count):
+            raise InputError(
+                f"the {what} travel times have shape {table.shape}; they need (image points, {what}s) = "
+                f"{(grid.points, count)}"
             )
-        self.local = local
-        super().__init__([local], comm, dims=self.dims)
+    return tables
 
 
-class _Survey:
-    """The arguments, checked, and the travel times that follow from them."""
-
-    def __init__(
-        self,
-        z: Any,
-        x: Any,
-        t: Any,
-        sources: Any,
-        receivers: Any,
-        velocity: Any,
-        y: Any,
-        mode: str,
-        travel_times: tuple[Any, Any] | None,
-        dtype: Any,
-    ) -> None:
-        if mode not in ("analytic", "eikonal", "byot"):
-            raise InputError(f"mode must be 'analytic', 'eikonal' or 'byot', not {mode!r}")
-        self.mode = mode
-        self.grid = Grid.from_axes(z, x, y)
-        interval, self.samples = checked_time_axis(t)
-        self.scale = Scale(interval, self.samples, 0, np.dtype(dtype))
-        given = mode == "byot"
-        self.sources = checked_positions("sources", sources, self.grid, inside=not given)
-        self.receivers = checked_positions("receivers", receivers, self.grid, inside=not given)
-        self.source_count, self.receiver_count = len(self.sources), len(self.receivers)
-        if given:
-            self.given = self._checked_tables(travel_times)
-            return
-        if travel_times is not None:
-            raise InputError(f"travel_times are for mode 'byot'; mode {mode!r} computes them")
-        self.velocity = checked_velocity(velocity, self.grid, mode)
-        if mode == "eikonal":
-            require_eikonal_solver()
-
-    def _checked_tables(self, travel_times: Any) -> tuple[np.ndarray, np.ndarray]:
-        if not isinstance(travel_times, tuple | list) or len(travel_times) != 2:
-            raise InputError("mode 'byot' needs travel_times: a tuple of the sources' and the receivers' table")
-        pair = (np.asarray(travel_times[0]), np.asarray(travel_times[1]))
-        for what, table, count in zip(
-            ("source", "receiver"), pair, (self.source_count, self.receiver_count), strict=True
-        ):
-            if table.shape != (self.grid.points, count):
-                raise InputError(
-                    f"the {what} travel times have shape {table.shape}; they need (image points, {what}s) = "
-                    f"{(self.grid.points, count)}"
-                )
-        return pair
-
-    def tables(self, shots: range, comm: Communicator) -> FixedTables:
-        """Return the tables of this rank's shots. Collective."""
-        own = slice(shots.start, shots.stop)
-        if self.mode == "byot":
-            source_times, receiver_times = self.given
-            with collective_errors(comm):
-                return FixedTables.from_seconds(
-                    source_times[:, own].T, receiver_times.T, self.scale.interval, self.samples, self.scale.dtype
-                )
-        if self.mode == "analytic":
-            return FixedTables(self._straight(self.sources[own]), self._straight(self.receivers), self.scale)
-        nodes = self.grid.nearest_nodes(self.receivers)
-        return FixedTables(
-            self._first_arrivals(self.grid.nearest_nodes(self.sources[own])),
-            self._first_arrivals(nodes, comm),
-            self.scale,
-        )
-
-    def _straight(self, positions: np.ndarray) -> np.ndarray:
-        assert isinstance(self.velocity, float)
-        rows = analytic(self.grid, positions, self.velocity)
-        return self.scale.table(rows, len(positions), self.grid.points)
-
-    def _first_arrivals(self, nodes: np.ndarray, comm: Communicator | None = None) -> np.ndarray:
-        """Solve once for each distinct node; with a communicator, the ranks share the work and gather the tables."""
-        assert isinstance(self.velocity, np.ndarray)
-        distinct, row_of = np.unique(nodes, axis=0, return_inverse=True)
-        ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
-        mine = share(len(distinct), ranks, rank)
-        rows = eikonal(self.grid, distinct[mine.start : mine.stop], self.velocity)
-        table = self.scale.table(rows, len(mine), self.grid.points)
-        if comm is not None and comm.size > 1:
-            counts = [len(share(len(distinct), ranks, other)) for other in range(ranks)]
-            table = comm.allgatherv(table, counts)
-        row_of = row_of.reshape(-1)
-        return table if np.array_equal(row_of, np.arange(len(table))) else table[row_of]
+def _first_arrivals(
+    grid: Grid, positions: np.ndarray, velocity: Any, scale: Scale, comm: Communicator | None
+) -> np.ndarray:
+    """Solve once for each distinct grid point; with a communicator, the ranks share the work and gather the tables."""
+    distinct, row_of = np.unique(grid.nearest_nodes(positions), axis=0, return_inverse=True)
+    ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
+    split = Layout.split(len(distinct), ranks)
+    mine = distinct[split.slices(rank)]
+    table = scale.table(eikonal(grid, mine, velocity), len(mine), grid.points)
+    if comm is not None and comm.size > 1:
+        table = comm.allgatherv(table, split.sizes[0])
+    row_of = row_of.reshape(-1)
+    return table if np.array_equal(row_of, np.arange(len(table))) else table[row_of]
 
 
 def threads_of_rank(comm: Communicator, engine: str, kernels: str | None = None) -> int | None:

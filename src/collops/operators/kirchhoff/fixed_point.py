@@ -26,23 +26,11 @@ _LONGEST = 1 << 30  # samples; the kernels' sample numbers, of two times, are 32
 
 @dataclass(frozen=True)
 class Scale:
-    """How seconds become fixed-point numbers.
+    """How seconds become fixed-point numbers, for an operator in float32 or float64."""
 
-    Attributes
-    ----------
-    interval : float
-        Sampling interval of the traces, in seconds.
-    samples : int
-        Samples of a trace.
-    early : int
-        Samples by which source times may lie before the first sample.
-    dtype : numpy.dtype
-        Type of the operator: float32 or float64.
-    """
-
-    interval: float
+    interval: float  # of the samples of a trace, in seconds
     samples: int
-    early: int
+    early: int  # samples by which source times may lie before the first sample
     dtype: np.dtype
 
     def __post_init__(self) -> None:

@@ -40,11 +40,6 @@ class Grid:
         return _AXIS_NAMES[len(self.axes)]
 
     @property
-    def origin(self) -> tuple[float, ...]:
-        """Coordinates of the first point."""
-        return tuple(float(axis[0]) for axis in self.axes)
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Points along each axis."""
         return tuple(axis.size for axis in self.axes)
@@ -56,15 +51,14 @@ class Grid:
 
     def nearest_nodes(self, positions: np.ndarray) -> np.ndarray:
         """Return the indices of the grid points nearest to positions, both of shape (positions, axes)."""
-        nodes = np.round((positions - np.array(self.origin)) / np.array(self.spacing)).astype(np.int64)
+        nodes = np.round((positions - [axis[0] for axis in self.axes]) / np.array(self.spacing)).astype(np.int64)
         return np.clip(nodes, 0, np.array(self.shape) - 1)  # rounding may lead just over the edge
 
 
 def checked_positions(what: str, positions: Any, grid: Grid, *, inside: bool) -> np.ndarray:
     """Return source or receiver coordinates, of rows (``y``,) ``x``, ``z``, as float64 of shape (positions, axes).
 
-    `what` names them in errors. `inside` requires them to lie within the model. Raises InputError if the shape is
-    wrong, or a coordinate is not finite or lies off the model.
+    `what` names them in errors. If they must be `inside`, positions off the model are errors.
     """
     values = _finite_array(what, positions)
     if values.ndim != 2 or values.shape[0] != len(grid.axes):
@@ -95,8 +89,10 @@ def checked_time_axis(t: Any) -> tuple[float, int]:
     return interval, axis.size
 
 
-def checked_velocity(velocity: Any, grid: Grid, mode: str) -> float | np.ndarray:
-    """Return one positive number for analytic times, an array of the grid's shape for the eikonal equation."""
+def checked_velocity(velocity: Any, grid: Grid, mode: str) -> Any:
+    """Return what the mode needs: one positive number, an array of the grid's shape, or nothing for given times."""
+    if mode == "byot":
+        return None
     if velocity is None:
         raise InputError(f"mode {mode!r} needs a velocity: a number, or an array of shape {grid.shape}")
     values = _finite_array("velocity", velocity)
@@ -195,10 +191,3 @@ def _finite_array(name: str, values: Any) -> np.ndarray:
     if not np.isfinite(array).all():
         raise InputError(f"{name} contains NaN or infinite values")
     return array
-
-
-def share(total: int, ranks: int, rank: int) -> range:
-    """Return the contiguous items of this rank: the first ``total % ranks`` ranks have one more than the others."""
-    size, extra = divmod(total, ranks)
-    first = rank * size + min(rank, extra)
-    return range(first, first + size + (rank < extra))

@@ -50,13 +50,12 @@ class CudaKernels:
         self._dtype = tables.scale.dtype
         n_samples = tables.scale.samples
         self._sources, self._receivers = len(tables.sources), len(tables.receivers)
-        self._columns, self._depths, self._samples = columns, depths, n_samples
+        self._samples = n_samples
         self._traces = self._sources * self._receivers
         if self._traces == 0:
             return
         self._source_times = cupy.asarray(tables.sources)
         self._receiver_times = cupy.asarray(tables.receivers)
-        self._bits = tables.scale.fraction_bits
         self._taps, self._center = len(wavelet), center
         self._wavelet = cupy.asarray(wavelet, dtype=self._dtype)
         self._reversed_wavelet = cupy.ascontiguousarray(self._wavelet[::-1])
@@ -73,7 +72,7 @@ class CudaKernels:
         # receivers a block save memory traffic. Where there are few, every thread must get something
         # to do: short segments, down to one column, and one receiver a block, with smaller windows to add up.
         share = columns * depths * self._traces // (wanted * _THREADS)
-        self._segment = max(1, min(_LONGEST_SEGMENT, share, columns))
+        segment = max(1, min(_LONGEST_SEGMENT, share, columns))
         receivers_per_block = 2 if share >= _LONGEST_SEGMENT and self._receivers > 1 else 1
         module = _module(
             device.id, self._dtype.itemsize == 8, tables.scale.fixed_type.itemsize == 8, receivers_per_block, repeatable
@@ -86,18 +85,21 @@ class CudaKernels:
         # Forward: one block for every (source, group of receivers), part of the image and window of samples.
         bytes_per_sample = (8 if repeatable else self._dtype.itemsize) * receivers_per_block
         groups = self._sources * -(-self._receivers // receivers_per_block)
-        self._window = min(n_samples, device.attributes["MaxSharedMemoryPerBlockOptin"] // bytes_per_sample)
-        slots = depths * -(-columns // self._segment)
+        window = min(n_samples, device.attributes["MaxSharedMemoryPerBlockOptin"] // bytes_per_sample)
+        slots = depths * -(-columns // segment)
         parts = 1 if repeatable else min(-(-wanted // groups), max(1, slots // _THREADS))
-        self._forward_grid = (groups, parts, -(-n_samples // self._window))
-        self._forward_shared = bytes_per_sample * self._window
+        self._forward_grid = (groups, parts, -(-n_samples // window))
+        self._forward_shared = bytes_per_sample * window
         self._forward_kernel.max_dynamic_shared_size_bytes = self._forward_shared
+        bits = tables.scale.fraction_bits
+        self._forward_sizes = _int32(self._receivers, n_samples, columns, depths, segment, window, bits)
 
         # Adjoint: one thread a point; receivers are split until there are enough threads.
         blocks = -(-depths // 32) * -(-columns // (_THREADS // 32))
         parts = 1 if repeatable else min(-(-2 * wanted // blocks), self._receivers)
-        self._receivers_per_part = -(-self._receivers // parts)
-        self._adjoint_grid = (blocks, -(-self._receivers // self._receivers_per_part))
+        receivers = -(-self._receivers // parts)  # of a part
+        self._adjoint_grid = (blocks, -(-self._receivers // receivers))
+        self._adjoint_sizes = _int32(self._sources, self._receivers, n_samples, columns, depths, receivers, bits)
 
     def forward(self, image: Any, traces: Any) -> None:
         """Demigrate a flat image into flat traces, ordered on the current stream."""
@@ -111,20 +113,7 @@ class CudaKernels:
         self._forward_kernel(
             self._forward_grid,
             (_THREADS,),
-            (
-                image,
-                self._source_times,
-                self._receiver_times,
-                self._scale,
-                raw,
-                np.int32(self._receivers),
-                np.int32(self._samples),
-                np.int32(self._columns),
-                np.int32(self._depths),
-                np.int32(self._segment),
-                np.int32(self._window),
-                np.int32(self._bits),
-            ),
+            (image, self._source_times, self._receiver_times, self._scale, raw, *self._forward_sizes),
             shared_mem=self._forward_shared,
         )
         self._filter(raw, self._wavelet, traces, self._center, as_pairs=False)
@@ -140,19 +129,7 @@ class CudaKernels:
         self._adjoint_kernel(
             self._adjoint_grid,
             (_THREADS,),
-            (
-                self._scratch,
-                self._source_times,
-                self._receiver_times,
-                image,
-                np.int32(self._sources),
-                np.int32(self._receivers),
-                np.int32(self._samples),
-                np.int32(self._columns),
-                np.int32(self._depths),
-                np.int32(self._receivers_per_part),
-                np.int32(self._bits),
-            ),
+            (self._scratch, self._source_times, self._receiver_times, image, *self._adjoint_sizes),
         )
 
     def _filter(self, traces: Any, taps: Any, result: Any, center: int, *, as_pairs: bool) -> None:
@@ -161,5 +138,9 @@ class CudaKernels:
         self._convolve(
             (self._traces, -(-self._samples // tile)),
             (128,),
-            (traces, taps, result, np.int32(self._samples), np.int32(self._taps), np.int32(center), np.int32(as_pairs)),
+            (traces, taps, result, *_int32(self._samples, self._taps, center, as_pairs)),
         )
+
+
+def _int32(*numbers: int) -> tuple[np.int32, ...]:
+    return tuple(map(np.int32, numbers))

@@ -6,7 +6,7 @@ import importlib.util
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,6 @@ from collops.operators.local import applied_on_host
 from collops.operators.memory import contiguous, store
 
 __all__ = ["LocalKirchhoff"]
-
-
-class _Kernels(Protocol):
-    def forward(self, image: Any, traces: Any) -> None: ...
-
-    def adjoint(self, traces: Any, image: Any) -> None: ...
 
 
 class LocalKirchhoff:
@@ -144,24 +138,16 @@ class LocalKirchhoff:
             raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
         if source.size != size:
             raise LayoutError(f"expected {size} elements, got {source.size}")
-        xp = self.engine.xp
         source = contiguous(source, self.dtype).reshape(-1)
-        if out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size:
-            kernel(source, out.reshape(-1))
-            return out
-        result = xp.empty(result_size, dtype=self.dtype)
-        kernel(source, result)
+        fits = out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size
+        result: Any = out if fits else self.engine.xp.empty(result_size, self.dtype)
+        kernel(source, result.reshape(-1))
         return store(result, out)
 
     def _choose(
-        self,
-        tables: FixedTables,
-        taps: np.ndarray,
-        center: int,
-        kernels: str | None,
-        threads: int | None,
-        deterministic: bool,
-    ) -> _Kernels:
+        self, tables: FixedTables, taps: np.ndarray, center: int, kernels: Any, threads: Any, deterministic: bool
+    ) -> Any:
+        """Return an object whose ``forward(image, traces)`` and ``adjoint(traces, image)`` fill flat arrays."""
         if self.engine.name == "cupy":
             if kernels is not None or threads is not None:
                 raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
@@ -173,23 +159,22 @@ class LocalKirchhoff:
             raise UnsupportedTypeError(
                 f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
             )
+        if kernels not in (None, "numba", "numpy"):
+            raise InputError(f"kernels must be 'numba' or 'numpy', not {kernels!r}")
         installed = importlib.util.find_spec("numba") is not None
-        if kernels is None and not installed:
+        if kernels != "numpy" and installed:
+            from collops.operators.kirchhoff.cpu import NumbaKernels
+
+            return NumbaKernels(tables, taps, center, threads)
+        if kernels == "numba":
+            raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
+        if kernels is None:
             warnings.warn(
                 "Numba is not installed, so Kirchhoff operators run in plain NumPy, many times slower; "
                 "pip install 'collops[numba]', or pass kernels='numpy' to choose it",
                 RuntimeWarning,
                 stacklevel=4,
             )
-            kernels = "numpy"
-        if kernels in (None, "numba"):
-            if not installed:
-                raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
-            from collops.operators.kirchhoff.cpu import NumbaKernels
-
-            return NumbaKernels(tables, taps, center, threads)
-        if kernels != "numpy":
-            raise InputError(f"kernels must be 'numba' or 'numpy', not {kernels!r}")
         return _NumpyKernels(tables, taps, center)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from collops.backend import Engine
-from collops.operators.derivatives.bands import REACH, Several, Term
+from collops.operators.derivatives.bands import REACH, Face, Several, Term
 
 __all__ = ["ArrayKernel"]
 
@@ -23,11 +23,10 @@ Box: TypeAlias = tuple[slice, ...]
 
 
 class _Operand(NamedTuple):
-    """A view of the source, or of a face in the memory that messages land in."""
+    """A view of the source, or of a face."""
 
     box: Box
-    face: slice | None
-    shape: tuple[int, ...]
+    face: Face | None
 
 
 class _Pair(NamedTuple):
@@ -68,106 +67,85 @@ class ArrayKernel:
         add: bool = False,
     ) -> None:
         self._xp = engine.xp
-        self._shape = shape
         self._sources = range(len(terms)) if several is Several.SOURCES else [0] * len(terms)
         self._targets = range(len(terms)) if several is Several.TARGETS else [0] * len(terms)
         # The first term of a target overwrites it, in all rows at once if other terms follow.
         self._first = [not add and (several is Several.TARGETS or number == 0) for number in range(len(terms))]
         self._alone = several is Several.TARGETS or len(terms) == 1
-        itemsize = dtype.itemsize
-        blocks = list(_blocks(shape, _BLOCK_BYTES // itemsize if engine.memory == "host" else math.prod(shape)))
-        if math.prod(shape) == 0:
-            blocks = []
-        self._inner = [step for block in blocks for step in self._inner_steps(terms, block)]
-        self._rest = [step for number, term in enumerate(terms) for step in self._rest_steps(number, term)]
-        if not blocks:
-            self._rest = []
-        self._all = self._inner + self._rest
-        extra = [step.shape for step in self._all if len(step.pairs) > step.fresh]
+        inner: list[_Step] = []
+        rest: list[_Step] = []
+        if math.prod(shape):
+            elements = _BLOCK_BYTES // dtype.itemsize if engine.memory == "host" else math.prod(shape)
+            inner = [step for block in _blocks(shape, elements) for step in self._inner_steps(terms, block)]
+            rest = [step for number, term in enumerate(terms) for step in self._rest_steps(number, term, shape)]
+        self._steps = {"inner": inner, "rest": rest, "whole": inner + rest}
+        extra = [step.shape for step in inner + rest if len(step.pairs) > step.fresh]
         memory = self._xp.empty(max(map(math.prod, extra), default=0), dtype)
         self._scratch = {key: memory[: math.prod(key)].reshape(key) for key in set(extra)}
 
-    def inner(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
-        """Compute the rows that need no face."""
-        self._run(self._inner, sources, targets, landing)
-
-    def rest(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
-        """Compute the rows that :meth:`inner` omits."""
-        self._run(self._rest, sources, targets, landing)
-        return targets
-
-    def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
-        """Compute everything."""
-        self._run(self._all, sources, targets, landing)
-        return targets
-
-    def _run(self, steps: Sequence[_Step], sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
+    def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
+        """Compute one part of the rows: ``inner``, which need no face, the ``rest``, or the ``whole``."""
         add, subtract, multiply = self._xp.add, self._xp.subtract, self._xp.multiply
-        for term, box, shape, pairs, fresh in steps:
+        for term, box, shape, pairs, fresh in self._steps[part]:
             source, target = sources[self._sources[term]], targets[self._targets[term]][box]
             if not pairs:
                 target[...] = 0
             for factor, first, second, minus in pairs:
                 into = target if fresh else self._scratch[shape]
-                view = source[first.box] if first.face is None else _view(first, landing)
+                view = (source if first.face is None else first.face.of(landing))[first.box]
                 if second is None:
                     multiply(view, factor, out=into)
                 else:
-                    other = source[second.box] if second.face is None else _view(second, landing)
+                    other = (source if second.face is None else second.face.of(landing))[second.box]
                     (subtract if minus else add)(view, other, out=into)
                     if factor != 1:
                         multiply(into, factor, out=into)
                 if not fresh:
                     add(target, into, out=target)
                 fresh = False
+        return targets
 
     def _inner_steps(self, terms: Sequence[Term], block: Box) -> Iterator[_Step]:
         """Yield the products of one block that need neither a face nor a special row."""
         for number, (axis, band, _, _) in enumerate(terms):
-            bounds = block[axis]
+            fresh, bounds = self._first[number], block[axis]
             begin, end = max(bounds.start, band.inner_begin), min(bounds.stop, band.inner_end)
-            if begin < end:
-                box = _with(block, axis, begin, end)
-                parts = [
-                    (value, _Operand(_with(block, axis, begin + offset, end + offset), None, ()))
-                    for offset, value in enumerate(band.stencil.tolist(), -REACH)
-                    if value
-                ]
-                if parts or self._first[number]:
-                    yield _Step(number, box, _extent(box), _paired(parts), self._first[number])
-            if self._first[number] and not self._alone:
-                for low, high in ((bounds.start, min(begin, bounds.stop)), (max(end, bounds.start), bounds.stop)):
-                    if low < high and begin <= end:
-                        box = _with(block, axis, low, high)
-                        yield _Step(number, box, _extent(box), [], True)
-                if begin > end:
-                    yield _Step(number, block, _extent(block), [], True)
+            if begin >= end:
+                begin = end = bounds.stop
+            stencil = [(offset, value) for offset, value in enumerate(band.stencil.tolist(), -REACH) if value]
+            ranges = [(begin, end, stencil)]
+            if fresh and not self._alone:  # other rows are zero before terms are added
+                ranges += [(bounds.start, begin, []), (end, bounds.stop, [])]
+            for low, high, coefficients in ranges:
+                if low < high and (coefficients or fresh):
+                    parts = [
+                        (value, _Operand(_with(block, axis, low + offset, high + offset), None))
+                        for offset, value in coefficients
+                    ]
+                    yield _step(number, _with(block, axis, low, high), parts, fresh)
 
-    def _rest_steps(self, number: int, term: Term) -> Iterator[_Step]:
+    def _rest_steps(self, number: int, term: Term, shape: tuple[int, ...]) -> Iterator[_Step]:
         """Yield the products of the rows at the sides of the block, row by row."""
         axis, band, before, after = term
-        whole: Box = tuple(slice(0, n) for n in self._shape)
+        whole: Box = tuple(slice(0, n) for n in shape)
         fresh = self._first[number] and self._alone
         for row in (*range(band.inner_begin), *range(band.inner_end, band.extent)):
             parts = []
-            for offset, value in enumerate(band.row(row).tolist(), -REACH):
+            for plane, value in enumerate(band.row(row).tolist(), row - REACH):
                 if not value:
                     continue
-                plane, face = row + offset, None
+                face = None
                 if plane < 0:
                     face, plane = before, band.before + plane
                 elif plane >= band.extent:
                     face, plane = after, plane - band.extent
-                place = None if face is None else slice(face.begin, face.end)
-                box = _with(whole, axis, plane, plane + 1)
-                parts.append((value, _Operand(box, place, () if face is None else face.shape)))
+                parts.append((value, _Operand(_with(whole, axis, plane, plane + 1), face)))
             if parts or fresh:
-                box = _with(whole, axis, row, row + 1)
-                yield _Step(number, box, _extent(box), _paired(parts), fresh)
+                yield _step(number, _with(whole, axis, row, row + 1), parts, fresh)
 
 
-def _view(operand: _Operand, landing: Any) -> Any:
-    return landing[operand.face].reshape(operand.shape)[operand.box]
+def _step(term: int, box: Box, parts: Sequence[tuple[float, _Operand]], fresh: bool) -> _Step:
+    return _Step(term, box, tuple(bounds.stop - bounds.start for bounds in box), _paired(parts), fresh)
 
 
 def _paired(parts: Sequence[tuple[float, _Operand]]) -> list[_Pair]:
@@ -181,10 +159,7 @@ def _paired(parts: Sequence[tuple[float, _Operand]]) -> list[_Pair]:
             pairs.append(_Pair(value, first, None, False))
             continue
         other, second = left.pop(partner)
-        if other == value:
-            pairs.append(_Pair(value, first, second, False))
-        else:
-            pairs.append(_Pair(other, second, first, True))
+        pairs.append(_Pair(value, first, second, False) if other == value else _Pair(other, second, first, True))
     return pairs
 
 
@@ -206,7 +181,3 @@ def _blocks(shape: tuple[int, ...], elements: int) -> Iterator[Box]:
 def _with(box: Box, axis: int, begin: int, end: int) -> Box:
     """Return a box with other bounds along one axis."""
     return (*box[:axis], slice(begin, end), *box[axis + 1 :])
-
-
-def _extent(box: Box) -> tuple[int, ...]:
-    return tuple(bounds.stop - bounds.start for bounds in box)

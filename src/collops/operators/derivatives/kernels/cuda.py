@@ -71,39 +71,21 @@ class _CudaKernel:
         others = [term for number, term in enumerate(terms) if number != self._wide.march]
         self.splits = (
             math.prod(shape) * dtype.itemsize >= _LARGE
-            and self._wide.inner is not None
+            and self._wide.parts["inner"] is not None
             and all(term.before is None and term.after is None for term in others)
         )
 
-    def inner(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> None:
-        """Compute the rows that need no face."""
-        launches = self._pointed(sources, targets, landing)
-        self._run(launches, launches.inner)
-
-    def rest(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
-        """Compute the rows that :meth:`inner` omits."""
-        launches = self._pointed(sources, targets, landing)
-        self._run(launches, launches.rest)
-        return targets
-
-    def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
-        """Compute everything."""
-        launches = self._pointed(sources, targets, landing)
-        self._run(launches, launches.whole)
-        return targets
-
-    def _pointed(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Launches:
-        """Return the launches with the addresses of the arrays, reading 16 bytes at once if they allow it."""
+    def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
+        """Compute one part of the rows, reading 16 bytes at once if the addresses allow it."""
         given = [array.data.ptr for array in sources]
         wanted = [array.data.ptr for array in targets]
         wide = all(address % _ALIGNMENT == 0 for address in (*given, *wanted))
         launches = self._wide if wide else self._narrow
         launches.point_at(given, wanted, 0 if landing is None else landing.data.ptr, self._itemsize)
-        return launches
-
-    def _run(self, launches: Launches, launch: Launch | None) -> None:
+        launch = launches.parts[part]
         if launch is not None:
             _function(self._device, launches.options)(launch.grid, launch.block, (launch.by_value,))
+        return targets
 
 
 class Launch(NamedTuple):
@@ -130,10 +112,9 @@ def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool
 class Launches:
     """The launches for one width of reading: 16 bytes at once if `wide` and rows are multiples of them, else a number.
 
-    ``options`` are those of the compiler; ``aligned`` tells whether addresses must be multiples of 16 bytes. ``whole``,
-    ``inner`` and ``rest`` are the launches for all rows, those that need no face, and the others; ``None`` if there
-    are none. The last two are used if all faces are those of the axis along which threads march, that of the term
-    number ``march``.
+    ``options`` are those of the compiler. ``parts`` are the launches for all rows (``whole``), those that need no face
+    (``inner``), and the others (``rest``); ``None`` if there are none. The last two are used if all faces are those of
+    the axis along which threads march, that of the term number ``march``.
     """
 
     def __init__(
@@ -151,7 +132,6 @@ class Launches:
         pack = _BYTES_AT_ONCE // self._real.itemsize
         if not wide or extents[-1] % pack:
             pack = 1
-        self.aligned = pack > 1
         last_axis = len(shape) - 1
         last = next((number for number, term in enumerate(terms) if term.axis == last_axis), None)
         strided = sorted(
@@ -175,11 +155,13 @@ class Launches:
         self._strides = [math.prod(extents[term.axis + 1 :]) if term.axis != last_axis else parts for term in terms]
         self.options = self._compile_options(pack, parts, last)
         begin, end = (0, self._rows) if self.march is None else _inner_rows(terms[self.march])
-        self.whole = self._launch((0, self._rows), (0, 0))
-        self.inner = self._launch((begin, end), (0, 0))
-        self.rest = self._launch((0, begin), (end, self._rows))
+        self.parts = {
+            "whole": self._launch((0, self._rows), (0, 0)),
+            "inner": self._launch((begin, end), (0, 0)),
+            "rest": self._launch((0, begin), (end, self._rows)),
+        }
         # The addresses are the first four fields of a band, and the bands the first field of the struct.
-        self._words = [launch.argument.view(np.uint64) for launch in (self.whole, self.inner, self.rest) if launch]
+        self._words = [launch.argument.view(np.uint64) for launch in self.parts.values() if launch]
         self._words_per_band = _problem_type(len(terms), self._real)["bands"].base.itemsize // 8
         self._seen: tuple[Any, ...] = ()
 

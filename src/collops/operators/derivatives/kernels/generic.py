@@ -35,8 +35,8 @@ class GenericKernel:
         real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
         self._factors = [_factors(term, len(shape), real) for term in terms]
 
-    def whole(self, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> list[Any]:
-        """Compute everything."""
+    def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> list[Any]:
+        """Compute everything, which is the only `part` without a split."""
         parts = [
             self._product(term, factors, sources[number if self._several is Several.SOURCES else 0], landing)
             for number, (term, factors) in enumerate(zip(self._terms, self._factors, strict=True))
@@ -59,7 +59,7 @@ class GenericKernel:
 
     def _side(self, face: Face | None, axis: int, landing: Any, dtype: Any) -> list[Any]:
         """Return ``REACH`` planes, from the block outwards: those of a face, if there is one, and zeros."""
-        planes = [] if face is None else [landing[face.begin : face.end].reshape(face.shape)]
+        planes = [] if face is None else [face.of(landing)]
         missing = REACH - (0 if face is None else face.shape[axis])
         shape = [missing if a == axis else n for a, n in enumerate(self._shape)]
         return [*planes, self._xp.zeros(shape, dtype)]
