@@ -179,8 +179,8 @@ class FFT(FFTND):
         Axis to transform.
     nfft : int, optional
         Length of the transform: the model is padded with zeros at the end, or cut. By default its extent.
-    dims, *arguments, **options
-        As for :class:`FFTND`: sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm and range_layout.
+    dims, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
+        As for :class:`FFTND`.
 
     Attributes
     ----------
@@ -201,8 +201,24 @@ class FFT(FFTND):
     array([  0.  ,  31.25,  62.5 ,  93.75, 125.  ])
     """
 
-    def __init__(self, dims: Dims, axis: int = -1, nfft: int | None = None, *arguments: Any, **options: Any) -> None:
-        super().__init__(dims, (axis,), nfft, *arguments, **options)
+    def __init__(
+        self,
+        dims: Dims,
+        axis: int = -1,
+        nfft: int | None = None,
+        sampling: float = 1.0,
+        norm: str = "ortho",
+        real: bool = False,
+        ifftshift_before: bool = False,
+        fftshift_after: bool = False,
+        *,
+        dtype: Any = "complex128",
+        comm: Communicator | None = None,
+        range_layout: RangeLayout = None,
+    ) -> None:
+        shifts = ifftshift_before, fftshift_after
+        keywords: Any = {"dtype": dtype, "comm": comm, "range_layout": range_layout}
+        super().__init__(dims, (axis,), nfft, sampling, norm, real, *shifts, **keywords)
         self.axis, self.nfft, self.f = self.axes[0], self.nffts[0], self.fs[0]
 
 
@@ -216,9 +232,8 @@ class FFT2D(FFTND):
     ----------
     axes : sequence of two int
         Axes to transform.
-    dims, *arguments, **options
-        As for :class:`FFTND`: nffts, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm and
-        range_layout.
+    dims, nffts, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
+        As for :class:`FFTND`.
 
     Attributes
     ----------
@@ -242,10 +257,26 @@ class FFT2D(FFTND):
     (5, 4)
     """
 
-    def __init__(self, dims: Dims, axes: Any = (-2, -1), *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        dims: Dims,
+        axes: Any = (-2, -1),
+        nffts: Any = None,
+        sampling: Any = 1.0,
+        norm: str = "ortho",
+        real: bool = False,
+        ifftshift_before: Any = False,
+        fftshift_after: Any = False,
+        *,
+        dtype: Any = "complex128",
+        comm: Communicator | None = None,
+        range_layout: RangeLayout = None,
+    ) -> None:
         if np.size(axes) != 2:
             raise InputError(f"FFT2D transforms two axes, not {axes!r}")
-        super().__init__(dims, axes, *arguments, **options)
+        shifts = ifftshift_before, fftshift_after
+        keywords: Any = {"dtype": dtype, "comm": comm, "range_layout": range_layout}
+        super().__init__(dims, axes, nffts, sampling, norm, real, *shifts, **keywords)
         self.f1, self.f2 = self.fs
 
 
