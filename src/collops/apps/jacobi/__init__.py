@@ -93,22 +93,10 @@ def make(
     process_grid: Sequence[int] | None = None,
     timeline: Timeline | None = None,
 ) -> Variant:
-    """Make a programming model ready to iterate. Collective.
+    """Make a programming model, a key of `MODELS`, ready to iterate with grids of `engine`. Collective.
 
-    Parameters
-    ----------
-    name : str
-        A key of `MODELS`.
-    problem : Problem
-        The problem to solve.
-    comm : Communicator
-        The ranks.
-    engine : Engine
-        The engine of the grids, NumPy or CuPy.
-    process_grid : (int, int), optional
-        Blocks along rows and columns; by default whole rows.
-    timeline : Timeline, optional
-        Records when each piece of work takes place.
+    `process_grid` is the number of blocks along rows and columns, by default blocks of whole rows. `timeline` records
+    when each piece of work takes place.
 
     Raises
     ------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from collops.apps.jacobi.variant import Variant
@@ -20,54 +19,24 @@ class Overlap(Variant):
     def prepare(self) -> None:
         """Make the grids and the stream."""
         super().prepare()
-        self._side = _SideStream() if self.engine.name == "cupy" else _NoStream()
+        self._side = SideStream(priority=_HIGHEST) if self.engine.name == "cupy" else None
 
     def advance(self, count: int, norms: Any) -> None:
         """Make `count` sweeps."""
+        side = self._side
         for slot in range(count):
             source, target = self.turns()
             checked = self.checked(slot)
-            with self._side.work():
+            stream = nullcontext() if side is None else side.begin()
+            with stream:
                 with self.span("boundary", lane=1):
                     self.sweeps.boundary(source, target, norms, checked)
                 with self.span("halo", lane=1):
                     exchange = self.halo.start(target, target)
             with self.span("inner"):
                 self.sweeps.inner(source, target, norms, checked)
-            with self._side.work(), self.span("halo", lane=1):
+            with stream, self.span("halo", lane=1):
                 exchange.finish()
-            self._side.join()
+            if side is not None:
+                side.end().wait()
             self.done += 1
-
-
-class _NoStream:
-    """The replacement of the side stream on hosts, where work runs in program order."""
-
-    def work(self) -> AbstractContextManager[None]:
-        """Return a context whose work runs on this stream, after earlier work of the caller's stream."""
-        return nullcontext()
-
-    def join(self) -> None:
-        """Make the caller's stream wait for this one."""
-
-
-class _SideStream(_NoStream):
-    """A stream of high priority, ordered with the caller's by events; a CUDA graph can capture both."""
-
-    def __init__(self) -> None:
-        self._side = SideStream(priority=_HIGHEST)
-        self._entered = False
-
-    @contextmanager
-    def work(self) -> Iterator[None]:
-        """Work on this stream; the first time since :meth:`join` it waits for the caller's."""
-        if not self._entered:
-            self._entered = True
-            self._side.begin()
-        with self._side.stream:
-            yield
-
-    def join(self) -> None:
-        """Make the caller's stream wait for this one."""
-        self._entered = False
-        self._side.end().wait()

@@ -74,29 +74,7 @@ class Grid:
     points of another one are.
 
     The default process grid has one column of blocks of whole rows. A halo of `width` rows and columns lasts for as
-    many sweeps.
-
-    Attributes
-    ----------
-    layout : Layout
-        The blocks of all ranks in the computed rows and all columns.
-    rows, columns : int
-        Size of this rank's block.
-    top, start : int
-        First row and column of the block in the layout.
-    first, last : int
-        Columns of the block from `first` up to `last` change; the others are the fixed boundary.
-    low, high : int
-        The same for the columns of the whole grid, counted from the block's first one.
-    above, below, left, right : int or None
-        Neighbours; ``None`` beyond the boundary. Rows are periodic, so that a rank may be its own neighbour.
-    shape : (int, int)
-        Shape of the array that holds the block.
-
-    Raises
-    ------
-    InputError
-        If the number of blocks is not the number of ranks.
+    many sweeps. Raises `InputError` if the number of blocks is not the number of ranks.
     """
 
     def __init__(
@@ -114,13 +92,17 @@ class Grid:
         self.process_grid = (down, across)
         self.rank = rank
         self.width = width
+        # The blocks of all ranks in the computed rows and all columns.
         self.layout = layout = Layout.grid(problem.shape, (down, across))
         block = layout.block(rank)
         self.rows, self.columns = block.shape
         self.top, self.start = block.offset
+        # The columns of the whole grid that change, from `low` up to `high`, counted from the block's first one; those
+        # of the block are from `first` up to `last`. The others are the fixed boundary.
         self.low, self.high = 1 - self.start, problem.nx - 1 - self.start
         self.first = min(max(self.low, 0), self.columns)
         self.last = max(min(self.high, self.columns), self.first)
+        # Rows are periodic, so that a rank may be its own neighbour; beyond the fixed boundary there is none.
         row, column = divmod(rank, across)
         self.above = (row - 1) % down * across + column
         self.below = (row + 1) % down * across + column
