@@ -7,7 +7,7 @@ import pytest
 
 from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
 from collops.apps.lsm.survey import shots_of
-from collops.apps.recipe import TimeSplit, _versions, best_relative_error, relative_error
+from collops.apps.recipe import _versions, best_relative_error, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
@@ -43,14 +43,6 @@ def test_both_ways_of_an_operator_count_as_modelling(comm):
     calls = [row.calls[0] for row in recording.report().rows if row.label == "modelling"]
     assert calls == [2]
     np.testing.assert_array_equal(back.local_array, plain.adjoint(plain.forward(model)).local_array)
-
-
-def test_times_of_all_ranks_are_compared(comm):
-    split = TimeSplit.gather(comm, {"modelling": 1.0 + comm.rank, "rest": 0.5})
-    assert split.seconds.shape == (comm.size, 2)
-    modelling = split.summary()["modelling"]
-    assert (modelling["min"], modelling["max"]) == (1.0, comm.size)
-    assert modelling["mean"] == pytest.approx((1 + comm.size) / 2)
 
 
 @pytest.mark.parametrize("records", [5, 1])

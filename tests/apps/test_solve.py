@@ -48,7 +48,7 @@ def test_pictures_are_drawn_for_any_system(tmp_path):
     (tmp_path / "out").mkdir()
     for options in (Options(points=60), Options(matrix=str(tall))):
         system = solve._system(options, 3, "rows")
-        path = draw(tmp_path / "out", system, [system.matrix.shape[0] // 3] * 3)
+        path = draw(tmp_path / "out", system)
         assert path.name == "image.png"
         assert path.read_bytes().startswith(b"\x89PNG")
 

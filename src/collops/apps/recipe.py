@@ -35,7 +35,6 @@ __all__ = [
     "Listener",
     "Outcome",
     "Solution",
-    "TimeSplit",
     "best_relative_error",
     "relative_error",
     "run_job",
@@ -63,26 +62,6 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True)
-class TimeSplit:
-    """Seconds of one iteration by kind and rank; `seconds` has the shape ``(ranks, kinds)``."""
-
-    kinds: tuple[str, ...]
-    seconds: np.ndarray
-
-    @classmethod
-    def gather(cls, comm: Communicator, own: dict[str, float]) -> TimeSplit:
-        """Gather the times of all ranks. Collective; all ranks pass the same kinds in the same order."""
-        return cls(tuple(own), comm.allgather(np.array(list(own.values()), dtype=np.float64)))
-
-    def summary(self) -> dict[str, dict[str, float]]:
-        """Return the smallest, mean and largest time over the ranks, by kind."""
-        return {
-            kind: {"min": float(column.min()), "mean": float(column.mean()), "max": float(column.max())}
-            for kind, column in zip(self.kinds, self.seconds.T, strict=True)
-        }
-
-
-@dataclass(frozen=True)
 class Solution:
     """The result of a solver, and the cost of an iteration."""
 
@@ -91,7 +70,8 @@ class Solution:
     status: str  # for this and the next two see `collops.SolverResult`
     execution: str
     resumed_from: int | None
-    split: TimeSplit  # of an iteration: whole, or with ``--profile`` by modelling, communication and the rest
+    # seconds of an iteration, by rank: whole, or with ``--profile`` by modelling, communication and the rest
+    seconds: dict[str, np.ndarray]
     messages: int | None  # messages of an iteration, with ``--profile``
 
 
@@ -157,10 +137,11 @@ class Job(Generic[T]):
             else:
                 result = method(operator, data, **options, **run)
                 seconds, messages = {"iteration": result.seconds_per_iteration}, None
-        split = TimeSplit.gather(self.comm, seconds)
+        gathered = self.comm.allgather(np.array(list(seconds.values())))
+        seconds = dict(zip(seconds, gathered.T, strict=True))
         residuals = np.asarray(result.residual_norms, dtype=np.float64)
         status = result.status.name.lower()
-        return Solution(result.x, residuals, status, result.execution, result.resumed_from, split, messages)
+        return Solution(result.x, residuals, status, result.execution, result.resumed_from, seconds, messages)
 
 
 @contextmanager
@@ -242,7 +223,7 @@ class Outcome:
 
     numbers: dict[str, Any]
     rows: list[tuple[str, str]]
-    split: TimeSplit | None
+    seconds: dict[str, np.ndarray] | None  # of an iteration, by kind and rank
     files: list[Path]
 
 
@@ -275,8 +256,8 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
         with local_stage(comm):
             if comm.rank == 0 and found.page is not None:
                 files.append(found.page(folder))
-    split = found.solution.split if options.profile else None
-    return Outcome(numbers, _rows(numbers, found), split, files + found.files)
+    seconds = found.solution.seconds if options.profile else None
+    return Outcome(numbers, _rows(numbers, found), seconds, files + found.files)
 
 
 def _draw(folder: Path, found: Findings) -> list[Path]:
@@ -288,9 +269,13 @@ def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
     """Return the entries of JSON."""
     options, comm, solution = job.options, job.comm, found.solution
     first, last = float(solution.residuals[0]), float(solution.residuals[-1])
-    costs: dict[str, Any] = {"seconds_per_iteration": float(solution.split.seconds.sum(axis=1).max())}
+    costs: dict[str, Any] = {"seconds_per_iteration": float(np.sum(list(solution.seconds.values()), axis=0).max())}
     if options.profile:
-        costs |= {"seconds_split": solution.split.summary(), "messages_per_iteration": solution.messages}
+        costs["seconds_split"] = {
+            kind: {"min": float(each.min()), "mean": float(each.mean()), "max": float(each.max())}
+            for kind, each in solution.seconds.items()
+        }
+        costs["messages_per_iteration"] = solution.messages
     return {
         "residual_initial": first,
         "residual_final": last,

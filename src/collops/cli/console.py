@@ -7,10 +7,12 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from collops.apps.recipe import Outcome, TimeSplit
+    from collops.apps.recipe import Outcome
 
 __all__ = ["console"]
 
@@ -89,35 +91,30 @@ def show(outcome: Outcome, where: Console) -> None:
     where.print()
     where.print(table, markup=False)
     where.print()
-    if outcome.split is not None:
-        where.print(_split_table(outcome.split))
+    if outcome.seconds is not None:
+        where.print(_split_table(outcome.seconds))
     for path in outcome.files:
         where.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _split_table(split: TimeSplit) -> Any:
+def _split_table(seconds: dict[str, np.ndarray]) -> Any:
+    """Return the table of the seconds of an iteration, by kind and rank."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="milliseconds an iteration", title_justify="left")
     table.add_column("rank")
-    for kind in (*split.kinds, "all"):
+    columns = seconds | {"all": sum(seconds.values(), np.zeros(1))}
+    for kind in columns:
         table.add_column(kind, justify="right")
-
-    def add(label: str, seconds: Any, total: float) -> None:
-        table.add_row(label, *(_milliseconds(s) for s in seconds), _milliseconds(total))
-
-    ranks = len(split.seconds)
-    totals = split.seconds.sum(axis=1)
+    ranks = len(columns["all"])
     if ranks <= _MOST_RANK_ROWS:
         for rank in range(ranks):
-            add(str(rank), split.seconds[rank], totals[rank])
+            table.add_row(str(rank), *(_milliseconds(each[rank]) for each in columns.values()))
     if ranks > 1:
-        if ranks <= _MOST_RANK_ROWS:
-            table.add_section()
-        add("min", split.seconds.min(axis=0), totals.min())
-        add("mean", split.seconds.mean(axis=0), totals.mean())
-        add("max", split.seconds.max(axis=0), totals.max())
+        table.add_section()
+        for name, reduce in (("min", np.min), ("mean", np.mean), ("max", np.max)):
+            table.add_row(name, *(_milliseconds(float(reduce(each))) for each in columns.values()))
     return table
 
 

@@ -90,7 +90,7 @@ def run(job: Job[Options]) -> Findings:
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
-            "kinds": list(found.solution.split.kinds),
+            "kinds": list(found.solution.seconds),
         },
         draw=lambda folder: [draw(folder, problem, found, error)],
         noise_norm=noise_norm,
@@ -216,7 +216,7 @@ def _fields(problem: Problem, found: Migration, gathers: _Gathers) -> dict[str, 
         "offset": Field(gathers.offsets, ("shot", "trace"), "m"),
         "data": Field(gathers.data, gather, "1"),
         "data_residual": Field(gathers.residual, gather, "1"),
-        "seconds": Field(found.solution.split.seconds, ("rank", "kind"), "s"),
+        "seconds": Field(np.stack(list(found.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
     if problem.truth is not None:
         fields["truth"] = Field(problem.truth, image, "1")
