@@ -59,11 +59,6 @@ def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
 
     The path names a .npy file, a Zarr array, or a Zarr group. Of a group, it opens the first array among `names`, or
     else its only array of two or three axes.
-
-    Raises
-    ------
-    InputError
-        If there is no such array.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist: check the name")
@@ -74,13 +69,7 @@ def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Open a NumPy file safely: no pickles, no reading beyond its end.
-
-    Raises
-    ------
-    InputError
-        If it is missing or damaged, or holds objects or several arrays.
-    """
+    """Open a NumPy file safely: no pickles, no reading beyond its end."""
     try:
         with path.open("rb") as file:
             is_archive = file.read(2) == b"PK"  # which NumPy would leave open
@@ -173,11 +162,6 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
         The arrays by name, the same names on every rank.
     attributes : mapping
         Values of JSON.
-
-    Raises
-    ------
-    InputError
-        On every rank, if some rank cannot write.
     """
     import zarr
 

@@ -208,13 +208,7 @@ def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tu
 
 
 def _parse_background(text: str) -> float | Path | None:
-    """Return a constant impedance, the path of a file, or None for the smoothed truth.
-
-    Raises
-    ------
-    InputError
-        If the number is not positive and finite, or the file cannot be read.
-    """
+    """Return a constant impedance, the path of a file, or None for the smoothed truth."""
     if text == "smooth":
         return None
     try:
@@ -228,13 +222,7 @@ def _parse_background(text: str) -> float | Path | None:
 
 
 def _log_background(job: Job[Options], volume: Volume) -> np.ndarray:
-    """Return the logarithm of the background on this rank's part of the volume. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the background has another shape than the volume, or is not positive and finite.
-    """
+    """Return the logarithm of the background on this rank's part of the volume. Collective."""
     with local_stage(job.comm):
         text = job.options.background or ("1" if volume.truth is None else "smooth")
         kind = _parse_background(text)

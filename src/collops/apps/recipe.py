@@ -118,11 +118,6 @@ class Job(Generic[T]):
         """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
         The options of the job determine iterations, progress and checkpoints.
-
-        Raises
-        ------
-        InputError
-            On every rank, if numbers overflow.
         """
         chosen = self.options
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
@@ -168,13 +163,7 @@ class Gradient:
 
     @classmethod
     def of(cls, operator: Any, data: Any) -> Gradient:
-        """Apply the adjoint to data, and the operator to the result. Collective.
-
-        Raises
-        ------
-        InputError
-            On every rank, if numbers overflow or vanish.
-        """
+        """Apply the adjoint to data, and the operator to the result. Collective."""
         from collops.array import dots
 
         x = operator.adjoint(data)
@@ -231,11 +220,6 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
     """Run an application, from its options to pictures. Collective.
 
     `run` is ``collops.apps.NAME.run``. The outcome is the same on every rank; its files were written by the first one.
-
-    Raises
-    ------
-    InputError
-        On every rank, if an option or a file cannot be used.
     """
     folder = Path(options.out)
     with local_stage(comm):

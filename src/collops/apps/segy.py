@@ -42,13 +42,7 @@ class SegyFile:
 
     @classmethod
     def inspect(cls, path: str | Path) -> SegyFile:
-        """Read the size and the binary header of a file.
-
-        Raises
-        ------
-        InputError
-            If the file is missing, empty, truncated or not SEG-Y, or if segyio is not installed.
-        """
+        """Read the size and the binary header of a file."""
         path = Path(path)
         try:
             if path.is_dir():
@@ -113,11 +107,6 @@ class SegyFile:
         """Return the numbers and the header fields of traces that are neither dead nor auxiliary.
 
         `names` must contain those in `TIMING`.
-
-        Raises
-        ------
-        InputError
-            If there is none.
         """
         headers = self.headers(*names)
         live = ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
@@ -161,13 +150,7 @@ def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
 
 
 def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
-    """Return the sample interval in seconds, from the trace headers or else from the binary header.
-
-    Raises
-    ------
-    InputError
-        If there is none, or several.
-    """
+    """Return the sample interval in seconds, from the trace headers or else from the binary header."""
     intervals = headers["TRACE_SAMPLE_INTERVAL"]
     if np.ptp(intervals) > 0:
         raise InputError(
@@ -188,11 +171,6 @@ def write_segy(
 
     `headers` holds integers, one per trace, by the names of ``segyio.TraceField``; `interval` is in microseconds;
     `text` holds lines of the textual header by their number, 1 to 40, at most 76 characters each.
-
-    Raises
-    ------
-    InputError
-        If a size does not fit the format, or segyio is not installed.
     """
     if importlib.util.find_spec("segyio") is None:
         raise InputError("writing SEG-Y needs the package segyio: install collops[segy]")

@@ -141,13 +141,7 @@ class Problem:
 
 
 def synthetic(options: Options, comm: Communicator) -> Problem:
-    """Synthesise a problem; its data are not modelled yet. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the options do not fit together.
-    """
+    """Synthesise a problem; its data are not modelled yet. Collective."""
     notes: list[str] = []
     # `on_grid` raises if velocities become infinite.
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
@@ -178,13 +172,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
 
 
 def recorded(options: Options, comm: Communicator) -> Problem:
-    """Read a survey and a velocity from files, each rank its own traces. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if any rank cannot use a file or an option.
-    """
+    """Read a survey and a velocity from files, each rank its own traces. Collective."""
     path = str(options.survey)
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         headers = read_headers(path)

@@ -53,11 +53,6 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     file. Coordinates and elevations are multiplied by their scalars, and feet become metres. Depths count from sea
     level, or from the highest station if one lies above it. `Line.through` chooses the line. Traces marked as dead,
     dummy or auxiliary are left out.
-
-    Raises
-    ------
-    InputError
-        If the file is not whole, or the headers do not describe a survey.
     """
     file = SegyFile.inspect(path)
     numbers, headers = file.live_headers(*_FIELDS)
@@ -118,11 +113,6 @@ def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defau
 
     Positions are stored to a tenth of a millimetre if the line is shorter than 214 km, traces as float32. The textual
     header holds `defaults`: options of the migration by name, which apply when the file is read.
-
-    Raises
-    ------
-    InputError
-        If the geometry does not fit the format.
     """
     interval = round(geometry.interval * 1e6)
     delay = round(geometry.start * 1e3)

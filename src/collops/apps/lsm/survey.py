@@ -60,13 +60,7 @@ def shots_of(rank: int, shots: int, ranks: int) -> range:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Positions and sampling of a 2-D survey, the same on every rank.
-
-    Raises
-    ------
-    InputError
-        If a size is not positive, a shot has no receivers, or a number is not finite.
-    """
+    """Positions and sampling of a 2-D survey, the same on every rank."""
 
     sources: np.ndarray  # shape ``(2, shots)``, float64: distance along the line and depth, in metres
     # one array per shot, shape ``(2, receivers of that shot)``, in metres; equal ones are a fixed spread
@@ -157,13 +151,7 @@ def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, spee
 
 @dataclass(frozen=True)
 class Grid:
-    """A regular grid of image points; arrays on it have shape ``(nx, nz)``.
-
-    Raises
-    ------
-    InputError
-        If a size or a spacing is not positive.
-    """
+    """A regular grid of image points; arrays on it have shape ``(nx, nz)``."""
 
     nx: int  # points along the line
     nz: int  # points in depth, from depth 0
@@ -232,11 +220,6 @@ def cover(
     receiver spacing apart (the spacing of midpoints). Rows have the spacing of the columns and reach down to the
     reflector whose vertical echo arrives at the end of the record. There are at most 401 of each. Spacings are rounded
     to three digits. `profile` returns the velocity in m/s at an array of depths in m.
-
-    Raises
-    ------
-    InputError
-        If a given size is not positive.
     """
     left, right, _, deepest = geometry.bounds
     span = (right - left) * (1 + 2 * _MARGIN)

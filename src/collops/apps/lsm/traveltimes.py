@@ -36,11 +36,6 @@ def travel_times(
     -------
     numpy.ndarray
         Shape ``(n, nx, nz)``, seconds, on every rank.
-
-    Raises
-    ------
-    InputError
-        If scikit-fmm is needed but not installed, or memory runs out.
     """
     count = positions.shape[1]
     shares = [shots_of(rank, count, comm.size) for rank in range(comm.size)]

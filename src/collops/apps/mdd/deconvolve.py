@@ -150,13 +150,7 @@ class Problem:
 
 
 def prepare(job: Job[Options]) -> Problem:
-    """Read or synthesise the fields, and build the operator. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if any rank cannot use an option or a file.
-    """
+    """Read or synthesise the fields, and build the operator. Collective."""
     options, comm = job.options, job.comm
     with local_stage(comm):
         recorded = RecordedFields(options) if options.down is not None else None

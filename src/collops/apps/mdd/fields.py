@@ -91,13 +91,7 @@ def frequencies_within(power: np.ndarray) -> int:
 
 
 class RecordedFields:
-    """Downgoing and upgoing field of the same sources, in two files.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read, or if the two have different sources or samples.
-    """
+    """Downgoing and upgoing field of the same sources, in two files."""
 
     def __init__(self, options: Any) -> None:
         self._paths = Path(str(options.down)), Path(str(options.up))

@@ -37,13 +37,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Cube:
-    """A regular grid of traces: a volume with two lateral axes, or a section with one.
-
-    Raises
-    ------
-    InputError
-        If there are no traces, too few samples, or no sample interval.
-    """
+    """A regular grid of traces: a volume with two lateral axes, or a section with one."""
 
     lateral: tuple[Axis, ...]  # one or two
     samples: int  # of every trace
@@ -125,11 +119,6 @@ def open_volume(
 
     `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
     `crossline_byte` are the first bytes of these numbers in trace headers of SEG-Y.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read as a volume.
     """
     if _is_segy(path):
         return _open_segy(path, inline_byte or _INLINE_BYTE, crossline_byte or _CROSSLINE_BYTE, interval)
@@ -141,13 +130,7 @@ def _is_segy(path: Path) -> bool:
 
 
 def read_values(reader: _Reader, rows: slice, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read rows of a volume, and which traces exist.
-
-    Raises
-    ------
-    InputError
-        If a sample is not a finite number.
-    """
+    """Read rows of a volume, and which traces exist."""
     values, live = reader.read(rows)
     if not np.isfinite(values).all():
         *place, sample = (int(n) for n in np.argwhere(~np.isfinite(values))[0])

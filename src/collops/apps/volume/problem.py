@@ -197,13 +197,7 @@ class Problem:
 
 
 def prepare(job: Job[T], kind: Kind) -> Problem:
-    """Read or synthesise the data, and build the operator. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if an option or a file cannot be used.
-    """
+    """Read or synthesise the data, and build the operator. Collective."""
     with job.stage("reading" if job.options.volume else "modelling the data"):
         if job.options.volume is None:
             problem = _synthetic(job, kind)
@@ -219,13 +213,7 @@ def prepare(job: Job[T], kind: Kind) -> Problem:
 
 
 def recorded(job: Job[T]) -> Volume:
-    """Read data from a file, and choose the wavelet. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if any rank cannot use the file or the wavelet.
-    """
+    """Read data from a file, and choose the wavelet. Collective."""
     options, comm = job.options, job.comm
     path = Path(str(options.volume))
     # Squares of large amplitudes overflow; a check below raises then.
