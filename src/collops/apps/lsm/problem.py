@@ -190,7 +190,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         frequency = options.frequency or _header_number("frequency", float, headers)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
         traces = [shot.astype(options.dtype) for shot in read_traces(path, headers, shots)]
-        check_traces(geometry, shots, traces)
+        check_traces(shots, traces)
         power = power_spectrum(traces, geometry.samples)
     power = comm.allreduce(power)
     with raised_together():
@@ -235,11 +235,7 @@ def _grid_for(headers: SurveyHeaders, model: Gradient | Section | np.ndarray, op
     nx, nz, dx, dz, x0 = options.nx, options.nz, options.dx, options.dz, options.x0
     if isinstance(model, np.ndarray):
         nx, nz = nx or model.shape[0], nz or model.shape[1]
-        mean = float(model.mean())
-
-        def profile(z: np.ndarray) -> np.ndarray:
-            return np.full_like(z, mean)
-
+        profile = Gradient(float(model.mean()))
         if dx is None or dz is None:
             # A .npy file holds no distances: columns cover the line, and cells are square.
             dx = dx or cover(geometry, profile, nx=nx, nz=nz, dz=1.0).dx
