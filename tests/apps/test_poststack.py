@@ -74,7 +74,7 @@ def test_it_is_the_inversion_of_pylops(comm, shape, weight):
     expected, *_, cost = cgls(
         pylops.MatrixMult(stacked), right, x0=np.zeros(data.size), niter=6, damp=0.1 * norm, tol=0
     )
-    update = comm.allgatherv(np.ascontiguousarray(found.update)).ravel()
+    update = comm.allgatherv(np.ascontiguousarray(found.model)).ravel()
     np.testing.assert_allclose(update, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
     np.testing.assert_allclose(found.solution.residuals, cost, rtol=1e-8)
     misfit = np.linalg.norm(data.ravel() - modelling @ expected) / np.linalg.norm(data)
