@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -118,9 +117,11 @@ class SegyFile:
         """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
         with self._open() as file:
             result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
-            for first, last in _runs(traces):
-                # One read for traces that follow each other in the file, as those of a shot nearly always do.
-                result[first:last] = file.trace.raw[int(traces[first]) : int(traces[last - 1]) + 1]
+            # One read for traces that follow each other in the file, as those of a shot nearly always do.
+            breaks = np.flatnonzero(np.diff(traces) != 1) + 1
+            for places in filter(len, np.split(np.arange(len(traces)), breaks)):
+                first = int(traces[places[0]])
+                result[places[0] : places[-1] + 1] = file.trace.raw[first : first + len(places)]
         return result
 
     def _open(self) -> Any:
@@ -213,12 +214,3 @@ def _integer(binary: bytes, offset: int, endian: str) -> int:
 def _endian(binary: bytes) -> str | None:
     """Return the byte order in which the format code is one that can be read, if there is one."""
     return next((e for e in ("big", "little") if _integer(binary, _FORMAT, e) in _SAMPLE_BYTES), None)
-
-
-def _runs(numbers: np.ndarray) -> list[tuple[int, int]]:
-    """Return the half-open ranges of positions at which `numbers` count up by one."""
-    if len(numbers) == 0:
-        return []
-    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    edges = [0, *breaks.tolist(), len(numbers)]
-    return list(itertools.pairwise(edges))

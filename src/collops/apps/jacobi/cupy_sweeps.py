@@ -241,14 +241,7 @@ class CupySweeps:
         return 8 * _FLAG_STEP * place
 
     def persistent(
-        self,
-        array: Any,
-        stride: int,
-        neighbours: Neighbours,
-        bands: int,
-        done: int,
-        sweeps: int,
-        norms: Any,
+        self, array: Any, stride: int, neighbours: Neighbours, bands: int, done: int, sweeps: int, norms: Any
     ) -> None:
         """Make `sweeps` sweeps in one launch of `bands` blocks, after `done` earlier ones.
 

@@ -78,12 +78,7 @@ class Grid:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        ranks: int,
-        rank: int,
-        process_grid: Sequence[int] | None = None,
-        width: int = 1,
+        self, problem: Problem, ranks: int, rank: int, process_grid: Sequence[int] | None = None, width: int = 1
     ) -> None:
         down, across = tuple(process_grid) if process_grid is not None else (ranks, 1)
         if down < 1 or across < 1 or down * across != ranks:
@@ -165,10 +160,7 @@ class Grid:
             return []
         reach = self.side if self.width > 1 else 0
         sides = (max(0, start - reach), min(self.problem.nx, start + columns + reach))
-        regions: list[Part] = [
-            ((top - self.width, top), sides),
-            ((top + rows, top + rows + self.width), sides),
-        ]
+        regions: list[Part] = [((top - self.width, top), sides), ((top + rows, top + rows + self.width), sides)]
         for begin, end in ((start - self.side, start), (start + columns, start + columns + self.side)):
             begin, end = max(0, begin), min(self.problem.nx, end)
             if begin < end:

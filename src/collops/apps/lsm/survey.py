@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collops.apps.files import not_finite
 from collops.apps.signals import smooth_step
 from collops.errors import InputError
 
@@ -118,11 +119,9 @@ class Geometry:
 def check_traces(shots: range, traces: list[np.ndarray]) -> None:
     """Raise `InputError` if the traces of some shots, an array for each, have samples that are not finite."""
     for shot, values in zip(shots, traces, strict=True):
-        finite = np.isfinite(values)
-        if not finite.all():
-            trace, sample = np.argwhere(~finite)[0]
+        if (place := not_finite(values)) is not None:
             raise InputError(
-                f"shot {shot + 1}, trace {trace + 1}, sample {sample + 1} is {values[trace, sample]}: "
+                f"shot {shot + 1}, trace {place[0] + 1}, sample {place[1] + 1} is {values[place]}: "
                 "repair or remove samples that are not finite numbers"
             )
 

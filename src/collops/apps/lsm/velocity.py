@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.files import open_array
+from collops.apps.files import not_finite, open_array
 from collops.apps.lsm.survey import Grid, Line
 from collops.apps.segy import SegyFile, scaled
 from collops.errors import InputError
@@ -169,12 +169,9 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
 
 
 def _check(velocity: np.ndarray, name: str) -> None:
-    finite = np.isfinite(velocity)
-    if not finite.all():
-        column, row = np.argwhere(~finite)[0]
-        raise InputError(
-            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace it with a finite number"
-        )
+    if (place := not_finite(velocity)) is not None:
+        column, row = place
+        raise InputError(f"{name} is {velocity[place]} at column {column}, row {row}: replace it with a finite number")
     if velocity.min() <= 0:
         column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)
         raise InputError(f"{name} is {velocity.min():g} m/s at column {column}, row {row}: velocities must be positive")
