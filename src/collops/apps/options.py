@@ -161,9 +161,6 @@ class CommonOptions:
                         f"{_option_name(name)} belongs to recorded data: leave it out, or name a file with "
                         f"{_option_name(self.recorded)}"
                     )
-        self._check_checkpoint()
-
-    def _check_checkpoint(self) -> None:
         if self.checkpoint is None:
             for name, given in (("every", self.every is not None), ("resume", self.resume)):
                 if given:

@@ -122,7 +122,7 @@ class Job(Generic[T]):
         chosen = self.options
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
         run |= {"niter": chosen.iterations, "progress": self.listener.live}
-        with _advised():
+        try:
             if chosen.profile:
                 from collops.apps.profiling import Modelling, costs
 
@@ -132,25 +132,18 @@ class Job(Generic[T]):
             else:
                 result = method(operator, data, **options, **run)
                 seconds, messages = {"iteration": result.seconds_per_iteration}, None
+        except NotFiniteError as problem:
+            error = InputError(
+                f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the data, "
+                "or use --dtype float64"
+            )
+            error.on_all_ranks = True
+            raise error from problem
         gathered = self.comm.allgather(np.array(list(seconds.values())))
         seconds = dict(zip(seconds, gathered.T, strict=True))
         residuals = np.asarray(result.residual_norms, dtype=np.float64)
         status = result.status.name.lower()
         return Solution(result.x, residuals, status, result.execution, result.resumed_from, seconds, messages)
-
-
-@contextmanager
-def _advised() -> Iterator[None]:
-    """Turn the solver's error about infinite numbers into one with a remedy."""
-    try:
-        yield
-    except NotFiniteError as problem:
-        error = InputError(
-            f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the data, or "
-            "use --dtype float64"
-        )
-        error.on_all_ranks = True
-        raise error from problem
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,8 @@ class SegyFile:
         if len(head) < _TEXT_BYTES + _BINARY_BYTES:
             raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind")
         binary = head[_TEXT_BYTES:]
-        endian = _endian(binary)
+        # The byte order in which the format code is one that can be read.
+        endian = next((order for order in ("big", "little") if _integer(binary, _FORMAT, order) in _SAMPLE_BYTES), None)
         if endian is None:
             code = _integer(binary, _FORMAT, "big")
             raise InputError(f"{path} is not a SEG-Y file that can be read: its sample format code is {code}")
@@ -209,8 +210,3 @@ def write_segy(
 
 def _integer(binary: bytes, offset: int, endian: str) -> int:
     return int.from_bytes(binary[offset : offset + 2], "big" if endian == "big" else "little")
-
-
-def _endian(binary: bytes) -> str | None:
-    """Return the byte order in which the format code is one that can be read, if there is one."""
-    return next((e for e in ("big", "little") if _integer(binary, _FORMAT, e) in _SAMPLE_BYTES), None)

@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,6 +98,7 @@ class Grid:
         self.low, self.high = 1 - self.start, problem.nx - 1 - self.start
         self.first = min(max(self.low, 0), self.columns)
         self.last = max(min(self.high, self.columns), self.first)
+        self.whole: Part = (0, self.rows), (self.first, self.last)
         # Rows are periodic, so that a rank may be its own neighbour; beyond the fixed boundary there is none.
         row, column = divmod(rank, across)
         self.above = (row - 1) % down * across + column
@@ -115,7 +117,7 @@ class Grid:
         """The ranks above, below, to the left and to the right: side ``s`` of this rank is side ``s ^ 1`` of theirs."""
         return self.above, self.below, self.left, self.right
 
-    @property
+    @cached_property
     def outer_columns(self) -> tuple[int, ...]:
         """The columns that the neighbours to the left and right need, if they change."""
         outer = set()
@@ -124,14 +126,14 @@ class Grid:
             outer |= {self.columns - 1} if self.right is not None and self.last == self.columns else set()
         return tuple(sorted(outer))
 
-    @property
+    @cached_property
     def outer(self) -> list[Part]:
         """The parts that neighbours need: the outermost rows, then the outer columns without their ends."""
         columns = (self.first, self.last)
         rows = [(0, 1), (self.rows - 1, self.rows)] if self.rows > 1 else [(0, self.rows)]
         return [(row, columns) for row in rows] + [((1, self.rows - 1), (c, c + 1)) for c in self.outer_columns]
 
-    @property
+    @cached_property
     def inner(self) -> Part:
         """The part of the block that is not in :attr:`outer`."""
         outer = self.outer_columns

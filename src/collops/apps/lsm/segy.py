@@ -93,9 +93,10 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     if all(np.array_equal(r, receivers[0]) for r in receivers):
         receivers = [receivers[0]] * len(receivers)
     geometry = Geometry(sources[:, first_traces], receivers, file.samples, sample_interval(file, headers), start)
-    return SurveyHeaders(
-        file.path, geometry, [numbers[traces] for traces in order], line, notes, _defaults(file.text())
-    )
+    text = file.text()
+    named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
+    defaults = {name.lower(): value for name, value in named}
+    return SurveyHeaders(file.path, geometry, [numbers[traces] for traces in order], line, notes, defaults)
 
 
 def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
@@ -178,9 +179,3 @@ def _scalar(values: np.ndarray) -> int:
         if np.abs(values).max() * scalar <= 0x7FFFFFFF:
             return scalar
     raise InputError("SEG-Y holds coordinates up to 2147483647 m only")
-
-
-def _defaults(text: str) -> dict[str, str]:
-    if _SIGNATURE not in text:
-        return {}
-    return {name.lower(): value for name, value in re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text)}

@@ -271,7 +271,11 @@ def _synthetic(job: Job[T], kind: Kind) -> Problem:
     """Synthesise a problem whose solution is known. Collective."""
     options, comm = job.options, job.comm
     with local_stage(comm):
-        cube = _synthetic_cube(options, kind)
+        inlines, crosslines = options.inlines or kind.extents[0], options.crosslines or (*kind.extents, 1)[1]
+        names = (("trace", inlines),) if crosslines == 1 else (("inline", inlines), ("crossline", crosslines))
+        interval = _INTERVAL if options.interval is None else options.interval / 1e3
+        lateral = tuple(Axis(name, np.arange(extent) + 1) for name, extent in names)
+        cube = Cube(lateral, options.samples or kind.samples, interval)
         _check_size(job, cube)
         wavelet = make_wavelet(parse_wavelet(options.wavelet or _WAVELET), cube.samples, cube.interval)
         rows = job.share(cube.shape[0])
@@ -285,14 +289,6 @@ def _synthetic(job: Job[T], kind: Kind) -> Problem:
     traces = np.stack(noisy) if noisy else clean
     notes = [f"synthesised {cube.describe()}, noise of {noise:g} of the signal"]
     return Problem(job, Volume(cube, traces, live, wavelet, truth, norm, notes), operator)
-
-
-def _synthetic_cube(options: VolumeOptions, kind: Kind) -> Cube:
-    inlines, crosslines = options.inlines or kind.extents[0], options.crosslines or (*kind.extents, 1)[1]
-    names = (("trace", inlines),) if crosslines == 1 else (("inline", inlines), ("crossline", crosslines))
-    interval = _INTERVAL if options.interval is None else options.interval / 1e3
-    lateral = tuple(Axis(name, np.arange(extent) + 1) for name, extent in names)
-    return Cube(lateral, options.samples or kind.samples, interval)
 
 
 def _check_size(job: Job[T], cube: Cube) -> None:
