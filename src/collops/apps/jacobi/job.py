@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from collops import profile
 from collops.apps.files import prepare_folder
-from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
+from collops.apps.jacobi import MODELS, Grid, Problem, make, obstacle, run
 from collops.apps.jacobi.measure import Difference, Reference, Run, first_rank, memory_limit
-from collops.apps.jacobi.timeline import Span, draw_timeline
+from collops.apps.jacobi.timeline import Span, draw_timeline, spans_of
 from collops.apps.options import METHOD, AtLeast, Dtype, EngineName, Folder, NotNegative, OneOf, check_must, option
 from collops.apps.pictures import figure
 from collops.apps.recipe import Listener
@@ -297,7 +298,7 @@ class _Job:
         report = self._announced()
         self._warm_up(name, self.comm, self.blocks)
         with raised_together():
-            variant = self._make(name)
+            variant = make(name, self.problem, self.comm, self.engine, self.blocks)
         result = run(variant, report)
         difference = None if reference is None else reference.difference(variant)
         variant.free()
@@ -313,9 +314,6 @@ class _Job:
             self.outcome.variants.append(Measured(**vars(result), name=name, difference=difference))
         if self.options.timeline:
             self._draw_timeline(name)
-
-    def _make(self, name: str, timeline: Timeline | None = None) -> Any:
-        return make(name, self.problem, self.comm, self.engine, self.blocks, timeline)
 
     def _announced(self, who: str = "") -> Callable[[int, float], None] | None:
         """Print the heading of a run, and return what prints its norms; nothing where no sentences are printed."""
@@ -339,18 +337,17 @@ class _Job:
         variant.free()
 
     def _draw_timeline(self, name: str) -> None:
-        """Run a few more iterations with a timeline, and draw it for all ranks."""
-        timeline = Timeline(self.engine)
-        variant = self._make(name, timeline)
+        """Run a few more iterations, and draw when each stream of all ranks did its work."""
+        variant = make(name, self.problem, self.comm, self.engine, self.blocks)
         norms = self.engine.xp.zeros(_SHOWN)
         variant.record(_SHOWN)
         variant.advance(_SHOWN, norms)
+        variant.record(_SHOWN)
         self.engine.synchronize()
         self.comm.barrier()
-        timeline.start()
-        variant.record(_SHOWN)
-        variant.advance(_SHOWN, norms)
-        spans = self.comm.allgather_metadata([list(span) for span in timeline.spans()])
+        with profile.record() as recording:
+            variant.advance(_SHOWN, norms)
+        spans = self.comm.allgather_metadata([list(span) for span in spans_of(recording, self.engine)])
         variant.free()
         if self.comm.rank == 0:
             path = Path(self.options.out) / f"timeline-{name}.png"

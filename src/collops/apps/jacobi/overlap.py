@@ -7,6 +7,7 @@ from typing import Any
 
 from collops.apps.jacobi.variant import Variant
 from collops.comm.side_stream import SideStream
+from collops.profile import mark
 
 __all__ = ["Overlap"]
 
@@ -29,13 +30,13 @@ class Overlap(Variant):
             checked = self.checked(slot)
             stream = nullcontext() if side is None else side.begin()
             with stream:
-                with self.span("boundary", lane=1):
+                with mark("boundary"):
                     self.sweeps.boundary(source, target, norms, checked)
-                with self.span("halo", lane=1):
+                with mark("halo"):
                     exchange = self.halo.start(target, target)
-            with self.span("inner"):
+            with mark("inner"):
                 self.sweeps.inner(source, target, norms, checked)
-            with stream, self.span("halo", lane=1):
+            with stream, mark("halo"):
                 exchange.finish()
             if side is not None:
                 side.end().wait()
