@@ -79,7 +79,7 @@ def test_compare_runs_all_and_draws(comm, folder):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_compare_leaves_out_what_the_grid_is_too_small_for(comm, folder, monkeypatch):
+def test_compare_omits_variants_that_need_a_larger_grid(comm, folder, monkeypatch):
     monkeypatch.setattr("collops.apps.jacobi.job.bar_chart", lambda outcome, path: path)
     outcome, _ = job(comm, compare=True, ny=3, niter=5, out=str(folder / "out"))
     assert list(outcome.missing) == ([] if comm.size == 1 else ["shared"])

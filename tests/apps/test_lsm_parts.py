@@ -155,7 +155,7 @@ def test_samples_that_are_not_numbers_are_found(value):
         {"receivers": [np.empty((2, 0))] * 3},
     ],
 )
-def test_a_geometry_that_makes_no_sense_is_refused(change):
+def test_an_invalid_geometry_raises(change):
     good = small_geometry()
     values = {name: getattr(good, name) for name in ("sources", "receivers", "samples", "interval", "start")}
     with pytest.raises(InputError):

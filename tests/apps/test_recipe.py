@@ -14,14 +14,14 @@ from collops.errors import InputError
 
 
 @pytest.mark.parametrize("kind", [InputError, OSError, MemoryError])
-def test_what_fails_on_one_rank_raises_on_all(comm, kind):
+def test_a_failure_on_one_rank_raises_on_all(comm, kind):
     with pytest.raises(InputError, match="the tape is torn") as caught, local_stage(comm):
         if comm.rank == comm.size - 1:
             raise kind("the tape is torn")
     assert comm.size == 1 or caught.value.on_all_ranks
 
 
-def test_a_stage_that_goes_well_costs_one_check(comm):
+def test_a_successful_stage_sends_one_check(comm):
     from collops import profile
 
     with profile.count_messages() as messages, local_stage(comm):
@@ -85,7 +85,7 @@ def test_errors_count_amplitudes_but_not_the_scale_of_an_adjoint(comm):
     found = 2 * (truth + across)
     assert relative_error(found, truth, comm) == pytest.approx(np.sqrt(5))
     assert best_relative_error(found, truth, comm) == pytest.approx(np.sqrt(0.5))
-    # What ranks have is weighed together: that of the first one alone would ask for another scale.
+    # The scale is that of all ranks together; the part of the first one alone would give another.
     own = found if comm.rank == 0 else truth
     scale = (2 + comm.size - 1) / (8 + comm.size - 1)
     expected = np.linalg.norm(np.concatenate([scale * found - truth] + [(scale - 1) * truth] * (comm.size - 1)))
@@ -139,5 +139,5 @@ class TestFiles:
         with pytest.raises(InputError, match="cannot write"):
             prepare_folder(tmp_path / "out")
 
-    def test_versions_name_what_is_installed(self):
+    def test_versions_list_installed_packages(self):
         assert _versions()["numpy"] == np.__version__

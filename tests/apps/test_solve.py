@@ -140,7 +140,7 @@ def test_the_error_of_a_complex_solution(comm, folder):
     assert found["relative_error"] == pytest.approx(np.linalg.norm(x - 1) / np.sqrt(8), rel=1e-9)
 
 
-def test_what_cannot_be_solved(comm, folder):
+def test_unusable_systems_raise(comm, folder):
     skew = written(comm, folder / "skew.mtx", sp.coo_array(np.array([[1.0, 2.0], [0.0, 1.0]])))
     with pytest.raises(InputError, match="needs a symmetric matrix"):
         run(Options(matrix=skew, method="cg", out=str(folder / "out")), comm)
