@@ -51,7 +51,10 @@ def job_numbers(run: Callable, options: Any, comm: Any) -> dict[str, Any]:
     assert outcome.numbers.keys() >= COMMON_KEYS
     assert outcome.numbers.keys() & PROFILE_KEYS == (PROFILE_KEYS if options.profile else set())
     if options.profile:
-        assert outcome.split is not None and outcome.split.kinds == ("modelling", "communication", "rest")
+        assert outcome.seconds is not None and list(outcome.seconds) == ["modelling", "communication", "rest"]
+        for kind, each in outcome.seconds.items():
+            expected = {"min": each.min(), "mean": each.mean(), "max": each.max()}
+            assert len(each) == comm.size and outcome.numbers["seconds_split"][kind] == expected
     return outcome.numbers | {"notes": listener.notes, "warnings": listener.warnings}
 
 

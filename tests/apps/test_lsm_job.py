@@ -39,7 +39,7 @@ def assert_same_image(folder, one: str, other: str, tolerance: float = 1e-8) -> 
     np.testing.assert_allclose(image_of(folder, other), image, rtol=0, atol=tolerance * np.abs(image).max())
 
 
-def test_the_group_holds_what_the_numbers_say(comm, folder, with_pictures):
+def test_the_group_agrees_with_the_numbers(comm, folder, with_pictures):
     numbers = migrate(comm, folder, "out", profile=True)
     assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.html", "result.zarr"]
     for picture in ("image.png", "convergence.png"):
@@ -148,7 +148,7 @@ def test_a_survey_of_zeros_has_nothing_to_migrate(comm, folder):
         run_job(run, Options(survey=str(path), velocity="1500", out=str(folder / "out")), comm, Listener())
 
 
-def test_amplitudes_beyond_the_precision_are_refused(comm, folder):
+def test_amplitudes_beyond_the_precision_raise(comm, folder):
     path = folder / "a.sgy"
     if comm.rank == 0:
         small_survey(path)

@@ -24,7 +24,7 @@ def unpacked(packed: dict[str, Any]) -> np.ndarray:
     return packed["middle"] + packed["scale"] * np.frombuffer(base64.b64decode(packed["values"]), kind)
 
 
-def test_the_page_shows_what_the_group_holds(comm, folder):
+def test_the_page_shows_the_contents_of_the_group(comm, folder):
     job_numbers(run, Options(**SIZES, iterations=3, engine="numpy", out=str(folder / "out")), comm)
     text = (folder / "out" / "result.html").read_text()
     assert "http" not in text.replace("http-equiv", "")
@@ -40,7 +40,7 @@ def test_the_page_shows_what_the_group_holds(comm, folder):
     data, residual = (group[name][...] for name in ("data", "data_residual"))
     assert data.shape == residual.shape == (3, 9, 101)
     assert np.abs(unpacked(content["data"]) - data.ravel()).max() <= 0.005 * np.abs(data).max()
-    # What is not explained is smaller than what was recorded, but not nothing: there is noise.
+    # The residual is smaller than the data, but not zero: there is noise.
     assert 0 < np.linalg.norm(residual) < 0.9 * np.linalg.norm(data)
     assert group["seconds"].shape == (comm.size, len(group.attrs["kinds"]))
     assert text.count('<li><span class="name">rank') == comm.size
@@ -56,13 +56,14 @@ def test_gathers_are_those_of_their_shots(comm):
     # Every shot is told from others by its number: what the true image leaves unexplained is that number.
     marked = [shot + number for shot, number in zip(traces, problem.shots, strict=True)]
     gathers = some_gathers(job, problem, operator, marked, truth)
-    assert gathers.shots.tolist() == [1, 2, 3]
-    assert gathers.offsets.shape == (3, 9)
-    assert gathers.times[1] - gathers.times[0] == pytest.approx(problem.geometry.interval)
+    shots, times, offsets, data, residuals = (field.values for field in gathers.values())
+    assert shots.tolist() == [1, 2, 3]
+    assert offsets.shape == (3, 9)
+    assert times[1] - times[0] == pytest.approx(problem.geometry.interval)
     if comm.rank > 0:
-        assert gathers.data.shape == (0, 9, 101)
+        assert data.shape == (0, 9, 101)
         return
-    for shot, residual in zip(gathers.shots, gathers.residual, strict=True):
+    for shot, residual in zip(shots, residuals, strict=True):
         np.testing.assert_allclose(residual, shot, atol=1e-5)
 
 
@@ -72,9 +73,9 @@ def test_one_shot_with_few_receivers(comm):
     operator = kirchhoff(job, problem)
     traces = model_traces(job, problem, operator)
     gathers = some_gathers(job, problem, operator, traces, np.zeros(problem.grid.shape))
-    assert gathers.shots.tolist() == [0]
-    assert gathers.data.shape == ((1, 2, 101) if comm.rank == 0 else (0, 2, 101))
-    np.testing.assert_array_equal(gathers.residual, gathers.data)
+    assert gathers["shot"].values.tolist() == [0]
+    assert gathers["data"].values.shape == ((1, 2, 101) if comm.rank == 0 else (0, 2, 101))
+    np.testing.assert_array_equal(gathers["data_residual"].values, gathers["data"].values)
 
 
 @pytest.mark.serial

@@ -40,7 +40,7 @@ def test_long_lines_keep_whole_metres(tmp_path):
     assert headers.geometry.start == 0.1
 
 
-def test_interleaved_shots_are_told_apart_in_order_of_appearance(tmp_path):
+def test_interleaved_shots_are_identified_in_order_of_appearance(tmp_path):
     geometry = small_geometry(shots=2, receivers=3)
     path = tmp_path / "a.sgy"
     write_survey(path, geometry, random_traces(geometry), {})
@@ -109,7 +109,7 @@ def _no_interval(path):
         (_all_headers(89, lambda trace: 3), "coordinates in degrees"),
     ],
 )
-def test_headers_that_describe_no_survey_are_refused(tmp_path, damage, complaint):
+def test_headers_without_a_survey_raise(tmp_path, damage, complaint):
     path = small_survey(tmp_path / "a.sgy")
     damage(path)
     with pytest.raises(InputError, match=complaint):

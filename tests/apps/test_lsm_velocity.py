@@ -39,7 +39,7 @@ def test_expressions(text, surface, gradient):
     ["", " ", "abc", "1500+", "1500 0.6z", "1500+0.6x", "1500+0.6zz", "__import__('os')", "1e999", "-1500",
      "0", "z", "1500**2", "nan", "inf", "1500+0.6z;1", "1_000", "0x10", "1500+(1)"],
 )  # fmt: skip
-def test_anything_else_is_refused_with_an_example(text):
+def test_other_texts_raise_with_an_example(text):
     with pytest.raises(InputError, match=r"1500\+0\.6z"):
         parse_velocity(text)
 
@@ -61,7 +61,7 @@ def test_a_gradient_on_the_grid():
     assert on_grid(Gradient(1500, 0.5), grid, None, []).tolist() == [[1500, 1510, 1520, 1530]] * 3
 
 
-def test_a_gradient_that_falls_below_zero_within_the_model_is_refused():
+def test_a_gradient_that_falls_below_zero_within_the_model_raises():
     with pytest.raises(InputError, match="positive"):
         on_grid(Gradient(100, -1), Grid(3, 30, 10, 10), None, [])
 
@@ -82,7 +82,7 @@ def test_a_gradient_that_falls_below_zero_within_the_model_is_refused():
         (lambda path: np.save(path, np.array([[1500.0, 1.0], [0, 2]])), "positive"),
     ],
 )  # fmt: skip
-def test_a_file_that_holds_no_velocity_is_refused(tmp_path, make, complaint):
+def test_a_file_without_velocities_raises(tmp_path, make, complaint):
     path = tmp_path / "v.npy"
     make(path)
     with pytest.raises(InputError, match=complaint):
@@ -103,11 +103,11 @@ class TestRealSection:
         np.testing.assert_allclose(np.diff(section.distance), 50, atol=0.1)
         assert (section.depth[0], section.depth[-1]) == (0, 4500)
 
-    def test_an_inline_that_is_not_there_is_refused(self):
+    def test_a_missing_inline_raises(self):
         with pytest.raises(InputError, match="choose one from 10087 to 10155"):
             read_section(_SECTIONS, 1)
 
-    def test_elsewhere_it_starts_at_the_first_column_and_goes_on_beyond_its_end(self):
+    def test_elsewhere_it_starts_at_the_first_column_and_continues_beyond_its_end(self):
         section = read_section(_SECTIONS, 10087)
         grid = Grid(101, 100, 50, 20, 700.0)
         notes: list[str] = []
@@ -117,7 +117,7 @@ class TestRealSection:
         assert len(notes) == 1
 
     @pytest.mark.parametrize("towards", [1, -1])
-    def test_where_coordinates_overlap_it_lies_where_they_say(self, towards):
+    def test_overlapping_coordinates_place_the_section(self, towards):
         section = read_section(_SECTIONS, 10087)
         across = (section.east[-1] - section.east[0], section.north[-1] - section.north[0])
         length = float(np.hypot(*across))

@@ -95,7 +95,7 @@ def test_a_field_convolved_by_hand_is_deconvolved(comm, folder):
     assert numbers["residual_reduction"] < 0.05
 
 
-def test_the_group_holds_what_the_numbers_say(comm, folder, with_pictures):
+def test_the_group_agrees_with_the_numbers(comm, folder, with_pictures):
     numbers = deconvolved(comm, folder, "out", profile=True)
     assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.zarr"]
     group = group_of(folder, "out")

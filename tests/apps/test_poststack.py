@@ -74,7 +74,7 @@ def test_it_is_the_inversion_of_pylops(comm, shape, weight):
     expected, *_, cost = cgls(
         pylops.MatrixMult(stacked), right, x0=np.zeros(data.size), niter=6, damp=0.1 * norm, tol=0
     )
-    update = comm.allgatherv(np.ascontiguousarray(found.update)).ravel()
+    update = comm.allgatherv(np.ascontiguousarray(found.model)).ravel()
     np.testing.assert_allclose(update, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
     np.testing.assert_allclose(found.solution.residuals, cost, rtol=1e-8)
     misfit = np.linalg.norm(data.ravel() - modelling @ expected) / np.linalg.norm(data)
@@ -96,7 +96,7 @@ def test_an_iteration_sends_two_halos_and_two_scalars(comm):
     assert sent == ({} if comm.size == 1 else {"exchange": 2, "allreduce": 2})
 
 
-def test_the_group_holds_what_the_numbers_say(comm, folder, with_pictures):
+def test_the_group_agrees_with_the_numbers(comm, folder, with_pictures):
     numbers = inverted(comm, folder, "out", profile=True)
     assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "map.png", "result.zarr"]
     group = group_of(folder, "out")
@@ -191,7 +191,7 @@ def test_a_section_of_one_trace_has_nothing_to_be_smooth_along(comm, folder, wit
         (np.full((5, 4, 60), np.nan), "nan at inline 1"),
     ],
 )
-def test_a_background_that_is_none(comm, folder, values, complaint):
+def test_an_unusable_background_raises(comm, folder, values, complaint):
     with local_stage(comm):
         if comm.rank == 0:
             np.save(folder / "b.npy", values)

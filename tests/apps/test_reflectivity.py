@@ -44,7 +44,7 @@ def test_it_is_the_fista_of_pylops(comm):
     assert 0.9 < step * largest < 1
     eps = 2 * 0.2 * np.abs(gradient).max()
     expected, *_ = fista(MatrixMult(matrix), data.ravel(), niter=12, eps=eps, alpha=step, tol=0)
-    spikes = comm.allgatherv(np.ascontiguousarray(found.spikes)).ravel()
+    spikes = comm.allgatherv(np.ascontiguousarray(found.model)).ravel()
     np.testing.assert_allclose(spikes, expected, atol=1e-10 * np.abs(expected).max())
     assert 0 < np.count_nonzero(spikes) < 0.7 * spikes.size
     assert found.solution.messages == (0 if comm.size == 1 else 1)

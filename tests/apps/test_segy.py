@@ -16,7 +16,7 @@ pytestmark = pytest.mark.serial
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 60), st.integers(1, 32767), st.data())
-def test_what_is_written_is_read(tmp_path_factory, traces, samples, interval, data):
+def test_written_files_are_read_back(tmp_path_factory, traces, samples, interval, data):
     path = tmp_path_factory.mktemp("segy") / "a.sgy"
     values = np.random.default_rng(traces).normal(size=(traces, samples)).astype(np.float32)
     numbers = np.array(data.draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=traces, max_size=traces)))

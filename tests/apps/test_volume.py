@@ -65,7 +65,7 @@ def test_every_rank_reads_its_rows(comm, folder, suffix):
     assert np.array_equal(volume.cube.lateral[0].values, first)
 
 
-def test_what_a_file_says_of_its_interval_can_be_overruled(comm, folder):
+def test_an_option_overrides_the_interval_of_the_file(comm, folder):
     for suffix in (".sgy", ".zarr"):
         assert read(comm, write(comm, folder / f"a{suffix}"), interval=2.0).cube.interval == 0.002
 
@@ -161,7 +161,7 @@ class TestBrokenFiles:
         with pytest.raises(InputError, match="damaged"):
             VolumeOptions(volume=str(tmp_path / "a.npy")).check()
 
-    def test_a_store_that_is_none(self, tmp_path):
+    def test_an_invalid_store_raises(self, tmp_path):
         (tmp_path / "a.zarr").mkdir()
         with pytest.raises(InputError, match="cannot be read as Zarr"):
             VolumeOptions(volume=str(tmp_path / "a.zarr")).check()
@@ -203,7 +203,7 @@ class TestWavelets:
         assert len(wavelet) % 2 == 1
 
     @pytest.mark.parametrize("text", ["ricker", "ricker:", "ricker:-3", "ricker:nan", "klauder:3", "", "gone.npy"])
-    def test_words_that_name_none(self, text):
+    def test_other_words_raise(self, text):
         with pytest.raises(InputError):
             parse_wavelet(text)
 
@@ -217,7 +217,7 @@ class TestWavelets:
             (np.ones(43), "43 samples, but a trace only 41"),
         ],
     )
-    def test_files_that_hold_none(self, tmp_path, values, complaint):
+    def test_files_without_a_wavelet_raise(self, tmp_path, values, complaint):
         np.save(tmp_path / "w.npy", values)
         with pytest.raises(InputError, match=complaint):
             make_wavelet(tmp_path / "w.npy", 41, 0.004)
@@ -240,7 +240,7 @@ class TestWavelets:
         expected = np.zeros_like(found)
         middle = len(found) // 2
         expected[middle - len(truth) // 2 : middle + len(truth) // 2 + 1] = truth / np.linalg.norm(truth)
-        # What lies below: the smoothing of the spectrum, which lifts the lowest frequencies.
+        # The rest is due to the smoothing of the spectrum, which lifts the lowest frequencies.
         assert np.linalg.norm(found - expected) < 0.15
 
 

@@ -46,7 +46,7 @@ def test_poststack_inversion(comm):
         problem = small_problem(job)
         found.append(poststack.invert(job, problem, problem.volume.traces))
     host, device = found
-    np.testing.assert_allclose(device.update, host.update, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(device.model, host.model, rtol=0, atol=1e-8)
     assert_same_residuals(host.solution, device.solution, 1e-8)
 
 
@@ -56,7 +56,7 @@ def test_reflectivity_inversion(comm):
         job = job_of(reflectivity.Options(dtype="float64", iterations=12, sparsity=0.1), comm, name)
         found.append(reflectivity.invert(job, small_problem(job)))
     host, device = found
-    np.testing.assert_allclose(device.spikes, host.spikes, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(device.model, host.model, rtol=0, atol=1e-9)
     assert_same_residuals(host.solution, device.solution, 1e-8)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps.jacobi import MODELS, Problem, Timeline, make, obstacle, run
+from collops import profile
+from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
+from collops.apps.jacobi.timeline import spans_of
 from collops.backend import engine
 from tests.apps.jacobi.model import relaxed
 from tests.apps.jacobi.test_variants import compare, process_grids
@@ -76,11 +78,10 @@ def test_timeline(comm, name):
     engine_used = engine("cupy")
     if name == "single":
         comm = comm.split(comm.rank)
-    timeline = Timeline(engine_used)
-    variant = make(name, problem, comm, engine_used, None, timeline)
-    timeline.start()
-    variant.advance(4, cupy.zeros(4))
-    spans = timeline.spans()
+    variant = make(name, problem, comm, engine_used)
+    with profile.record() as recording:
+        variant.advance(4, cupy.zeros(4))
+    spans = spans_of(recording, engine_used)
     assert spans
     assert all(0 <= span.begin <= span.end for span in spans)
     assert {span.lane for span in spans} == ({0, 1} if name == "nccl_overlap" else {0})

@@ -21,7 +21,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def device(clock, monkeypatch):
-    """A device that works while the host goes on."""
+    """A device that works while the host continues."""
     device = Device(clock)
     monkeypatch.setattr(marks, "device", device)
     return device

@@ -1,4 +1,4 @@
-"""A clock that moves when told, and a device that works behind the host's back."""
+"""A clock that moves when told, and a device that works asynchronously."""
 
 from __future__ import annotations
 

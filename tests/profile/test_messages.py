@@ -41,7 +41,7 @@ def test_nothing_is_active_outside_even_after_an_error():
     assert not messages.active
 
 
-def test_communicator_reports_what_it_sends(comm):
+def test_communicators_report_their_messages(comm):
     with profile.count_messages() as counted:
         comm.allreduce(np.ones(3))
         comm.allgather_metadata("hello")

@@ -89,7 +89,7 @@ def test_a_process_without_marks_or_ranks_leaves_the_files_alone(tmp_path):
 
 
 @pytest.mark.serial
-def test_a_program_that_fails_reports_what_it_has(tmp_path):
+def test_a_failing_program_reports_its_recording(tmp_path):
     done = run(PROGRAM.replace("FAIL", "True"), f"1,json={tmp_path}/p.json")
     assert done.returncode == 1
     assert "on purpose" in done.stderr

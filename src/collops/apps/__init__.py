@@ -3,6 +3,9 @@
 Each application is a module of this package with two names: ``Options``, a dataclass that states every option once
 (`collops.apps.options`), and ``run``, which prepares, solves and describes a problem (`collops.apps.recipe`) and
 whose docstring is the help of the command.
+
+Options and files that cannot be used raise `InputError` with a remedy: from collective functions on every rank, from
+others on this one (`collops.apps.stages` makes errors collective).
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Field",
     "atomic",
-    "check_kind",
     "check_writable",
+    "not_finite",
     "open_array",
     "open_npy",
     "prepare_folder",
@@ -34,13 +34,6 @@ __all__ = [
 _CHUNK_BYTES = 16 << 20
 
 
-def check_kind(path: Path, *others: str) -> None:
-    """Raise `InputError` unless a path names a NumPy file, a Zarr store, or a file with a suffix in `others`."""
-    if path.suffix.lower() not in (".npy", *others) and not _is_zarr(path):
-        kinds = ", ".join([*others, ".npy"])
-        raise InputError(f"{path} cannot be read: name a file {kinds}, or a Zarr store .zarr")
-
-
 def read_rows(array: Any, path: Path, rows: slice) -> np.ndarray:
     """Read rows along the first axis of an array from `open_array`; raise `InputError` if the file is damaged."""
     try:
@@ -49,38 +42,32 @@ def read_rows(array: Any, path: Path, rows: slice) -> np.ndarray:
         raise InputError(f"{path} cannot be read ({problem}): it is damaged, copy it again") from None
 
 
-def _is_zarr(path: Path) -> bool:
-    """Return whether a path names a Zarr store, or an array inside one."""
-    return any(part.endswith(".zarr") for part in path.parts) or (path / "zarr.json").is_file()
+def not_finite(values: np.ndarray) -> tuple[int, ...] | None:
+    """Return the index of the first number that is not finite, if there is one."""
+    places = np.argwhere(~np.isfinite(values))
+    return tuple(places[0].tolist()) if len(places) else None
 
 
-def open_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
+def open_array(path: Path, names: tuple[str, ...], others: tuple[str, ...] = ()) -> tuple[Any, Any]:
     """Open an array of real numbers without reading it; return it, and the Zarr group that holds it.
 
     The path names a .npy file, a Zarr array, or a Zarr group. Of a group, it opens the first array among `names`, or
-    else its only array of two or three axes.
-
-    Raises
-    ------
-    InputError
-        If there is no such array.
+    else its only array of two or three axes. `others` are suffixes of files that the caller reads by other means.
     """
+    is_zarr = any(part.endswith(".zarr") for part in path.parts) or (path / "zarr.json").is_file()
+    if path.suffix.lower() != ".npy" and not is_zarr:
+        kinds = ", ".join([*others, ".npy"])
+        raise InputError(f"{path} cannot be read: name a file {kinds}, or a Zarr store .zarr")
     if not path.exists():
         raise InputError(f"{path} does not exist: check the name")
-    array, group = _open_zarr(path, names) if _is_zarr(path) else (open_npy(path), None)
+    array, group = _open_zarr(path, names) if is_zarr else (open_npy(path), None)
     if np.dtype(array.dtype).kind not in "fiu":
         raise InputError(f"{path} holds {array.dtype}: save real numbers")
     return array, group
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Open a NumPy file safely: no pickles, no reading beyond its end.
-
-    Raises
-    ------
-    InputError
-        If it is missing or damaged, or holds objects or several arrays.
-    """
+    """Open a NumPy file safely: no pickles, no reading beyond its end."""
     try:
         with path.open("rb") as file:
             is_archive = file.read(2) == b"PK"  # which NumPy would leave open
@@ -124,8 +111,7 @@ def prepare_folder(folder: Path) -> None:
         raise InputError(f"{folder} is a file: name a folder with --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as problem:
         reason = problem.strerror or problem
         raise InputError(f"cannot write into the folder {folder} ({reason}): name another one with --out") from None
@@ -138,8 +124,7 @@ def check_writable(path: Path) -> None:
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: the folder {path.parent} does not exist")
     try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as problem:
         raise InputError(f"cannot write {path} ({problem.strerror or problem}): choose another folder") from None
 
@@ -173,11 +158,6 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
         The arrays by name, the same names on every rank.
     attributes : mapping
         Values of JSON.
-
-    Raises
-    ------
-    InputError
-        On every rank, if some rank cannot write.
     """
     import zarr
 
@@ -203,7 +183,12 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
         with local_stage(comm):
             group = zarr.open_group(place, mode="r+")
             for name, (values, _) in aligned.items():
-                _store(group[name], values, comm)
+                array: Any = group[name]
+                if not isinstance(values, np.ndarray):
+                    if values.local_array.size:
+                        array[values.layout.slices(comm.rank)] = values.engine.to_host(values.local_array)
+                elif comm.rank == 0:
+                    array[...] = values
         with local_stage(comm):
             stack.close()
     return path
@@ -222,11 +207,3 @@ def _in_chunks(values: Any, comm: Communicator) -> tuple[Any, int]:
     block = rows * -(-block // rows)
     sizes = [max(0, min(block, total - rank * block)) for rank in range(comm.size)]
     return values.redistribute(Layout.split(values.shape, comm.size, sizes=sizes)), rows
-
-
-def _store(array: Any, values: Any, comm: Communicator) -> None:
-    if isinstance(values, np.ndarray):
-        if comm.rank == 0:
-            array[...] = values
-    elif values.local_array.size:
-        array[values.layout.slices(comm.rank)] = values.engine.to_host(values.local_array)

@@ -78,12 +78,12 @@ def OneOf(*choices: str) -> Must:
     return Must(f"be one of {', '.join(choices)}", lambda value: value in choices)
 
 
-def option(text: str, panel: str | None = None, *, flag: str | None = None, **more: Any) -> Any:
-    """Describe an option of the command line: its help, and the panel that shows it.
+def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
+    """Describe an option of the command line: its help, the panel that shows it, and names other than the field's.
 
-    `flag` is the name of an option that takes no value. For other keywords see `typer.Option`.
+    An option without a value needs its name. For keywords see `typer.Option`.
     """
-    return typer.Option(*([flag] if flag else []), help=text, rich_help_panel=panel, **more)
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
 # Options that several classes have, each with its own default.
@@ -132,13 +132,14 @@ class CommonOptions:
             show_default="10m",
         ),
     ] = None
-    resume: Annotated[bool, option("Resume from the checkpoint, if any.", CHECKPOINTS, flag="--resume")] = False
+    resume: Annotated[bool, option("Resume from the checkpoint, if any.", CHECKPOINTS, "--resume")] = False
     profile: Annotated[
         bool,
         option(
             "Measure how an iteration divides into modelling, communication and the rest, rank by rank, and count its "
             "messages. Iterations are then not replayed as a CUDA graph.",
-            flag="--profile",
+            None,
+            "--profile",
         ),
     ] = False
     out: Out = "collops-result"
@@ -160,9 +161,6 @@ class CommonOptions:
                         f"{_option_name(name)} belongs to recorded data: leave it out, or name a file with "
                         f"{_option_name(self.recorded)}"
                     )
-        self._check_checkpoint()
-
-    def _check_checkpoint(self) -> None:
         if self.checkpoint is None:
             for name, given in (("every", self.every is not None), ("resume", self.resume)):
                 if given:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from collops.apps.options import METHOD, Iterations, NotNegative, Out, option
-from collops.apps.pictures import Panel, draw_panels, symmetric_limit
-from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
+from collops.apps.pictures import gather_rows, symmetric_limit
+from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, relative_error
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import convolution, reflection
 from collops.apps.volume.problem import (
-    PANEL_SIZE,
+    Image,
+    Inversion,
     Kind,
     Problem,
     Volume,
     VolumeOptions,
-    map_of,
-    panel_of,
+    draw_images,
     prepare,
     section_of,
 )
@@ -95,7 +95,7 @@ def run(job: Job[Options]) -> Findings:
     found = invert(job, problem, volume.traces - explained)
 
     with np.errstate(over="ignore"), raised_together():
-        impedance = np.exp(background + found.update)
+        impedance = np.exp(background + found.model)
         if not np.isfinite(comm.allreduce(np.array(float(impedance.max(initial=0.0))), "max")):
             raise InputError("the impedance overflows: raise --damp, or check the amplitudes of the wavelet")
     unit = "1" if volume.truth is None else "1e6 kg/(m2 s)"
@@ -108,18 +108,16 @@ def run(job: Job[Options]) -> Findings:
     parts = [volume.traces, other, impedance]
     sections, maps, sample = [section_of(part, comm) for part in parts], [], 0
     if len(cube.lateral) == 2:
-        sample = _liveliest_sample(found.update, comm)
-        maps = [map_of(part, sample, comm) for part in parts]
+        sample = _liveliest_sample(found.model, comm)
+        maps = [gather_rows(part[..., sample], comm) for part in parts]
 
     def draw(folder: Path) -> list[Path]:
         scale = "relative to the background" if truth is None else unit
         title = f"impedance, {len(found.solution.residuals) - 1} iterations"
-        known = truth is not None
-        files = [draw_panels(folder / "image.png", _panels(cube, sections, title, scale, known), PANEL_SIZE)]
+        files = [draw_images(folder / "image.png", cube, _images(sections, title, scale, truth is not None))]
         if maps:
-            title = f"impedance at {cube.times[sample]:.3g} s"
-            panels = _panels(cube, maps, title, scale, known, is_map=True)
-            files.append(draw_panels(folder / "map.png", panels, PANEL_SIZE))
+            images = _images(maps, f"impedance at {cube.times[sample]:.3g} s", scale, truth is not None)
+            files.append(draw_images(folder / "map.png", cube, images, maps=True))
         return files
 
     return Findings(
@@ -127,7 +125,7 @@ def run(job: Job[Options]) -> Findings:
         solution=found.solution,
         subject="impedance",
         adjoint="adjoint",
-        error=relative_error(found.update, truth, comm),
+        error=relative_error(found.model, truth, comm),
         adjoint_error=best_relative_error(found.adjoint, truth, comm),
         residual_of=" with roughness",
         error_of=" of what the background lacks",
@@ -144,17 +142,6 @@ def run(job: Job[Options]) -> Findings:
         draw=draw,
         noise_norm=volume.noise_norm,
     )
-
-
-@dataclass(frozen=True)
-class Inversion:
-    """The result of an inversion: arrays are this rank's parts."""
-
-    update: np.ndarray  # the change of the logarithm of the impedance
-    adjoint: np.ndarray  # the adjoint of the data
-    unexplained: np.ndarray  # the residual of the data
-    misfit: float  # norm of the residual over that of the data without the part that the background explains
-    solution: Solution  # of CGLS; its residual includes the roughness
 
 
 def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
@@ -176,15 +163,7 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
     gradient = Gradient.of(operator, data)
     stacked = regularised(problem, operator, data, job.options.weight * gradient.norm)
     solution = job.solve(cgls, *stacked, damp=job.options.damp * gradient.norm, tol=0.0)
-    unexplained = data - operator.forward(solution.x)
-    whole = float(data.norm())
-    return Inversion(
-        problem.values(solution.x),
-        problem.values(gradient.x),
-        problem.values(unexplained),
-        float(unexplained.norm()) / whole if whole else 0.0,
-        solution,
-    )
+    return problem.inversion(data, gradient, solution)
 
 
 def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
@@ -208,13 +187,7 @@ def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tu
 
 
 def _parse_background(text: str) -> float | Path | None:
-    """Return a constant impedance, the path of a file, or None for the smoothed truth.
-
-    Raises
-    ------
-    InputError
-        If the number is not positive and finite, or the file cannot be read.
-    """
+    """Return a constant impedance, the path of a file, or None for the smoothed truth."""
     if text == "smooth":
         return None
     try:
@@ -228,13 +201,7 @@ def _parse_background(text: str) -> float | Path | None:
 
 
 def _log_background(job: Job[Options], volume: Volume) -> np.ndarray:
-    """Return the logarithm of the background on this rank's part of the volume. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the background has another shape than the volume, or is not positive and finite.
-    """
+    """Return the logarithm of the background on this rank's part of the volume. Collective."""
     with local_stage(job.comm):
         text = job.options.background or ("1" if volume.truth is None else "smooth")
         kind = _parse_background(text)
@@ -260,16 +227,13 @@ def _read_background(path: Path, job: Job[Options], cube: Cube) -> np.ndarray:
     return values
 
 
-def _panels(
-    cube: Cube, images: Sequence[np.ndarray], title: str, unit: str, known: bool, *, is_map: bool = False
-) -> list[Panel]:
-    data, second, found = images
+def _images(arrays: Sequence[np.ndarray], title: str, unit: str, known: bool) -> list[Image]:
+    data, second, found = arrays
     # Truth and result have the same scale.
     low, high = np.percentile(second if known else found, [0.5, 99.5])
     limits, amplitude = (float(low), float(high)), symmetric_limit(data)
-    middle = ("true impedance", limits, unit) if known else ("data not explained", amplitude, "")
-    panels = [(data, "data", amplitude, ""), (second, *middle), (found, title, limits, unit)]
-    return [panel_of(cube, *each, is_map=is_map) for each in panels]
+    truth, residual = Image(second, "true impedance", limits, unit), Image(second, "data not explained", amplitude)
+    return [Image(data, "data", amplitude), truth if known else residual, Image(found, title, limits, unit)]
 
 
 def _liveliest_sample(update: np.ndarray, comm: Communicator) -> int:

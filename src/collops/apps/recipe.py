@@ -35,7 +35,6 @@ __all__ = [
     "Listener",
     "Outcome",
     "Solution",
-    "TimeSplit",
     "best_relative_error",
     "relative_error",
     "run_job",
@@ -63,26 +62,6 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True)
-class TimeSplit:
-    """Seconds of one iteration by kind and rank; `seconds` has the shape ``(ranks, kinds)``."""
-
-    kinds: tuple[str, ...]
-    seconds: np.ndarray
-
-    @classmethod
-    def gather(cls, comm: Communicator, own: dict[str, float]) -> TimeSplit:
-        """Gather the times of all ranks. Collective; all ranks pass the same kinds in the same order."""
-        return cls(tuple(own), comm.allgather(np.array(list(own.values()), dtype=np.float64)))
-
-    def summary(self) -> dict[str, dict[str, float]]:
-        """Return the smallest, mean and largest time over the ranks, by kind."""
-        return {
-            kind: {"min": float(column.min()), "mean": float(column.mean()), "max": float(column.max())}
-            for kind, column in zip(self.kinds, self.seconds.T, strict=True)
-        }
-
-
-@dataclass(frozen=True)
 class Solution:
     """The result of a solver, and the cost of an iteration."""
 
@@ -91,7 +70,8 @@ class Solution:
     status: str  # for this and the next two see `collops.SolverResult`
     execution: str
     resumed_from: int | None
-    split: TimeSplit  # of an iteration: whole, or with ``--profile`` by modelling, communication and the rest
+    # seconds of an iteration, by rank: whole, or with ``--profile`` by modelling, communication and the rest
+    seconds: dict[str, np.ndarray]
     messages: int | None  # messages of an iteration, with ``--profile``
 
 
@@ -138,16 +118,11 @@ class Job(Generic[T]):
         """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
         The options of the job determine iterations, progress and checkpoints.
-
-        Raises
-        ------
-        InputError
-            On every rank, if numbers overflow.
         """
         chosen = self.options
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
         run |= {"niter": chosen.iterations, "progress": self.listener.live}
-        with _advised():
+        try:
             if chosen.profile:
                 from collops.apps.profiling import Modelling, costs
 
@@ -157,24 +132,18 @@ class Job(Generic[T]):
             else:
                 result = method(operator, data, **options, **run)
                 seconds, messages = {"iteration": result.seconds_per_iteration}, None
-        split = TimeSplit.gather(self.comm, seconds)
+        except NotFiniteError as problem:
+            error = InputError(
+                f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the data, "
+                "or use --dtype float64"
+            )
+            error.on_all_ranks = True
+            raise error from problem
+        gathered = self.comm.allgather(np.array(list(seconds.values())))
+        seconds = dict(zip(seconds, gathered.T, strict=True))
         residuals = np.asarray(result.residual_norms, dtype=np.float64)
         status = result.status.name.lower()
-        return Solution(result.x, residuals, status, result.execution, result.resumed_from, split, messages)
-
-
-@contextmanager
-def _advised() -> Iterator[None]:
-    """Turn the solver's error about infinite numbers into one with a remedy."""
-    try:
-        yield
-    except NotFiniteError as problem:
-        error = InputError(
-            f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the data, or "
-            "use --dtype float64"
-        )
-        error.on_all_ranks = True
-        raise error from problem
+        return Solution(result.x, residuals, status, result.execution, result.resumed_from, seconds, messages)
 
 
 @dataclass(frozen=True)
@@ -187,13 +156,7 @@ class Gradient:
 
     @classmethod
     def of(cls, operator: Any, data: Any) -> Gradient:
-        """Apply the adjoint to data, and the operator to the result. Collective.
-
-        Raises
-        ------
-        InputError
-            On every rank, if numbers overflow or vanish.
-        """
+        """Apply the adjoint to data, and the operator to the result. Collective."""
         from collops.array import dots
 
         x = operator.adjoint(data)
@@ -242,7 +205,7 @@ class Outcome:
 
     numbers: dict[str, Any]
     rows: list[tuple[str, str]]
-    split: TimeSplit | None
+    seconds: dict[str, np.ndarray] | None  # of an iteration, by kind and rank
     files: list[Path]
 
 
@@ -250,11 +213,6 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
     """Run an application, from its options to pictures. Collective.
 
     `run` is ``collops.apps.NAME.run``. The outcome is the same on every rank; its files were written by the first one.
-
-    Raises
-    ------
-    InputError
-        On every rank, if an option or a file cannot be used.
     """
     folder = Path(options.out)
     with local_stage(comm):
@@ -275,8 +233,8 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
         with local_stage(comm):
             if comm.rank == 0 and found.page is not None:
                 files.append(found.page(folder))
-    split = found.solution.split if options.profile else None
-    return Outcome(numbers, _rows(numbers, found), split, files + found.files)
+    seconds = found.solution.seconds if options.profile else None
+    return Outcome(numbers, _rows(numbers, found), seconds, files + found.files)
 
 
 def _draw(folder: Path, found: Findings) -> list[Path]:
@@ -288,9 +246,13 @@ def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
     """Return the entries of JSON."""
     options, comm, solution = job.options, job.comm, found.solution
     first, last = float(solution.residuals[0]), float(solution.residuals[-1])
-    costs: dict[str, Any] = {"seconds_per_iteration": float(solution.split.seconds.sum(axis=1).max())}
+    costs: dict[str, Any] = {"seconds_per_iteration": float(np.sum(list(solution.seconds.values()), axis=0).max())}
     if options.profile:
-        costs |= {"seconds_split": solution.split.summary(), "messages_per_iteration": solution.messages}
+        costs["seconds_split"] = {
+            kind: {"min": float(each.min()), "mean": float(each.mean()), "max": float(each.max())}
+            for kind, each in solution.seconds.items()
+        }
+        costs["messages_per_iteration"] = solution.messages
     return {
         "residual_initial": first,
         "residual_final": last,

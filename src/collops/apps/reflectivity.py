@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 
 from collops.apps.options import METHOD, Iterations, Must, OneOf, Out, option
-from collops.apps.pictures import draw_panels, symmetric_limit
-from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
+from collops.apps.pictures import symmetric_limit
+from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, relative_error
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.problem import PANEL_SIZE, Kind, Problem, VolumeOptions, panel_of, prepare, section_of
+from collops.apps.volume.problem import Image, Inversion, Kind, Problem, VolumeOptions, draw_images, prepare, section_of
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -57,7 +57,7 @@ def run(job: Job[Options]) -> Findings:
     found = invert(job, problem)
 
     with job.stage("comparing"):
-        nonzero, samples = comm.allreduce(np.array([np.count_nonzero(found.spikes), found.spikes.size], np.float64))
+        nonzero, samples = comm.allreduce(np.array([np.count_nonzero(found.model), found.model.size], np.float64))
         fraction = float(nonzero / samples)
         numbers = {
             "nonzero_fraction": fraction,
@@ -66,40 +66,31 @@ def run(job: Job[Options]) -> Findings:
             **problem.numbers(),
         }
         more_rows = [("not zero", f"{100 * fraction:.1f} % of the samples")]
-        arrays = {"reflectivity": found.spikes, "adjoint": found.adjoint, "data": volume.traces}
+        arrays = {"reflectivity": found.model, "adjoint": found.adjoint, "data": volume.traces}
         arrays["residual"] = found.unexplained
         if truth is not None:
             arrays["truth"] = truth
-            counts = match(found.spikes, truth, comm)
+            counts = match(found.model, truth, comm)
             numbers |= {"spikes_true": counts.true, "spikes_found": counts.found, "spikes_matched": counts.matched}
             text = f"{counts.matched} of {counts.true} within one sample, {counts.found} found in all"
             more_rows.insert(0, ("spikes", text))
         other = found.unexplained if truth is None else truth
-        images = [section_of(part, comm) for part in (volume.traces, other, found.spikes)]
+        sections = [section_of(part, comm) for part in (volume.traces, other, found.model)]
     return Findings(
         title="reflectivity inversion",
         solution=found.solution,
         subject="reflectivity",
         adjoint="adjoint",
-        error=relative_error(found.spikes, truth, comm),
+        error=relative_error(found.model, truth, comm),
         adjoint_error=best_relative_error(found.adjoint, truth, comm),
         numbers=numbers,
         rows=[("section" if len(cube.lateral) == 1 else "volume", cube.describe())],
         more_rows=more_rows,
         fields=problem.fields({name: (values, "1") for name, values in arrays.items()}),
-        draw=lambda folder: [_draw(folder, problem, images, len(found.solution.residuals) - 1)],
+        draw=lambda folder: [_draw(folder, problem, sections, len(found.solution.residuals) - 1)],
         curve="FISTA",
         noise_norm=volume.noise_norm,
     )
-
-
-class Inversion(NamedTuple):
-    """The result of an inversion: arrays are this rank's parts."""
-
-    spikes: np.ndarray  # the reflection coefficients
-    adjoint: np.ndarray  # the adjoint of the data
-    unexplained: np.ndarray  # the residual of the data
-    solution: Solution
 
 
 def invert(job: Job[Options], problem: Problem) -> Inversion:
@@ -127,8 +118,7 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     cut = job.options.sparsity * step * float(gradient.x.norm(np.inf))
     weight = 2 * find_threshold(threshold, None).parameter(cut) / step
     solution = job.solve(fista, operator, data, eps=weight, alpha=step, tol=0.0, threshkind=threshold)
-    unexplained = data - operator.forward(solution.x)
-    return Inversion(problem.values(solution.x), problem.values(gradient.x), problem.values(unexplained), solution)
+    return problem.inversion(data, gradient, solution)
 
 
 class _Matches(NamedTuple):
@@ -152,16 +142,15 @@ def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> _Matches:
     return _Matches(*(int(n) for n in comm.allreduce(counts)))
 
 
-def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: int) -> Path:
-    data, other, spikes = images
-    known, cube = problem.volume.truth is not None, problem.volume.cube
+def _draw(folder: Path, problem: Problem, sections: list[np.ndarray], iterations: int) -> Path:
+    data, other, spikes = sections
+    known = problem.volume.truth is not None
     amplitude = symmetric_limit(data)
     # Most samples are zero, so that the limit of the colours is a high percentile.
     strength = symmetric_limit(other if known else spikes, 99.8)
-    middle = ("true reflectivity", strength) if known else ("data not explained", amplitude)
-    panels = [
-        panel_of(cube, data, "data", amplitude),
-        panel_of(cube, other, *middle),
-        panel_of(cube, spikes, f"reflectivity, {iterations} iterations", strength),
+    images = [
+        Image(data, "data", amplitude),
+        Image(other, "true reflectivity", strength) if known else Image(other, "data not explained", amplitude),
+        Image(spikes, f"reflectivity, {iterations} iterations", strength),
     ]
-    return draw_panels(folder / "image.png", panels, PANEL_SIZE)
+    return draw_images(folder / "image.png", problem.volume.cube, images)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,13 +41,7 @@ class SegyFile:
 
     @classmethod
     def inspect(cls, path: str | Path) -> SegyFile:
-        """Read the size and the binary header of a file.
-
-        Raises
-        ------
-        InputError
-            If the file is missing, empty, truncated or not SEG-Y, or if segyio is not installed.
-        """
+        """Read the size and the binary header of a file."""
         path = Path(path)
         try:
             if path.is_dir():
@@ -65,7 +58,8 @@ class SegyFile:
         if len(head) < _TEXT_BYTES + _BINARY_BYTES:
             raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind")
         binary = head[_TEXT_BYTES:]
-        endian = _endian(binary)
+        # The byte order in which the format code is one that can be read.
+        endian = next((order for order in ("big", "little") if _integer(binary, _FORMAT, order) in _SAMPLE_BYTES), None)
         if endian is None:
             code = _integer(binary, _FORMAT, "big")
             raise InputError(f"{path} is not a SEG-Y file that can be read: its sample format code is {code}")
@@ -113,11 +107,6 @@ class SegyFile:
         """Return the numbers and the header fields of traces that are neither dead nor auxiliary.
 
         `names` must contain those in `TIMING`.
-
-        Raises
-        ------
-        InputError
-            If there is none.
         """
         headers = self.headers(*names)
         live = ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
@@ -129,9 +118,11 @@ class SegyFile:
         """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
         with self._open() as file:
             result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
-            for first, last in _runs(traces):
-                # One read for traces that follow each other in the file, as those of a shot nearly always do.
-                result[first:last] = file.trace.raw[int(traces[first]) : int(traces[last - 1]) + 1]
+            # One read for traces that follow each other in the file, as those of a shot nearly always do.
+            breaks = np.flatnonzero(np.diff(traces) != 1) + 1
+            for places in filter(len, np.split(np.arange(len(traces)), breaks)):
+                first = int(traces[places[0]])
+                result[places[0] : places[-1] + 1] = file.trace.raw[first : first + len(places)]
         return result
 
     def _open(self) -> Any:
@@ -161,13 +152,7 @@ def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
 
 
 def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
-    """Return the sample interval in seconds, from the trace headers or else from the binary header.
-
-    Raises
-    ------
-    InputError
-        If there is none, or several.
-    """
+    """Return the sample interval in seconds, from the trace headers or else from the binary header."""
     intervals = headers["TRACE_SAMPLE_INTERVAL"]
     if np.ptp(intervals) > 0:
         raise InputError(
@@ -188,11 +173,6 @@ def write_segy(
 
     `headers` holds integers, one per trace, by the names of ``segyio.TraceField``; `interval` is in microseconds;
     `text` holds lines of the textual header by their number, 1 to 40, at most 76 characters each.
-
-    Raises
-    ------
-    InputError
-        If a size does not fit the format, or segyio is not installed.
     """
     if importlib.util.find_spec("segyio") is None:
         raise InputError("writing SEG-Y needs the package segyio: install collops[segy]")
@@ -230,17 +210,3 @@ def write_segy(
 
 def _integer(binary: bytes, offset: int, endian: str) -> int:
     return int.from_bytes(binary[offset : offset + 2], "big" if endian == "big" else "little")
-
-
-def _endian(binary: bytes) -> str | None:
-    """Return the byte order in which the format code is one that can be read, if there is one."""
-    return next((e for e in ("big", "little") if _integer(binary, _FORMAT, e) in _SAMPLE_BYTES), None)
-
-
-def _runs(numbers: np.ndarray) -> list[tuple[int, int]]:
-    """Return the half-open ranges of positions at which `numbers` count up by one."""
-    if len(numbers) == 0:
-        return []
-    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    edges = [0, *breaks.tolist(), len(numbers)]
-    return list(itertools.pairwise(edges))

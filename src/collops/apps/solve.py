@@ -31,7 +31,7 @@ from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.array import DistributedArray
-    from collops.operators.csr import CSRMatrix, Partition
+    from collops.operators.csr import CSRMatrix
 
 __all__ = ["Options", "run"]
 
@@ -107,11 +107,14 @@ def run(job: Job[Options]) -> Findings:
     facts, system, matrix = problem.facts, problem.system, problem.matrix
     job.warn_of_idle_ranks(facts["rows"], "rows")
 
-    solution = job.solve(*_solver(problem, options.tol))
+    solver, tolerances = _solver(problem, options.tol)
+    solution = job.solve(solver, matrix, problem.data, **tolerances)
 
-    found = _in_file_order(system, job.engine.to_host(solution.x.gather()))
-    error = comm.allgather_metadata(None if system is None else relative_error(found, system.truth))[0]
-    sizes = list(matrix.rows.sizes[0])
+    found, error, ranks = job.engine.to_host(solution.x.gather()), None, np.zeros(0, np.int32)
+    if system is not None:
+        found = found[np.argsort(system.order[1])]  # in the order of the file
+        error, ranks = relative_error(found, system.truth), system.parts.astype(np.int32)
+    error = comm.allgather_metadata(error)[0]
     ghosts = [int(count) for count in comm.allgather(np.array(len(matrix.ghosts)))]
     numbers = {
         "matrix": options.matrix,
@@ -121,7 +124,7 @@ def run(job: Job[Options]) -> Findings:
         "status": solution.status,
         "tol": options.tol,
         **{name: facts[name] for name in ("rows", "columns", "entries", "partition", "cut")},
-        "rows_by_rank": sizes,
+        "rows_by_rank": list(facts["sizes"]),
         "ghosts_by_rank": ghosts,
     }
     rows = [
@@ -131,7 +134,6 @@ def run(job: Job[Options]) -> Findings:
     if facts["cut"] is not None:
         text = f"{facts['cut']} pairs of rows cut, at most {max(ghosts)} values from other ranks"
         rows.append(("partition", f"{facts['partition']}: {text}"))
-    fields = {"solution": Field(found, ("column",), "1"), "rank": Field(_rank_of_rows(system, sizes), ("row",), "1")}
     matrix.free()
     return Findings(
         title="sparse system",
@@ -140,8 +142,8 @@ def run(job: Job[Options]) -> Findings:
         adjoint="",
         numbers=numbers,
         rows=rows,
-        fields=fields,
-        draw=lambda folder: [] if system is None else [draw(folder, system, sizes)],
+        fields={"solution": Field(found, ("column",), "1"), "rank": Field(ranks, ("row",), "1")},
+        draw=lambda folder: [] if system is None else [draw(folder, system)],
         error=error,
         curve=f"{problem.method.upper()}, {facts['name']}",
     )
@@ -157,18 +159,18 @@ class System(NamedTuple):
     data: np.ndarray  # the right-hand side
     truth: np.ndarray | None  # the solution from which `data` was computed
     points: np.ndarray | None  # positions of the unknowns, if they have any
-    partition: Partition | None  # of a square matrix; with None, rows and columns keep their order
     name: str  # in the table and in JSON
-
-    def order(self, axis: int) -> np.ndarray:
-        """Return the rows or columns in the order of the ranks."""
-        return np.arange(self.matrix.shape[axis]) if self.partition is None else self.partition.order
+    parts: np.ndarray  # the rank of each row
+    order: tuple[np.ndarray, np.ndarray]  # rows and columns in the order of the ranks
+    sizes: tuple[int, ...]  # rows of each rank
+    # pairs of rows that an entry joins across ranks; None for a matrix that is not square, which keeps its order
+    cut: int | None
 
     def triples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return rows, columns and values of the entries, numbered in the order of the ranks."""
         matrix = self.matrix.tocoo()
-        places = [np.argsort(self.order(axis))[matrix.coords[axis]] for axis in (0, 1)]
-        return places[0], places[1], matrix.data
+        rows, columns = (np.argsort(order)[old] for order, old in zip(self.order, matrix.coords, strict=True))
+        return rows, columns, matrix.data
 
 
 class Problem(NamedTuple):
@@ -182,13 +184,7 @@ class Problem(NamedTuple):
 
 
 def prepare(job: Job[Options]) -> Problem:
-    """Read or synthesise the system on the first rank, order it, and distribute its rows. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the system cannot be used.
-    """
+    """Read or synthesise the system on the first rank, order it, and distribute its rows. Collective."""
     from collops.array import Layout
     from collops.operators.csr import CSRMatrix
 
@@ -217,28 +213,27 @@ def prepare(job: Job[Options]) -> Problem:
         nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
         i, j, values = nothing if system is None else system.triples()
         matrix = CSRMatrix.from_coo(i, j, values.astype(dtype), shape, rows=rows, comm=comm)
-        data = np.empty(0, dtype) if system is None else system.data[system.order(0)].astype(dtype)
+        data = np.empty(0, dtype) if system is None else system.data[system.order[0]].astype(dtype)
         mine = comm.scatterv(data, rows.sizes[0], out=np.empty(rows.local_size(comm.rank), dtype))
     return Problem(matrix, job.array(rows, mine), method, system, facts)
 
 
-def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], CSRMatrix, DistributedArray]:
-    """Return the solver with its tolerance, and the problem. Collective."""
-    from functools import partial
-
+def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], dict[str, float]]:
+    """Return the solver and its tolerances. Collective."""
     from collops.solvers import cg, cgls, lsqr
 
-    matrix, data = problem.matrix, problem.data
     if problem.method == "lsqr":
-        return partial(lsqr, atol=tol, btol=tol), matrix, data
+        return lsqr, {"atol": tol, "btol": tol}
     # CG compares the square of the residual with its tolerance, CGLS that of the gradient.
-    first = data if problem.method == "cg" else matrix.adjoint(data)
-    return partial(cg if problem.method == "cg" else cgls, tol=(tol * float(first.norm())) ** 2), matrix, data
+    if problem.method == "cg":
+        return cg, {"tol": (tol * float(problem.data.norm())) ** 2}
+    return cgls, {"tol": (tol * float(problem.matrix.adjoint(problem.data).norm())) ** 2}
 
 
 def _system(options: Options, ranks: int, partition: str) -> System:
     from scipy import sparse
 
+    from collops.array import Layout
     from collops.operators.csr import partition_rows
     from collops.operators.csr.market import read_matrix
 
@@ -261,8 +256,12 @@ def _system(options: Options, ranks: int, partition: str) -> System:
         data = matrix @ truth
         if level := (options.noise or 0.0) * float(np.sqrt(np.mean(np.abs(data) ** 2))):
             data = data + level * np.random.default_rng(options.seed).standard_normal(len(data))
-    ordered = partition_rows(matrix, ranks, partition) if rows == columns else None
-    return System(matrix, data, truth, points, ordered, name)
+    if rows == columns:
+        parts, order, sizes, cut = partition_rows(matrix, ranks, partition)
+        return System(matrix, data, truth, points, name, parts, (order, order), sizes, cut)
+    sizes = Layout.split((rows,), ranks).sizes[0]
+    parts, order = np.repeat(np.arange(ranks), sizes), (np.arange(rows), np.arange(columns))
+    return System(matrix, data, truth, points, name, parts, order, sizes, None)
 
 
 def _check_finite(values: np.ndarray, path: str | None) -> None:
@@ -282,7 +281,7 @@ def _read_rhs(path: str, rows: int) -> np.ndarray:
 
 
 def _facts(system: System, ordering: str) -> dict[str, Any]:
-    matrix, partition = system.matrix, system.partition
+    matrix = system.matrix
     symmetric = matrix.shape[0] == matrix.shape[1]
     if symmetric:
         difference = abs(matrix - matrix.conj().T)
@@ -294,9 +293,9 @@ def _facts(system: System, ordering: str) -> dict[str, Any]:
         "entries": int(matrix.nnz),
         "symmetric": symmetric,
         "complex": matrix.dtype.kind == "c" or system.data.dtype.kind == "c",
-        "partition": None if partition is None else ordering,
-        "sizes": None if partition is None else list(partition.sizes),
-        "cut": None if partition is None else partition.cut,
+        "partition": None if system.cut is None else ordering,
+        "sizes": list(system.sizes),
+        "cut": system.cut,
     }
 
 
@@ -304,24 +303,6 @@ def _method(options: Options, facts: dict[str, Any]) -> str:
     if options.method == "cg" and not facts["symmetric"]:
         raise InputError("--method cg needs a symmetric matrix, which this one is not: use cgls or lsqr")
     return options.method or ("cg" if facts["symmetric"] else "lsqr")
-
-
-def _in_file_order(system: System | None, values: np.ndarray) -> np.ndarray:
-    """Return the solution in the order of the file's columns, on the first rank."""
-    if system is None or system.partition is None:
-        return values
-    found = np.empty_like(values)
-    found[system.partition.order] = values
-    return found
-
-
-def _rank_of_rows(system: System | None, sizes: list[int]) -> np.ndarray:
-    """Return the rank of each row, in the file's order, on the first rank."""
-    if system is None:
-        return np.zeros(0, np.int32)
-    if system.partition is not None:
-        return system.partition.parts.astype(np.int32)
-    return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
 
 # The synthetic mesh
@@ -379,21 +360,20 @@ def poisson(count: int, seed: int) -> Mesh:
 # The picture
 
 
-def draw(folder: Path, system: System, sizes: list[int]) -> Path:
+def draw(folder: Path, system: System) -> Path:
     """Draw the distribution of the unknowns and the sparsity pattern; return the picture."""
     image = folder / "image.png"
     with figure(image, 2, (11.0, 5.0)) as (_, (left, right)):
-        _draw_partition(left, system, len(sizes))
-        _draw_sparsity(right, system, sizes)
+        _draw_partition(left, system)
+        _draw_sparsity(right, system)
     return image
 
 
-def _draw_partition(axes: Any, system: System, ranks: int) -> None:
+def _draw_partition(axes: Any, system: System) -> None:
     """Draw the unknowns at their positions, or by number if they have none, in the colours of their ranks."""
     import matplotlib as mpl
 
-    rows = system.matrix.shape[0]
-    parts = np.arange(rows) * ranks // max(rows, 1) if system.partition is None else system.partition.parts
+    rows, parts, ranks = system.matrix.shape[0], system.parts, len(system.sizes)
     colors = (
         mpl.colormaps["tab10"](np.arange(ranks)) if ranks <= 10 else mpl.colormaps["turbo"](np.linspace(0, 1, ranks))
     )
@@ -411,7 +391,7 @@ def _draw_partition(axes: Any, system: System, ranks: int) -> None:
         axes.set_aspect("equal")
 
 
-def _draw_sparsity(axes: Any, system: System, sizes: list[int]) -> None:
+def _draw_sparsity(axes: Any, system: System) -> None:
     """Draw the density of entries in the order of ranks, with lines between ranks."""
     rows, columns, _ = system.triples()
     extents = [max(1, extent) for extent in system.matrix.shape]
@@ -424,8 +404,9 @@ def _draw_sparsity(axes: Any, system: System, sizes: list[int]) -> None:
         aspect="auto" if extents[0] != extents[1] else "equal",
         interpolation="nearest",
     )
-    for row in np.cumsum(sizes)[:-1]:
+    for row in np.cumsum(system.sizes)[:-1]:
         axes.axhline(row, color="#c8553d", lw=0.8)
-        if system.partition is not None:
+        if system.cut is not None:
             axes.axvline(row, color="#c8553d", lw=0.8)
-    axes.set(xlabel="column", ylabel="row", title=f"Entries, {len(sizes)} {'ranks' if len(sizes) > 1 else 'rank'}")
+    ranks = len(system.sizes)
+    axes.set(xlabel="column", ylabel="row", title=f"Entries, {ranks} {'ranks' if ranks > 1 else 'rank'}")

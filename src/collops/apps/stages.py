@@ -53,13 +53,7 @@ def raised_together() -> Iterator[None]:
 
 
 def engine_of_ranks(name: str, comm: Communicator) -> Engine:
-    """Return the engine called `name`, or for ``"auto"`` the best that all ranks have.
-
-    Raises
-    ------
-    InputError
-        On every rank, if some rank lacks what the engine needs.
-    """
+    """Return the engine called `name`, or for ``"auto"`` the best that all ranks have."""
     with raised_together():
         # A transport for device arrays means that every rank has a device.
         if name == "auto":

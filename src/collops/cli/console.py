@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from collops.apps.recipe import Outcome, TimeSplit
+    from collops.apps.recipe import Outcome
 
 __all__ = ["console"]
 
@@ -90,24 +90,26 @@ def show(outcome: Outcome, where: Console) -> None:
     where.print()
     where.print(table, markup=False)
     where.print()
-    if outcome.split is not None:
-        where.print(_split_table(outcome.split))
+    if outcome.seconds is not None:
+        where.print(_split_table(outcome.seconds))
     for path in outcome.files:
         where.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _split_table(split: TimeSplit) -> Any:
+def _split_table(seconds: dict[str, np.ndarray]) -> Any:
+    """Return the table of the seconds of an iteration, by kind and rank."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="milliseconds an iteration", title_justify="left")
-    for heading in ("rank", *split.kinds, "all"):
+    columns = seconds | {"all": sum(seconds.values(), np.zeros(1))}
+    for heading in ("rank", *columns):
         table.add_column(heading, justify="left" if heading == "rank" else "right")
-    seconds = np.column_stack([split.seconds, split.seconds.sum(axis=1)])
-    ranks = len(seconds)
-    rows = {str(rank): seconds[rank] for rank in range(ranks)} if ranks <= _MOST_RANK_ROWS else {}
+    by_rank = np.column_stack(list(columns.values()))
+    ranks = len(by_rank)
+    rows = {str(rank): by_rank[rank] for rank in range(ranks)} if ranks <= _MOST_RANK_ROWS else {}
     if ranks > 1:
-        rows |= {"min": seconds.min(axis=0), "mean": seconds.mean(axis=0), "max": seconds.max(axis=0)}
+        rows |= {"min": by_rank.min(axis=0), "mean": by_rank.mean(axis=0), "max": by_rank.max(axis=0)}
     for label, row in rows.items():
         if label == "min":
             table.add_section()

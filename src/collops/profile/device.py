@@ -14,18 +14,10 @@ __all__ = ["CudaClock", "Stamp"]
 
 
 class Stamp(NamedTuple):
-    """One moment on a device stream.
+    """One moment on a device stream."""
 
-    Attributes
-    ----------
-    stream : int
-        Address of the stream.
-    event : object or None
-        The event recorded there; None if the stream was being captured, because the event would become a node of the
-        graph and have no time.
-    """
-
-    stream: int
+    stream: int  # address of the stream
+    # the event recorded there; None during a capture, where it would become a node of the graph and have no time
     event: Any
 
 

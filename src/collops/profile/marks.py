@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import threading
 import time
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from collops.errors import CollopsError, InputError, UnsupportedTypeError
+from collops.errors import CollopsError, UnsupportedTypeError
 from collops.profile.device import CudaClock, Stamp
+
+if TYPE_CHECKING:
+    from collops.profile.recording import Recording
 
 __all__ = ["Span", "active", "benchmark", "mark"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-active: list[SpanLog] = []
+active: list[Recording] = []
 """The open recordings, outermost first. An empty list means that nothing records."""
 
 # Module variables, not arguments, so that tests can replace them by a simulated clock and device.
@@ -37,44 +38,6 @@ class _OpenSpans(threading.local):
 
 
 _open = _OpenSpans()
-
-
-class SpanLog:
-    """The part of a recording that marks write to.
-
-    Parameters
-    ----------
-    nvtx : bool
-        Whether marks are also NVTX ranges.
-    """
-
-    def __init__(self, nvtx: bool) -> None:
-        self.spans: list[Span] = []
-        self.ranges = NvtxRanges() if nvtx else None
-
-
-class NvtxRanges:
-    """The NVTX domain "collops", in which every mark is a range.
-
-    Raises
-    ------
-    InputError
-        If the package ``nvtx`` is not installed.
-    """
-
-    def __init__(self) -> None:
-        if importlib.util.find_spec("nvtx") is None:
-            raise InputError("NVTX ranges need the package nvtx: pip install nvtx")
-        self.domain: Any = importlib.import_module("nvtx").get_domain("collops")
-        self._attributes = functools.lru_cache(maxsize=1024)(self.domain.get_event_attributes)
-
-    def push(self, label: str) -> None:
-        """Open a range in this thread."""
-        self.domain.push_range(self._attributes(label))
-
-    def pop(self) -> None:
-        """Close the range that this thread opened last."""
-        self.domain.pop_range()
 
 
 class Mark:
@@ -99,23 +62,7 @@ class Mark:
 
 
 class Span(Mark):
-    """One passage through a marked piece of code.
-
-    Attributes
-    ----------
-    label : str
-        The name given to the mark.
-    parent : Span or None
-        The innermost span that was open in this thread.
-    thread : str
-        Name of the thread.
-    begin, end : int or None
-        Nanoseconds of the host's clock; `end` is None while the span is open.
-    device_begin, device_end : Stamp or None
-        The same moments on the device's stream.
-    device_times : tuple of int or None
-        Their times, in nanoseconds of the host's clock; set by `collops.profile.recording.set_device_times`.
-    """
+    """One passage through a marked piece of code, in nanoseconds of the host's clock."""
 
     __slots__ = (
         "_ranges",
@@ -133,13 +80,13 @@ class Span(Mark):
         super().__init__(label)
         self._stack: list[Span] | None = None
         self._ranges: Any = None
-        self.parent: Span | None = None
-        self.thread = ""
+        self.parent: Span | None = None  # the innermost span that was open in this thread
+        self.thread = ""  # the thread's name
         self.begin = 0
-        self.end: int | None = None
-        self.device_begin: Stamp | None = None
+        self.end: int | None = None  # None while the span is open
+        self.device_begin: Stamp | None = None  # the same moments on the device's stream
         self.device_end: Stamp | None = None
-        self.device_times: tuple[int, int] | None = None
+        self.device_times: tuple[int, int] | None = None  # their times; see `recording.set_device_times`
 
     @property
     def captured(self) -> bool:

@@ -6,6 +6,7 @@ context a communicator only tests whether the list `active` is empty.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -74,10 +75,7 @@ class MessageCounts:
 
     def counts(self) -> dict[str, int]:
         """Return the number of messages by operation, in the order of first appearance."""
-        numbers: dict[str, int] = {}
-        for message in self.records:
-            numbers[message.operation] = numbers.get(message.operation, 0) + 1
-        return numbers
+        return dict(Counter(message.operation for message in self.records))
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={number}" for name, number in self.counts().items())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +14,7 @@ from typing import Any
 from collops.errors import InputError
 from collops.profile import marks
 from collops.profile.device import CudaClock
-from collops.profile.report import Report, make_report
+from collops.profile.report import Report, check, make_report
 from collops.profile.trace import write_trace
 
 __all__ = ["Recording", "disable", "enable", "enabled", "record", "report", "to_chrome_trace", "to_json"]
@@ -20,13 +23,26 @@ _enabled: list[Recording] = []  # the one that enable() opened; empty or one ent
 _latest: list[Recording] = []  # the one opened last, kept for report() after it was closed
 
 
-class Recording(marks.SpanLog):
-    """The spans of all marks entered while it was open.
+class _NvtxRanges:
+    """The NVTX domain "collops", in which every mark is a range; raises `InputError` if nvtx is not installed."""
 
-    Parameters
-    ----------
-    nvtx : bool, optional
-        Also show the marks as NVTX ranges.
+    def __init__(self) -> None:
+        if importlib.util.find_spec("nvtx") is None:
+            raise InputError("NVTX ranges need the package nvtx: pip install nvtx")
+        self.domain: Any = importlib.import_module("nvtx").get_domain("collops")
+        self._attributes = functools.lru_cache(maxsize=1024)(self.domain.get_event_attributes)
+
+    def push(self, label: str) -> None:
+        """Open a range in this thread."""
+        self.domain.push_range(self._attributes(label))
+
+    def pop(self) -> None:
+        """Close the range that this thread opened last."""
+        self.domain.pop_range()
+
+
+class Recording:
+    """The spans of all marks entered while it was open; `record` and `enable` open one.
 
     Attributes
     ----------
@@ -46,7 +62,8 @@ class Recording(marks.SpanLog):
     """
 
     def __init__(self, nvtx: bool = False) -> None:
-        super().__init__(nvtx)
+        self.spans: list[marks.Span] = []
+        self.ranges = _NvtxRanges() if nvtx else None
         self.begin = marks.clock()
         self.end: int | None = None
         # Added to the host's clock, this gives the time of day, which ranks on several nodes share.
@@ -63,30 +80,15 @@ class Recording(marks.SpanLog):
         return marks.clock() if self.end is None else self.end
 
     def report(self, comm: Any = None) -> Report:
-        """Add the spans up into a tree of labels. Collective if a communicator is given. Waits for the device.
+        """Add the spans up into a tree of labels, the same on all ranks. Waits for the device.
 
-        Parameters
-        ----------
-        comm : Communicator, optional
-            The ranks to compare; by default this rank alone.
-
-        Returns
-        -------
-        Report
-            The same on all ranks.
+        Collective if `comm` is given, whose ranks are compared; by default the report is of this rank alone.
         """
         set_device_times(self.spans, marks.device, marks.clock)
         return make_report(self.spans, self.begin, self.now, comm)
 
     def to_json(self, path: str | os.PathLike[str], comm: Any = None) -> None:
-        """Write the report's numbers as JSON on rank 0, replacing the file. Collective if a communicator is given.
-
-        Parameters
-        ----------
-        path : path-like
-            The file.
-        comm : Communicator, optional
-            The ranks to compare; by default this rank alone.
+        """Write the numbers of `report` as JSON on rank 0, replacing the file.
 
         Raises
         ------
@@ -96,21 +98,9 @@ class Recording(marks.SpanLog):
         self.report(comm).to_json(path, comm)
 
     def to_chrome_trace(self, path: str | os.PathLike[str], comm: Any = None) -> None:
-        """Write all spans as a trace for Perfetto or Chrome on rank 0. Collective if a communicator is given.
+        """Write all spans as a trace for Perfetto or Chrome; see `to_json`.
 
         Every rank is a process of the trace, with a track for each host thread and each device stream.
-
-        Parameters
-        ----------
-        path : path-like
-            The file, which is replaced.
-        comm : Communicator, optional
-            The ranks to show; by default this rank alone.
-
-        Raises
-        ------
-        InputError
-            On every rank, if the file cannot be written.
         """
         set_device_times(self.spans, marks.device, marks.clock)
         write_trace(path, self.spans, self.now, self.epoch, comm)
@@ -158,22 +148,7 @@ def enabled() -> bool:
 
 
 def enable(*, nvtx: bool = False) -> Recording:
-    """Record until `disable` is called. If this was called before, return the recording that is open.
-
-    Parameters
-    ----------
-    nvtx : bool, optional
-        Also show the marks as NVTX ranges.
-
-    Returns
-    -------
-    Recording
-        The open recording.
-
-    Raises
-    ------
-    InputError
-        If `nvtx` is set and the package ``nvtx`` is not installed.
+    """Record until `disable` is called; see `record`. If a recording is enabled already, return that one.
 
     Examples
     --------
@@ -192,12 +167,7 @@ def enable(*, nvtx: bool = False) -> Recording:
 
 
 def disable() -> Recording | None:
-    """Close the recording that `enable` or ``COLLOPS_PROFILE`` opened.
-
-    Returns
-    -------
-    Recording or None
-        The recording; None if there was none.
+    """Close and return the recording that `enable` or ``COLLOPS_PROFILE`` opened, if there is one.
 
     Examples
     --------
@@ -225,7 +195,7 @@ def record(*, nvtx: bool = False) -> Iterator[Recording]:
     Yields
     ------
     Recording
-        Readable also after it is closed.
+        Readable also after the end of the context.
 
     Raises
     ------
@@ -250,23 +220,13 @@ def record(*, nvtx: bool = False) -> Iterator[Recording]:
 
 
 def _latest_recording(comm: Any) -> Recording:
-    """Return the recording that was opened last. Collective if `comm` is not None.
-
-    Raises
-    ------
-    InputError
-        On every rank, if some rank has none.
-    """
-    error = None if _latest else InputError("nothing was recorded; set COLLOPS_PROFILE=1 or use profile.record()")
-    if comm is not None:
-        comm.check(error)
-    elif error is not None:
-        raise error
+    """Return the recording that was opened last; raise `InputError` on every rank if some rank has none."""
+    check(None if _latest else InputError("nothing was recorded; set COLLOPS_PROFILE=1 or use profile.record()"), comm)
     return _latest[0]
 
 
 def report(comm: Any = None) -> Report:
-    """Report on the recording opened last; see `Recording.report`. Collective with a communicator.
+    """Report on the recording opened last; see `Recording.report`.
 
     Examples
     --------
@@ -280,7 +240,7 @@ def report(comm: Any = None) -> Report:
 
 
 def to_json(path: str | os.PathLike[str], comm: Any = None) -> None:
-    """Write the numbers of the recording opened last; see `Recording.to_json`. Collective with a communicator.
+    """Write the numbers of the recording opened last; see `Recording.to_json`.
 
     Examples
     --------
@@ -297,7 +257,7 @@ def to_json(path: str | os.PathLike[str], comm: Any = None) -> None:
 
 
 def to_chrome_trace(path: str | os.PathLike[str], comm: Any = None) -> None:
-    """Write the trace of the recording opened last; see `Recording.to_chrome_trace`. Collective with a communicator.
+    """Write the trace of the recording opened last; see `Recording.to_chrome_trace`.
 
     Examples
     --------

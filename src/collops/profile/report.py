@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -118,13 +118,7 @@ class Report:
         raise KeyError(path)
 
     def show(self, file: TextIO | None = None) -> None:
-        """Print the report on rank 0; styled on a terminal, plain text elsewhere.
-
-        Parameters
-        ----------
-        file : file, optional
-            By default standard output.
-        """
+        """Print the report on rank 0, to standard output or `file`; styled on a terminal, plain text elsewhere."""
         if self._rank == 0:
             self._print(file)
 
@@ -167,20 +161,7 @@ class Report:
         return table
 
     def to_json(self, path: str | os.PathLike[str], comm: Any = None) -> None:
-        """Write the numbers as JSON on rank 0, replacing the file. Collective if a communicator is given.
-
-        Parameters
-        ----------
-        path : path-like
-            The file.
-        comm : Communicator, optional
-            The communicator that the report was made with.
-
-        Raises
-        ------
-        InputError
-            On every rank, if the file cannot be written.
-        """
+        """Write the numbers as JSON; `comm` is the communicator of the report. See `Recording.to_json`."""
         rows = [
             {
                 "path": row.path,
@@ -200,138 +181,105 @@ class Report:
 
 
 def write_on_root(path: str | os.PathLike[str], text: Callable[[], str], comm: Any) -> None:
-    """Write a file on rank 0. Collective if `comm` is not None.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the file cannot be written.
-    """
+    """Write a file on rank 0; raise `InputError` on every rank if that fails. Collective if `comm` is not None."""
     error = None
     if comm is None or comm.rank == 0:
         try:
             Path(path).write_text(text(), encoding="utf-8")
         except OSError as failure:
             error = InputError(f"cannot write the profile to {os.fspath(path)}: {failure.strerror}")
+    check(error, comm)
+
+
+def check(error: InputError | None, comm: Any) -> None:
+    """Raise an error on every rank of `comm`, or on this one if `comm` is None."""
     if comm is not None:
         comm.check(error)
     elif error is not None:
         raise error
 
 
-class _Node:
-    """All passages through one label inside one parent; times in nanoseconds."""
-
-    __slots__ = ("calls", "captured", "children", "host", "label", "timed_on_device", "total")
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self.calls = 0
-        self.total = 0.0
-        self.host = 0.0
-        self.timed_on_device = 0
-        self.captured = 0
-        self.children: dict[str, _Node] = {}
-
-    @property
-    def own(self) -> float:
-        """Time outside all children; zero if they outlast their parent or were timed by another clock."""
-        return max(0.0, self.total - sum(child.total for child in self.children.values()))
-
-
 def make_report(spans: Sequence[Span], begin: int, now: int, comm: Any) -> Report:
     """Add up this rank's spans and compare them with the other ranks'. Collective if `comm` is not None.
 
-    Parameters
-    ----------
-    spans : sequence of Span
-        The spans of this rank with their device times, parents before their children.
-    begin, now : int
-        Begin and end of the recording, in nanoseconds of the host's clock; spans still open end at `now`.
-    comm : Communicator or None
-        The ranks to compare.
+    Spans come with their device times, parents before their children. The recording lasted from `begin` to `now`, in
+    nanoseconds of the host's clock; spans still open end at `now`.
     """
-    tree = _tree(spans, now)
-    numbers = [
-        [depth, node.label, node.calls, node.total, node.host, node.own, node.timed_on_device, node.captured]
-        for depth, node in _depth_first(tree)
-    ]
-    mine = [now - begin, numbers]
+    mine = [now - begin, _sums(spans, now)]
     everyone = [mine] if comm is None else comm.allgather_metadata(mine)
-    sums: dict[tuple[str, ...], float] = {(): sum(nanoseconds for nanoseconds, _ in everyone)}
-    rows = []
-    for path, by_rank in _merged([numbers for _, numbers in everyone]):
-        calls, total, host, own, timed_on_device, captured = zip(*by_rank.values(), strict=True)
-        sums[path] = sum(total)
-        parent = sums[path[:-1]]
-        rows.append(
-            Row(
-                path=path,
-                ranks=tuple(by_rank),
-                calls=calls,
-                total=tuple(1e-9 * value for value in total),
-                host=tuple(1e-9 * value for value in host),
-                own=tuple(1e-9 * value for value in own),
-                share=sums[path] / parent if parent else 0.0,
-                timed_on_device=sum(timed_on_device),
-                captured=sum(captured),
-            )
-        )
-    return Report(rows, [1e-9 * nanoseconds for nanoseconds, _ in everyone], 0 if comm is None else comm.rank)
+    elapsed = [nanoseconds for nanoseconds, _ in everyone]
+    rows = _rows([sums for _, sums in everyone], sum(elapsed))
+    return Report(rows, [1e-9 * each for each in elapsed], 0 if comm is None else comm.rank)
 
 
-def _tree(spans: Sequence[Span], now: int) -> _Node:
-    root = _Node("")
-    nodes: dict[Span, _Node] = {}
+def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
+    """Add up the spans of one label inside one parent.
+
+    A row holds the number of the parent's row (-1 for none), the label, calls, captured calls, calls timed on the
+    device, and the times in all and on the host, in nanoseconds.
+    """
+    places: dict[tuple[int, str], int] = {}
+    sums: list[list[int]] = []
+    labels: list[str] = []
+    place_of: dict[Span, int] = {}
     for span in spans:
-        parent = root if span.parent is None else nodes.get(span.parent, root)
+        parent = -1 if span.parent is None else place_of.get(span.parent, -1)
         # A function that calls itself stays one row: its inner passages are counted, but their time only once.
-        recursive = parent is not root and parent.label == span.label
-        node = parent if recursive else parent.children.setdefault(span.label, _Node(span.label))
-        nodes[span] = node
-        node.calls += 1
-        node.captured += span.captured
-        if recursive:
-            continue
-        host = (now if span.end is None else span.end) - span.begin
-        node.host += host
-        if span.device_times is None:
-            node.total += host
-        else:
-            node.timed_on_device += 1
-            node.total += span.device_times[1] - span.device_times[0]
-    return root
+        recursive = parent >= 0 and labels[parent] == span.label
+        place = place_of[span] = parent if recursive else places.setdefault((parent, span.label), len(sums))
+        if place == len(sums):
+            sums.append([0] * 5)
+            labels.append(span.label)
+        row = sums[place]
+        row[0] += 1
+        row[1] += span.captured
+        if not recursive:
+            host = (now if span.end is None else span.end) - span.begin
+            timed = span.device_times
+            row[2] += timed is not None
+            row[3] += host if timed is None else timed[1] - timed[0]
+            row[4] += host
+    return [[*key, *numbers] for key, numbers in zip(places, sums, strict=True)]
 
 
-def _depth_first(root: _Node) -> Iterator[tuple[int, _Node]]:
-    waiting = [(0, child) for child in reversed(root.children.values())]
-    while waiting:
-        depth, node = waiting.pop()
-        yield depth, node
-        waiting.extend((depth + 1, child) for child in reversed(node.children.values()))
-
-
-def _merged(trees: Sequence[list[list[Any]]]) -> list[tuple[tuple[str, ...], dict[int, list[Any]]]]:
-    """Return the paths of all ranks' trees in depth-first order, each with the numbers of the ranks that have it."""
+def _rows(ranks: Sequence[list[list[Any]]], elapsed: float) -> list[Row]:
+    """Merge the trees of all ranks, each from `_sums`; return the rows in depth-first order."""
     found: dict[tuple[str, ...], dict[int, list[Any]]] = {}
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {(): []}
-    for rank, rows in enumerate(trees):
-        path: tuple[str, ...] = ()
-        for depth, label, *numbers in rows:
-            parent = path[:depth]
-            path = (*parent, label)
-            if path not in found:
-                found[path] = {}
-                children[path] = []
-                children[parent].append(path)
-            found[path][rank] = numbers
-    merged = []
+    for rank, sums in enumerate(ranks):
+        paths: list[tuple[str, ...]] = []
+        for parent, label, *numbers in sums:
+            above = paths[parent] if parent >= 0 else ()
+            paths.append((*above, label))
+            if paths[-1] not in found:
+                found[paths[-1]], children[paths[-1]] = {}, []
+                children[above].append(paths[-1])
+            found[paths[-1]][rank] = numbers
+    whole = {path: sum(total for *_, total, _ in by_rank.values()) for path, by_rank in found.items()} | {(): elapsed}
+    rows = []
     waiting = children[()][::-1]
     while waiting:
         path = waiting.pop()
-        merged.append((path, found[path]))
         waiting.extend(children[path][::-1])
-    return merged
+        calls, captured, timed, totals, hosts = zip(*found[path].values(), strict=True)
+        inside = [
+            sum(found[child][rank][3] for child in children[path] if rank in found[child]) for rank in found[path]
+        ]
+        rows.append(
+            Row(
+                path,
+                ranks=tuple(found[path]),
+                calls=calls,
+                total=tuple(1e-9 * total for total in totals),
+                host=tuple(1e-9 * host for host in hosts),
+                # Children can outlast their parent, or be timed by another clock.
+                own=tuple(1e-9 * max(0, total - part) for total, part in zip(totals, inside, strict=True)),
+                share=whole[path] / whole[path[:-1]] if whole[path[:-1]] else 0.0,
+                timed_on_device=sum(timed),
+                captured=sum(captured),
+            )
+        )
+    return rows
 
 
 def _note(row: Row, size: int) -> str:

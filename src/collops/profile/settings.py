@@ -25,13 +25,7 @@ class Settings:
 
     @classmethod
     def parse(cls, text: str) -> Settings:
-        """Read the variable's value.
-
-        Raises
-        ------
-        InputError
-            If it contains an unknown word.
-        """
+        """Read the variable's value; raise `InputError` if it contains an unknown word."""
         found: dict[str, Any] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
             name, _, path = word.partition("=")
@@ -99,13 +93,7 @@ def start() -> None:
 
 
 def check_environment() -> None:
-    """Raise the error in ``COLLOPS_PROFILE``, if there is one.
-
-    Raises
-    ------
-    InputError
-        If it contains an unknown word, or NVTX ranges are not available.
-    """
+    """Raise `InputError` if ``COLLOPS_PROFILE`` contains an unknown word, or if NVTX ranges are not available."""
     if _error is not None:
         atexit.unregister(_print_error)
         raise _error

@@ -21,25 +21,10 @@ class _Interval(NamedTuple):
 
 
 def write_trace(path: str | os.PathLike[str], spans: Sequence[Span], now: int, epoch: int, comm: Any) -> None:
-    """Write the spans of all ranks to one file on rank 0. Collective if `comm` is not None.
+    """Write the spans of all ranks, with their device times, to one file on rank 0. Collective if `comm` is not None.
 
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    spans : sequence of Span
-        The spans of this rank with their device times.
-    now : int
-        End of spans that are still open, in nanoseconds of the host's clock.
-    epoch : int
-        Added to the host's clock, this gives the time of day.
-    comm : Communicator or None
-        The ranks to show.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the file cannot be written.
+    Open spans end at `now`, in nanoseconds of the host's clock; plus `epoch` this is the time of day. `InputError` is
+    raised on every rank if the file cannot be written.
     """
     mine = _events(spans, now, epoch)
     everyone = [mine] if comm is None else comm.allgather_metadata(mine)

@@ -37,7 +37,7 @@ def test_every_inner_point_changes_once(process_grid, nx, ny):
 
 
 @pytest.mark.parametrize("process_grid", CASES)
-def test_neighbours_know_each_other_and_memory_is_alike(process_grid):
+def test_neighbours_are_mutual_and_all_blocks_have_equal_memory(process_grid):
     all_grids = grids(process_grid, Problem(nx=40, ny=23, dtype="float64"))
     assert len({(grid.shape, grid.pitch, grid.lead) for grid in all_grids}) == 1
     for grid in all_grids:

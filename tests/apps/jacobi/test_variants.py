@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
+from collops import profile
+from collops.apps.jacobi import MODELS, Grid, Problem, make, obstacle, run
 from collops.apps.jacobi.measure import STRETCH
 from collops.apps.jacobi.numpy_sweeps import NumpySweeps
+from collops.apps.jacobi.timeline import spans_of
 from collops.backend import engine
 from collops.errors import InputError, LayoutError
 from collops.profile import count_messages
@@ -121,24 +125,23 @@ def test_messages_of_an_iteration(comm):
 
 
 @pytest.mark.parametrize(
-    ("name", "lanes"),
+    ("name", "pieces"),
     [
-        ("mpi", {"sweep": 0, "halo": 0}),
-        ("mpi_overlap", {"boundary": 1, "halo": 1, "inner": 0}),
-        ("shared", {"wait": 0, "sweep": 0, "put": 0}),
+        ("mpi", {"sweep": 3, "halo": 3}),
+        ("mpi_overlap", {"boundary": 3, "halo": 6, "inner": 3}),
+        ("shared", {"wait": 3, "sweep": 3, "put": 3}),
     ],
 )
-def test_timeline(comm, name, lanes):
+def test_timeline(comm, name, pieces):
     """Every sweep has its pieces of work, one after the other since the start."""
-    timeline = Timeline(engine("numpy"))
-    variant = make(name, Problem(nx=30, ny=4 * comm.size + 2), comm, engine("numpy"), timeline=timeline)
+    variant = make(name, Problem(nx=30, ny=4 * comm.size + 2), comm, engine("numpy"))
     variant.advance(2, np.zeros(2))
-    timeline.start()
-    variant.advance(3, np.zeros(3))
-    spans = timeline.spans()
+    with profile.record() as recording:
+        variant.advance(3, np.zeros(3))
+    spans = spans_of(recording, engine("numpy"))
     variant.free()
-    assert {span.label: span.lane for span in spans} == lanes
-    assert all([span.label for span in spans].count(label) in (3, 6) for label in lanes)
+    assert Counter(span.label for span in spans) == pieces
+    assert {span.lane for span in spans} == {0}
     moments = [moment for span in spans for moment in (span.begin, span.end)]
     assert moments == sorted(moments)
     assert moments[0] >= 0

@@ -19,13 +19,12 @@ from collops.apps.jacobi.overlap import Overlap
 from collops.apps.jacobi.peer import Peer
 from collops.apps.jacobi.persistent import Persistent
 from collops.apps.jacobi.problem import Grid, Problem
-from collops.apps.jacobi.timeline import Timeline
 from collops.apps.jacobi.variant import Single, Variant
 from collops.backend import Engine
 from collops.comm import Communicator, from_mpi4py
 from collops.errors import InputError, TransportError
 
-__all__ = ["MODELS", "Grid", "Model", "Problem", "Run", "Timeline", "Variant", "make", "obstacle", "run"]
+__all__ = ["MODELS", "Grid", "Model", "Problem", "Run", "Variant", "make", "obstacle", "run"]
 
 
 class Model(NamedTuple):
@@ -91,24 +90,10 @@ def make(
     comm: Communicator,
     engine: Engine,
     process_grid: Sequence[int] | None = None,
-    timeline: Timeline | None = None,
 ) -> Variant:
-    """Make a programming model ready to iterate. Collective.
+    """Make a programming model, a key of `MODELS`, ready to iterate with grids of `engine`. Collective.
 
-    Parameters
-    ----------
-    name : str
-        A key of `MODELS`.
-    problem : Problem
-        The problem to solve.
-    comm : Communicator
-        The ranks.
-    engine : Engine
-        The engine of the grids, NumPy or CuPy.
-    process_grid : (int, int), optional
-        Blocks along rows and columns; by default whole rows.
-    timeline : Timeline, optional
-        Records when each piece of work takes place.
+    `process_grid` is the number of blocks along rows and columns, by default blocks of whole rows.
 
     Raises
     ------
@@ -119,7 +104,7 @@ def make(
     if reason is not None:
         raise InputError(f"variant {name}: {reason}")
     model = MODELS[name]
-    return model.variant(problem, _connected(model, comm, engine), engine, process_grid, timeline)
+    return model.variant(problem, _connected(model, comm, engine), engine, process_grid)
 
 
 def _connected(model: Model, comm: Communicator, engine: Engine) -> Communicator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collops.apps.jacobi.variant import Variant
+from collops.profile import mark
 
 __all__ = ["Blocked"]
 
@@ -28,9 +29,9 @@ class Blocked(Variant):
         while made < count:
             depth = next(depth for depth in self.sweeps.depths if depth <= min(self.width, count - made))
             source, target = self.array, self.grids[1 - self._passages % 2]
-            with self.span(f"{depth} sweeps"):
+            with mark(f"{depth} sweeps"):
                 self.sweeps.blocked(source, target, depth, self.done, norms, made)
-            with self.span("halo"):
+            with mark("halo"):
                 self.halo(target, target)
             self._passages += 1
             self.done += depth

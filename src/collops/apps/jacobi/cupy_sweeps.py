@@ -14,7 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from collops.apps.jacobi.problem import Grid
+from collops.apps.jacobi.problem import Grid, Part
 from collops.comm import wait_while_source
 
 # As in jacobi.cu.
@@ -94,21 +94,19 @@ class CupySweeps:
 
     def whole(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
-        grid = self.grid
-        self._launch(source, target, norms, slot, (0, grid.rows), (grid.first, grid.last))
+        self._launch(source, target, norms, slot, self.grid.whole)
 
     def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""
         grid = self.grid
         ends = 1 if grid.rows == 1 else 2  # both in one launch
-        self._launch(source, target, norms, slot, (0, grid.rows), (grid.first, grid.last), apart=max(1, grid.rows - 1))
-        for rows, columns in grid.outer[ends:]:
-            self._launch(source, target, norms, slot, rows, columns)
+        self._launch(source, target, norms, slot, grid.whole, apart=max(1, grid.rows - 1))
+        for part in grid.outer[ends:]:
+            self._launch(source, target, norms, slot, part)
 
     def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep the points that :meth:`boundary` leaves out."""
-        rows, columns = self.grid.inner
-        self._launch(source, target, norms, slot, rows, columns)
+        self._launch(source, target, norms, slot, self.grid.inner)
 
     def _launch(
         self,
@@ -116,33 +114,25 @@ class CupySweeps:
         target: Any,
         norms: Any,
         slot: int,
-        rows: tuple[int, int],
-        columns: tuple[int, int],
+        part: Part,
         *,
         apart: int = 0,
         halos: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
-        """Sweep a range of rows and columns, or every `apart`-th of the rows."""
-        key = (source.data.ptr, target.data.ptr, rows, columns, apart, halos)
+        """Sweep a part of the block, or every `apart`-th of its rows."""
+        key = (source.data.ptr, target.data.ptr, part, apart, halos)
         launch = self._known.get(key)
         if launch is None:
-            launch = self._known[key] = self._arguments(source, target, rows, columns, apart, halos)
+            launch = self._known[key] = self._arguments(source, target, part, apart, halos)
         blocks, arguments = launch
         if blocks:
             self._sweep((blocks,), (_THREADS,), (*arguments, self._norm(norms, slot)))
 
     def _arguments(
-        self,
-        source: Any,
-        target: Any,
-        rows: tuple[int, int],
-        columns: tuple[int, int],
-        apart: int,
-        halos: Sequence[int],
+        self, source: Any, target: Any, part: Part, apart: int, halos: Sequence[int]
     ) -> tuple[int, tuple[Any, ...]]:
         """Return the number of blocks, and the arguments but for the norm: they are the same in every sweep."""
-        begin, end = rows
-        first, last = columns
+        (begin, end), (first, last) = part
         if begin >= end or first >= last:
             return 0, ()
         strip = first // self._strip
@@ -184,7 +174,7 @@ class CupySweeps:
         grid = self.grid
         row = grid.pitch * grid.problem.itemsize
         halos = (self.point(target) + grid.rows * row, self.point(target) - row, 0, 0)
-        self._launch(source, target, norms, slot, (0, grid.rows), (grid.first, grid.last), halos=halos)
+        self._launch(source, target, norms, slot, grid.whole, halos=halos)
 
     def peer(
         self, source: Any, target: Any, shift: int, neighbours: Neighbours, number: int, norms: Any, slot: int
@@ -241,14 +231,7 @@ class CupySweeps:
         return 8 * _FLAG_STEP * place
 
     def persistent(
-        self,
-        array: Any,
-        stride: int,
-        neighbours: Neighbours,
-        bands: int,
-        done: int,
-        sweeps: int,
-        norms: Any,
+        self, array: Any, stride: int, neighbours: Neighbours, bands: int, done: int, sweeps: int, norms: Any
     ) -> None:
         """Make `sweeps` sweeps in one launch of `bands` blocks, after `done` earlier ones.
 

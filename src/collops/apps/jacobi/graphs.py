@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collops.apps.jacobi.overlap import Overlap
+from collops.profile import mark
 
 __all__ = ["Graphs"]
 
@@ -30,7 +31,7 @@ class Graphs(Overlap):
         """Replay `count` sweeps."""
         self.record(count)
         graph, sums = self._recorded[self._key(count)]
-        with self.span(f"{count} sweeps"):
+        with mark(f"{count} sweeps"):
             graph.launch(self._cupy.cuda.get_current_stream())
             norms[:count] += sums
         self.done += count
@@ -46,9 +47,8 @@ class Graphs(Overlap):
 
     def _record(self, count: int) -> tuple[Any, Any]:
         """Return a graph of `count` sweeps, and the array in which it leaves the norms."""
-        stream, began, timeline = self._stream, self.done, self.timeline
+        stream, began = self._stream, self.done
         sums = self._cupy.zeros(count, "float64")
-        self.timeline = None
         self._cupy.cuda.Device().synchronize()
         with stream, self._cupy.cuda.using_allocator(self._pool.malloc):
             stream.begin_capture()
@@ -57,6 +57,5 @@ class Graphs(Overlap):
                 super().advance(count, sums)
             finally:
                 graph = stream.end_capture()
-        self.timeline = timeline
         self.done = began
         return graph, sums

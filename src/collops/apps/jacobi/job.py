@@ -8,18 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from collops import profile
 from collops.apps.files import prepare_folder
-from collops.apps.jacobi import MODELS, Grid, Problem, Timeline, make, obstacle, run
+from collops.apps.jacobi import MODELS, Grid, Problem, make, obstacle, run
 from collops.apps.jacobi.measure import Difference, Reference, Run, first_rank, memory_limit
-from collops.apps.jacobi.pictures import bar_chart, draw_timeline
-from collops.apps.jacobi.timeline import Span
+from collops.apps.jacobi.timeline import Span, draw_timeline, spans_of
 from collops.apps.options import METHOD, AtLeast, Dtype, EngineName, Folder, NotNegative, OneOf, check_must, option
+from collops.apps.pictures import figure
 from collops.apps.recipe import Listener
 from collops.apps.stages import check_memory, engine_of_ranks, local_stage, raised_together
 from collops.errors import CollopsError, InputError, LayoutError
@@ -43,38 +41,30 @@ class Options:
     variant: Annotated[
         str, option(f"How ranks work together: auto, {', '.join(MODELS)}.", METHOD), OneOf("auto", *MODELS)
     ] = "auto"
-    nx: Annotated[int, typer.Option("--nx", "-nx", help="Columns.", rich_help_panel=_GRID), AtLeast(3)] = 16384
-    ny: Annotated[int, typer.Option("--ny", "-ny", help="Rows.", rich_help_panel=_GRID), AtLeast(3)] = 16384
+    nx: Annotated[int, option("Columns.", _GRID, "--nx", "-nx"), AtLeast(3)] = 16384
+    ny: Annotated[int, option("Rows.", _GRID, "--ny", "-ny"), AtLeast(3)] = 16384
     process_grid: Annotated[str | None, option("Blocks down and across, as 2x2.", _GRID, show_default="whole rows")] = (
         None
     )
-    niter: Annotated[
-        int, typer.Option("--niter", "-niter", help="Iterations, at most.", rich_help_panel=METHOD), AtLeast(1)
-    ] = 1000
-    nccheck: Annotated[
-        int,
-        typer.Option("--nccheck", "-nccheck", help="Iterations from norm to norm.", rich_help_panel=METHOD),
-        AtLeast(1),
-    ] = 1
+    niter: Annotated[int, option("Iterations, at most.", METHOD, "--niter", "-niter"), AtLeast(1)] = 1000
+    nccheck: Annotated[int, option("Iterations from norm to norm.", METHOD, "--nccheck", "-nccheck"), AtLeast(1)] = 1
     tolerance: Annotated[float, option("Norm of the update at which to stop.", METHOD), NotNegative] = 1e-8
     dtype: Dtype = "float32"
     engine: EngineName = "auto"
     skip_single_gpu: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Leave out the run on one rank, and with it the check of values.",
+            _OUTPUT,
             "--skip-single-gpu",
             "-skip_single_gpu",
-            help="Leave out the run on one rank, and with it the check of values.",
-            rich_help_panel=_OUTPUT,
         ),
     ] = False
-    csv: Annotated[bool, typer.Option("--csv", "-csv", help="Print one line for a table.", rich_help_panel=_OUTPUT)] = (
+    csv: Annotated[bool, option("Print one line for a table.", _OUTPUT, "--csv", "-csv")] = False
+    compare: Annotated[bool, option("Run and check all variants; print a table, draw it.", _OUTPUT, "--compare")] = (
         False
     )
-    compare: Annotated[
-        bool, option("Run and check all variants; print a table, draw it.", _OUTPUT, flag="--compare")
-    ] = False
-    timeline: Annotated[bool, option("Draw the work of each stream.", _OUTPUT, flag="--timeline")] = False
+    timeline: Annotated[bool, option("Draw the work of each stream.", _OUTPUT, "--timeline")] = False
     out: Annotated[str, option("Folder for the pictures.", metavar="DIR"), Folder] = "collops-result"
 
     def check(self) -> None:
@@ -121,10 +111,6 @@ class Outcome:
     limit: float | None = None  # seconds in which the memory of all ranks can read and write the grid once
     files: list[Path] = field(default_factory=list)
 
-    def speedup(self, measured: Measured) -> float | None:
-        """Return how many times faster than one rank a variant is."""
-        return None if self.single is None else self.single.seconds_per_iteration / measured.seconds_per_iteration
-
     @property
     def numbers(self) -> dict[str, Any]:
         """All results, as JSON holds them."""
@@ -140,15 +126,16 @@ class Outcome:
         }
 
     def _numbers(self, measured: Measured) -> dict[str, Any]:
-        speedup, difference = self.speedup(measured), measured.difference
+        single, seconds, difference = self.single, measured.seconds_per_iteration, measured.difference
+        speedup = None if single is None else single.seconds_per_iteration / seconds
         return {
             "variant": measured.name,
             "iterations": measured.iterations,
             "seconds": measured.seconds,
-            "us_per_iteration": 1e6 * measured.seconds_per_iteration,
+            "us_per_iteration": 1e6 * seconds,
             "norm": list(measured.norms.values())[-1],
             "speedup": speedup,
-            "efficiency": None if speedup is None else speedup / (1 if measured is self.single else self.ranks),
+            "efficiency": None if speedup is None else speedup / (1 if measured is single else self.ranks),
             "differing_points": None if difference is None else difference.points,
             "largest_difference": None if difference is None else difference.largest,
         }
@@ -291,16 +278,7 @@ class _Job:
             if reason is not None:
                 outcome.missing[name] = reason
         if self.comm.rank == 0:
-            outcome.files.append(self._draw_times())
-
-    def _draw_times(self) -> Path:
-        outcome, problem = self.outcome, self.outcome.problem
-        seconds = {}
-        if outcome.single is not None:
-            seconds[f"one {outcome.unit} / {outcome.ranks}"] = outcome.single.seconds_per_iteration / outcome.ranks
-        seconds |= {measured.name: measured.seconds_per_iteration for measured in outcome.variants}
-        title = f"{problem.nx} x {problem.ny}, {problem.dtype}, {outcome.ranks} {outcome.unit}s"
-        return bar_chart(seconds, outcome.limit, title, Path(self.options.out) / "jacobi.png")
+            outcome.files.append(bar_chart(outcome, Path(self.options.out) / "jacobi.png"))
 
     def _reference(self) -> Reference:
         """Run on the first rank alone."""
@@ -320,7 +298,7 @@ class _Job:
         report = self._announced()
         self._warm_up(name, self.comm, self.blocks)
         with raised_together():
-            variant = self._make(name)
+            variant = make(name, self.problem, self.comm, self.engine, self.blocks)
         result = run(variant, report)
         difference = None if reference is None else reference.difference(variant)
         variant.free()
@@ -337,15 +315,17 @@ class _Job:
         if self.options.timeline:
             self._draw_timeline(name)
 
-    def _make(self, name: str, timeline: Timeline | None = None) -> Any:
-        return make(name, self.problem, self.comm, self.engine, self.blocks, timeline)
-
     def _announced(self, who: str = "") -> Callable[[int, float], None] | None:
         """Print the heading of a run, and return what prints its norms; nothing where no sentences are printed."""
         if not self.prints:
             return None
         self.echo(heading(self.problem, who))
-        return partial(_print_norm, self.echo)
+
+        def report(iteration: int, norm: float) -> None:
+            if iteration % _PRINTED == 0:
+                self.echo(norm_line(iteration, norm))
+
+        return report
 
     def _warm_up(self, name: str, comm: Communicator, blocks: tuple[int, int] | None) -> None:
         """Run on a tiny grid, so that the first iterations need not compile, load and connect."""
@@ -357,24 +337,38 @@ class _Job:
         variant.free()
 
     def _draw_timeline(self, name: str) -> None:
-        """Run a few more iterations with a timeline, and draw it for all ranks."""
-        timeline = Timeline(self.engine)
-        variant = self._make(name, timeline)
+        """Run a few more iterations, and draw when each stream of all ranks did its work."""
+        variant = make(name, self.problem, self.comm, self.engine, self.blocks)
         norms = self.engine.xp.zeros(_SHOWN)
         variant.record(_SHOWN)
         variant.advance(_SHOWN, norms)
+        variant.record(_SHOWN)
         self.engine.synchronize()
         self.comm.barrier()
-        timeline.start()
-        variant.record(_SHOWN)
-        variant.advance(_SHOWN, norms)
-        spans = self.comm.allgather_metadata([list(span) for span in timeline.spans()])
+        with profile.record() as recording:
+            variant.advance(_SHOWN, norms)
+        spans = self.comm.allgather_metadata([list(span) for span in spans_of(recording, self.engine)])
         variant.free()
         if self.comm.rank == 0:
             path = Path(self.options.out) / f"timeline-{name}.png"
             self.outcome.files.append(draw_timeline(name, [[Span(*row) for row in rank] for rank in spans], path))
 
 
-def _print_norm(echo: Callable[[str], None], iteration: int, norm: float) -> None:
-    if iteration % _PRINTED == 0:
-        echo(norm_line(iteration, norm))
+def bar_chart(outcome: Outcome, path: Path) -> Path:
+    """Draw the time of an iteration by variant, and the time of a single sweep at the speed of the memory."""
+    problem, unit, ranks, limit = outcome.problem, outcome.unit, outcome.ranks, outcome.limit
+    times = {measured.name: 1e6 * measured.seconds_per_iteration for measured in outcome.variants}
+    if outcome.single is not None:
+        times = {f"one {unit} / {ranks}": 1e6 * outcome.single.seconds_per_iteration / ranks} | times
+    with figure(path, 1, (8.0, 1.6 + 0.34 * len(times))) as (_, (axes,)):
+        places = range(len(times))
+        bars = axes.barh(places, list(times.values()), height=0.7, color="#3f7cac")
+        axes.bar_label(bars, [f"{time:.4g}" for time in times.values()], padding=3)
+        axes.set_yticks(places, list(times))
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        if limit is not None:
+            axes.axvline(1e6 * limit, color="#b5442e", linewidth=1.2)
+            axes.set_xlabel(f"µs an iteration; the line is the memory's limit of one sweep, {1e6 * limit:.4g} µs")
+        axes.set_title(f"{problem.nx} x {problem.ny}, {problem.dtype}, {ranks} {unit}s")
+    return path

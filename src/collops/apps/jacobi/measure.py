@@ -50,19 +50,8 @@ def run(
 ) -> Run:
     """Iterate until the norm is within the tolerance or the iterations are used up. Collective.
 
-    Parameters
-    ----------
-    variant : Variant
-        Newly made.
-    report : callable, optional
-        Called with each checked iteration and its norm, as soon as the host knows it.
-    pulse : callable, optional
-        Called after every stretch of iterations.
-
-    Returns
-    -------
-    Run
-        Equal on all ranks.
+    `variant` is newly made. `report` is called with each checked iteration and its norm, as soon as the host knows it,
+    and `pulse` after every stretch of iterations. The result is equal on all ranks.
     """
     problem, comm, engine = variant.problem, variant.comm, variant.engine
     stretches = -(-problem.iterations // STRETCH)

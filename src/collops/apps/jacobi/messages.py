@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collops.apps.jacobi.variant import Variant
+from collops.profile import mark
 
 __all__ = ["Messages"]
 
@@ -16,8 +17,8 @@ class Messages(Variant):
         """Make `count` sweeps."""
         for slot in range(count):
             source, target = self.turns()
-            with self.span("sweep"):
+            with mark("sweep"):
                 self.sweeps.whole(source, target, norms, self.checked(slot))
-            with self.span("halo"):
+            with mark("halo"):
                 self.halo(target, target)
             self.done += 1

@@ -26,14 +26,7 @@ class NumbaSweeps(NumpySweeps):
 
 @njit(cache=True, error_model="numpy")
 def _sweep(
-    source: np.ndarray,
-    target: np.ndarray,
-    begin: int,
-    end: int,
-    first: int,
-    last: int,
-    quarter: float,
-    wanted: bool,
+    source: np.ndarray, target: np.ndarray, begin: int, end: int, first: int, last: int, quarter: float, wanted: bool
 ) -> float:
     """Sweep a part; return the squared norm of its update, or 0 unless it is `wanted`."""
     square = 0.0

@@ -27,7 +27,7 @@ class NumpySweeps:
 
     def whole(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
-        self._sweep(source, target, norms, slot, ((0, self.grid.rows), (self.grid.first, self.grid.last)))
+        self._sweep(source, target, norms, slot, self.grid.whole)
 
     def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""

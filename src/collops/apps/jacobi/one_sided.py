@@ -8,6 +8,7 @@ from typing import Any
 from collops.apps.jacobi.problem import Part
 from collops.apps.jacobi.variant import Variant
 from collops.exchange import Box
+from collops.profile import mark
 
 __all__ = ["OneSided"]
 
@@ -35,13 +36,13 @@ class OneSided(Variant):
         memory = self._memory
         for slot in range(count):
             source, target = self.turns()
-            with self.span("wait"):
+            with mark("wait"):
                 for side in self._sides:
                     memory.wait_signal(side, self.done)
-            with self.span("sweep"):
+            with mark("sweep"):
                 self.sweeps.whole(source, target, norms, self.checked(slot))
             self.done += 1
-            with self.span("put"):
+            with mark("put"):
                 for rank, mine, theirs, signal in self._puts:
                     memory.put_signal(target[mine], rank, (self.done % 2, *theirs), signal, self.done)
 

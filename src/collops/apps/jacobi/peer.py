@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from collops.apps.jacobi.variant import Variant
+from collops.profile import mark
 
 if TYPE_CHECKING:
     from collops.apps.jacobi.cupy_sweeps import Neighbours
@@ -66,6 +67,6 @@ class Peer(PeerMemory):
         for slot in range(count):
             source, target = self.turns()
             shift = self._shifts[1 - self.done % 2]
-            with self.span("sweep"):
+            with mark("sweep"):
                 self.sweeps.peer(source, target, shift, self._neighbours, self.done, norms, self.checked(slot))
             self.done += 1

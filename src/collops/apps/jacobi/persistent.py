@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collops.apps.jacobi.peer import PeerMemory
+from collops.profile import mark
 
 __all__ = ["Persistent"]
 
@@ -28,6 +29,6 @@ class Persistent(PeerMemory):
 
     def advance(self, count: int, norms: Any) -> None:
         """Make `count` sweeps in one launch."""
-        with self.span(f"{count} sweeps"):
+        with mark(f"{count} sweeps"):
             self.sweeps.persistent(self.grids[0], self._stride, self._neighbours, self._bands, self.done, count, norms)
         self.done += count

@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,38 +75,11 @@ class Grid:
     points of another one are.
 
     The default process grid has one column of blocks of whole rows. A halo of `width` rows and columns lasts for as
-    many sweeps.
-
-    Attributes
-    ----------
-    layout : Layout
-        The blocks of all ranks in the computed rows and all columns.
-    rows, columns : int
-        Size of this rank's block.
-    top, start : int
-        First row and column of the block in the layout.
-    first, last : int
-        Columns of the block from `first` up to `last` change; the others are the fixed boundary.
-    low, high : int
-        The same for the columns of the whole grid, counted from the block's first one.
-    above, below, left, right : int or None
-        Neighbours; ``None`` beyond the boundary. Rows are periodic, so that a rank may be its own neighbour.
-    shape : (int, int)
-        Shape of the array that holds the block.
-
-    Raises
-    ------
-    InputError
-        If the number of blocks is not the number of ranks.
+    many sweeps. Raises `InputError` if the number of blocks is not the number of ranks.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        ranks: int,
-        rank: int,
-        process_grid: Sequence[int] | None = None,
-        width: int = 1,
+        self, problem: Problem, ranks: int, rank: int, process_grid: Sequence[int] | None = None, width: int = 1
     ) -> None:
         down, across = tuple(process_grid) if process_grid is not None else (ranks, 1)
         if down < 1 or across < 1 or down * across != ranks:
@@ -114,13 +88,18 @@ class Grid:
         self.process_grid = (down, across)
         self.rank = rank
         self.width = width
+        # The blocks of all ranks in the computed rows and all columns.
         self.layout = layout = Layout.grid(problem.shape, (down, across))
         block = layout.block(rank)
         self.rows, self.columns = block.shape
         self.top, self.start = block.offset
+        # The columns of the whole grid that change, from `low` up to `high`, counted from the block's first one; those
+        # of the block are from `first` up to `last`. The others are the fixed boundary.
         self.low, self.high = 1 - self.start, problem.nx - 1 - self.start
         self.first = min(max(self.low, 0), self.columns)
         self.last = max(min(self.high, self.columns), self.first)
+        self.whole: Part = (0, self.rows), (self.first, self.last)
+        # Rows are periodic, so that a rank may be its own neighbour; beyond the fixed boundary there is none.
         row, column = divmod(rank, across)
         self.above = (row - 1) % down * across + column
         self.below = (row + 1) % down * across + column
@@ -138,7 +117,7 @@ class Grid:
         """The ranks above, below, to the left and to the right: side ``s`` of this rank is side ``s ^ 1`` of theirs."""
         return self.above, self.below, self.left, self.right
 
-    @property
+    @cached_property
     def outer_columns(self) -> tuple[int, ...]:
         """The columns that the neighbours to the left and right need, if they change."""
         outer = set()
@@ -147,14 +126,14 @@ class Grid:
             outer |= {self.columns - 1} if self.right is not None and self.last == self.columns else set()
         return tuple(sorted(outer))
 
-    @property
+    @cached_property
     def outer(self) -> list[Part]:
         """The parts that neighbours need: the outermost rows, then the outer columns without their ends."""
         columns = (self.first, self.last)
         rows = [(0, 1), (self.rows - 1, self.rows)] if self.rows > 1 else [(0, self.rows)]
         return [(row, columns) for row in rows] + [((1, self.rows - 1), (c, c + 1)) for c in self.outer_columns]
 
-    @property
+    @cached_property
     def inner(self) -> Part:
         """The part of the block that is not in :attr:`outer`."""
         outer = self.outer_columns
@@ -183,10 +162,7 @@ class Grid:
             return []
         reach = self.side if self.width > 1 else 0
         sides = (max(0, start - reach), min(self.problem.nx, start + columns + reach))
-        regions: list[Part] = [
-            ((top - self.width, top), sides),
-            ((top + rows, top + rows + self.width), sides),
-        ]
+        regions: list[Part] = [((top - self.width, top), sides), ((top + rows, top + rows + self.width), sides)]
         for begin, end in ((start - self.side, start), (start + columns, start + columns + self.side)):
             begin, end = max(0, begin), min(self.problem.nx, end)
             if begin < end:

@@ -5,39 +5,21 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from collops.apps.jacobi.problem import Grid, Problem, halo_plan
-from collops.apps.jacobi.timeline import Timeline
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
+from collops.profile import mark
 
 __all__ = ["Single", "Variant"]
 
-_NOTHING = nullcontext()
-
 
 class Variant(ABC):
-    """One way to iterate. Collective: all ranks make it, and call its methods, in the same order.
+    """One way to iterate. Collective: all ranks make it, and call its methods, in the same order."""
 
-    Attributes
-    ----------
-    grid : Grid
-        This rank's block.
-    grids : sequence of array
-        The two arrays that hold it: a sweep reads one and writes the other.
-    halo : ExchangePlan
-        The messages that fill the halo of either array.
-    sweeps : object
-        The kernels of the engine.
-    done : int
-        Number of sweeps made so far.
-    """
-
-    width = 1
-    """Rows of the halo."""
+    width = 1  # rows of the halo
 
     def __init__(
         self,
@@ -45,17 +27,15 @@ class Variant(ABC):
         comm: Communicator,
         engine: Engine,
         process_grid: Sequence[int] | None = None,
-        timeline: Timeline | None = None,
     ) -> None:
         self.problem = problem
         self.comm = comm
         self.engine = engine
-        self.timeline = timeline
-        self.grid = Grid(problem, comm.size, comm.rank, process_grid, self.width)
-        self.sweeps = _sweeps_of(engine, self.grid)
-        self.halo = halo_plan(self.grid, comm)
-        self.grids: Sequence[Any] = ()
-        self.done = 0
+        self.grid = Grid(problem, comm.size, comm.rank, process_grid, self.width)  # this rank's block
+        self.sweeps = _sweeps_of(engine, self.grid)  # the kernels of the engine
+        self.halo = halo_plan(self.grid, comm)  # the messages that fill the halo of either array
+        self.grids: Sequence[Any] = ()  # the two arrays that hold the block: a sweep reads one and writes the other
+        self.done = 0  # number of sweeps made so far
         self.prepare()
 
     def prepare(self) -> None:
@@ -102,18 +82,8 @@ class Variant(ABC):
         """Return `slot` if the norm of the next sweep is checked, -1 if not."""
         return slot if self.done % self.problem.check == 0 else -1
 
-    def span(self, label: str, lane: int = 0) -> AbstractContextManager[None]:
-        """Return a context that records when its work takes place, if there is a timeline."""
-        return _NOTHING if self.timeline is None else self.timeline.span(label, lane)
-
     def require_points_everywhere(self) -> None:
-        """Raise on all ranks if a rank has no points: its neighbours would wait for it.
-
-        Raises
-        ------
-        LayoutError
-            With a remedy.
-        """
+        """Raise `LayoutError` on all ranks if a rank has no points: its neighbours would wait for it."""
         if 0 in self.grid.layout.sizes[0] or 0 in self.grid.layout.sizes[1]:
             down, across = self.grid.process_grid
             self.comm.check(
@@ -131,7 +101,7 @@ class Single(Variant):
         """Make `count` sweeps."""
         for slot in range(count):
             source, target = self.turns()
-            with self.span("sweep"):
+            with mark("sweep"):
                 self.sweeps.wrapped(source, target, norms, self.checked(slot))
             self.done += 1
 

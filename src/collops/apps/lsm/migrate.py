@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -86,11 +86,11 @@ def run(job: Job[Options]) -> Findings:
             ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
             ("image", f"{grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m"),
         ],
-        fields=_fields(problem, found, gathers),
+        fields=_fields(problem, found) | gathers,
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
-            "kinds": list(found.solution.split.kinds),
+            "kinds": list(found.solution.seconds),
         },
         draw=lambda folder: [draw(folder, problem, found, error)],
         noise_norm=noise_norm,
@@ -168,20 +168,13 @@ def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migrat
     return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution)
 
 
-class _Gathers(NamedTuple):
-    """Some traces of some shots."""
-
-    shots: np.ndarray  # their numbers
-    offsets: np.ndarray  # shape ``(shots, traces)``: horizontal distances from source to receiver, m
-    times: np.ndarray  # of the samples, s
-    data: np.ndarray  # float32, shape ``(shots, traces, samples)`` on the first rank, empty on others
-    residual: np.ndarray  # data less those modelled from the image; likewise
-
-
 def some_gathers(
     job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray], image: np.ndarray
-) -> _Gathers:
-    """Choose shots along the line, model them from the image, and gather them on the first rank. Collective."""
+) -> dict[str, Field]:
+    """Choose traces of shots along the line, model them from the image, and gather them on the first rank. Collective.
+
+    The data and their residual (the data less those modelled) have the shape ``(shots, traces, samples)`` there.
+    """
     geometry = problem.geometry
     count = min(_SHOTS, geometry.shots)
     chosen = np.unique(np.linspace(0, geometry.shots - 1, count + 2).round().astype(int)[1:-1])
@@ -199,24 +192,25 @@ def some_gathers(
     nothing = np.empty((0, 2, fewest, len(samples)))
     both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), job.comm)
     offsets = [geometry.receivers[shot][0, rows] - geometry.sources[0, shot] for shot, rows in picked.items()]
-    times = geometry.start + geometry.interval * samples
-    return _Gathers(chosen, np.stack(offsets), times, both[:, 0], both[:, 1])
+    gather = ("shot", "trace", "time")
+    return {
+        "shot": Field(chosen, ("shot",), "1"),
+        "time": Field(geometry.start + geometry.interval * samples, ("time",), "s"),
+        "offset": Field(np.stack(offsets), ("shot", "trace"), "m"),  # horizontal, from source to receiver
+        "data": Field(both[:, 0], gather, "1"),
+        "data_residual": Field(both[:, 1], gather, "1"),
+    }
 
 
-def _fields(problem: Problem, found: Migration, gathers: _Gathers) -> dict[str, Field]:
-    grid, image, gather = problem.grid, ("x", "z"), ("shot", "trace", "time")
+def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
+    grid, image = problem.grid, ("x", "z")
     fields = {
         "x": Field(grid.x, ("x",), "m"),
         "z": Field(grid.z, ("z",), "m"),
         "image": Field(found.image, image, "1"),
         "adjoint_image": Field(found.adjoint, image, "1"),
         "velocity": Field(problem.velocity, image, "m/s"),
-        "shot": Field(gathers.shots, ("shot",), "1"),
-        "time": Field(gathers.times, ("time",), "s"),
-        "offset": Field(gathers.offsets, ("shot", "trace"), "m"),
-        "data": Field(gathers.data, gather, "1"),
-        "data_residual": Field(gathers.residual, gather, "1"),
-        "seconds": Field(found.solution.split.seconds, ("rank", "kind"), "s"),
+        "seconds": Field(np.stack(list(found.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
     if problem.truth is not None:
         fields["truth"] = Field(problem.truth, image, "1")

@@ -41,15 +41,8 @@ def write_page(folder: Path) -> Path:
     group = zarr.open_group(str(folder / "result.zarr"), mode="r")
     fields = {name: np.asarray(array) for name, array in group.arrays()}
     numbers: dict[str, Any] = dict(group.attrs)
-    path = folder / "result.html"
-    with atomic(path) as temporary:
-        temporary.write_text(_page(fields, numbers), encoding="utf-8")
-    return path
-
-
-def _page(fields: Mapping[str, np.ndarray], numbers: Mapping[str, Any]) -> str:
     seconds = fields["seconds"].tolist()
-    return render(
+    page = render(
         _TEMPLATE,
         facts=_facts(numbers),
         payload=_payload(fields),
@@ -63,6 +56,10 @@ def _page(fields: Mapping[str, np.ndarray], numbers: Mapping[str, Any]) -> str:
         milliseconds=[[f"rank {rank}", *(f"{1e3 * one:.3g}" for one in row)] for rank, row in enumerate(seconds)],
         run=_run(numbers),
     )
+    path = folder / "result.html"
+    with atomic(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return path
 
 
 def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -141,13 +141,7 @@ class Problem:
 
 
 def synthetic(options: Options, comm: Communicator) -> Problem:
-    """Synthesise a problem; its data are not modelled yet. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the options do not fit together.
-    """
+    """Synthesise a problem; its data are not modelled yet. Collective."""
     notes: list[str] = []
     # `on_grid` raises if velocities become infinite.
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
@@ -178,13 +172,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
 
 
 def recorded(options: Options, comm: Communicator) -> Problem:
-    """Read a survey and a velocity from files, each rank its own traces. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if any rank cannot use a file or an option.
-    """
+    """Read a survey and a velocity from files, each rank its own traces. Collective."""
     path = str(options.survey)
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         headers = read_headers(path)
@@ -202,7 +190,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         frequency = options.frequency or _header_number("frequency", float, headers)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
         traces = [shot.astype(options.dtype) for shot in read_traces(path, headers, shots)]
-        check_traces(geometry, shots, traces)
+        check_traces(shots, traces)
         power = power_spectrum(traces, geometry.samples)
     power = comm.allreduce(power)
     with raised_together():
@@ -247,11 +235,7 @@ def _grid_for(headers: SurveyHeaders, model: Gradient | Section | np.ndarray, op
     nx, nz, dx, dz, x0 = options.nx, options.nz, options.dx, options.dz, options.x0
     if isinstance(model, np.ndarray):
         nx, nz = nx or model.shape[0], nz or model.shape[1]
-        mean = float(model.mean())
-
-        def profile(z: np.ndarray) -> np.ndarray:
-            return np.full_like(z, mean)
-
+        profile = Gradient(float(model.mean()))
         if dx is None or dz is None:
             # A .npy file holds no distances: columns cover the line, and cells are square.
             dx = dx or cover(geometry, profile, nx=nx, nz=nz, dz=1.0).dx

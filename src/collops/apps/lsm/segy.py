@@ -53,11 +53,6 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     file. Coordinates and elevations are multiplied by their scalars, and feet become metres. Depths count from sea
     level, or from the highest station if one lies above it. `Line.through` chooses the line. Traces marked as dead,
     dummy or auxiliary are left out.
-
-    Raises
-    ------
-    InputError
-        If the file is not whole, or the headers do not describe a survey.
     """
     file = SegyFile.inspect(path)
     numbers, headers = file.live_headers(*_FIELDS)
@@ -98,9 +93,10 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     if all(np.array_equal(r, receivers[0]) for r in receivers):
         receivers = [receivers[0]] * len(receivers)
     geometry = Geometry(sources[:, first_traces], receivers, file.samples, sample_interval(file, headers), start)
-    return SurveyHeaders(
-        file.path, geometry, [numbers[traces] for traces in order], line, notes, _defaults(file.text())
-    )
+    text = file.text()
+    named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
+    defaults = {name.lower(): value for name, value in named}
+    return SurveyHeaders(file.path, geometry, [numbers[traces] for traces in order], line, notes, defaults)
 
 
 def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
@@ -118,11 +114,6 @@ def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defau
 
     Positions are stored to a tenth of a millimetre if the line is shorter than 214 km, traces as float32. The textual
     header holds `defaults`: options of the migration by name, which apply when the file is read.
-
-    Raises
-    ------
-    InputError
-        If the geometry does not fit the format.
     """
     interval = round(geometry.interval * 1e6)
     delay = round(geometry.start * 1e3)
@@ -188,9 +179,3 @@ def _scalar(values: np.ndarray) -> int:
         if np.abs(values).max() * scalar <= 0x7FFFFFFF:
             return scalar
     raise InputError("SEG-Y holds coordinates up to 2147483647 m only")
-
-
-def _defaults(text: str) -> dict[str, str]:
-    if _SIGNATURE not in text:
-        return {}
-    return {name.lower(): value for name, value in re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collops.apps.files import not_finite
 from collops.apps.signals import smooth_step
 from collops.errors import InputError
 
@@ -60,13 +61,7 @@ def shots_of(rank: int, shots: int, ranks: int) -> range:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Positions and sampling of a 2-D survey, the same on every rank.
-
-    Raises
-    ------
-    InputError
-        If a size is not positive, a shot has no receivers, or a number is not finite.
-    """
+    """Positions and sampling of a 2-D survey, the same on every rank."""
 
     sources: np.ndarray  # shape ``(2, shots)``, float64: distance along the line and depth, in metres
     # one array per shot, shape ``(2, receivers of that shot)``, in metres; equal ones are a fixed spread
@@ -76,21 +71,17 @@ class Geometry:
     start: float = 0.0  # time of the first sample after the shot, in seconds
 
     def __post_init__(self) -> None:
-        if self.shots < 1 or self.sources.shape != (2, self.shots):
-            raise InputError("a survey needs at least one shot with a position along the line and a depth")
-        if len(self.receivers) != self.shots or any(r.ndim != 2 or r.shape[0] != 2 for r in self.receivers):
-            raise InputError("a survey needs one array of receiver positions for each of its shots")
-        if any(receivers.shape[1] < 1 for receivers in self.receivers):
-            raise InputError("a survey needs at least one receiver for each shot")
+        if self.shots < 1 or self.sources.shape != (2, self.shots) or len(self.receivers) != self.shots:
+            raise InputError("a survey needs shots, each with a position along the line, a depth, and receivers")
+        if any(r.ndim != 2 or r.shape[0] != 2 or r.shape[1] < 1 for r in self.receivers):
+            raise InputError("a survey needs at least one receiver with position and depth for each shot")
         # The operator interpolates between samples.
         if self.samples < 2:
             raise InputError(f"a survey needs at least 2 samples a trace, not {self.samples}")
         if not (np.isfinite(self.interval) and self.interval > 0):
             raise InputError(f"the sample interval must be positive and finite, not {self.interval} s")
-        if not np.isfinite(self.start):
-            raise InputError(f"the time of the first sample must be finite, not {self.start} s")
-        if not all(np.isfinite(positions).all() for positions in (self.sources, *self.receivers)):
-            raise InputError("the positions of sources and receivers must be finite numbers")
+        if not all(np.isfinite(numbers).all() for numbers in (self.start, self.sources, *self.receivers)):
+            raise InputError("the positions of sources and receivers and the first time must be finite numbers")
 
     @property
     def shots(self) -> int:
@@ -125,19 +116,12 @@ class Geometry:
         return list({id(receivers): receivers for receivers in self.receivers}.values())
 
 
-def check_traces(geometry: Geometry, shots: range, traces: list[np.ndarray]) -> None:
-    """Raise InputError if the arrays of traces, one per shot, have other shapes or samples that are not finite."""
-    if len(traces) != len(shots):
-        raise InputError(f"{len(shots)} shots need as many arrays of traces, not {len(traces)}")
+def check_traces(shots: range, traces: list[np.ndarray]) -> None:
+    """Raise `InputError` if the traces of some shots, an array for each, have samples that are not finite."""
     for shot, values in zip(shots, traces, strict=True):
-        expected = (geometry.receivers[shot].shape[1], geometry.samples)
-        if values.shape != expected:
-            raise InputError(f"the traces of shot {shot + 1} have shape {values.shape}, not {expected}")
-        finite = np.isfinite(values)
-        if not finite.all():
-            trace, sample = np.argwhere(~finite)[0]
+        if (place := not_finite(values)) is not None:
             raise InputError(
-                f"shot {shot + 1}, trace {trace + 1}, sample {sample + 1} is {values[trace, sample]}: "
+                f"shot {shot + 1}, trace {place[0] + 1}, sample {place[1] + 1} is {values[place]}: "
                 "repair or remove samples that are not finite numbers"
             )
 
@@ -157,13 +141,7 @@ def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, spee
 
 @dataclass(frozen=True)
 class Grid:
-    """A regular grid of image points; arrays on it have shape ``(nx, nz)``.
-
-    Raises
-    ------
-    InputError
-        If a size or a spacing is not positive.
-    """
+    """A regular grid of image points; arrays on it have shape ``(nx, nz)``."""
 
     nx: int  # points along the line
     nz: int  # points in depth, from depth 0
@@ -232,19 +210,14 @@ def cover(
     receiver spacing apart (the spacing of midpoints). Rows have the spacing of the columns and reach down to the
     reflector whose vertical echo arrives at the end of the record. There are at most 401 of each. Spacings are rounded
     to three digits. `profile` returns the velocity in m/s at an array of depths in m.
-
-    Raises
-    ------
-    InputError
-        If a given size is not positive.
     """
     left, right, _, deepest = geometry.bounds
     span = (right - left) * (1 + 2 * _MARGIN)
     if dx is None:
         if nx is not None:
-            dx = _round_up(span / max(nx - 1, 1))
+            dx = _rounded(span / max(nx - 1, 1), np.ceil)
         else:
-            dx = max(_round_down(_receiver_spacing(geometry) / 2), _round_up(span / (_MOST_COLUMNS - 1)))
+            dx = max(_rounded(_receiver_spacing(geometry) / 2, np.floor), _rounded(span / (_MOST_COLUMNS - 1), np.ceil))
     _check_steps("dx", span, dx)
     margin = _MARGIN * (right - left)
     if dx > 0 and nx is None and x0 is None:
@@ -259,7 +232,8 @@ def cover(
     if dz is None or nz is None:
         depth = max(_deepest_echo(profile, geometry), 1.5 * deepest)
         if dz is None:
-            dz = max(dx, _round_up(depth / (_MOST_ROWS - 1))) if nz is None else _round_up(depth / max(nz - 1, 1))
+            dz = _rounded(depth / (_MOST_ROWS - 1 if nz is None else max(nz - 1, 1)), np.ceil)
+            dz = max(dx, dz) if nz is None else dz
         if nz is None:
             _check_steps("dz", depth, dz)
             nz = int(np.ceil(depth / dz)) + 1 if dz > 0 else 1
@@ -301,15 +275,8 @@ def _deepest_echo(profile: Callable[[np.ndarray], np.ndarray], geometry: Geometr
     return depth
 
 
-def _round_down(value: float) -> float:
-    return _rounded(value, np.floor)
-
-
-def _round_up(value: float) -> float:
-    return _rounded(value, np.ceil)
-
-
 def _rounded(value: float, how: Callable[[float], float]) -> float:
+    """Round a positive number to three digits, down or up."""
     if value <= 0 or not np.isfinite(value):
         return value
     unit = 10.0 ** (np.floor(np.log10(value)) - 2)

@@ -23,24 +23,11 @@ _NEAR = 3.0
 def travel_times(
     positions: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str, comm: Communicator, dtype: str
 ) -> np.ndarray:
-    """Compute the travel times of many positions, each rank a share of them. Collective.
+    """Compute the travel times of many positions in seconds, each rank a share of them. Collective.
 
-    Parameters
-    ----------
-    positions : numpy.ndarray
-        Shape ``(2, n)``, the same on every rank: distance along the line and depth, in metres.
-    mode : str
-        ``"eikonal"``, or ``"analytic"`` for the constant velocity ``velocity[0, 0]``.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(n, nx, nz)``, seconds, on every rank.
-
-    Raises
-    ------
-    InputError
-        If scikit-fmm is needed but not installed, or memory runs out.
+    `positions`, of shape ``(2, n)`` and the same on every rank, are distances along the line and depths in metres.
+    `mode` is ``"eikonal"``, or ``"analytic"`` for the constant velocity ``velocity[0, 0]``. The result has the shape
+    ``(n, nx, nz)`` on every rank.
     """
     count = positions.shape[1]
     shares = [shots_of(rank, count, comm.size) for rank in range(comm.size)]
@@ -75,9 +62,11 @@ def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.nd
     1591-1595.
     """
     import skfmm
+    from scipy.ndimage import map_coordinates
 
     distance = _distance(position, grid)
-    at = _at(position, velocity, grid)
+    place = [[(position[0] - grid.x0) / grid.dx], [position[1] / grid.dz]]
+    at = float(map_coordinates(velocity, place, order=1, mode="nearest")[0])
     near = distance * (1 / velocity + 1 / at) / 2
     radius = _NEAR * max(grid.dx, grid.dz)
     inside = distance <= radius
@@ -89,13 +78,3 @@ def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.nd
 
 def _distance(position: np.ndarray, grid: Grid) -> np.ndarray:
     return np.hypot(grid.x[:, None] - position[0], grid.z[None, :] - position[1])
-
-
-def _at(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> float:
-    """Return the velocity at a position, interpolated between grid points."""
-    column = float(np.clip((position[0] - grid.x0) / grid.dx, 0, grid.nx - 1))
-    row = float(np.clip(position[1] / grid.dz, 0, grid.nz - 1))
-    i, j = min(int(column), grid.nx - 2), min(int(row), grid.nz - 2)
-    a, b = column - i, row - j
-    cell = velocity[i : i + 2, j : j + 2]
-    return float(np.array([1 - a, a]) @ cell @ np.array([1 - b, b]))

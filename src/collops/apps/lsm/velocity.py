@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.files import open_array
+from collops.apps.files import not_finite, open_array
 from collops.apps.lsm.survey import Grid, Line
 from collops.apps.segy import SegyFile, scaled
 from collops.errors import InputError
@@ -58,11 +58,6 @@ def parse_velocity(text: str) -> Gradient | Path:
     """Return a sum of numbers and multiples of ``z`` (``1500+0.6z``) as a gradient, or the path of a file.
 
     A file is recognised by its suffix .npy, .sgy or .segy. Nothing is evaluated.
-
-    Raises
-    ------
-    InputError
-        If `text` is neither.
     """
     if Path(text).suffix.lower() in (".npy", *_SEGY_SUFFIXES):
         return Path(text)
@@ -86,13 +81,7 @@ def parse_velocity(text: str) -> Gradient | Path:
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Read velocities of shape ``(nx, nz)`` in m/s from a NumPy file, as float64.
-
-    Raises
-    ------
-    InputError
-        If the file is missing or damaged, or holds something else.
-    """
+    """Read velocities of shape ``(nx, nz)`` in m/s from a NumPy file, as float64."""
     velocity, _ = open_array(path, ())
     if velocity.ndim != 2 or min(velocity.shape) < 2:
         raise InputError(
@@ -110,11 +99,6 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
     coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, the delay
     recording time in metres.
-
-    Raises
-    ------
-    InputError
-        If the file is not whole, has no such inline, or holds velocities that are not positive and finite.
     """
     file = SegyFile.inspect(path)
     headers = file.headers("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime")
@@ -149,11 +133,6 @@ def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | Non
     An array must have the grid's shape. A section is placed by its map coordinates if these overlap with the grid on
     the `line`, otherwise with its first trace at the first column. Its outermost velocities continue beyond its ends.
     Each decision adds a sentence to `notes`.
-
-    Raises
-    ------
-    InputError
-        If the velocity is not positive and finite everywhere, or has another shape than the grid.
     """
     if isinstance(model, Gradient):
         velocity = np.broadcast_to(model(grid.z), grid.shape).copy()
@@ -190,12 +169,9 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
 
 
 def _check(velocity: np.ndarray, name: str) -> None:
-    finite = np.isfinite(velocity)
-    if not finite.all():
-        column, row = np.argwhere(~finite)[0]
-        raise InputError(
-            f"{name} is {velocity[column, row]} at column {column}, row {row}: replace it with a finite number"
-        )
+    if (place := not_finite(velocity)) is not None:
+        column, row = place
+        raise InputError(f"{name} is {velocity[place]} at column {column}, row {row}: replace it with a finite number")
     if velocity.min() <= 0:
         column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)
         raise InputError(f"{name} is {velocity.min():g} m/s at column {column}, row {row}: velocities must be positive")

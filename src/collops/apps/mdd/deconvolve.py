@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.files import Field, check_kind, open_array
+from collops.apps.files import Field, open_array
 from collops.apps.mdd.fields import (
     DOWN_NAMES,
     UP_NAMES,
@@ -80,7 +80,6 @@ class Options(CommonOptions):
                 if getattr(self, name) is None:
                     raise InputError(f"--{name} is needed with --down and --up: the files do not hold it")
             for text, names in ((self.down, DOWN_NAMES), (self.up, UP_NAMES)):
-                check_kind(Path(text))
                 open_array(Path(text), names)
 
 
@@ -150,13 +149,9 @@ class Problem:
 
 
 def prepare(job: Job[Options]) -> Problem:
-    """Read or synthesise the fields, and build the operator. Collective.
+    """Read or synthesise the fields, and build the operator. Collective."""
+    from collops.operators import MDC
 
-    Raises
-    ------
-    InputError
-        On every rank, if any rank cannot use an option or a file.
-    """
     options, comm = job.options, job.comm
     with local_stage(comm):
         recorded = RecordedFields(options) if options.down is not None else None
@@ -170,7 +165,18 @@ def prepare(job: Job[Options]) -> Problem:
         count = _count(options, acquisition, power, notes)
     with local_stage(comm):
         kernel = down.spectra(job.share(count))
-    operator = _convolution(job, acquisition, kernel)
+    operator: Any = MDC(
+        job.engine.from_host(kernel.astype(np.result_type(options.dtype, np.complex64))),
+        acquisition.total,
+        acquisition.virtual,
+        dt=acquisition.interval,
+        dr=acquisition.spacing,
+        twosided=True,
+        saveGt=False,
+        model="split",
+        data="split",
+        comm=comm,
+    )
     sources = operator.range.slices(comm.rank)[1]
     if recorded is not None:
         with local_stage(comm):
@@ -197,23 +203,6 @@ def _count(options: Options, acquisition: Acquisition, power: np.ndarray, notes:
     if options.fmax > frequencies[-1]:
         raise InputError(f"--fmax {options.fmax:g} is more than the {frequencies[-1]:.4g} Hz that the samples have")
     return int(np.flatnonzero(frequencies <= options.fmax)[-1]) + 1
-
-
-def _convolution(job: Job[Options], acquisition: Acquisition, kernel: np.ndarray) -> Any:
-    from collops.operators import MDC
-
-    return MDC(
-        job.engine.from_host(kernel.astype(np.result_type(job.options.dtype, np.complex64))),
-        acquisition.total,
-        acquisition.virtual,
-        dt=acquisition.interval,
-        dr=acquisition.spacing,
-        twosided=True,
-        saveGt=False,
-        model="split",
-        data="split",
-        comm=job.comm,
-    )
 
 
 # The deconvolution

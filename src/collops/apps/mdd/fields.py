@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.files import open_array, read_rows
+from collops.apps.files import not_finite, open_array, read_rows
 from collops.apps.signals import ricker, ricker_shape
 from collops.apps.stages import check_memory
 from collops.errors import InputError
@@ -91,13 +91,7 @@ def frequencies_within(power: np.ndarray) -> int:
 
 
 class RecordedFields:
-    """Downgoing and upgoing field of the same sources, in two files.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read, or if the two have different sources or samples.
-    """
+    """Downgoing and upgoing field of the same sources, in two files."""
 
     def __init__(self, options: Any) -> None:
         self._paths = Path(str(options.down)), Path(str(options.up))
@@ -152,11 +146,11 @@ class RecordedFields:
 
 def _finite(array: Any, path: Path, sources: slice) -> np.ndarray:
     records = read_rows(array, path, sources).astype(np.float64)
-    if not np.isfinite(records).all():
-        source, receiver, sample = (int(n) for n in np.argwhere(~np.isfinite(records))[0])
+    if (place := not_finite(records)) is not None:
+        source, receiver, sample = place
         raise InputError(
-            f"{path} is {records[source, receiver, sample]} at source {sources.start + source + 1}, "
-            f"receiver {receiver + 1}, sample {sample + 1}: replace it with a finite number"
+            f"{path} is {records[place]} at source {sources.start + source + 1}, receiver {receiver + 1}, "
+            f"sample {sample + 1}: replace it with a finite number"
         )
     return records
 

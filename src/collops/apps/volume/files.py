@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.files import Field, check_kind, open_array, read_rows
+from collops.apps.files import Field, not_finite, open_array, read_rows
 from collops.apps.segy import TIMING, SegyFile, sample_interval, start_time
 from collops.errors import InputError
 
@@ -23,6 +23,7 @@ DATA_NAMES = ("data", "seismic", "amplitude")
 """Names of the data in a Zarr group."""
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
+_SEGY = (".sgy", ".segy")
 _INLINE_BYTE, _CROSSLINE_BYTE = 189, 193
 # Header fields whose grid is filled less than this are not inline and crossline numbers.
 _MOST_POINTS_PER_TRACE = 20
@@ -37,13 +38,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Cube:
-    """A regular grid of traces: a volume with two lateral axes, or a section with one.
-
-    Raises
-    ------
-    InputError
-        If there are no traces, too few samples, or no sample interval.
-    """
+    """A regular grid of traces: a volume with two lateral axes, or a section with one."""
 
     lateral: tuple[Axis, ...]  # one or two
     samples: int  # of every trace
@@ -107,11 +102,10 @@ class _Reader(NamedTuple):
 def check_array_file(text: str, names: tuple[str, ...]) -> None:
     """Raise unless a file exists that may hold a volume; reads its head only."""
     path = Path(text)
-    if _is_segy(path):
+    if path.suffix.lower() in _SEGY:
         SegyFile.inspect(path)
     else:
-        check_kind(path, ".sgy", ".segy")
-        open_array(path, names)
+        open_array(path, names, _SEGY)
 
 
 def open_volume(
@@ -125,40 +119,20 @@ def open_volume(
 
     `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
     `crossline_byte` are the first bytes of these numbers in trace headers of SEG-Y.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read as a volume.
     """
-    if _is_segy(path):
+    if path.suffix.lower() in _SEGY:
         return _open_segy(path, inline_byte or _INLINE_BYTE, crossline_byte or _CROSSLINE_BYTE, interval)
     return _open_array(path, interval, names)
 
 
-def _is_segy(path: Path) -> bool:
-    return path.suffix.lower() in (".sgy", ".segy")
-
-
 def read_values(reader: _Reader, rows: slice, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read rows of a volume, and which traces exist.
-
-    Raises
-    ------
-    InputError
-        If a sample is not a finite number.
-    """
+    """Read rows of a volume, and which traces exist."""
     values, live = reader.read(rows)
-    if not np.isfinite(values).all():
-        *place, sample = (int(n) for n in np.argwhere(~np.isfinite(values))[0])
-        place[0] += rows.start
-        where = ", ".join(
-            f"{axis.name} {axis.values[number]}" for axis, number in zip(reader.cube.lateral, place, strict=True)
-        )
-        raise InputError(
-            f"{name} is {values[(place[0] - rows.start, *place[1:], sample)]} at {where}, sample {sample + 1}: "
-            "replace it with a finite number"
-        )
+    if (place := not_finite(values)) is not None:
+        first, *others, sample = place
+        numbers = zip(reader.cube.lateral, (rows.start + first, *others), strict=True)
+        where = ", ".join(f"{axis.name} {axis.values[number]}" for axis, number in numbers)
+        raise InputError(f"{name} is {values[place]} at {where}, sample {sample + 1}: replace it with a finite number")
     return values, live
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -21,8 +21,8 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.pictures import Panel, gather_rows
-from collops.apps.recipe import Job
+from collops.apps.pictures import Panel, draw_panels, gather_rows
+from collops.apps.recipe import Gradient, Job, Solution
 from collops.apps.signals import power_spectrum, with_noise
 from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.apps.volume.earth import impedance
@@ -35,24 +35,22 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = [
-    "PANEL_SIZE",
+    "Image",
+    "Inversion",
     "Kind",
     "Problem",
     "Volume",
     "VolumeOptions",
-    "map_of",
-    "panel_of",
+    "draw_images",
     "prepare",
     "recorded",
     "section_of",
 ]
 
-PANEL_SIZE = (4.6, 4.2)
-"""Width and height of a picture's panel in inches."""
-
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
 # Arrays of the size of the data that exist at once.
 _ARRAYS = 12
+_PANEL_SIZE = (4.6, 4.2)  # inches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +154,16 @@ class Volume:
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
 
+class Inversion(NamedTuple):
+    """The result of an inversion: arrays are this rank's parts, shaped as its part of the cube."""
+
+    model: np.ndarray
+    adjoint: np.ndarray  # the adjoint of the data
+    unexplained: np.ndarray  # the residual of the data
+    misfit: float  # its norm over that of the data
+    solution: Solution
+
+
 @dataclass(frozen=True)
 class Problem:
     """A volume, and the operator from the ravelled model to its ravelled data."""
@@ -171,6 +179,14 @@ class Problem:
     def values(self, vector: Any) -> np.ndarray:
         """Return this rank's part of a ravelled distributed array, shaped as its part of the cube."""
         return self.job.on_host(vector).reshape(self.volume.traces.shape)
+
+    def inversion(self, data: Any, gradient: Gradient, solution: Solution) -> Inversion:
+        """Compare the solution with the data. Collective."""
+        unexplained = data - self.operator.forward(solution.x)
+        residual, whole = float(unexplained.norm()), float(data.norm())
+        misfit = residual / whole if whole else 0.0
+        model, adjoint = self.values(solution.x), self.values(gradient.x)
+        return Inversion(model, adjoint, self.values(unexplained), misfit, solution)
 
     def numbers(self) -> dict[str, Any]:
         """Return the entries of JSON about the data."""
@@ -197,13 +213,7 @@ class Problem:
 
 
 def prepare(job: Job[T], kind: Kind) -> Problem:
-    """Read or synthesise the data, and build the operator. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if an option or a file cannot be used.
-    """
+    """Read or synthesise the data, and build the operator. Collective."""
     with job.stage("reading" if job.options.volume else "modelling the data"):
         if job.options.volume is None:
             problem = _synthetic(job, kind)
@@ -219,13 +229,7 @@ def prepare(job: Job[T], kind: Kind) -> Problem:
 
 
 def recorded(job: Job[T]) -> Volume:
-    """Read data from a file, and choose the wavelet. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, if any rank cannot use the file or the wavelet.
-    """
+    """Read data from a file, and choose the wavelet. Collective."""
     options, comm = job.options, job.comm
     path = Path(str(options.volume))
     # Squares of large amplitudes overflow; a check below raises then.
@@ -267,7 +271,11 @@ def _synthetic(job: Job[T], kind: Kind) -> Problem:
     """Synthesise a problem whose solution is known. Collective."""
     options, comm = job.options, job.comm
     with local_stage(comm):
-        cube = _synthetic_cube(options, kind)
+        inlines, crosslines = options.inlines or kind.extents[0], options.crosslines or (*kind.extents, 1)[1]
+        names = (("trace", inlines),) if crosslines == 1 else (("inline", inlines), ("crossline", crosslines))
+        interval = _INTERVAL if options.interval is None else options.interval / 1e3
+        lateral = tuple(Axis(name, np.arange(extent) + 1) for name, extent in names)
+        cube = Cube(lateral, options.samples or kind.samples, interval)
         _check_size(job, cube)
         wavelet = make_wavelet(parse_wavelet(options.wavelet or _WAVELET), cube.samples, cube.interval)
         rows = job.share(cube.shape[0])
@@ -283,14 +291,6 @@ def _synthetic(job: Job[T], kind: Kind) -> Problem:
     return Problem(job, Volume(cube, traces, live, wavelet, truth, norm, notes), operator)
 
 
-def _synthetic_cube(options: VolumeOptions, kind: Kind) -> Cube:
-    inlines, crosslines = options.inlines or kind.extents[0], options.crosslines or (*kind.extents, 1)[1]
-    names = (("trace", inlines),) if crosslines == 1 else (("inline", inlines), ("crossline", crosslines))
-    interval = _INTERVAL if options.interval is None else options.interval / 1e3
-    lateral = tuple(Axis(name, np.arange(extent) + 1) for name, extent in names)
-    return Cube(lateral, options.samples or kind.samples, interval)
-
-
 def _check_size(job: Job[T], cube: Cube) -> None:
     ranks = job.comm.size
     rows = -(-cube.shape[0] // ranks)
@@ -301,7 +301,7 @@ def _check_size(job: Job[T], cube: Cube) -> None:
     )
 
 
-# Sections and maps for pictures, gathered on the first rank
+# Pictures
 
 
 def section_of(values: np.ndarray, comm: Communicator) -> np.ndarray:
@@ -309,25 +309,22 @@ def section_of(values: np.ndarray, comm: Communicator) -> np.ndarray:
     return gather_rows(values[:, values.shape[1] // 2] if values.ndim == 3 else values, comm)
 
 
-def map_of(values: np.ndarray, sample: int, comm: Communicator) -> np.ndarray:
-    """Gather the map of a volume at one sample. Collective."""
-    return gather_rows(values[..., sample], comm)
+class Image(NamedTuple):
+    """A section or a map of a volume, to be drawn; see `Panel`."""
+
+    values: np.ndarray
+    title: str
+    limits: float | tuple[float, float]
+    unit: str = ""
 
 
-def panel_of(
-    cube: Cube,
-    image: np.ndarray,
-    title: str,
-    limits: float | tuple[float, float],
-    unit: str = "",
-    *,
-    is_map: bool = False,
-) -> Panel:
-    """Return the panel of a section or a map of a volume; see `Panel`."""
+def draw_images(path: Path, cube: Cube, images: Sequence[Image], *, maps: bool = False) -> Path:
+    """Draw sections along the first lateral axis, or maps of both, in one row; return the picture."""
     first = cube.lateral[0]
-    down, label = (cube.lateral[1].values, cube.lateral[1].name) if is_map else (cube.times, "time (s)")
+    down, label = (cube.lateral[1].values, cube.lateral[1].name) if maps else (cube.times, "time (s)")
     # An axis of equal steps cannot show trace numbers that are not evenly spaced.
     even = len(np.unique(np.diff(first.values))) <= 1
     across = first.values if even else np.arange(len(first.values)) + 1
     extent = float(across[0]), float(across[-1]), float(down[0]), float(down[-1])
-    return Panel(image, title, extent, (first.name, label), limits, unit)
+    panels = [Panel(each.values, each.title, extent, (first.name, label), each.limits, each.unit) for each in images]
+    return draw_panels(path, panels, _PANEL_SIZE)

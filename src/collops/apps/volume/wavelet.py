@@ -18,13 +18,7 @@ _HALF_SECONDS = 0.12
 
 
 def parse_wavelet(text: str) -> float | Path | None:
-    """Return the frequency of ``"ricker:25"`` in hertz, the path of a .npy file, or None for ``"data"``.
-
-    Raises
-    ------
-    InputError
-        If `text` is none of these, or the file does not exist.
-    """
+    """Return the frequency of ``"ricker:25"`` in hertz, the path of a .npy file, or None for ``"data"``."""
     kind, _, number = text.partition(":")
     if kind == "ricker":
         try:
@@ -48,11 +42,6 @@ def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np
 
     `kind` is from `parse_wavelet`. A trace has `samples` samples, and the wavelet at most as many; `interval` is in
     seconds. The result is float64, of odd length; time zero is its middle sample.
-
-    Raises
-    ------
-    InputError
-        If the wavelet is too long, the file holds none, or there are no recorded data.
     """
     if kind is None:
         raise InputError("--wavelet data needs data from a file: name them with --volume, or give another wavelet")
