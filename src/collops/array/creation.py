@@ -9,11 +9,10 @@ import numpy as np
 
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
-from collops.array.layout import Layout
+from collops.array.layout import Layout, StackedLayout
 from collops.array.memory import check_memory
 from collops.array.random_numbers import child_seed, fill_random
 from collops.array.stacked import StackedArray
-from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm.given import communicator_or_world

@@ -11,10 +11,9 @@ import numpy as np
 
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
-from collops.array.layout import Layout
+from collops.array.layout import Layout, StackedLayout
 from collops.array.memory import check_memory
 from collops.array.stacked import StackedArray
-from collops.array.stacked_layout import StackedLayout
 from collops.array.store import VERSION
 from collops.backend import Engine
 from collops.backend import engine as find_engine

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
-from collops.array.plans import RecentPlans
+from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
 from collops.comm.call import Call
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = ["Move"]
-
-_plans = RecentPlans()
 
 
 def redistributed(x: Operand, layout: Layout) -> Any:
@@ -51,7 +49,7 @@ def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: An
 
 
 def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
-    return _plan(source, target, comm)(local, xp.empty(target.local_shape(comm.rank), local.dtype))
+    return _plan(comm, source, target)(local, xp.empty(target.local_shape(comm.rank), local.dtype))
 
 
 class Move:
@@ -74,7 +72,7 @@ class Move:
 
     def __init__(self, source: Layout, target: Layout, comm: Communicator) -> None:
         self._comm = comm
-        self._plan = _plan(source, target, comm)
+        self._plan = _plan(comm, source, target)
         self.sends = self._plan.travels
         self._box = None if self.sends else _inside(source.block(comm.rank), target.block(comm.rank))
         # Parts that follow each other in memory are gathered by one collective, without packing.
@@ -164,12 +162,10 @@ def check_copies(x: Operand) -> None:
         raise LayoutError(f"copies that should be equal in {x.layout} differ: {', '.join(wrong)}")
 
 
-def _plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan:
+@recent_plans
+def _plan(comm: Communicator, source: Layout, target: Layout) -> ExchangePlan:
     """Return the plan that moves an array from `source` to `target`."""
-    return _plans.get(comm, (source, target), lambda: _new_plan(source, target, comm))
 
-
-def _new_plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan:
     def wanted(rank: int) -> list[Region]:
         return [tuple((axis.start, axis.stop) for axis in target.block(rank).slices)]
 

@@ -188,7 +188,7 @@ def _combined(x: Operand, axes: _Axes, local: _LocalReduction, op: str) -> Any:
     xp = x.engine.xp
     if hasattr(x, "local_array"):
         plan = x._plan
-        ranks = plan.communicator if axes is None else plan.over(tuple(a for a in x.layout.split_axes if a in axes))
+        ranks = plan.communicator if axes is None else plan.by_axes[tuple(a for a in x.layout.split_axes if a in axes)]
         return _over_ranks(xp, xp.asarray(local(x.local_array, axes)), ranks, op)
     function = getattr(xp, _COMBINE[op])
     parts: dict[Communicator | None, Any] = {}

@@ -9,9 +9,9 @@ import numpy as np
 
 from collops.array.base import BaseArray
 from collops.array.distributed import DistributedArray
+from collops.array.layout import StackedLayout
 from collops.array.operands import check_alike, check_ufunc, scalar_operand
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine
 from collops.errors import LayoutError, UnsupportedTypeError
 
