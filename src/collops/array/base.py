@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array import fused, reductions
-from collops.array.operands import Operand
+from collops.array.operands import Operand, local_operand
+from collops.array.redistribute import check_copies
 from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     from os import PathLike
+    from typing import Self
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
@@ -32,8 +34,14 @@ def _unary(function: Callable[[Any], Any]) -> Any:
     return lambda self: self._unary(function)
 
 
+_copy, _real, _imag = operator.methodcaller("copy"), operator.attrgetter("real"), operator.attrgetter("imag")
+
+
 class BaseArray(Operand):
-    """Operators in terms of the methods `_binary`, `_unary` and `_in_place` of the class, and reductions."""
+    """Operators in terms of the methods `_binary`, `_unary` and `_in_place` of the class, and reductions.
+
+    These methods apply a function to the local arrays of all parts.
+    """
 
     __slots__ = ()
 
@@ -65,6 +73,54 @@ class BaseArray(Operand):
             f"a {type(self).__name__} is not converted to a NumPy array implicitly, because that needs messages: "
             "call gather() on every rank, or use local_array for this rank's part"
         )
+
+    @property
+    def size(self) -> int:
+        """Global number of elements."""
+        return self.layout.size
+
+    @property
+    def nbytes(self) -> int:
+        """Global number of bytes, without copies."""
+        return sum(leaf.layout.size * leaf.dtype.itemsize for leaf in self.leaves)
+
+    @property
+    def real(self) -> Self:
+        """The real part; a view if the engine has views."""
+        return self._unary(_real)
+
+    @property
+    def imag(self) -> Self:
+        """The imaginary part; for complex arrays a view if the engine has views."""
+        return self._unary(_imag)
+
+    def copy(self) -> Self:
+        """Return a copy with its own memory. No messages."""
+        return self._unary(_copy)
+
+    def conj(self) -> Self:
+        """Return the complex conjugate; a copy if the array is real. No messages."""
+        return self._unary(self.engine.xp.conjugate)
+
+    conjugate = conj
+
+    def fill(self, value: Any) -> None:
+        """Set all elements to a number, in place. No messages."""
+        for leaf in self.leaves:
+            leaf._hold(local_operand(leaf, value))
+
+    def check_replicated(self) -> None:
+        """Raise unless the copies of each replicated block are equal bit by bit. Collective: one metadata message.
+
+        A stacked array sends one for each part.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if copies differ; the message names the ranks.
+        """
+        for leaf in self.leaves:
+            check_copies(leaf)
 
     # Reductions: one message for all leaves at most
 

@@ -14,7 +14,7 @@ from collops.array.halo import extended_array
 from collops.array.layout import Layout
 from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.redistribute import check_copies, gathered, redistributed
+from collops.array.redistribute import gathered, redistributed
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
@@ -153,16 +153,6 @@ class DistributedArray(BaseArray):
         """Number of axes."""
         return self.layout.ndim
 
-    @property
-    def size(self) -> int:
-        """Global number of elements."""
-        return self.layout.size
-
-    @property
-    def nbytes(self) -> int:
-        """Global number of bytes, without copies."""
-        return self.layout.size * self.dtype.itemsize
-
     def __len__(self) -> int:
         return self.layout.shape[0]
 
@@ -195,6 +185,12 @@ class DistributedArray(BaseArray):
 
     def _unary(self, function: Callable[[Any], Any]) -> Self:
         return self._like(function(self.local_array))
+
+    def _map(self, function: Callable[..., Any], *others: Any) -> Any:
+        operands = [local_operand(self, other) for other in others]
+        if any(operand is NotImplemented for operand in operands):
+            return NotImplemented
+        return self._like(function(self.local_array, *operands))
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
         if other.__class__ is not float:
@@ -244,47 +240,12 @@ class DistributedArray(BaseArray):
         stored = tuple(map(self._stored, results, (None,) * len(results) if outs is None else outs))
         return stored if isinstance(result, tuple) else stored[0]
 
-    def copy(self) -> Self:
-        """Return a copy with its own memory. No messages."""
-        return self._like(self.local_array.copy())
-
-    def conj(self) -> Self:
-        """Return the complex conjugate; a copy if the array is real. No messages."""
-        return self._like(self.engine.xp.conjugate(self.local_array))
-
-    conjugate = conj
-
     def astype(self, dtype: Any, copy: bool = True) -> Self:
         """Return the array converted to `dtype`; without `copy`, itself if it has this dtype. No messages."""
         dtype = as_dtype(dtype)
         if dtype == self.dtype and not copy:
             return self
         return self._like(self.local_array.astype(dtype if self.engine.mutable else self.engine.dtype(dtype)))
-
-    @property
-    def real(self) -> Self:
-        """The real part; a view if the engine has views."""
-        return self._like(self.local_array.real)
-
-    @property
-    def imag(self) -> Self:
-        """The imaginary part; for complex arrays a view if the engine has views."""
-        return self._like(self.local_array.imag)
-
-    def fill(self, value: Any) -> None:
-        """Set all elements to a number, in place. No messages."""
-        value = local_operand(self, value)
-        if self.engine.mutable:
-            self.local_array[...] = value
-        else:
-            self._hold(value)
-
-    def _choose(self, x: Any, y: Any) -> Self:
-        """Choose from `x` where this array is true and from `y` elsewhere; see :func:`collops.array.where`."""
-        operands = [local_operand(self, value) for value in (x, y)]
-        if any(operand is NotImplemented for operand in operands):
-            raise UnsupportedTypeError("x and y of where must be distributed arrays or numbers")
-        return self._like(self.engine.xp.where(self.local_array, *operands))
 
     # Other shapes and layouts
 
@@ -370,16 +331,6 @@ class DistributedArray(BaseArray):
             A new array; ``None`` on ranks other than `root`.
         """
         return gathered(self, root)
-
-    def check_replicated(self) -> None:
-        """Raise unless the copies of each replicated block are equal bit by bit. Collective: one metadata message.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if copies differ; the message names the ranks.
-        """
-        check_copies(self)
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
         """Plot a 1-d or 2-d array with the boundaries of ranks; see :func:`collops.array.plot.plot`. Collective."""

@@ -39,6 +39,8 @@ class Operand:
         _like: Any
         _stored: Any
         _hold: Any
+        _unary: Any
+        _map: Any
 
 
 def check_alike(x: Any, y: Any) -> None:
