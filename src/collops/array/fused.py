@@ -155,13 +155,13 @@ def update_solution_and_direction(
     >>> x.gather(), direction.gather()
     (array([0.5, 0.5]), array([12., 12.]))
     """
-    if not x.engine.mutable:
-        x = axpby(length, direction, 1.0, x, out=x)
-        return x, axpby(1.0, gradient, ratio, direction, out=direction)
     for other in (direction, gradient):
         if x.layout is not other.layout or x.comm is not other.comm or x.engine is not other.engine:
             check_alike(x, other)
-    update = kernels_for(x.engine).update_solution_and_direction
+    update = getattr(kernels_for(x.engine), "update_solution_and_direction", None)
+    if update is None:
+        x = axpby(length, direction, 1.0, x, out=x)
+        return x, axpby(1.0, gradient, ratio, direction, out=direction)
     for place, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
         update(place.local_array, length, old.local_array, ratio, new.local_array)
     return x, direction
@@ -209,15 +209,13 @@ def vdot(x: Array, y: Array) -> Any:
     return _dots(((x, y),), True)[0]
 
 
-def divide(a: Any, b: Any, out: Any = None) -> Any:
+def divide(a: Any, b: Any) -> Any:
     """Return ``a / b`` of 0-d arrays or numbers; 0 if `b` is 0, NaN if it is infinite. One kernel on devices.
 
     Parameters
     ----------
     a, b : 0-d array or number
         Arrays of one engine, or an array and a number.
-    out : 0-d array, optional
-        Memory for the result, used if the engine is mutable.
 
     Examples
     --------
@@ -228,7 +226,7 @@ def divide(a: Any, b: Any, out: Any = None) -> Any:
     """
     array = a if hasattr(a, "dtype") and not isinstance(a, np.generic) else b
     engine = engine_of(array) if hasattr(array, "dtype") else find_engine("numpy")
-    return kernels_for(engine).divide(a, b, out)
+    return kernels_for(engine).divide(a, b)
 
 
 def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
@@ -257,13 +255,16 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...
             raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if len(pairs) == 1 and not pairs[0][0].engine.traced:
-        return (_one_dot(*pairs[0], conjugate),)
     if not pairs:
         return ()
-    engine = pairs[0][0].engine
+    x, y = pairs[0]
+    engine = x.engine
     if engine.traced:
         return _traced_dots(pairs, conjugate)
+    if len(pairs) == 1 and hasattr(x, "local_array"):
+        value = kernels_for(engine).dot(x.local_array, y.local_array, conjugate)
+        communicator = x._plan.communicator
+        return ((value if communicator is None else communicator.allreduce(value))[()],)
     results = _like_dots(pairs, conjugate)
     if results is not None:
         return results
@@ -337,21 +338,6 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
             return None
         jobs.append(((x_local, y_local),))
     return _summed(jobs, accumulator(dtype), conjugate, communicator, engine)
-
-
-def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:
-    kernels = kernels_for(x.engine)
-    try:
-        x_local = x.local_array
-    except AttributeError:
-        dtype = _dot_dtype(x, y, conjugate)
-        value = kernels.dots([_local_pairs(x, y)], dtype, conjugate)
-    else:
-        value = kernels.dot(x_local, y.local_array, conjugate)
-    communicator = x._plan.communicator
-    if communicator is not None:
-        value = communicator.allreduce(value, out=value if value.shape else None)
-    return value[0] if value.shape else value[()]
 
 
 def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:

@@ -11,14 +11,14 @@ import builtins
 import math
 import operator
 from collections.abc import Callable
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from collops.array import fused
-from collops.array.dtypes import accumulator, as_dtype, real_of
-from collops.array.kernels import kernels_for
+from collops.array.dtypes import accumulator, as_dtype
+from collops.array.kernels import generic, kernels_for
 from collops.array.operands import Operand
 from collops.errors import LayoutError, UnsupportedTypeError
 
@@ -146,7 +146,10 @@ def norm(x: Operand, ord: float | None = None, axis: int | None = None) -> Any:
         op = "max" if order > 0 else "min"
     else:
         op = "sum"
-    local = partial(_norm_of_all if axes is None else _norm_along_axes, x.engine, order)
+
+    def local(a: Any, axes: _Axes) -> Any:
+        return kernels_for(x.engine).norm_part(a, order) if axes is None else generic.norm_part(a, order, axes)
+
     result = _combined(x, axes, local, op)
     if op == "sum" and order not in (0, 1):
         result = xp.sqrt(result) if order == 2 else result ** (1 / order)
@@ -217,24 +220,6 @@ def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) 
     both = xp.stack([xp.where(missing, xp.zeros_like(part), part), flag if op == "max" else -flag])
     both = communicator.allreduce(both, op, out=both)
     return xp.where(both[1] != 0, xp.full_like(part, np.nan), both[0])
-
-
-def _norm_of_all(engine: Any, order: float, a: Any, _: _Axes) -> Any:
-    return kernels_for(engine).norm_part(a, order)
-
-
-def _norm_along_axes(engine: Any, order: float, a: Any, axes: tuple[int, ...]) -> Any:
-    xp = engine.xp
-    dtype = engine.dtype(np.float64) if a.dtype.kind in "biu" else accumulator(real_of(a.dtype))
-    if order == 0:
-        return xp.sum(a != 0, axis=axes, dtype=dtype)
-    size = xp.abs(a.astype(dtype) if a.dtype.kind != "c" else a)
-    if math.isinf(order):
-        if 0 in size.shape:  # CuPy's extremes have no initial value
-            rest = tuple(extent for axis, extent in enumerate(size.shape) if axis not in axes)
-            return xp.full(rest, 0 if order > 0 else np.inf, size.dtype)
-        return (xp.max if order > 0 else xp.min)(size, axis=axes)
-    return xp.sum(size if order == 1 else size**order, axis=axes)
 
 
 def _result(x: Operand, result: Any, axes: _Axes) -> Any:

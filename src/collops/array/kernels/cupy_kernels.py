@@ -16,7 +16,7 @@ import cupy
 import numpy as np
 
 from collops.array.coefficients import Finite, as_number
-from collops.array.dtypes import accumulator, as_dtype, combined, real_of
+from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
 from collops.errors import UnsupportedTypeError
 
 _BLOCK = 256  # as in vector.cu
@@ -225,7 +225,7 @@ def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
 
 def _value(value: Any, scalar: Any, divisor: Any) -> Any:
     if divisor is not None:
-        scalar = divide(scalar, divisor, None)
+        scalar = divide(scalar, divisor)
     return value if scalar is None else value * scalar
 
 
@@ -403,7 +403,7 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
     return out
 
 
-def divide(a: Any, b: Any, out: Any) -> Any:
+def divide(a: Any, b: Any) -> Any:
     """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     dtype = np.result_type(*(v.dtype if isinstance(v, cupy.ndarray) else as_number(v) for v in (a, b)))
     if dtype.kind not in "fc" and dtype.name != "bfloat16":
@@ -412,12 +412,8 @@ def divide(a: Any, b: Any, out: Any) -> Any:
     functions = _functions_for(dtype)
     if functions is None:
         raise UnsupportedTypeError(f"scalars of dtype {dtype} cannot be divided")
-    if out is None:
-        out = cupy.empty((), dtype)
-    target = out if out.dtype == dtype else cupy.empty((), dtype)
-    functions.divide((1,), (1,), (_scalar(a, dtype), _scalar(b, dtype), target))
-    if target is not out:
-        out[...] = target
+    out = cupy.empty((), dtype)
+    functions.divide((1,), (1,), (_scalar(a, dtype), _scalar(b, dtype), out))
     return out
 
 
@@ -428,26 +424,16 @@ def _scalar(value: Any, dtype: np.dtype) -> Any:
 
 
 def norm_part(x: Any, order: float) -> Any:
-    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values.
-
-    The dtype is real: float64 for integers, float32 for half precision.
-    """
-    dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
+    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values."""
+    dtype = norm_dtype(x.dtype)
     if order == 0:
         return cupy.count_nonzero(x).astype(dtype)
-    if x.dtype == _bfloat16():
+    if x.dtype.name == "bfloat16":
         x = x.astype(np.float32)
     size = "(double)abs(x)" if x.dtype.kind == "c" else "fabs((double)x)"
     if np.isinf(order):
         return _extreme_kernel(size, order > 0)(x).astype(dtype)
     return _power_kernel(size)(x, order).astype(dtype)
-
-
-def _bfloat16() -> np.dtype | None:
-    try:
-        return as_dtype("bfloat16")
-    except ValueError:
-        return None
 
 
 @cupy.memoize()

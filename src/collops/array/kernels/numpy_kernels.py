@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import blas as _scipy_blas
 
 from collops.array.coefficients import Finite, as_number
-from collops.array.dtypes import accumulator, combined, is_half, real_of
+from collops.array.dtypes import accumulator, combined, is_half, norm_dtype, real_of
 from collops.errors import UnsupportedTypeError
 
 _PIECE = 1 << 15  # elements; a piece and its temporary fit into the second-level cache
@@ -64,12 +64,6 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         else:
             _combined(a, x_piece, b, y_piece, out_piece)
     return out
-
-
-def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: Any) -> None:
-    """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
-    axpby(length, direction, 1.0, x, x)
-    axpby(1.0, gradient, ratio, direction, direction)
 
 
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
@@ -133,15 +127,10 @@ def dots(slots: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], dtype: np.dty
     return out
 
 
-def divide(a: Any, b: Any, out: np.ndarray | None) -> Any:
+def divide(a: Any, b: Any) -> Any:
     """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     quotient = a / b if b != 0 else _alike(a, 0) / _alike(b, 1)
-    if quotient == 0 and cmath.isinf(b):
-        quotient = quotient + math.nan
-    if out is None:
-        return quotient
-    out[...] = quotient
-    return out
+    return quotient + math.nan if quotient == 0 and cmath.isinf(b) else quotient
 
 
 def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
@@ -152,11 +141,8 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
 
 
 def norm_part(x: np.ndarray, order: float) -> Any:
-    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values.
-
-    The dtype is real: float64 for integers, float32 for half precision.
-    """
-    dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
+    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values."""
+    dtype = norm_dtype(x.dtype)
     if abs(order) == np.inf:
         extreme = np.maximum if order > 0 else np.minimum
         result = dtype.type(0 if order > 0 else np.inf)
@@ -196,7 +182,7 @@ def _number(a: Any) -> Any:
     """Return a coefficient as a number, see :func:`collops.array.axpby`."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
-        number = factor * _number(divide(scalar, divisors[0], None) if divisors else scalar)
+        number = factor * _number(divide(scalar, divisors[0]) if divisors else scalar)
         return 0.0 if a.__class__ is Finite and not cmath.isfinite(number) else number
     kind = a.__class__
     if kind is np.float64 or kind is np.float32 or (kind is np.ndarray and a.ndim == 0):
