@@ -155,13 +155,13 @@ def update_solution_and_direction(
     >>> x.gather(), direction.gather()
     (array([0.5, 0.5]), array([12., 12.]))
     """
+    if not x.engine.mutable:
+        x = axpby(length, direction, 1.0, x, out=x)
+        return x, axpby(1.0, gradient, ratio, direction, out=direction)
     for other in (direction, gradient):
         if x.layout is not other.layout or x.comm is not other.comm or x.engine is not other.engine:
             check_alike(x, other)
-    update = getattr(kernels_for(x.engine), "update_solution_and_direction", None)
-    if update is None:
-        x = axpby(length, direction, 1.0, x, out=x)
-        return x, axpby(1.0, gradient, ratio, direction, out=direction)
+    update = kernels_for(x.engine).update_solution_and_direction
     for place, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
         update(place.local_array, length, old.local_array, ratio, new.local_array)
     return x, direction

@@ -66,6 +66,12 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     return out
 
 
+def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: Any) -> None:
+    """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
+    axpby(length, direction, 1.0, x, x)
+    axpby(1.0, gradient, ratio, direction, direction)
+
+
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
     """Add ``a * x`` to ``b * y`` in `y`; both are contiguous and of the dtype `char`."""
     flat = y
