@@ -29,16 +29,16 @@ _SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, 
 
 
 @contextmanager
-def collective_errors(comm: Any) -> Iterator[None]:
+def collective_errors(comm: Any, *kinds: type[Exception]) -> Iterator[None]:
     """Raise an error of the body on every rank. Collective: one metadata message at the end of the body.
 
-    The body is the local validation of arguments and must not communicate. Errors other than `ARGUMENT_ERRORS` are
-    programming errors, which propagate on this rank only.
+    The body is the local validation of arguments and must not communicate. Errors that are neither `ARGUMENT_ERRORS`
+    nor of `kinds` are programming errors, which propagate on this rank only.
     """
     error: Exception | None = None
     try:
         yield
-    except errors.ARGUMENT_ERRORS as problem:
+    except (*errors.ARGUMENT_ERRORS, *kinds) as problem:
         error = problem
     comm.check(error)
 
