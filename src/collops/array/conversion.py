@@ -148,12 +148,12 @@ def from_local(
         This rank's part; not copied.
     layout : Layout, optional
         By default the parts are concatenated along `axis`, where their extents may differ.
-    comm : Communicator, optional
-        The ranks; the world by default.
+    comm
+        As for :func:`from_global`.
     axis : int, optional
         See `layout`.
     mask : sequence of int, optional
-        Group number of each rank, for reductions within groups; not together with `layout`.
+        As for :class:`Layout`; not together with `layout`.
 
     Raises
     ------

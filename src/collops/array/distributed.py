@@ -119,13 +119,7 @@ class DistributedArray(BaseArray):
         return self._like(value) if out is None else out._hold(value)
 
     def _hold(self, value: Any) -> Self:
-        """Copy `value` to the local array; if the engine is not mutable, replace the local array by it.
-
-        Raises
-        ------
-        UnsupportedTypeError
-            If `value` is complex and the array is not.
-        """
+        """Copy `value` to the local array; if the engine is not mutable, replace the local array by it."""
         if self.engine.mutable:
             if value is not self.local_array:
                 self.local_array[...] = value
@@ -219,17 +213,16 @@ class DistributedArray(BaseArray):
         function = ufunc if self.engine.name == "numpy" else getattr(self.engine.xp, ufunc.__name__, None)
         if function is None:
             raise UnsupportedTypeError(f"the engine {self.engine.name} has no function {ufunc.__name__}")
-        operands = [local_operand(self, value) for value in inputs]
+        masks = [arguments.pop("where")] if "where" in arguments else []
+        if masks and self.engine.name != "numpy":
+            raise UnsupportedTypeError(
+                f"where= is not supported by the engine {self.engine.name}; use collops.where on the result"
+            )
+        operands = [local_operand(self, value) for value in (*inputs, *masks)]
         if any(operand is NotImplemented for operand in operands):
             return NotImplemented
-        if "where" in arguments:
-            if self.engine.name != "numpy":
-                raise UnsupportedTypeError(
-                    f"where= is not supported by the engine {self.engine.name}; use collops.where on the result"
-                )
-            arguments["where"] = local_operand(self, arguments["where"])
-            if arguments["where"] is NotImplemented:
-                return NotImplemented
+        if masks:
+            arguments["where"] = operands.pop()
         if outs is not None and self.engine.mutable:
             targets = tuple(None if out is None else local_operand(self, out) for out in outs)
             arguments["out"] = targets[0] if len(targets) == 1 else targets

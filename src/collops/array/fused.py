@@ -128,22 +128,15 @@ def update_solution_and_direction(
     ----------
     x, direction : DistributedArray or StackedArray
         Overwritten; of one layout, and without shared memory.
-    length, ratio : number, 0-d array, or tuple of a number and one or two 0-d arrays
-        Coefficients; see :func:`axpby`.
+    length, ratio
+        Coefficients, as for :func:`axpby`, whose exceptions are those of this function.
     gradient : DistributedArray or StackedArray
         Of the same layout.
 
     Returns
     -------
-    x, direction : DistributedArray or StackedArray
+    x, direction
         The arguments.
-
-    Raises
-    ------
-    LayoutError
-        If layouts differ.
-    UnsupportedTypeError
-        If engines differ, or an array cannot hold the dtype of its result.
 
     Examples
     --------

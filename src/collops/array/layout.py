@@ -22,7 +22,6 @@ from collops.array.layout_arguments import (
     as_extents,
     as_ranks,
     as_shape,
-    block_list,
     block_sizes,
     checked_axes,
     complete_shape,
@@ -78,15 +77,7 @@ class _Interned:
 
 
 class Block(NamedTuple):
-    """The part of the global array that one rank holds.
-
-    Attributes
-    ----------
-    shape, offset : tuple of int
-        Local extents, and the global index of the first element, along each axis.
-    slices : tuple of slice
-        The part as slices of the global array.
-    """
+    """The part of the global array that one rank holds: shape, index of the first element, and slices, per axis."""
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
@@ -240,8 +231,6 @@ class Layout(_Interned):
         shape = as_shape(shape)
         axis = normal_axis(axis, len(shape))
         ranks = operator.index(ranks)
-        if ranks == 1:
-            block_list(sizes, shape[axis], 1, axis)
         places = tuple(0 if a == axis else None for a in range(len(shape)))
         return cls(shape, ranks, (ranks,), places, [sizes if a == axis else None for a in range(len(shape))], mask)
 

@@ -44,15 +44,7 @@ class Operand:
 
 
 def check_alike(x: Any, y: Any) -> None:
-    """Raise unless `y` is an array like `x`: same layout, communicator and engine.
-
-    Raises
-    ------
-    LayoutError
-        If layouts or communicators differ.
-    UnsupportedTypeError
-        If engines differ, or `y` is not a distributed array.
-    """
+    """Raise unless `y` is a distributed array with the layout, the communicator and the engine of `x`."""
     if not hasattr(y, "leaves"):
         raise UnsupportedTypeError(
             f"expected a distributed array with the layout {x.layout}, not {type(y).__name__}; "
@@ -70,13 +62,7 @@ def check_alike(x: Any, y: Any) -> None:
 
 
 def scalar_operand(x: Operand, other: Any) -> Any:
-    """Return `other` as a number to combine with `x`; ``NotImplemented`` if it is neither a number nor an array.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `other` is a plain array with axes.
-    """
+    """Return `other` as a number to combine with `x`; ``NotImplemented`` if it is neither a number nor an array."""
     if isinstance(other, _NUMBERS):
         return other
     if not hasattr(other, "dtype") or not hasattr(other, "ndim"):
@@ -102,13 +88,7 @@ def local_operand(x: Operand, other: Any) -> Any:
 
 
 def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...] | None) -> None:
-    """Raise for a ufunc that cannot be applied to distributed arrays.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For methods (``reduce`` and others), generalized ufuncs such as matmul, and plain arrays in `outs`.
-    """
+    """Raise for methods (``reduce`` and others), generalized ufuncs such as matmul, and plain arrays in `outs`."""
     if method != "__call__" or ufunc.signature is not None:
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         raise UnsupportedTypeError(

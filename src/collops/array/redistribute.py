@@ -26,13 +26,7 @@ __all__ = ["Move"]
 
 
 def redistributed(x: Operand, layout: Layout) -> Any:
-    """Return this rank's part of `x` in another layout, as a new array. Collective.
-
-    Raises
-    ------
-    LayoutError
-        If `layout` has another shape or number of ranks.
-    """
+    """Return this rank's part of `x` in another layout, as a new array. Collective."""
     if not isinstance(layout, Layout) or layout.shape != x.layout.shape or layout.ranks != x.layout.ranks:
         raise LayoutError(f"an array with the layout {x.layout} cannot be brought to {layout}: shapes or ranks differ")
     return moved(x.local_array, x.layout, layout, x.comm, x.engine.xp)
@@ -111,13 +105,7 @@ class Move:
 
 
 def gathered(x: Operand, root: int | None) -> Any:
-    """Return the global array, on `root` or on all ranks. Collective.
-
-    Raises
-    ------
-    InputError
-        If there is no rank `root`.
-    """
+    """Return the global array, on `root` or on all ranks. Collective."""
     layout, comm = x.layout, x.comm
     if root is not None and not 0 <= root < comm.size:
         raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
@@ -141,13 +129,7 @@ def on_root(layout: Layout, root: int) -> Layout:
 
 
 def check_copies(x: Operand) -> None:
-    """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective.
-
-    Raises
-    ------
-    LayoutError
-        If copies differ.
-    """
+    """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective."""
     values = x.engine.to_host(x.local_array)
     digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
     digests = x.comm.allgather_metadata([digest, str(values.dtype)])

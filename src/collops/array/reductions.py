@@ -52,14 +52,7 @@ def sum(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> A
 def mean(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective: at most one allreduce.
 
-    Parameters
-    ----------
-    axis : int or tuple of int, optional
-        The axes to average over; all by default.
-    dtype : dtype, optional
-        Of the result.
-    out : None
-        Not supported; here so that ``numpy.mean(x)`` works.
+    Parameters are those of :meth:`sum`.
     """
     axes = _checked_axes(x, axis, out)
     if dtype is None:
@@ -71,14 +64,7 @@ def mean(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> 
 
 
 def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
-    """Return the smallest element, or NaN if there is one. Collective: at most one allreduce.
-
-    Parameters
-    ----------
-    axis : int or tuple of int, optional
-        The axes to reduce; all by default.
-    out : None
-        Not supported; here so that ``numpy.min(x)`` works.
+    """Return the smallest element along `axis`, or NaN if there is one. Collective: at most one allreduce.
 
     Raises
     ------
@@ -91,7 +77,7 @@ def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
 
 
 def max(x: Operand, axis: Axis = None, out: None = None) -> Any:
-    """Return the largest element, or NaN if there is one. Collective: at most one allreduce. See :meth:`min`."""
+    """Return the largest element, or NaN if there is one; see :meth:`min`. Collective: at most one allreduce."""
     return _extreme(x, _checked_axes(x, axis, out), "max")
 
 
