@@ -33,7 +33,7 @@ from collops.array.layout_arguments import (
     numbered,
     sizes_text,
 )
-from collops.errors import ARGUMENT_ERRORS, LayoutError
+from collops.errors import LayoutError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -302,32 +302,21 @@ class Layout(_Interned):
         return cls._from_local(lambda: as_shape(local_shape), comm, axis, mask)
 
     @classmethod
-    def _from_local(
-        cls, own: Callable[[], tuple[int, ...]], comm: Communicator, axis: int, mask: Integers | None
-    ) -> Layout:
-        """Do the work of :meth:`from_local`; an error that `own` raises is sent instead of the shape."""
-        from collops.comm.agreement import described, raise_together
+    def _from_local(cls, own: Callable[[], Any], comm: Communicator, axis: int, mask: Integers | None) -> Layout:
+        """Do the work of :meth:`from_local` for the shape that ``own()`` returns."""
+        from collops.comm.agreement import collective_values
         from collops.comm.given import checked_communicator
 
-        checked_communicator(comm)
-        shape: tuple[int, ...] = ()
-        error = None
-        try:
-            shape = own()
-        except ARGUMENT_ERRORS as problem:
-            error = problem
-        known = comm.allgather_metadata([shape, described(error)])
-        if any(problem is not None for _, problem in known):
-            raise_together(error, [problem for _, problem in known])
-        shapes = [tuple(other) for other, _ in known]
+        shapes = [tuple(shape) for shape in collective_values(checked_communicator(comm), own)]
         if len({len(other) for other in shapes}) != 1:
             raise LayoutError(f"local arrays must have one number of axes, not the shapes {few(shapes)}")
-        axis = normal_axis(axis, len(shape))
+        axis = normal_axis(axis, len(shapes[0]))
         rest = {other[:axis] + other[axis + 1 :] for other in shapes}
         if len(rest) != 1:
             raise LayoutError(f"local arrays may differ along axis {axis} only, but have the shapes {few(shapes)}")
         sizes = [other[axis] for other in shapes]
-        return cls.split((*shape[:axis], sum(sizes), *shape[axis + 1 :]), comm.size, axis, sizes=sizes, mask=mask)
+        shape = (*shapes[0][:axis], sum(sizes), *shapes[0][axis + 1 :])
+        return cls.split(shape, comm.size, axis, sizes=sizes, mask=mask)
 
     # The block of each rank
 

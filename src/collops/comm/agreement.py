@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from collops import errors
 
-__all__ = ["collective_errors", "described", "raise_together"]
+__all__ = ["collective_errors", "collective_values", "described", "raise_together"]
 
 # The classes that a message alone can make.
 _OURS = [
@@ -41,6 +41,22 @@ def collective_errors(comm: Any, *kinds: type[Exception]) -> Iterator[None]:
     except (*errors.ARGUMENT_ERRORS, *kinds) as problem:
         error = problem
     comm.check(error)
+
+
+def collective_values(comm: Any, make: Callable[[], Any]) -> list[Any]:
+    """Return the result of ``make()`` on each rank, or raise its error on every rank. Collective: one metadata message.
+
+    As for the body of :func:`collective_errors`; results must be representable in JSON.
+    """
+    value, error = None, None
+    try:
+        value = make()
+    except errors.ARGUMENT_ERRORS as problem:
+        error = problem
+    values, reports = zip(*comm.allgather_metadata([value, described(error)]), strict=True)
+    if any(reports):
+        raise_together(error, list(reports))
+    return list(values)
 
 
 def described(error: Exception | None) -> list[str] | None:
