@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array import fused, reductions
-from collops.array.operands import Operand, local_operand
+from collops.array.operands import local_operand
 from collops.array.redistribute import check_copies
 from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     from os import PathLike
     from typing import Self
+
+    from collops.array.plans import ReductionPlan
+    from collops.backend import Engine
+    from collops.comm import Communicator
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
@@ -30,20 +34,37 @@ def _in_place(function: Callable[[Any, Any], Any]) -> Any:
     return lambda self, other: self._in_place(function, other)
 
 
-def _unary(function: Callable[[Any], Any]) -> Any:
+def _unary_operator(function: Callable[[Any], Any]) -> Any:
     return lambda self: self._unary(function)
 
 
 _copy, _real, _imag = operator.methodcaller("copy"), operator.attrgetter("real"), operator.attrgetter("imag")
 
 
-class BaseArray(Operand):
-    """Operators in terms of the methods `_binary`, `_unary` and `_in_place` of the class, and reductions.
+class BaseArray:
+    """A distributed or a stacked array. Only the former has a `local_array`, only the latter has `arrays`.
 
-    These methods apply a function to the local arrays of all parts.
+    Operators are in terms of `_binary`, `_unary`, `_map` and `_in_place`, which apply a function to all local arrays.
     """
 
     __slots__ = ()
+
+    layout: Any
+    comm: Communicator
+    engine: Engine
+    _plan: ReductionPlan
+
+    if TYPE_CHECKING:
+        leaves: Any
+        arrays: Any
+        local_array: Any
+        dtype: Any
+        shape: Any
+        ndim: Any
+        _hold: Any
+        _like: Any
+        _unary: Any
+        _map: Any
 
     # NumPy then calls this class for `number * array` and `numpy_array * array`; the latter raises an error.
     __array_priority__ = 1000.0
@@ -63,7 +84,8 @@ class BaseArray(Operand):
     __xor__, __rxor__, __ixor__ = _binary(operator.xor), _reflected(operator.xor), _in_place(operator.ixor)
     __eq__, __ne__ = _binary(operator.eq), _binary(operator.ne)
     __lt__, __le__, __gt__, __ge__ = map(_binary, (operator.lt, operator.le, operator.gt, operator.ge))
-    __neg__, __pos__, __abs__, __invert__ = map(_unary, (operator.neg, operator.pos, operator.abs, operator.invert))
+    __neg__, __pos__ = _unary_operator(operator.neg), _unary_operator(operator.pos)
+    __abs__, __invert__ = _unary_operator(operator.abs), _unary_operator(operator.invert)
 
     def __bool__(self) -> bool:
         raise ValueError("the truth of a distributed array is ambiguous: use all() or any()")

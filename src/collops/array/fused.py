@@ -9,16 +9,17 @@ import numpy as np
 
 from collops.array.dtypes import accumulator, real_of
 from collops.array.kernels import kernels_for
-from collops.array.operands import Operand, check_alike
+from collops.array.operands import check_alike
 from collops.backend import engine as find_engine
 from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
+    from collops.array.base import BaseArray
     from collops.backend import Engine
     from collops.comm import Communicator
 
-Array = TypeVar("Array", bound=Operand)
+Array = TypeVar("Array", bound="BaseArray")
 
 __all__ = ["axpby", "divide", "dots", "shared", "square_of_sum", "update_solution_and_direction"]
 
@@ -109,7 +110,7 @@ def _replicated(coefficient: Any, x: Any) -> Any:
     return x.engine.replicated_operand(coefficient, x._plan.communicator)
 
 
-def _axpby_stacked(a: Any, x: Operand, b: Any, y: Operand, out: Operand | None) -> Any:
+def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     outs = [None] * len(x.arrays) if out is None else out.arrays
     parts = [
         axpby(a, x_part, b, y_part, out_part) for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)

@@ -14,7 +14,7 @@ from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
 
 if TYPE_CHECKING:
-    from collops.array.operands import Operand
+    from collops.array.distributed import DistributedArray
     from collops.comm import Communicator
 
 __all__ = ["HaloPlan", "extended_array", "halo_widths"]
@@ -130,7 +130,7 @@ def _plan(comm: Communicator, layout: Layout, widths: tuple[tuple[int, int], ...
     return HaloPlan(layout, widths, comm, periodic=periodic)
 
 
-def extended_array(x: Operand, halo: Shape, boundary: str = "zero") -> tuple[Layout, Any]:
+def extended_array(x: DistributedArray, halo: Shape, boundary: str = "zero") -> tuple[Layout, Any]:
     """Return the layout with halos, and this rank's block of `x` in it; see :meth:`DistributedArray.halo`.
 
     Collective: one exchange.

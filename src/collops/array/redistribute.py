@@ -19,13 +19,13 @@ from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
 
 if TYPE_CHECKING:
-    from collops.array.operands import Operand
+    from collops.array.distributed import DistributedArray
     from collops.comm import Communicator
 
 __all__ = ["Move"]
 
 
-def redistributed(x: Operand, layout: Layout) -> Any:
+def redistributed(x: DistributedArray, layout: Layout) -> Any:
     """Return this rank's part of `x` in another layout, as a new array. Collective."""
     if not isinstance(layout, Layout) or layout.shape != x.layout.shape or layout.ranks != x.layout.ranks:
         raise LayoutError(f"an array with the layout {x.layout} cannot be brought to {layout}: shapes or ranks differ")
@@ -104,7 +104,7 @@ class Move:
         return moved(local, *self._layouts, self._comm, engine_of(local).xp)
 
 
-def gathered(x: Operand, root: int | None) -> Any:
+def gathered(x: DistributedArray, root: int | None) -> Any:
     """Return the global array, on `root` or on all ranks. Collective."""
     layout, comm = x.layout, x.comm
     if root is not None and not 0 <= root < comm.size:
@@ -128,7 +128,7 @@ def on_root(layout: Layout, root: int) -> Layout:
     return Layout.split(layout.shape, layout.ranks, sizes=sizes)
 
 
-def check_copies(x: Operand) -> None:
+def check_copies(x: DistributedArray) -> None:
     """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective."""
     values = x.engine.to_host(x.local_array)
     digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
