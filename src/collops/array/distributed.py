@@ -49,9 +49,8 @@ class DistributedArray(BaseArray):
 
     Attributes
     ----------
-    layout : Layout
-    comm : Communicator
-    local_array : array
+    layout, comm, local_array
+        As given.
     engine : Engine
         The engine of `local_array`.
     leaves : tuple of DistributedArray

@@ -38,12 +38,7 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     x, y : DistributedArray or StackedArray
         Arrays of one layout.
     out : DistributedArray or StackedArray, optional
-        Memory for the result; may be `x` or `y`.
-
-    Returns
-    -------
-    DistributedArray or StackedArray
-        `out` if it was given, else a new array.
+        Memory for the result, which is returned; may be `x` or `y`.
 
     Raises
     ------
@@ -128,16 +123,11 @@ def update_solution_and_direction(
     Parameters
     ----------
     x, direction : DistributedArray or StackedArray
-        Overwritten; of one layout, and without shared memory.
+        Overwritten and returned; of one layout, and without shared memory.
     length, ratio
         Coefficients, as for :func:`axpby`, whose exceptions are those of this function.
     gradient : DistributedArray or StackedArray
         Of the same layout.
-
-    Returns
-    -------
-    x, direction
-        The arguments.
 
     Examples
     --------

@@ -34,7 +34,7 @@ def load(
     comm: Communicator | None = None,
     engine: Engine | str | None = None,
 ) -> Any:
-    """Read a store written by :func:`collops.array.save`, or any other Zarr 3 array. Collective.
+    """Read the arrays of a store written by :func:`collops.array.save`, or any other Zarr 3 array. Collective.
 
     Parameters
     ----------
@@ -45,11 +45,6 @@ def load(
         number of ranks, an array is split along its first split axis, or replicated if it was.
     comm, engine
         As for :func:`collops.array.zeros`.
-
-    Returns
-    -------
-    DistributedArray, StackedArray or dict
-        The saved arrays.
 
     Raises
     ------

@@ -112,18 +112,14 @@ class Layout(_Interned):
 
     Attributes
     ----------
-    shape : tuple of int
-    ranks : int
-    process_grid : tuple of int
-        In normal form; ``(1,)`` for one rank.
-    axes : tuple of (int or None)
-    sizes : tuple of tuple of int
-        The block sizes along each axis of the array; a whole axis has one block.
-    mask : tuple of int or None
-        Group numbers, counted from 0 in the order of first appearance; ``None`` for a single group.
+    shape, ranks, process_grid, axes, sizes, mask
+        The parameters in normal form. The process grid of one rank is ``(1,)``, a whole axis has one block, and groups
+        are counted from 0 in the order of first appearance, with ``None`` for a single one.
     ndim, size : int
     split_axes : tuple of int
         The axes of the array that are split.
+    starts : tuple of tuple of int
+        The first index of each block along each axis.
     is_replicated : bool
         Whether every rank holds the whole array; always true for one rank.
 

@@ -43,18 +43,6 @@ _Factors: TypeAlias = tuple[Any, Any, Any]
 class _Functions:
     """The kernels of ``vector.cu`` for one element type."""
 
-    __slots__ = (
-        "axpby",
-        "divide",
-        "dots",
-        "number",
-        "number_dtype",
-        "per_block",
-        "real_dtype",
-        "square_of_sum",
-        "update_solution_and_direction",
-    )
-
     def __init__(self, element: int, dtype: np.dtype) -> None:
         source = Path(__file__).with_name("vector.cu").read_text()
         module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
@@ -219,14 +207,12 @@ def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
 
 def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
     """Combine integers or booleans, which have no kernel, because no solver uses them."""
-    target[...] = x * _value(*_factors(a)) + y * _value(*_factors(b))
+    numbers = []
+    for value, scalar, divisor in (_factors(a), _factors(b)):
+        factor = scalar if divisor is None else divide(scalar, divisor)
+        numbers.append(value if factor is None else value * factor)
+    target[...] = x * numbers[0] + y * numbers[1]
     return target
-
-
-def _value(value: Any, scalar: Any, divisor: Any) -> Any:
-    if divisor is not None:
-        scalar = divide(scalar, divisor)
-    return value if scalar is None else value * scalar
 
 
 # ---- Inner products

@@ -201,11 +201,6 @@ def _alike(a: Any, value: int) -> Any:
     return (a.dtype.type if hasattr(a, "dtype") else type(a))(value)
 
 
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether two arrays of one shape and dtype are the same memory."""
-    return a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides
-
-
 def _apart(x: np.ndarray, out: np.ndarray) -> bool:
     """Return whether two arrays share no memory."""
     return x is not out and ((x.base is None and out.base is None) or not np.may_share_memory(x, out))
@@ -215,4 +210,5 @@ def _readable(x: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Return `x`, or a copy of it if writing to `out` would overwrite it before it is read."""
     if x is out or _apart(x, out):
         return x
-    return out if _same(x, out) and x.dtype == out.dtype else x.copy()
+    same = x.__array_interface__["data"] == out.__array_interface__["data"] and x.strides == out.strides
+    return out if same and x.dtype == out.dtype else x.copy()
