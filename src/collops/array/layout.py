@@ -17,6 +17,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from collops.array.layout_arguments import (
+    Axes,
+    Blocks,
+    Extents,
     Integers,
     Shape,
     as_extents,
@@ -58,12 +61,14 @@ class _Interned:
             found = _interned.get((cls, key))
             if found is None:
                 found = object.__new__(cls)
-                vars(found)["_key"] = key
                 found._complete(*key)
+                found._key = key
                 _interned[cls, key] = found
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if "_key" not in vars(self):
+            return super().__setattr__(name, value)
         raise AttributeError(f"layouts are immutable: cannot set {name!r}; make a new layout")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -140,20 +145,6 @@ class Layout(_Interned):
     True
     """
 
-    shape: tuple[int, ...]
-    ranks: int
-    process_grid: tuple[int, ...]
-    axes: tuple[int | None, ...]
-    sizes: tuple[tuple[int, ...], ...]
-    mask: tuple[int, ...] | None
-    ndim: int
-    size: int
-    split_axes: tuple[int, ...]
-    is_replicated: bool
-    starts: tuple[tuple[int, ...], ...]
-    _strides: tuple[int, ...]
-    _blocks: dict[int, Block]
-
     def __new__(
         cls,
         shape: Integers,
@@ -176,23 +167,24 @@ class Layout(_Interned):
             shape, ranks, grid, places, block_sizes(shape, grid, places, sizes), normal_mask(mask, ranks)
         )
 
-    def _complete(self, shape: Any, ranks: Any, grid: Any, places: Any, sizes: Any, mask: Any) -> None:
-        split_axes = tuple(axis for axis, place in enumerate(places) if place is not None)
-        vars(self).update(
-            shape=shape,
-            ranks=ranks,
-            process_grid=grid,
-            axes=places,
-            sizes=sizes,
-            mask=mask,
-            ndim=len(shape),
-            size=math.prod(shape),
-            split_axes=split_axes,
-            is_replicated=not split_axes,
-            starts=tuple(tuple(accumulate(blocks[:-1], initial=0)) for blocks in sizes),
-            _strides=tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid))),
-            _blocks={},
+    def _complete(
+        self, shape: Extents, ranks: int, grid: Extents, axes: Axes, sizes: Blocks, mask: Extents | None
+    ) -> None:
+        self.shape, self.ranks, self.process_grid, self.axes, self.sizes, self.mask = (
+            shape,
+            ranks,
+            grid,
+            axes,
+            sizes,
+            mask,
         )
+        self.ndim = len(shape)
+        self.size = math.prod(shape)
+        self.split_axes = tuple(axis for axis, place in enumerate(axes) if place is not None)
+        self.is_replicated = not self.split_axes
+        self.starts = tuple(tuple(accumulate(blocks[:-1], initial=0)) for blocks in sizes)
+        self._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
+        self._blocks: dict[int, Block] = {}
         if mask is not None:
             self._check_mask(mask)
 
@@ -546,11 +538,6 @@ class StackedLayout(_Interned):
     (7, 2)
     """
 
-    layouts: tuple[Layout | StackedLayout, ...]
-    leaves: tuple[Layout, ...]
-    ranks: int
-    size: int
-
     def __new__(cls, layouts: Sequence[Layout | StackedLayout]) -> StackedLayout:
         """Return the interned stacked layout of these parts."""
         parts = tuple(layouts)
@@ -564,8 +551,10 @@ class StackedLayout(_Interned):
         return cls._with_key(parts)
 
     def _complete(self, parts: tuple[Layout | StackedLayout, ...]) -> None:
-        leaves = tuple(leaf for part in parts for leaf in ((part,) if isinstance(part, Layout) else part.leaves))
-        vars(self).update(layouts=parts, leaves=leaves, ranks=parts[0].ranks, size=sum(part.size for part in parts))
+        self.layouts = parts
+        self.leaves = tuple(leaf for part in parts for leaf in ((part,) if isinstance(part, Layout) else part.leaves))
+        self.ranks = parts[0].ranks
+        self.size: int = sum(part.size for part in parts)
 
     @property
     def is_replicated(self) -> bool:
