@@ -110,13 +110,6 @@ class DistributedArray(BaseArray):
         array.local_array = local_array
         return array
 
-    def _stored(self, value: Any, out: Any) -> Any:
-        """Return an array with the local array `value`: `out` if it is given, else a new one.
-
-        `value` may be the local array of `out`, if a kernel has written to it already.
-        """
-        return self._like(value) if out is None else out._hold(value)
-
     def _hold(self, value: Any) -> Self:
         """Copy `value` to the local array; if the engine is not mutable, replace the local array by it."""
         if self.engine.mutable:
@@ -207,7 +200,7 @@ class DistributedArray(BaseArray):
             For methods such as ``reduce``, for matmul, for plain arrays, and for functions that the engine lacks.
             ``where=`` is supported by the engine ``numpy`` only.
         """
-        outs = arguments.pop("out", None)
+        outs = arguments.pop("out", None) or (None,) * ufunc.nout
         check_ufunc(ufunc, method, outs)
         function = ufunc if self.engine.name == "numpy" else getattr(self.engine.xp, ufunc.__name__, None)
         if function is None:
@@ -222,15 +215,14 @@ class DistributedArray(BaseArray):
             return NotImplemented
         if masks:
             arguments["where"] = operands.pop()
-        if outs is not None and self.engine.mutable:
+        if self.engine.mutable and any(out is not None for out in outs):
             targets = tuple(None if out is None else local_operand(self, out) for out in outs)
-            arguments["out"] = targets[0] if len(targets) == 1 else targets
+            arguments["out"] = targets[0] if ufunc.nout == 1 else targets
         result: Any = function(*operands, **arguments)
-        if outs is None and not isinstance(result, tuple):
-            return self._like(result)
-        results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
-        stored = tuple(map(self._stored, results, (None,) * len(results) if outs is None else outs))
-        return stored if isinstance(result, tuple) else stored[0]
+        results = (result,) if ufunc.nout == 1 else result
+        # A kernel may have written to the local array of `out` already.
+        stored = [self._like(new) if out is None else out._hold(new) for new, out in zip(results, outs, strict=True)]
+        return stored[0] if ufunc.nout == 1 else tuple(stored)
 
     def astype(self, dtype: Any, copy: bool = True) -> Self:
         """Return the array converted to `dtype`; without `copy`, itself if it has this dtype. No messages."""

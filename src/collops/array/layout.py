@@ -170,14 +170,8 @@ class Layout(_Interned):
     def _complete(
         self, shape: Extents, ranks: int, grid: Extents, axes: Axes, sizes: Blocks, mask: Extents | None
     ) -> None:
-        self.shape, self.ranks, self.process_grid, self.axes, self.sizes, self.mask = (
-            shape,
-            ranks,
-            grid,
-            axes,
-            sizes,
-            mask,
-        )
+        self.shape, self.ranks, self.process_grid = shape, ranks, grid
+        self.axes, self.sizes, self.mask = axes, sizes, mask
         self.ndim = len(shape)
         self.size = math.prod(shape)
         self.split_axes = tuple(axis for axis, place in enumerate(axes) if place is not None)

@@ -57,7 +57,7 @@ def local_operand(x: Any, other: Any) -> Any:
     return x.engine.replicated_operand(scalar_operand(x, other), x._plan.communicator)
 
 
-def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...] | None) -> None:
+def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...]) -> None:
     """Raise for methods (``reduce`` and others), generalized ufuncs such as matmul, and plain arrays in `outs`."""
     if method != "__call__" or ufunc.signature is not None:
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
@@ -65,5 +65,5 @@ def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...] | None) -> N
             f"numpy.{name} combines elements of different ranks; use sum, min, max, mean, dot, vdot or norm, "
             "or local_array or gather()"
         )
-    if outs is not None and any(out is not None and not hasattr(out, "leaves") for out in outs):
+    if any(out is not None and not hasattr(out, "leaves") for out in outs):
         raise UnsupportedTypeError(f"out= of numpy.{ufunc.__name__} must be a distributed array like the inputs")
