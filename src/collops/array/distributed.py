@@ -14,9 +14,9 @@ from collops.array.halo import extended_array
 from collops.array.layout import Layout
 from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.redistribute import gathered, redistributed
+from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -275,7 +275,12 @@ class DistributedArray(BaseArray):
         LayoutError
             If `layout` has another shape or number of ranks.
         """
-        return DistributedArray(layout, self.comm, redistributed(self, layout))
+        if not isinstance(layout, Layout) or layout.shape != self.shape or layout.ranks != self.layout.ranks:
+            raise LayoutError(
+                f"an array with the layout {self.layout} cannot be redistributed to {layout}: shapes or ranks differ"
+            )
+        local = moved(self.local_array, self.layout, layout, self.comm, self.engine.xp)
+        return DistributedArray(layout, self.comm, local)
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
         """Return a copy in which every block is surrounded by its neighbours' values. Collective: one exchange.
@@ -314,7 +319,20 @@ class DistributedArray(BaseArray):
         array or None
             A new array; ``None`` on ranks other than `root`.
         """
-        return gathered(self, root)
+        layout, comm = self.layout, self.comm
+        if root is not None and not 0 <= root < comm.size:
+            raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+        if layout.is_replicated:
+            return self.local_array.copy() if root in (None, comm.rank) else None
+        counts = layout.sizes[0]
+        if layout.split_axes == (0,) and len(counts) == comm.size:
+            # The parts follow each other in memory: one collective, without packing.
+            if root is None:
+                return comm.allgatherv(self.local_array, counts)
+            return comm.gatherv(self.local_array, counts, root)
+        target = Layout.replicated(layout.shape, layout.ranks) if root is None else on_root(layout, root)
+        values = moved(self.local_array, layout, target, comm, self.engine.xp)
+        return values if root in (None, comm.rank) else None
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
         """Plot a 1-d or 2-d array with the boundaries of ranks; see :func:`collops.array.plot.plot`. Collective."""

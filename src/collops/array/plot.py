@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array.dtypes import is_half
-from collops.array.redistribute import gathered as gathered_values
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def plot(x: DistributedArray, ax: Axes | None = None, **options: Any) -> Axes | 
     """
     if x.ndim not in (1, 2):
         raise InputError(f"plot needs an array with one or two axes, not {x.ndim}")
-    gathered = gathered_values(x, 0)
+    gathered = x.gather(0)
     if x.comm.rank != 0:
         return None
     import matplotlib.pyplot as plt

@@ -14,7 +14,7 @@ from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
 from collops.comm.call import Call
-from collops.errors import InputError, LayoutError
+from collops.errors import LayoutError
 from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
 
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = ["Move"]
-
-
-def redistributed(x: DistributedArray, layout: Layout) -> Any:
-    """Return this rank's part of `x` in another layout, as a new array. Collective."""
-    if not isinstance(layout, Layout) or layout.shape != x.layout.shape or layout.ranks != x.layout.ranks:
-        raise LayoutError(f"an array with the layout {x.layout} cannot be brought to {layout}: shapes or ranks differ")
-    return moved(x.local_array, x.layout, layout, x.comm, x.engine.xp)
 
 
 def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: Any) -> Any:
@@ -102,24 +95,6 @@ class Move:
     def _moved(self, local: Any) -> Any:
         """Return this rank's part in the target layout, as a copy."""
         return moved(local, *self._layouts, self._comm, engine_of(local).xp)
-
-
-def gathered(x: DistributedArray, root: int | None) -> Any:
-    """Return the global array, on `root` or on all ranks. Collective."""
-    layout, comm = x.layout, x.comm
-    if root is not None and not 0 <= root < comm.size:
-        raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
-    if layout.is_replicated:
-        return x.local_array.copy() if root is None or root == comm.rank else None
-    counts = layout.sizes[0]
-    if layout.split_axes == (0,) and len(counts) == comm.size:
-        # The parts follow each other in memory: one collective, without packing.
-        if root is None:
-            return comm.allgatherv(x.local_array, counts)
-        return comm.gatherv(x.local_array, counts, root)
-    target = Layout.replicated(layout.shape, layout.ranks) if root is None else on_root(layout, root)
-    values = moved(x.local_array, layout, target, comm, x.engine.xp)
-    return values if root is None or root == comm.rank else None
 
 
 def on_root(layout: Layout, root: int) -> Layout:

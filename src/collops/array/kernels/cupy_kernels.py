@@ -261,7 +261,11 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
         x, y = _factor_arrays(x, y, conjugate)
         mine = _functions_for(x.dtype)
         if mine is None or mine.number_dtype != dtype:
-            value = _converted_dot(x, y, conjugate, mine)
+            # Of another dtype than the other results, or of integers, which have no kernel.
+            if mine is not None:
+                value = _launch_dot(mine, x, y, conjugate)
+            else:
+                value = cupy.any(x & y) if x.dtype.kind == "b" else cupy.sum(x * y, dtype=x.dtype)
             target = out.reshape(-1)[number : number + 1]
             target[...] = value if fresh >> number & 1 else target + value
             fresh &= ~(1 << number)
@@ -321,15 +325,6 @@ def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
 
 def _contiguous(x: Any) -> Any:
     return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
-
-
-def _converted_dot(x: Any, y: Any, conjugate: bool, functions: _Functions | None) -> Any:
-    """Return an inner product of another dtype than the others, or of integers, which have no kernel."""
-    if functions is not None:
-        return _fill([(0, x, y)], cupy.empty((), functions.number_dtype), functions.number_dtype, conjugate, 1)
-    if x.dtype.kind == "b":
-        return cupy.any(x & y)
-    return cupy.sum(x * y, dtype=x.dtype)
 
 
 # ---- Scratch memory of dots
