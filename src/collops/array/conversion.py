@@ -92,10 +92,10 @@ def from_global(
     shape, name, engine_name = collective_values(comm, describe)[root]
     layout = _fitting(layout, shape, comm)
     source = on_root(layout, root)
-    xp = find_engine(engine_name).xp
     if whole is None:
-        whole = xp.empty(source.local_shape(comm.rank), find_engine(engine_name).dtype(as_dtype(name)))
-    return DistributedArray(layout, comm, moved(whole, source, layout, comm, xp))
+        found = find_engine(engine_name)
+        whole = found.xp.empty(source.local_shape(comm.rank), found.dtype(as_dtype(name)))
+    return DistributedArray(layout, comm, moved(whole, source, layout, comm))
 
 
 def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:

@@ -279,8 +279,7 @@ class DistributedArray(BaseArray):
             raise LayoutError(
                 f"an array with the layout {self.layout} cannot be redistributed to {layout}: shapes or ranks differ"
             )
-        local = moved(self.local_array, self.layout, layout, self.comm, self.engine.xp)
-        return DistributedArray(layout, self.comm, local)
+        return DistributedArray(layout, self.comm, moved(self.local_array, self.layout, layout, self.comm))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
         """Return a copy in which every block is surrounded by its neighbours' values. Collective: one exchange.
@@ -331,7 +330,7 @@ class DistributedArray(BaseArray):
                 return comm.allgatherv(self.local_array, counts)
             return comm.gatherv(self.local_array, counts, root)
         target = Layout.replicated(layout.shape, layout.ranks) if root is None else on_root(layout, root)
-        values = moved(self.local_array, layout, target, comm, self.engine.xp)
+        values = moved(self.local_array, layout, target, comm)
         return values if root in (None, comm.rank) else None
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:

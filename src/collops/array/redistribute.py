@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["Move"]
 
 
-def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: Any) -> Any:
+def moved(local: Any, source: Layout, target: Layout, comm: Communicator) -> Any:
     """Return this rank's part in `target` of the array whose part in `source` is `local`, as a copy. Collective."""
+    engine = engine_of(local)
+    xp = engine.xp
     if comm.size == 1:
         return _moved(source, target, comm, xp, local)
     # The adjoint is the redistribution back: copies on several ranks are one value, and so is its cotangent.
     # The program of one rank does not show that.
     there, back = (partial(_moved, *layouts, comm, xp) for layouts in ((source, target), (target, source)))
-    return engine_of(local).linear_map(there, back, local, target.local_shape(comm.rank))
+    return engine.linear_map(there, back, local, target.local_shape(comm.rank))
 
 
 def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
@@ -94,7 +96,7 @@ class Move:
 
     def _moved(self, local: Any) -> Any:
         """Return this rank's part in the target layout, as a copy."""
-        return moved(local, *self._layouts, self._comm, engine_of(local).xp)
+        return moved(local, *self._layouts, self._comm)
 
 
 def on_root(layout: Layout, root: int) -> Layout:

@@ -197,7 +197,7 @@ def _write(node: Any, arrays: _Saved, durable: bool) -> None:
     assert isinstance(arrays, BaseArray)
     layout = _aligned(arrays.layout, node.chunks)
     comm = arrays.comm
-    local = moved(arrays.local_array, arrays.layout, layout, comm, arrays.engine.xp)
+    local = moved(arrays.local_array, arrays.layout, layout, comm)
     with collective_errors(comm, OSError, RuntimeError):
         if local.size and layout.representative(comm.rank):
             region = layout.slices(comm.rank)
