@@ -32,7 +32,7 @@ def from_global(
     dtype: Any = None,
     engine: Engine | str | None = None,
 ) -> DistributedArray:
-    """Distribute a global array. Without `root` no message is sent.
+    """Distribute a copy of a global array. Without `root` no message is sent.
 
     Parameters
     ----------
@@ -48,11 +48,6 @@ def from_global(
         By default the dtype of `values`.
     engine : str or Engine, optional
         By default the engine of `values`.
-
-    Returns
-    -------
-    DistributedArray
-        A copy.
 
     Raises
     ------

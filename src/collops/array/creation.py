@@ -38,18 +38,13 @@ def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.fl
     Parameters
     ----------
     layout : Layout, StackedLayout, int or sequence of int
-        Which rank holds what; a shape is split along axis 0.
+        Which rank holds what; a shape is split along axis 0. A stacked layout makes a stacked array.
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
         Element type; ``"bfloat16"`` needs ml_dtypes.
     engine : str or Engine, optional
         By default the environment's ``COLLOPS_ENGINE``, else NumPy.
-
-    Returns
-    -------
-    DistributedArray or StackedArray
-        A stacked array for a stacked layout.
 
     Raises
     ------

@@ -163,7 +163,7 @@ def dots(*pairs: tuple[Array, Array]) -> tuple[Any, ...]:
     Returns
     -------
     tuple of 0-d array
-        Of the dtype of the arrays; float32 for half-precision arrays; real for a complex array with itself. Does not
+        Of the dtype of the arrays; float32 for half precision; real for a complex array with itself. Does not
         synchronise with the device.
 
     Raises
