@@ -275,6 +275,11 @@ def test_what_is_refused_and_why(comm):
         hash(x)
     with pytest.raises(UnsupportedTypeError, match="out"):
         x.sum(out=b)
+    for condition in (x, b > 0):
+        with pytest.raises(UnsupportedTypeError, match="condition"):
+            ca.where(condition, x, y)
+    with pytest.raises(UnsupportedTypeError, match="from_global"):
+        ca.where(x > 0, b, y)
     assert (x == None) is False  # noqa: E711 - compared element by element, None would be a number
 
 

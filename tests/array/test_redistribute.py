@@ -81,7 +81,7 @@ def test_groups_keep_their_own_copies(comm):
 def test_refusals(comm):
     x = ca.zeros((4, 3), comm=comm)
     for wrong in (Layout.split((3, 4), comm.size), Layout.split((4, 3), comm.size + 1), (4, 3)):
-        with pytest.raises(LayoutError, match="cannot be brought"):
+        with pytest.raises(LayoutError, match="cannot be redistributed"):
             x.redistribute(wrong)
     with pytest.raises(InputError, match="no rank"):
         x.gather(root=comm.size)

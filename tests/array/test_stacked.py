@@ -62,7 +62,8 @@ def test_arithmetic(comm):
         results = [(2 * x - y / 3, 2 * a - b / 3), (-x, -a), (x**2, a**2), (1 / (3 + x * x), 1 / (3 + a * a))]
         results += [(x < y, a < b), (abs(x), abs(a)), (np.hypot(x, y), np.hypot(a, b)), (x.copy(), a)]
         results += [(x.conj(), a), (x.astype(np.complex64), a.astype(np.complex64)), (ca.zeros_like(x), 0 * a)]
-        results += [(ca.where(x > 0, x, y), np.where(a > 0, a, b)), (np.modf(x)[1], np.modf(a)[1])]
+        results += [(ca.where(x > 0, x, y), np.where(a > 0, a, b)), (ca.where(x > 0, 3, x), np.where(a > 0, 3, a))]
+        results += [(np.modf(x)[1], np.modf(a)[1])]
     assert messages.total == 0
     for result, expected in results:
         assert result.dtype == expected.dtype
@@ -102,6 +103,12 @@ def test_refusals(comm):
         np.add.reduce(x)
     with pytest.raises(TypeError):
         operator.add(x, object())
+    with pytest.raises(UnsupportedTypeError, match="booleans"):
+        ca.where(x, 3, x)
+    with pytest.raises(UnsupportedTypeError):
+        ca.where(x > 0, 3, x.leaves[0])
+    with pytest.raises(UnsupportedTypeError, match="numbers"):
+        ca.where(x > 0, 3, "text")
 
 
 def test_structure(comm):

@@ -18,10 +18,9 @@ from collops.array.distributed import DistributedArray
 from collops.array.fused import axpby, divide, dots, shared, square_of_sum, update_solution_and_direction
 from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
-from collops.array.layout import Layout
+from collops.array.layout import Layout, StackedLayout
 from collops.array.regions import Transfers, transfers
 from collops.array.stacked import StackedArray
-from collops.array.stacked_layout import StackedLayout
 from collops.array.store import save
 from collops.backend import Engine, register_engine
 

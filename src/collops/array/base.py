@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array import fused, reductions
-from collops.array.operands import Operand
+from collops.array.operands import local_operand
+from collops.array.redistribute import check_copies
 from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     from os import PathLike
+    from typing import Self
+
+    from collops.array.plans import ReductionPlan
+    from collops.backend import Engine
+    from collops.comm import Communicator
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
@@ -28,14 +34,37 @@ def _in_place(function: Callable[[Any, Any], Any]) -> Any:
     return lambda self, other: self._in_place(function, other)
 
 
-def _unary(function: Callable[[Any], Any]) -> Any:
+def _unary_operator(function: Callable[[Any], Any]) -> Any:
     return lambda self: self._unary(function)
 
 
-class BaseArray(Operand):
-    """Operators in terms of the methods `_binary`, `_unary` and `_in_place` of the class, and reductions."""
+_copy, _real, _imag = operator.methodcaller("copy"), operator.attrgetter("real"), operator.attrgetter("imag")
+
+
+class BaseArray:
+    """A distributed or a stacked array. Only the former has a `local_array`, only the latter has `arrays`.
+
+    Operators are in terms of `_binary`, `_unary`, `_map` and `_in_place`, which apply a function to all local arrays.
+    """
 
     __slots__ = ()
+
+    layout: Any
+    comm: Communicator
+    engine: Engine
+    _plan: ReductionPlan
+
+    if TYPE_CHECKING:
+        leaves: Any
+        arrays: Any
+        local_array: Any
+        dtype: Any
+        shape: Any
+        ndim: Any
+        _hold: Any
+        _like: Any
+        _unary: Any
+        _map: Any
 
     # NumPy then calls this class for `number * array` and `numpy_array * array`; the latter raises an error.
     __array_priority__ = 1000.0
@@ -55,7 +84,8 @@ class BaseArray(Operand):
     __xor__, __rxor__, __ixor__ = _binary(operator.xor), _reflected(operator.xor), _in_place(operator.ixor)
     __eq__, __ne__ = _binary(operator.eq), _binary(operator.ne)
     __lt__, __le__, __gt__, __ge__ = map(_binary, (operator.lt, operator.le, operator.gt, operator.ge))
-    __neg__, __pos__, __abs__, __invert__ = map(_unary, (operator.neg, operator.pos, operator.abs, operator.invert))
+    __neg__, __pos__ = _unary_operator(operator.neg), _unary_operator(operator.pos)
+    __abs__, __invert__ = _unary_operator(operator.abs), _unary_operator(operator.invert)
 
     def __bool__(self) -> bool:
         raise ValueError("the truth of a distributed array is ambiguous: use all() or any()")
@@ -65,6 +95,54 @@ class BaseArray(Operand):
             f"a {type(self).__name__} is not converted to a NumPy array implicitly, because that needs messages: "
             "call gather() on every rank, or use local_array for this rank's part"
         )
+
+    @property
+    def size(self) -> int:
+        """Global number of elements."""
+        return self.layout.size
+
+    @property
+    def nbytes(self) -> int:
+        """Global number of bytes, without copies."""
+        return sum(leaf.layout.size * leaf.dtype.itemsize for leaf in self.leaves)
+
+    @property
+    def real(self) -> Self:
+        """The real part; a view if the engine has views."""
+        return self._unary(_real)
+
+    @property
+    def imag(self) -> Self:
+        """The imaginary part; for complex arrays a view if the engine has views."""
+        return self._unary(_imag)
+
+    def copy(self) -> Self:
+        """Return a copy with its own memory. No messages."""
+        return self._unary(_copy)
+
+    def conj(self) -> Self:
+        """Return the complex conjugate; a copy if the array is real. No messages."""
+        return self._unary(self.engine.xp.conjugate)
+
+    conjugate = conj
+
+    def fill(self, value: Any) -> None:
+        """Set all elements to a number, in place. No messages."""
+        for leaf in self.leaves:
+            leaf._hold(local_operand(leaf, value))
+
+    def check_replicated(self) -> None:
+        """Raise unless the copies of each replicated block are equal bit by bit. Collective: one metadata message.
+
+        A stacked array sends one for each part.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if copies differ; the message names the ranks.
+        """
+        for leaf in self.leaves:
+            check_copies(leaf)
 
     # Reductions: one message for all leaves at most
 

@@ -13,9 +13,9 @@ from collops.array.layout import Layout
 from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
-from collops.comm.agreement import collective_errors, described, raise_together
+from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.given import communicator_or_world
-from collops.errors import ARGUMENT_ERRORS, InputError, LayoutError
+from collops.errors import InputError, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -32,7 +32,7 @@ def from_global(
     dtype: Any = None,
     engine: Engine | str | None = None,
 ) -> DistributedArray:
-    """Distribute a global array. Without `root` no message is sent.
+    """Distribute a copy of a global array. Without `root` no message is sent.
 
     Parameters
     ----------
@@ -48,11 +48,6 @@ def from_global(
         By default the dtype of `values`.
     engine : str or Engine, optional
         By default the engine of `values`.
-
-    Returns
-    -------
-    DistributedArray
-        A copy.
 
     Raises
     ------
@@ -78,26 +73,24 @@ def from_global(
     if root is None:
         layout = _fitting(layout, np.shape(values), comm)
         return DistributedArray(layout, comm, _copied(_array(values)[layout.slices(comm.rank)], element, engine))
+    whole = None
+
+    def describe() -> Any:
+        nonlocal whole
+        if comm.rank != root:
+            return None
+        whole = _copied(_array(values), element, engine)
+        _fitting(layout, whole.shape, comm)
+        return [list(whole.shape), whole.dtype.name, engine_of(whole).name]
+
     # All ranks first get the description of the root's array, or its error.
-    whole, description, error = None, None, None
-    if comm.rank == root:
-        try:
-            whole = _copied(_array(values), element, engine)
-            description = [list(whole.shape), whole.dtype.name, engine_of(whole).name]
-            _fitting(layout, whole.shape, comm)
-        except ARGUMENT_ERRORS as problem:
-            error = problem
-    reports = comm.allgather_metadata([description, described(error)])
-    given, problem = reports[root]
-    if problem is not None:
-        raise_together(error, [None if rank != root else problem for rank in range(comm.size)])
-    shape, name, engine_name = tuple(given[0]), given[1], given[2]
+    shape, name, engine_name = collective_values(comm, describe)[root]
     layout = _fitting(layout, shape, comm)
     source = on_root(layout, root)
-    xp = find_engine(engine_name).xp
     if whole is None:
-        whole = xp.empty(source.local_shape(comm.rank), find_engine(engine_name).dtype(as_dtype(name)))
-    return DistributedArray(layout, comm, moved(whole, source, layout, comm, xp))
+        found = find_engine(engine_name)
+        whole = found.xp.empty(source.local_shape(comm.rank), found.dtype(as_dtype(name)))
+    return DistributedArray(layout, comm, moved(whole, source, layout, comm))
 
 
 def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:
@@ -148,12 +141,12 @@ def from_local(
         This rank's part; not copied.
     layout : Layout, optional
         By default the parts are concatenated along `axis`, where their extents may differ.
-    comm : Communicator, optional
-        The ranks; the world by default.
+    comm
+        As for :func:`from_global`.
     axis : int, optional
         See `layout`.
     mask : sequence of int, optional
-        Group number of each rank, for reductions within groups; not together with `layout`.
+        As for :class:`Layout`; not together with `layout`.
 
     Raises
     ------

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from collops.array.base import BaseArray
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
-from collops.array.layout import Layout
+from collops.array.layout import Layout, StackedLayout
+from collops.array.layout_arguments import Shape
 from collops.array.memory import check_memory
 from collops.array.random_numbers import child_seed, fill_random
 from collops.array.stacked import StackedArray
-from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm.given import communicator_or_world
@@ -24,17 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "random", "where", "zeros", "zeros_like"]
 
-Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+Place: TypeAlias = Layout | StackedLayout | Shape
+AnyEngine: TypeAlias = Engine | str | None
 Array = TypeVar("Array", DistributedArray, StackedArray)
 
 
-def zeros(
-    layout: Layout | StackedLayout | Shape,
-    *,
-    comm: Communicator | None = None,
-    dtype: Any = np.float64,
-    engine: Engine | str | None = None,
-) -> Any:
+def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
     """Return an array of zeros.
 
     Like all functions that make arrays, collective at the first use of a process grid or mask on `comm`.
@@ -42,18 +38,13 @@ def zeros(
     Parameters
     ----------
     layout : Layout, StackedLayout, int or sequence of int
-        Which rank holds what; a shape is split along axis 0.
+        Which rank holds what; a shape is split along axis 0. A stacked layout makes a stacked array.
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
         Element type; ``"bfloat16"`` needs ml_dtypes.
     engine : str or Engine, optional
         By default the environment's ``COLLOPS_ENGINE``, else NumPy.
-
-    Returns
-    -------
-    DistributedArray or StackedArray
-        A stacked array for a stacked layout.
 
     Raises
     ------
@@ -72,13 +63,7 @@ def zeros(
     return _filled("zeros", layout, comm, dtype, engine)
 
 
-def ones(
-    layout: Layout | StackedLayout | Shape,
-    *,
-    comm: Communicator | None = None,
-    dtype: Any = np.float64,
-    engine: Engine | str | None = None,
-) -> Any:
+def ones(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
     """Return an array of ones; parameters as for :func:`zeros`.
 
     Examples
@@ -91,13 +76,7 @@ def ones(
     return _filled("ones", layout, comm, dtype, engine)
 
 
-def empty(
-    layout: Layout | StackedLayout | Shape,
-    *,
-    comm: Communicator | None = None,
-    dtype: Any = np.float64,
-    engine: Engine | str | None = None,
-) -> Any:
+def empty(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
     """Return an uninitialised array; parameters as for :func:`zeros`.
 
     Examples
@@ -110,23 +89,9 @@ def empty(
 
 
 def full(
-    layout: Layout | StackedLayout | Shape,
-    value: Any,
-    *,
-    comm: Communicator | None = None,
-    dtype: Any = None,
-    engine: Engine | str | None = None,
+    layout: Place, value: Any, *, comm: Communicator | None = None, dtype: Any = None, engine: AnyEngine = None
 ) -> Any:
-    """Return an array filled with a number.
-
-    Parameters
-    ----------
-    layout, comm, engine
-        As for :func:`zeros`.
-    value : number
-        The value of every element.
-    dtype : dtype, optional
-        By default the dtype of `value`.
+    """Return an array filled with a number, whose dtype is the default; other parameters as for :func:`zeros`.
 
     Examples
     --------
@@ -134,18 +99,18 @@ def full(
     >>> collops.full(3, 2.5).gather()
     array([2.5, 2.5, 2.5])
     """
-    check_number(value)
+    _check_number(value)
     return _filled("full", layout, comm, np.asarray(value).dtype if dtype is None else dtype, engine, value)
 
 
 def random(
-    layout: Layout | StackedLayout | Shape,
+    layout: Place,
     *,
     kind: str = "normal",
     seed: int = 0,
     comm: Communicator | None = None,
     dtype: Any = np.float64,
-    engine: Engine | str | None = None,
+    engine: AnyEngine = None,
 ) -> Any:
     """Return random numbers: the same global array for any number of ranks, any layout and any engine.
 
@@ -237,7 +202,7 @@ def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
     >>> full_like(collops.zeros(3), 2.5).gather()
     array([2.5, 2.5, 2.5])
     """
-    check_number(value)
+    _check_number(value)
     return _filled_like("full", x, dtype, value)
 
 
@@ -256,7 +221,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     LayoutError
         If layouts differ.
     UnsupportedTypeError
-        For plain arrays.
+        If `condition` is not a distributed array of booleans, or `x` or `y` is a plain array.
 
     Examples
     --------
@@ -266,26 +231,20 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     >>> collops.where(x > 0, x, 0).gather()
     array([0., 2., 0.])
     """
-    if isinstance(condition, StackedArray):
-        columns = [condition._operands(value) for value in (x, y)]
-        if any(column is NotImplemented for column in columns):
-            raise UnsupportedTypeError("x and y of where must be distributed arrays or numbers")
-        return condition._like([where(c, *both) for c, *both in zip(condition, *columns, strict=True)])
-    if not isinstance(condition, DistributedArray):
+    if not isinstance(condition, BaseArray):
         raise UnsupportedTypeError(
             "the condition of where must be a distributed array; for plain arrays use numpy.where"
         )
-    return condition._choose(x, y)
+    if condition.dtype.kind != "b":
+        raise UnsupportedTypeError(f"the condition of where must be booleans, such as x != 0, not {condition.dtype}")
+    chosen = condition._map(condition.engine.xp.where, x, y)
+    if chosen is NotImplemented:
+        raise UnsupportedTypeError("x and y of where must be distributed arrays or numbers")
+    return chosen
 
 
-def check_number(value: Any) -> None:
-    """Raise unless `value` is a number.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For arrays with axes, which would fit the parts of some ranks only, and for other objects.
-    """
+def _check_number(value: Any) -> None:
+    """Raise for arrays with axes, which would fit the parts of some ranks only, and for what is not a number."""
     plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a scalar on a device is not copied to the host
     if np.ndim(plain) or getattr(value, "ndim", 0) or np.asarray(plain).dtype.kind not in "biufc":
         raise UnsupportedTypeError(f"the value of an array's elements must be a number, not {type(value).__qualname__}")
@@ -302,9 +261,9 @@ def _filled(name: str, layout: Any, comm: Communicator | None, dtype: Any, engin
 
 
 def _new_array(
-    layout: Layout | StackedLayout | Shape,
+    layout: Place,
     comm: Communicator | None,
-    engine: Engine | str | None,
+    engine: AnyEngine,
     dtype: np.dtype,
     make: Callable[[Engine, Layout, int, int], Any],
     number: int = 0,

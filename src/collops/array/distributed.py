@@ -14,9 +14,9 @@ from collops.array.halo import extended_array
 from collops.array.layout import Layout
 from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.redistribute import check_copies, gathered, redistributed
+from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -49,9 +49,8 @@ class DistributedArray(BaseArray):
 
     Attributes
     ----------
-    layout : Layout
-    comm : Communicator
-    local_array : array
+    layout, comm, local_array
+        As given.
     engine : Engine
         The engine of `local_array`.
     leaves : tuple of DistributedArray
@@ -111,21 +110,8 @@ class DistributedArray(BaseArray):
         array.local_array = local_array
         return array
 
-    def _stored(self, value: Any, out: Any) -> Any:
-        """Return an array with the local array `value`: `out` if it is given, else a new one.
-
-        `value` may be the local array of `out`, if a kernel has written to it already.
-        """
-        return self._like(value) if out is None else out._hold(value)
-
     def _hold(self, value: Any) -> Self:
-        """Copy `value` to the local array; if the engine is not mutable, replace the local array by it.
-
-        Raises
-        ------
-        UnsupportedTypeError
-            If `value` is complex and the array is not.
-        """
+        """Copy `value` to the local array; if the engine is not mutable, replace the local array by it."""
         if self.engine.mutable:
             if value is not self.local_array:
                 self.local_array[...] = value
@@ -152,16 +138,6 @@ class DistributedArray(BaseArray):
     def ndim(self) -> int:
         """Number of axes."""
         return self.layout.ndim
-
-    @property
-    def size(self) -> int:
-        """Global number of elements."""
-        return self.layout.size
-
-    @property
-    def nbytes(self) -> int:
-        """Global number of bytes, without copies."""
-        return self.layout.size * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.layout.shape[0]
@@ -196,6 +172,12 @@ class DistributedArray(BaseArray):
     def _unary(self, function: Callable[[Any], Any]) -> Self:
         return self._like(function(self.local_array))
 
+    def _map(self, function: Callable[..., Any], *others: Any) -> Any:
+        operands = [local_operand(self, other) for other in others]
+        if any(operand is NotImplemented for operand in operands):
+            return NotImplemented
+        return self._like(function(self.local_array, *operands))
+
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
         if other.__class__ is not float:
             other = local_operand(self, other)
@@ -218,41 +200,29 @@ class DistributedArray(BaseArray):
             For methods such as ``reduce``, for matmul, for plain arrays, and for functions that the engine lacks.
             ``where=`` is supported by the engine ``numpy`` only.
         """
-        outs = arguments.pop("out", None)
+        outs = arguments.pop("out", None) or (None,) * ufunc.nout
         check_ufunc(ufunc, method, outs)
         function = ufunc if self.engine.name == "numpy" else getattr(self.engine.xp, ufunc.__name__, None)
         if function is None:
             raise UnsupportedTypeError(f"the engine {self.engine.name} has no function {ufunc.__name__}")
-        operands = [local_operand(self, value) for value in inputs]
+        masks = [arguments.pop("where")] if "where" in arguments else []
+        if masks and self.engine.name != "numpy":
+            raise UnsupportedTypeError(
+                f"where= is not supported by the engine {self.engine.name}; use collops.where on the result"
+            )
+        operands = [local_operand(self, value) for value in (*inputs, *masks)]
         if any(operand is NotImplemented for operand in operands):
             return NotImplemented
-        if "where" in arguments:
-            if self.engine.name != "numpy":
-                raise UnsupportedTypeError(
-                    f"where= is not supported by the engine {self.engine.name}; use collops.where on the result"
-                )
-            arguments["where"] = local_operand(self, arguments["where"])
-            if arguments["where"] is NotImplemented:
-                return NotImplemented
-        if outs is not None and self.engine.mutable:
+        if masks:
+            arguments["where"] = operands.pop()
+        if self.engine.mutable and any(out is not None for out in outs):
             targets = tuple(None if out is None else local_operand(self, out) for out in outs)
-            arguments["out"] = targets[0] if len(targets) == 1 else targets
+            arguments["out"] = targets[0] if ufunc.nout == 1 else targets
         result: Any = function(*operands, **arguments)
-        if outs is None and not isinstance(result, tuple):
-            return self._like(result)
-        results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
-        stored = tuple(map(self._stored, results, (None,) * len(results) if outs is None else outs))
-        return stored if isinstance(result, tuple) else stored[0]
-
-    def copy(self) -> Self:
-        """Return a copy with its own memory. No messages."""
-        return self._like(self.local_array.copy())
-
-    def conj(self) -> Self:
-        """Return the complex conjugate; a copy if the array is real. No messages."""
-        return self._like(self.engine.xp.conjugate(self.local_array))
-
-    conjugate = conj
+        results = (result,) if ufunc.nout == 1 else result
+        # A kernel may have written to the local array of `out` already.
+        stored = [self._like(new) if out is None else out._hold(new) for new, out in zip(results, outs, strict=True)]
+        return stored[0] if ufunc.nout == 1 else tuple(stored)
 
     def astype(self, dtype: Any, copy: bool = True) -> Self:
         """Return the array converted to `dtype`; without `copy`, itself if it has this dtype. No messages."""
@@ -260,31 +230,6 @@ class DistributedArray(BaseArray):
         if dtype == self.dtype and not copy:
             return self
         return self._like(self.local_array.astype(dtype if self.engine.mutable else self.engine.dtype(dtype)))
-
-    @property
-    def real(self) -> Self:
-        """The real part; a view if the engine has views."""
-        return self._like(self.local_array.real)
-
-    @property
-    def imag(self) -> Self:
-        """The imaginary part; for complex arrays a view if the engine has views."""
-        return self._like(self.local_array.imag)
-
-    def fill(self, value: Any) -> None:
-        """Set all elements to a number, in place. No messages."""
-        value = local_operand(self, value)
-        if self.engine.mutable:
-            self.local_array[...] = value
-        else:
-            self._hold(value)
-
-    def _choose(self, x: Any, y: Any) -> Self:
-        """Choose from `x` where this array is true and from `y` elsewhere; see :func:`collops.array.where`."""
-        operands = [local_operand(self, value) for value in (x, y)]
-        if any(operand is NotImplemented for operand in operands):
-            raise UnsupportedTypeError("x and y of where must be distributed arrays or numbers")
-        return self._like(self.engine.xp.where(self.local_array, *operands))
 
     # Other shapes and layouts
 
@@ -330,7 +275,11 @@ class DistributedArray(BaseArray):
         LayoutError
             If `layout` has another shape or number of ranks.
         """
-        return DistributedArray(layout, self.comm, redistributed(self, layout))
+        if not isinstance(layout, Layout) or layout.shape != self.shape or layout.ranks != self.layout.ranks:
+            raise LayoutError(
+                f"an array with the layout {self.layout} cannot be redistributed to {layout}: shapes or ranks differ"
+            )
+        return DistributedArray(layout, self.comm, moved(self.local_array, self.layout, layout, self.comm))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
         """Return a copy in which every block is surrounded by its neighbours' values. Collective: one exchange.
@@ -369,17 +318,20 @@ class DistributedArray(BaseArray):
         array or None
             A new array; ``None`` on ranks other than `root`.
         """
-        return gathered(self, root)
-
-    def check_replicated(self) -> None:
-        """Raise unless the copies of each replicated block are equal bit by bit. Collective: one metadata message.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if copies differ; the message names the ranks.
-        """
-        check_copies(self)
+        layout, comm = self.layout, self.comm
+        if root is not None and not 0 <= root < comm.size:
+            raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+        if layout.is_replicated:
+            return self.local_array.copy() if root in (None, comm.rank) else None
+        counts = layout.sizes[0]
+        if layout.split_axes == (0,) and len(counts) == comm.size:
+            # The parts follow each other in memory: one collective, without packing.
+            if root is None:
+                return comm.allgatherv(self.local_array, counts)
+            return comm.gatherv(self.local_array, counts, root)
+        target = Layout.replicated(layout.shape, layout.ranks) if root is None else on_root(layout, root)
+        values = moved(self.local_array, layout, target, comm)
+        return values if root in (None, comm.rank) else None
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
         """Plot a 1-d or 2-d array with the boundaries of ranks; see :func:`collops.array.plot.plot`. Collective."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["accumulator", "as_dtype", "combined", "is_half", "real_of"]
+__all__ = ["accumulator", "as_dtype", "combined", "is_half", "norm_dtype", "real_of"]
 
 
 def as_dtype(dtype: Any) -> np.dtype:
@@ -58,6 +58,12 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 def real_of(dtype: np.dtype) -> np.dtype:
     """Return the dtype of the real part."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+@lru_cache(maxsize=64)
+def norm_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of norms: real, float64 for integers and float32 for half precision."""
+    return np.dtype(np.float64) if dtype.kind in "biu" else accumulator(real_of(dtype))
 
 
 @lru_cache(maxsize=256)

@@ -9,16 +9,17 @@ import numpy as np
 
 from collops.array.dtypes import accumulator, real_of
 from collops.array.kernels import kernels_for
-from collops.array.operands import Operand, check_alike
+from collops.array.operands import check_alike
 from collops.backend import engine as find_engine
 from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
+    from collops.array.base import BaseArray
     from collops.backend import Engine
     from collops.comm import Communicator
 
-Array = TypeVar("Array", bound=Operand)
+Array = TypeVar("Array", bound="BaseArray")
 
 __all__ = ["axpby", "divide", "dots", "shared", "square_of_sum", "update_solution_and_direction"]
 
@@ -37,12 +38,7 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     x, y : DistributedArray or StackedArray
         Arrays of one layout.
     out : DistributedArray or StackedArray, optional
-        Memory for the result; may be `x` or `y`.
-
-    Returns
-    -------
-    DistributedArray or StackedArray
-        `out` if it was given, else a new array.
+        Memory for the result, which is returned; may be `x` or `y`.
 
     Raises
     ------
@@ -109,7 +105,7 @@ def _replicated(coefficient: Any, x: Any) -> Any:
     return x.engine.replicated_operand(coefficient, x._plan.communicator)
 
 
-def _axpby_stacked(a: Any, x: Operand, b: Any, y: Operand, out: Operand | None) -> Any:
+def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     outs = [None] * len(x.arrays) if out is None else out.arrays
     parts = [
         axpby(a, x_part, b, y_part, out_part) for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
@@ -127,23 +123,11 @@ def update_solution_and_direction(
     Parameters
     ----------
     x, direction : DistributedArray or StackedArray
-        Overwritten; of one layout, and without shared memory.
-    length, ratio : number, 0-d array, or tuple of a number and one or two 0-d arrays
-        Coefficients; see :func:`axpby`.
+        Overwritten and returned; of one layout, and without shared memory.
+    length, ratio
+        Coefficients, as for :func:`axpby`, whose exceptions are those of this function.
     gradient : DistributedArray or StackedArray
         Of the same layout.
-
-    Returns
-    -------
-    x, direction : DistributedArray or StackedArray
-        The arguments.
-
-    Raises
-    ------
-    LayoutError
-        If layouts differ.
-    UnsupportedTypeError
-        If engines differ, or an array cannot hold the dtype of its result.
 
     Examples
     --------
@@ -179,7 +163,7 @@ def dots(*pairs: tuple[Array, Array]) -> tuple[Any, ...]:
     Returns
     -------
     tuple of 0-d array
-        Of the dtype of the arrays; float32 for half-precision arrays; real for a complex array with itself. Does not
+        Of the dtype of the arrays; float32 for half precision; real for a complex array with itself. Does not
         synchronise with the device.
 
     Raises
@@ -209,15 +193,13 @@ def vdot(x: Array, y: Array) -> Any:
     return _dots(((x, y),), True)[0]
 
 
-def divide(a: Any, b: Any, out: Any = None) -> Any:
+def divide(a: Any, b: Any) -> Any:
     """Return ``a / b`` of 0-d arrays or numbers; 0 if `b` is 0, NaN if it is infinite. One kernel on devices.
 
     Parameters
     ----------
     a, b : 0-d array or number
         Arrays of one engine, or an array and a number.
-    out : 0-d array, optional
-        Memory for the result, used if the engine is mutable.
 
     Examples
     --------
@@ -228,7 +210,7 @@ def divide(a: Any, b: Any, out: Any = None) -> Any:
     """
     array = a if hasattr(a, "dtype") and not isinstance(a, np.generic) else b
     engine = engine_of(array) if hasattr(array, "dtype") else find_engine("numpy")
-    return kernels_for(engine).divide(a, b, out)
+    return kernels_for(engine).divide(a, b)
 
 
 def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
@@ -257,13 +239,16 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...
             raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if len(pairs) == 1 and not pairs[0][0].engine.traced:
-        return (_one_dot(*pairs[0], conjugate),)
     if not pairs:
         return ()
-    engine = pairs[0][0].engine
+    x, y = pairs[0]
+    engine = x.engine
     if engine.traced:
         return _traced_dots(pairs, conjugate)
+    if len(pairs) == 1 and hasattr(x, "local_array"):
+        value = kernels_for(engine).dot(x.local_array, y.local_array, conjugate)
+        communicator = x._plan.communicator
+        return ((value if communicator is None else communicator.allreduce(value))[()],)
     results = _like_dots(pairs, conjugate)
     if results is not None:
         return results
@@ -337,21 +322,6 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
             return None
         jobs.append(((x_local, y_local),))
     return _summed(jobs, accumulator(dtype), conjugate, communicator, engine)
-
-
-def _one_dot(x: Any, y: Any, conjugate: bool) -> Any:
-    kernels = kernels_for(x.engine)
-    try:
-        x_local = x.local_array
-    except AttributeError:
-        dtype = _dot_dtype(x, y, conjugate)
-        value = kernels.dots([_local_pairs(x, y)], dtype, conjugate)
-    else:
-        value = kernels.dot(x_local, y.local_array, conjugate)
-    communicator = x._plan.communicator
-    if communicator is not None:
-        value = communicator.allreduce(value, out=value if value.shape else None)
-    return value[0] if value.shape else value[()]
 
 
 def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
-from collops.array.layout_arguments import integers
-from collops.array.plans import RecentPlans
+from collops.array.layout_arguments import Shape, integers
+from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
 
 if TYPE_CHECKING:
-    from collops.array.operands import Operand
+    from collops.array.distributed import DistributedArray
     from collops.comm import Communicator
 
 __all__ = ["HaloPlan", "extended_array", "halo_widths"]
 
 
-def halo_widths(halo: SupportsIndex | Sequence[SupportsIndex], ndim: int) -> tuple[tuple[int, int], ...]:
+def halo_widths(halo: Shape, ndim: int) -> tuple[tuple[int, int], ...]:
     """Return the widths before and after the block, per axis.
 
-    Parameters
-    ----------
-    halo : int or sequence of int
-        One width for all sides; or one per axis; or before and after for every axis in turn, ``2 * ndim`` numbers.
-    ndim : int
-        Number of axes.
+    `halo` is one width for all sides, or one per axis, or before and after for every axis in turn.
 
     Raises
     ------
@@ -67,8 +62,8 @@ class HaloPlan:
     layout, widths, comm
         As given.
     extended : Layout
-        Of the arrays with halo: the same process grid, every block larger by the widths. Also a block without elements
-        has its halo.
+        Of the arrays with halo: the same process grid, every block larger by the widths. A block without elements
+        has a halo, too.
     inner : Box
         Where this rank's own block is in its extended one.
     """
@@ -79,13 +74,9 @@ class HaloPlan:
         self.layout = layout
         self.comm = comm
         self.widths = tuple(widths)
+        sizes = [[size + sum(pair) for size in sizes] for sizes, pair in zip(layout.sizes, self.widths, strict=True)]
         self.extended = Layout(
-            [extent + sum(pair) * len(sizes) for extent, sizes, pair in self._per_axis()],
-            layout.ranks,
-            layout.process_grid,
-            layout.axes,
-            [[size + sum(pair) for size in sizes] for _, sizes, pair in self._per_axis()],
-            layout.mask,
+            list(map(sum, sizes)), layout.ranks, layout.process_grid, layout.axes, sizes, layout.mask
         )
         block = layout.block(comm.rank)
         self.inner: Box = tuple(
@@ -95,7 +86,7 @@ class HaloPlan:
         sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
         self._fill = ExchangePlan(comm, sends, receives, travels=moves.travels)
         self._return = ExchangePlan(comm, receives, sends, travels=moves.travels)
-        self._outside = [] if periodic else self._beyond_the_ends(block)
+        self._outside = [] if periodic else list(self._beyond_the_ends())
 
     def fill(self, source: Any, target: Any) -> Any:
         """Return the local array `target`, which has a halo, filled from `source`, which has none.
@@ -115,62 +106,37 @@ class HaloPlan:
         """
         return self._return(source, engine_of(target).put(target, ..., 0), op="sum")
 
-    def _per_axis(self) -> Iterator[tuple[int, tuple[int, ...], tuple[int, int]]]:
-        return zip(self.layout.shape, self.layout.sizes, self.widths, strict=True)
-
     def _wanted(self, rank: int) -> list[Region]:
-        block = self.layout.block(rank)
+        slices = self.layout.slices(rank)
         return [
-            tuple(
-                (offset - before, offset + extent + after)
-                for offset, extent, (before, after) in zip(block.offset, block.shape, self.widths, strict=True)
-            )
+            tuple((s.start - before, s.stop + after) for s, (before, after) in zip(slices, self.widths, strict=True))
         ]
 
-    def _beyond_the_ends(self, block: Any) -> list[Box]:
-        """Return the boxes of the extended block that no element of the global array fills."""
-        whole = self.extended.local_shape(self.comm.rank)
-        boxes = []
-        for axis, (before, _) in enumerate(self.widths):
+    def _beyond_the_ends(self) -> Iterator[Box]:
+        """Yield the boxes of the extended block that no element of the global array fills."""
+        (region,) = self._wanted(self.comm.rank)
+        whole = tuple(slice(0, stop - start) for start, stop in region)
+        for axis, (start, stop) in enumerate(region):
             # Of the extended block, the array fills the indices from `low` to `high`.
-            start = block.offset[axis] - before
-            low = min(max(0, -start), whole[axis])
-            high = max(low, min(whole[axis], self.layout.shape[axis] - start))
-            for begin, end in ((0, low), (high, whole[axis])):
+            low = min(max(start, 0), stop) - start
+            high = max(low, min(stop, self.layout.shape[axis]) - start)
+            for begin, end in ((0, low), (high, stop - start)):
                 if begin < end:
-                    boxes.append(tuple(slice(begin, end) if a == axis else slice(0, n) for a, n in enumerate(whole)))
-        return boxes
+                    yield (*whole[:axis], slice(begin, end), *whole[axis + 1 :])
 
 
-_plans = RecentPlans()
+@recent_plans
+def _plan(comm: Communicator, layout: Layout, widths: tuple[tuple[int, int], ...], periodic: bool) -> HaloPlan:
+    return HaloPlan(layout, widths, comm, periodic=periodic)
 
 
-def extended_array(
-    x: Operand, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero"
-) -> tuple[Layout, Any]:
-    """Return the layout with halos, and this rank's block of `x` in it, as a new array. Collective: one exchange.
+def extended_array(x: DistributedArray, halo: Shape, boundary: str = "zero") -> tuple[Layout, Any]:
+    """Return the layout with halos, and this rank's block of `x` in it; see :meth:`DistributedArray.halo`.
 
-    Parameters
-    ----------
-    x : DistributedArray
-        Without halo.
-    halo : int or sequence of int
-        See :func:`halo_widths`.
-    boundary : str
-        Values beyond the ends of the array: ``"zero"``, or ``"periodic"`` to wrap around.
-
-    Raises
-    ------
-    InputError
-        If `halo` or `boundary` is none of these.
+    Collective: one exchange.
     """
     if boundary not in ("zero", "periodic"):
         raise InputError(f"boundary must be 'zero' or 'periodic', not {boundary!r}")
-    widths = halo_widths(halo, x.layout.ndim)
-    plan = _plans.get(
-        x.comm,
-        (x.layout, widths, boundary),
-        lambda: HaloPlan(x.layout, widths, x.comm, periodic=boundary == "periodic"),
-    )
+    plan = _plan(x.comm, x.layout, halo_widths(halo, x.layout.ndim), boundary == "periodic")
     target = x.engine.xp.empty(plan.extended.local_shape(x.comm.rank), x.dtype)
     return plan.extended, plan.fill(x.local_array, target)

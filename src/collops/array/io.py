@@ -11,13 +11,13 @@ import numpy as np
 
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
-from collops.array.layout import Layout
+from collops.array.layout import Layout, StackedLayout
 from collops.array.memory import check_memory
 from collops.array.stacked import StackedArray
-from collops.array.stacked_layout import StackedLayout
 from collops.array.store import VERSION
 from collops.backend import Engine
 from collops.backend import engine as find_engine
+from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutError
 
@@ -34,7 +34,7 @@ def load(
     comm: Communicator | None = None,
     engine: Engine | str | None = None,
 ) -> Any:
-    """Read a store written by :func:`collops.array.save`, or any other Zarr 3 array. Collective.
+    """Read the arrays of a store written by :func:`collops.array.save`, or any other Zarr 3 array. Collective.
 
     Parameters
     ----------
@@ -43,15 +43,8 @@ def load(
     layout : Layout, StackedLayout or dict, optional
         Layouts of the arrays in the store. By default the saved layout, if the number of ranks is the same. On another
         number of ranks, an array is split along its first split axis, or replicated if it was.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    engine : str or Engine, optional
-        By default the environment's ``COLLOPS_ENGINE``, else NumPy.
-
-    Returns
-    -------
-    DistributedArray, StackedArray or dict
-        The saved arrays.
+    comm, engine
+        As for :func:`collops.array.zeros`.
 
     Raises
     ------
@@ -71,14 +64,13 @@ def load(
     """
     comm = communicator_or_world(comm)
     target = engine if isinstance(engine, Engine) else find_engine(engine)
-    result, error = None, None
-    try:
-        result = _read(_opened(fspath(path)), layout, comm, target)
-    except CollopsError as problem:
-        error = problem
-    except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
-        error = InputError(f"{fspath(path)} cannot be read as arrays: {problem}")
-    comm.check(error)
+    with collective_errors(comm):
+        try:
+            result = _read(_opened(fspath(path)), layout, comm, target)
+        except CollopsError:
+            raise
+        except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
+            raise InputError(f"{fspath(path)} cannot be read as arrays: {problem}") from problem
     return _wrapped(result, comm)
 
 

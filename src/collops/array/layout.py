@@ -10,15 +10,21 @@ import operator
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from collops.array.layout_arguments import (
+    Axes,
+    Blocks,
+    Extents,
+    Integers,
+    Shape,
     as_extents,
     as_ranks,
     as_shape,
-    block_list,
     block_sizes,
     checked_axes,
     complete_shape,
@@ -30,34 +36,60 @@ from collops.array.layout_arguments import (
     numbered,
     sizes_text,
 )
-from collops.errors import ARGUMENT_ERRORS, LayoutError
+from collops.errors import LayoutError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from collops.comm import Communicator
 
-__all__ = ["Layout"]
+__all__ = ["Layout", "StackedLayout"]
 
-_interned: weakref.WeakValueDictionary[tuple[Any, ...], Layout] = weakref.WeakValueDictionary()
+_interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 _interning = threading.Lock()
 
 
-class Block(NamedTuple):
-    """The part of the global array that one rank holds.
+class _Interned:
+    """Immutable objects that are identical if their keys, the arguments of the class in normal form, are equal."""
 
-    Attributes
-    ----------
-    shape, offset : tuple of int
-        Local extents, and the global index of the first element, along each axis.
-    slices : tuple of slice
-        The part as slices of the global array.
-    """
+    _key: tuple[Any, ...]
+    _complete: Callable[..., None]  # sets the attributes of a new object
+
+    @classmethod
+    def _with_key(cls, *key: Any) -> Self:
+        with _interning:
+            found = _interned.get((cls, key))
+            if found is None:
+                found = object.__new__(cls)
+                found._complete(*key)
+                found._key = key
+                _interned[cls, key] = found
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_key" not in vars(self):
+            return super().__setattr__(name, value)
+        raise AttributeError(f"layouts are immutable: cannot set {name!r}; make a new layout")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._key
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+
+class Block(NamedTuple):
+    """The part of the global array that one rank holds: shape, index of the first element, and slices, per axis."""
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
     slices: tuple[slice, ...]
 
 
-class Layout:
+class Layout(_Interned):
     """A block partition of a global array over ranks.
 
     Every axis of the array is whole on each rank, or split over one axis of a process grid. An axis of the process grid
@@ -85,18 +117,14 @@ class Layout:
 
     Attributes
     ----------
-    shape : tuple of int
-    ranks : int
-    process_grid : tuple of int
-        In normal form; ``(1,)`` for one rank.
-    axes : tuple of (int or None)
-    sizes : tuple of tuple of int
-        The block sizes along each axis of the array; a whole axis has one block.
-    mask : tuple of int or None
-        Group numbers, counted from 0 in the order of first appearance; ``None`` for a single group.
+    shape, ranks, process_grid, axes, sizes, mask
+        The parameters in normal form. The process grid of one rank is ``(1,)``, a whole axis has one block, and groups
+        are counted from 0 in the order of first appearance, with ``None`` for a single one.
     ndim, size : int
     split_axes : tuple of int
         The axes of the array that are split.
+    starts : tuple of tuple of int
+        The first index of each block along each axis.
     is_replicated : bool
         Whether every rank holds the whole array; always true for one rank.
 
@@ -117,30 +145,14 @@ class Layout:
     True
     """
 
-    shape: tuple[int, ...]
-    ranks: int
-    process_grid: tuple[int, ...]
-    axes: tuple[int | None, ...]
-    sizes: tuple[tuple[int, ...], ...]
-    mask: tuple[int, ...] | None
-    ndim: int
-    size: int
-    split_axes: tuple[int, ...]
-    is_replicated: bool
-    _starts: tuple[tuple[int, ...], ...]
-    _strides: tuple[int, ...]
-    _blocks: dict[int, Block]
-    _groups: dict[tuple[int, ...], tuple[int, ...] | None]
-    _representatives: frozenset[int] | None
-
     def __new__(
         cls,
-        shape: Sequence[SupportsIndex],
+        shape: Integers,
         ranks: SupportsIndex,
-        process_grid: Sequence[SupportsIndex],
+        process_grid: Integers,
         axes: Sequence[int | None],
-        sizes: Sequence[Sequence[SupportsIndex] | None] | None = None,
-        mask: Sequence[SupportsIndex] | None = None,
+        sizes: Sequence[Integers | None] | None = None,
+        mask: Integers | None = None,
     ) -> Layout:
         """Return the interned layout with these properties."""
         shape = as_extents(shape, "shape", smallest=0)
@@ -151,36 +163,34 @@ class Layout:
         if math.prod(process_grid) != ranks:
             raise LayoutError(f"a process grid {process_grid} is for {math.prod(process_grid)} ranks, not for {ranks}")
         grid, places = normal_grid(process_grid, checked_axes(axes, shape, process_grid))
-        blocks = block_sizes(shape, grid, places, sizes)
-        groups = normal_mask(mask, ranks)
-        key = (shape, ranks, grid, places, blocks, groups)
-        with _interning:
-            layout = _interned.get(key)
-            if layout is None:
-                layout = object.__new__(cls)
-                layout.shape, layout.ranks, layout.process_grid, layout.axes, layout.sizes, layout.mask = key
-                layout.ndim = len(shape)
-                layout.size = math.prod(shape)
-                layout.split_axes = tuple(axis for axis, place in enumerate(places) if place is not None)
-                layout.is_replicated = not layout.split_axes
-                layout._starts = tuple(tuple(accumulate(sizes[:-1], initial=0)) for sizes in blocks)
-                layout._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
-                layout._blocks = {}
-                layout._groups = {}
-                layout._representatives = None
-                layout._check_mask()
-                _interned[key] = layout
-        return layout
+        return cls._with_key(
+            shape, ranks, grid, places, block_sizes(shape, grid, places, sizes), normal_mask(mask, ranks)
+        )
+
+    def _complete(
+        self, shape: Extents, ranks: int, grid: Extents, axes: Axes, sizes: Blocks, mask: Extents | None
+    ) -> None:
+        self.shape, self.ranks, self.process_grid = shape, ranks, grid
+        self.axes, self.sizes, self.mask = axes, sizes, mask
+        self.ndim = len(shape)
+        self.size = math.prod(shape)
+        self.split_axes = tuple(axis for axis, place in enumerate(axes) if place is not None)
+        self.is_replicated = not self.split_axes
+        self.starts = tuple(tuple(accumulate(blocks[:-1], initial=0)) for blocks in sizes)
+        self._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
+        self._blocks: dict[int, Block] = {}
+        if mask is not None:
+            self._check_mask(mask)
 
     @classmethod
     def split(
         cls,
-        shape: Sequence[SupportsIndex] | SupportsIndex,
+        shape: Shape,
         ranks: SupportsIndex,
         axis: int = 0,
         *,
-        sizes: Sequence[SupportsIndex] | None = None,
-        mask: Sequence[SupportsIndex] | None = None,
+        sizes: Integers | None = None,
+        mask: Integers | None = None,
     ) -> Layout:
         """Split one axis over all ranks.
 
@@ -188,14 +198,12 @@ class Layout:
         ----------
         shape : int or sequence of int
             Global shape.
-        ranks : int
-            Number of ranks.
+        ranks, mask
+            As for the class.
         axis : int
             The axis to split; negative numbers count from the end.
         sizes : sequence of int, optional
             Size of each rank's part; by default the first ``n % ranks`` ranks get one element more.
-        mask : sequence of int, optional
-            Group number of each rank.
 
         Raises
         ------
@@ -205,37 +213,31 @@ class Layout:
         shape = as_shape(shape)
         axis = normal_axis(axis, len(shape))
         ranks = operator.index(ranks)
-        if ranks == 1:
-            block_list(sizes, shape[axis], 1, axis)
         places = tuple(0 if a == axis else None for a in range(len(shape)))
         return cls(shape, ranks, (ranks,), places, [sizes if a == axis else None for a in range(len(shape))], mask)
 
     @classmethod
     def grid(
         cls,
-        shape: Sequence[SupportsIndex],
-        process_grid: Sequence[SupportsIndex],
+        shape: Integers,
+        process_grid: Integers,
         *,
-        sizes: Sequence[Sequence[SupportsIndex] | None] | None = None,
-        mask: Sequence[SupportsIndex] | None = None,
+        sizes: Sequence[Integers | None] | None = None,
+        mask: Integers | None = None,
     ) -> Layout:
         """Split every axis over the process-grid axis of the same number (an extent of 1 leaves it whole).
 
         Parameters
         ----------
-        shape : sequence of int
-            Global shape.
+        shape, sizes, mask
+            As for the class.
         process_grid : sequence of int
             Number of blocks along each axis; their product is the number of ranks.
-        sizes : sequence of (sequence of int or None), optional
-            Block sizes along each axis.
-        mask : sequence of int, optional
-            Group number of each rank.
 
         Raises
         ------
         LayoutError
-            If `process_grid` has not one extent per axis, or `sizes` do not fit.
+            If `process_grid` does not have one extent per axis, or `sizes` do not fit.
         """
         shape = as_shape(shape)
         process_grid = as_extents(process_grid, "process grid", smallest=1)
@@ -244,23 +246,10 @@ class Layout:
         return cls(shape, math.prod(process_grid), process_grid, range(len(shape)), sizes, mask)
 
     @classmethod
-    def replicated(
-        cls,
-        shape: Sequence[SupportsIndex] | SupportsIndex,
-        ranks: SupportsIndex,
-        *,
-        mask: Sequence[SupportsIndex] | None = None,
-    ) -> Layout:
-        """Keep the whole array on every rank.
+    def replicated(cls, shape: Shape, ranks: SupportsIndex, *, mask: Integers | None = None) -> Layout:
+        """Keep the whole array on every rank; parameters as for :meth:`split`.
 
-        Parameters
-        ----------
-        shape : int or sequence of int
-            Global shape.
-        ranks : int
-            Number of ranks.
-        mask : sequence of int, optional
-            Group number of each rank. Copies must be equal within a group only.
+        With a mask, copies must be equal within a group only.
         """
         shape = as_shape(shape)
         return cls(shape, ranks, (ranks,), (None,) * len(shape), None, mask)
@@ -268,11 +257,11 @@ class Layout:
     @classmethod
     def from_local(
         cls,
-        local_shape: Sequence[SupportsIndex] | SupportsIndex,
+        local_shape: Shape,
         comm: Communicator,
         axis: int = 0,
         *,
-        mask: Sequence[SupportsIndex] | None = None,
+        mask: Integers | None = None,
     ) -> Layout:
         """Return the layout of existing local arrays, concatenated along `axis`. Collective: one metadata message.
 
@@ -284,8 +273,8 @@ class Layout:
             The ranks.
         axis : int
             The axis along which the parts are concatenated.
-        mask : sequence of int, optional
-            Group number of each rank.
+        mask
+            As for the class.
 
         Raises
         ------
@@ -295,32 +284,21 @@ class Layout:
         return cls._from_local(lambda: as_shape(local_shape), comm, axis, mask)
 
     @classmethod
-    def _from_local(
-        cls, own: Callable[[], tuple[int, ...]], comm: Communicator, axis: int, mask: Sequence[SupportsIndex] | None
-    ) -> Layout:
-        """Do the work of :meth:`from_local`; an error that `own` raises is sent instead of the shape."""
-        from collops.comm.agreement import described, raise_together
+    def _from_local(cls, own: Callable[[], Any], comm: Communicator, axis: int, mask: Integers | None) -> Layout:
+        """Do the work of :meth:`from_local` for the shape that ``own()`` returns."""
+        from collops.comm.agreement import collective_values
         from collops.comm.given import checked_communicator
 
-        checked_communicator(comm)
-        shape: tuple[int, ...] = ()
-        error = None
-        try:
-            shape = own()
-        except ARGUMENT_ERRORS as problem:
-            error = problem
-        known = comm.allgather_metadata([shape, described(error)])
-        if any(problem is not None for _, problem in known):
-            raise_together(error, [problem for _, problem in known])
-        shapes = [tuple(other) for other, _ in known]
+        shapes = [tuple(shape) for shape in collective_values(checked_communicator(comm), own)]
         if len({len(other) for other in shapes}) != 1:
             raise LayoutError(f"local arrays must have one number of axes, not the shapes {few(shapes)}")
-        axis = normal_axis(axis, len(shape))
+        axis = normal_axis(axis, len(shapes[0]))
         rest = {other[:axis] + other[axis + 1 :] for other in shapes}
         if len(rest) != 1:
             raise LayoutError(f"local arrays may differ along axis {axis} only, but have the shapes {few(shapes)}")
         sizes = [other[axis] for other in shapes]
-        return cls.split((*shape[:axis], sum(sizes), *shape[axis + 1 :]), comm.size, axis, sizes=sizes, mask=mask)
+        shape = (*shapes[0][:axis], sum(sizes), *shapes[0][axis + 1 :])
+        return cls.split(shape, comm.size, axis, sizes=sizes, mask=mask)
 
     # The block of each rank
 
@@ -337,7 +315,7 @@ class Layout:
             place = self.coordinates(rank)
             numbers = [0 if axis is None else place[axis] for axis in self.axes]
             shape = tuple(sizes[number] for sizes, number in zip(self.sizes, numbers, strict=True))
-            offset = tuple(starts[number] for starts, number in zip(self._starts, numbers, strict=True))
+            offset = tuple(starts[number] for starts, number in zip(self.starts, numbers, strict=True))
             slices = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
             block = self._blocks[rank] = Block(shape, offset, slices)
         return block
@@ -358,7 +336,7 @@ class Layout:
         """Return the part of `rank` as slices of the global array."""
         return self.block(rank).slices
 
-    def owner(self, index: SupportsIndex | Sequence[SupportsIndex]) -> int:
+    def owner(self, index: Shape) -> int:
         """Return the (lowest) rank that holds the element at a global index.
 
         Parameters
@@ -375,7 +353,7 @@ class Layout:
         if len(position) != self.ndim or any(not -n <= i < n for i, n in zip(position, self.shape, strict=True)):
             raise LayoutError(f"there is no element {position} in an array of shape {self.shape}")
         rank = 0
-        for i, extent, starts, axis in zip(position, self.shape, self._starts, self.axes, strict=True):
+        for i, extent, starts, axis in zip(position, self.shape, self.starts, self.axes, strict=True):
             if axis is not None:
                 # If several blocks start here, only the last is not empty.
                 rank += (bisect_right(starts, i % extent) - 1) * self._strides[axis]
@@ -403,58 +381,54 @@ class Layout:
         tuple of int or None
             One group number per rank, counted from 0 in the order of first appearance; ``None`` if none is needed.
         """
-        chosen = self.split_axes if axes is None else tuple(a for a in self.split_axes if a in set(axes))
-        if chosen in self._groups:
-            return self._groups[chosen]
-        reduced = {self.axes[a] for a in chosen}
-        groups = None
-        if reduced:
-            kept = [axis for axis in range(len(self.process_grid)) if axis not in reduced]
-            places = [self.coordinates(rank) for rank in range(self.ranks)]
-            mask = self.mask or (0,) * self.ranks
-            groups = numbered((mask[rank], *(places[rank][axis] for axis in kept)) for rank in range(self.ranks))
-        self._groups[chosen] = groups
-        return groups
+        chosen = set(self.split_axes if axes is None else axes)
+        reduced = {self.axes[axis] for axis in self.split_axes if axis in chosen}
+        if not reduced:
+            return None
+        mask = self.mask or (0,) * self.ranks
+        places = map(self.coordinates, range(self.ranks))
+        return numbered(
+            (group, *(p for axis, p in enumerate(place) if axis not in reduced))
+            for group, place in zip(mask, places, strict=True)
+        )
 
     def reduction_count(self, rank: int, axes: Iterable[int] | None = None) -> int:
         """Return the number of elements that a reduction over `axes` combines into one result on `rank`."""
         self.coordinates(rank)
         reduced = range(self.ndim) if axes is None else tuple(axes)
+        if self.mask is None:
+            return math.prod(self.shape[axis] for axis in reduced)
         groups = self.reduction_groups(reduced)
         members = [rank] if groups is None else [r for r in range(self.ranks) if groups[r] == groups[rank]]
-        return sum(math.prod(self.block(member).shape[a] for a in reduced) for member in members)
+        return sum(math.prod(self.block(member).shape[axis] for axis in reduced) for member in members)
 
     def representative(self, rank: int) -> bool:
         """Return whether `rank` is the lowest rank of its mask group that holds its block."""
         self.coordinates(rank)
-        if self._representatives is None:
-            mask = self.mask or (0,) * self.ranks
-            first: dict[Any, int] = {}
-            for other in range(self.ranks):
-                first.setdefault((mask[other], self._block_number(other)), other)
-            self._representatives = frozenset(first.values())
         return rank in self._representatives
 
-    def _check_mask(self) -> None:
+    @cached_property
+    def _representatives(self) -> frozenset[int]:
+        first: dict[Any, int] = {}
+        for rank, group in enumerate(self.mask or (0,) * self.ranks):
+            first.setdefault((group, self._block_number(rank)), rank)
+        return frozenset(first.values())
+
+    def _check_mask(self, mask: tuple[int, ...]) -> None:
         """Raise if a reduction within a mask group would miss elements or count some twice."""
-        copies = self.reduction_groups()
-        if self.mask is None or copies is None:
-            return
-        held: dict[int, set[tuple[int, ...]]] = {}
-        held_by_copy: dict[tuple[int, int], set[tuple[int, ...]]] = {}
-        for rank in range(self.ranks):
-            number = self._block_number(rank)
-            held.setdefault(self.mask[rank], set()).add(number)
-            held_by_copy.setdefault((self.mask[rank], copies[rank]), set()).add(number)
-        if any(blocks != held[group] for (group, _), blocks in held_by_copy.items()):
+        held: defaultdict[tuple[int, int], set[tuple[int, ...]]] = defaultdict(set)
+        for rank, copy in enumerate(self.reduction_groups() or ()):
+            held[mask[rank], copy].add(self._block_number(rank))
+        found = {(group, frozenset(blocks)) for (group, _), blocks in held.items()}
+        if len(found) > len({group for group, _ in found}):
             raise LayoutError(
-                f"the mask {self.mask} divides the copies of a partially replicated layout; "
+                f"the mask {mask} divides the copies of a partially replicated layout; "
                 "put all ranks of a copy into one group"
             )
 
     # Layouts derived from this one
 
-    def drop(self, axes: SupportsIndex | Sequence[SupportsIndex]) -> Layout:
+    def drop(self, axes: Shape) -> Layout:
         """Return the layout without some axes; the process-grid axes that split them then replicate.
 
         Parameters
@@ -473,7 +447,7 @@ class Layout:
             self.mask,
         )
 
-    def reshape(self, shape: Sequence[SupportsIndex] | SupportsIndex) -> Layout:
+    def reshape(self, shape: Shape) -> Layout:
         """Return the layout after reshaping in C order without moving data between ranks.
 
         Parameters
@@ -488,7 +462,7 @@ class Layout:
         """
         new = complete_shape(as_shape(shape, smallest=-1), self.size)
         axes: list[int | None] = [None] * len(new)
-        sizes: list[Sequence[int] | None] = [None] * len(new)
+        sizes: list[Integers | None] = [None] * len(new)
         for axis in self.split_axes:
             target, blocks = self._reshaped_axis(axis, new)
             axes[target] = self.axes[axis]
@@ -518,18 +492,6 @@ class Layout:
             return self
         return Layout(self.shape, self.ranks, self.process_grid, self.axes, self.sizes)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # `_representatives` is filled on first use; everything else is set once, by `__new__`.
-        if name not in Layout.__annotations__ or (hasattr(self, name) and name != "_representatives"):
-            raise AttributeError(f"layouts are immutable: cannot set {name!r}; make a new layout")
-        object.__setattr__(self, name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Layout, (self.shape, self.ranks, self.process_grid, self.axes, self.sizes, self.mask)
-
-    def __copy__(self) -> Layout:
-        return self
-
     def __str__(self) -> str:
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
         parts = [f"axis {axis} as {sizes_text(self.sizes[axis])}" for axis in self.split_axes]
@@ -539,5 +501,72 @@ class Layout:
         mask = "" if self.mask is None else f", mask {self.mask}"
         return f"{self.shape} on {ranks}, {how}{mask}"
 
-    def __repr__(self) -> str:
-        return f"<Layout {self}>"
+
+class StackedLayout(_Interned):
+    """The layouts of the parts of a stacked array; immutable and interned like :class:`Layout`.
+
+    Parameters
+    ----------
+    layouts : sequence of Layout or StackedLayout
+        At least one; all on the same number of ranks.
+
+    Attributes
+    ----------
+    layouts : tuple of (Layout or StackedLayout)
+    ranks : int
+    size : int
+        Number of elements of all parts.
+    leaves : tuple of Layout
+        The layouts of all parts in order, without nesting.
+
+    Raises
+    ------
+    LayoutError
+        If there is no part, or the parts are for different numbers of ranks.
+
+    Examples
+    --------
+    >>> import collops
+    >>> both = collops.StackedArray([collops.ones(3), collops.ones((2, 2))])
+    >>> both.layout.size, len(both.layout)
+    (7, 2)
+    """
+
+    def __new__(cls, layouts: Sequence[Layout | StackedLayout]) -> StackedLayout:
+        """Return the interned stacked layout of these parts."""
+        parts = tuple(layouts)
+        if not parts:
+            raise LayoutError("a stacked layout needs at least one part")
+        if any(not isinstance(part, Layout | StackedLayout) for part in parts):
+            raise LayoutError("the parts of a stacked layout must be layouts")
+        if len({part.ranks for part in parts}) != 1:
+            counts = ", ".join(str(part.ranks) for part in parts)
+            raise LayoutError(f"all parts must be on the same ranks, but they are on {counts}")
+        return cls._with_key(parts)
+
+    def _complete(self, parts: tuple[Layout | StackedLayout, ...]) -> None:
+        self.layouts = parts
+        self.leaves = tuple(leaf for part in parts for leaf in ((part,) if isinstance(part, Layout) else part.leaves))
+        self.ranks = parts[0].ranks
+        self.size: int = sum(part.size for part in parts)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every rank holds all of every part."""
+        return all(leaf.is_replicated for leaf in self.leaves)
+
+    def local_size(self, rank: int) -> int:
+        """Return the number of elements of all parts that `rank` holds."""
+        return sum(leaf.local_size(rank) for leaf in self.leaves)
+
+    def __len__(self) -> int:
+        return len(self.layouts)
+
+    def __iter__(self) -> Iterator[Layout | StackedLayout]:
+        return iter(self.layouts)
+
+    def __getitem__(self, index: int) -> Layout | StackedLayout:
+        return self.layouts[index]
+
+    def __str__(self) -> str:
+        return "[" + "; ".join(str(part) for part in self.layouts) + "]"

@@ -5,23 +5,29 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias
 
 from collops.errors import LayoutError
 
 __all__ = ["as_ranks", "as_shape", "normal_axis"]
+
+Integers: TypeAlias = Sequence[SupportsIndex]
+Shape: TypeAlias = SupportsIndex | Integers
+Extents: TypeAlias = tuple[int, ...]
+Axes: TypeAlias = tuple[int | None, ...]
+Blocks: TypeAlias = tuple[Extents, ...]
 
 _SIZES_SHOWN = 6
 _LARGEST = 2**63 - 1
 _MOST_RANKS = 2**24  # bounds the lists with one entry per rank
 
 
-def as_shape(shape: Sequence[SupportsIndex] | SupportsIndex, smallest: int = 0) -> tuple[int, ...]:
+def as_shape(shape: Shape, smallest: int = 0) -> Extents:
     """Return a shape, given as an integer or a sequence of integers, as a tuple."""
     return as_extents(integers(shape), "shape", smallest)
 
 
-def integers(values: Sequence[SupportsIndex] | SupportsIndex) -> tuple[int, ...]:
+def integers(values: Shape) -> Extents:
     """Return an integer or a sequence of integers as a tuple."""
     try:
         return (operator.index(values),)  # pyright: ignore[reportArgumentType]
@@ -29,7 +35,7 @@ def integers(values: Sequence[SupportsIndex] | SupportsIndex) -> tuple[int, ...]
         return tuple(operator.index(value) for value in values)  # pyright: ignore[reportGeneralTypeIssues]
 
 
-def as_extents(values: Sequence[SupportsIndex], what: str, smallest: int) -> tuple[int, ...]:
+def as_extents(values: Integers, what: str, smallest: int) -> Extents:
     """Return integers as a tuple, none of them below `smallest`."""
     extents = tuple(operator.index(value) for value in values)
     if any(extent < smallest for extent in extents):
@@ -54,9 +60,7 @@ def normal_axis(axis: int, ndim: int) -> int:
     return operator.index(axis) % ndim
 
 
-def checked_axes(
-    axes: Sequence[int | None], shape: tuple[int, ...], process_grid: tuple[int, ...]
-) -> tuple[int | None, ...]:
+def checked_axes(axes: Sequence[int | None], shape: Extents, process_grid: Extents) -> Axes:
     """Return the process-grid axis of each array axis; each process-grid axis may occur once."""
     if len(axes) != len(shape):
         raise LayoutError(f"axes needs one entry per axis of the shape {shape}, not {len(axes)}")
@@ -68,35 +72,24 @@ def checked_axes(
     return tuple(axes)
 
 
-def normal_grid(
-    process_grid: tuple[int, ...], axes: tuple[int | None, ...]
-) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+def normal_grid(process_grid: Extents, axes: Axes) -> tuple[Extents, Axes]:
     """Drop process-grid extents of 1 and merge neighbouring replicating axes, which moves no block."""
-    used = {axis for axis in axes if axis is not None}
     grid: list[int] = []
-    place: dict[int, int] = {}
-    merging = False
+    place: dict[int | None, int] = {}
+    replicating = False
     for axis, extent in enumerate(process_grid):
         if extent == 1:
             continue
-        if axis in used:
-            place[axis] = len(grid)
-            grid.append(extent)
-            merging = False
-        elif merging:
+        if replicating and axis not in axes:
             grid[-1] *= extent
-        else:
-            grid.append(extent)
-            merging = True
-    return tuple(grid) or (1,), tuple(None if axis is None else place.get(axis) for axis in axes)
+            continue
+        place[axis] = len(grid)
+        grid.append(extent)
+        replicating = axis not in axes
+    return tuple(grid) or (1,), tuple(map(place.get, axes))
 
 
-def block_sizes(
-    shape: tuple[int, ...],
-    grid: tuple[int, ...],
-    axes: tuple[int | None, ...],
-    sizes: Sequence[Sequence[SupportsIndex] | None] | None,
-) -> tuple[tuple[int, ...], ...]:
+def block_sizes(shape: Extents, grid: Extents, axes: Axes, sizes: Sequence[Integers | None] | None) -> Blocks:
     """Return the sizes of the blocks along every axis."""
     if sizes is None:
         sizes = [None] * len(shape)
@@ -108,7 +101,7 @@ def block_sizes(
     )
 
 
-def block_list(given: Sequence[SupportsIndex] | None, extent: int, parts: int, axis: int) -> tuple[int, ...]:
+def block_list(given: Integers | None, extent: int, parts: int, axis: int) -> Extents:
     """Return the block sizes of an axis of `extent` elements in `parts` parts; `given` if it is not None."""
     if given is None:
         share, longer = divmod(extent, parts)
@@ -122,7 +115,7 @@ def block_list(given: Sequence[SupportsIndex] | None, extent: int, parts: int, a
     return blocks
 
 
-def normal_mask(mask: Sequence[SupportsIndex] | None, ranks: int) -> tuple[int, ...] | None:
+def normal_mask(mask: Integers | None, ranks: int) -> Extents | None:
     """Return the group number of every rank, counted from 0; ``None`` for a single group."""
     if mask is None:
         return None
@@ -132,13 +125,13 @@ def normal_mask(mask: Sequence[SupportsIndex] | None, ranks: int) -> tuple[int, 
     return groups if max(groups) > 0 else None
 
 
-def numbered(keys: Iterable[Any]) -> tuple[int, ...]:
+def numbered(keys: Iterable[Any]) -> Extents:
     """Return a number for each key, counted from 0 in the order of first appearance."""
     numbers: dict[Any, int] = {}
     return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
 
 
-def complete_shape(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+def complete_shape(shape: Extents, size: int) -> Extents:
     """Return a shape of `size` elements, with -1 replaced by the missing extent."""
     unknown = shape.count(-1)
     known = math.prod(extent for extent in shape if extent != -1)
@@ -156,7 +149,7 @@ def sizes_text(sizes: Sequence[int]) -> str:
     return f"{len(sizes)} parts of {min(sizes)} to {max(sizes)}"
 
 
-def few(shapes: Sequence[tuple[int, ...]]) -> str:
+def few(shapes: Sequence[Extents]) -> str:
     """Return the first few shapes as text."""
     shown = ", ".join(str(shape) for shape in shapes[:_SIZES_SHOWN])
     return shown if len(shapes) <= _SIZES_SHOWN else f"{shown}, …"

@@ -1,56 +1,20 @@
-"""Operands of array operations: the common attributes of distributed and stacked arrays, and checks."""
+"""Operands of array operations: what can be combined with a distributed or a stacked array."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from collops.errors import LayoutError, UnsupportedTypeError
-
-if TYPE_CHECKING:
-    from collops.array.plans import ReductionPlan
-    from collops.backend import Engine
-    from collops.comm import Communicator
 
 __all__ = ["check_alike"]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
 
-class Operand:
-    """A distributed or a stacked array. Only the former has a `local_array`, only the latter has `arrays`."""
-
-    __slots__ = ()
-
-    layout: Any
-    comm: Communicator
-    engine: Engine
-    _plan: ReductionPlan
-
-    if TYPE_CHECKING:
-        leaves: Any
-        arrays: Any
-        local_array: Any
-        dtype: Any
-        shape: Any
-        size: Any
-        ndim: Any
-        _like: Any
-        _stored: Any
-        _hold: Any
-
-
 def check_alike(x: Any, y: Any) -> None:
-    """Raise unless `y` is an array like `x`: same layout, communicator and engine.
-
-    Raises
-    ------
-    LayoutError
-        If layouts or communicators differ.
-    UnsupportedTypeError
-        If engines differ, or `y` is not a distributed array.
-    """
+    """Raise unless `y` is a distributed array with the layout, the communicator and the engine of `x`."""
     if not hasattr(y, "leaves"):
         raise UnsupportedTypeError(
             f"expected a distributed array with the layout {x.layout}, not {type(y).__name__}; "
@@ -67,19 +31,13 @@ def check_alike(x: Any, y: Any) -> None:
         raise UnsupportedTypeError(f"the arrays have different engines: {x.engine.name} and {y.engine.name}")
 
 
-def scalar_operand(x: Operand, other: Any) -> Any:
-    """Return `other` as a number to combine with `x`; ``NotImplemented`` if it is neither a number nor an array.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `other` is a plain array with axes.
-    """
+def scalar_operand(x: Any, other: Any) -> Any:
+    """Return `other` as a number to combine with `x`; ``NotImplemented`` if it is neither a number nor an array."""
     if isinstance(other, _NUMBERS):
         return other
     if not hasattr(other, "dtype") or not hasattr(other, "ndim"):
         return NotImplemented
-    if isinstance(other, Operand):
+    if hasattr(other, "leaves"):
         raise UnsupportedTypeError("a stacked array and a single one cannot be combined element by element")
     if other.ndim > 0:
         raise UnsupportedTypeError(
@@ -91,27 +49,21 @@ def scalar_operand(x: Operand, other: Any) -> Any:
     return other[()] if isinstance(other, np.ndarray) else other
 
 
-def local_operand(x: Operand, other: Any) -> Any:
+def local_operand(x: Any, other: Any) -> Any:
     """Return the local array of `other`, or the number `other`, for an operation with ``x.local_array``."""
-    if isinstance(other, Operand) and hasattr(other, "local_array"):
+    if hasattr(other, "local_array"):
         check_alike(x, other)
         return other.local_array
     return x.engine.replicated_operand(scalar_operand(x, other), x._plan.communicator)
 
 
-def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...] | None) -> None:
-    """Raise for a ufunc that cannot be applied to distributed arrays.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For methods (``reduce`` and others), generalized ufuncs such as matmul, and plain arrays in `outs`.
-    """
+def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...]) -> None:
+    """Raise for methods (``reduce`` and others), generalized ufuncs such as matmul, and plain arrays in `outs`."""
     if method != "__call__" or ufunc.signature is not None:
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         raise UnsupportedTypeError(
             f"numpy.{name} combines elements of different ranks; use sum, min, max, mean, dot, vdot or norm, "
             "or local_array or gather()"
         )
-    if outs is not None and any(not isinstance(out, Operand | None) for out in outs):
+    if any(out is not None and not hasattr(out, "leaves") for out in outs):
         raise UnsupportedTypeError(f"out= of numpy.{ufunc.__name__} must be a distributed array like the inputs")

@@ -7,13 +7,13 @@ new, and messages are sent, only when a process grid or a mask is used for the f
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from collops.array.layout import Layout
-from collops.array.stacked_layout import StackedLayout
+from collops.array.layout import Layout, StackedLayout
 from collops.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -29,31 +29,23 @@ _plans: weakref.WeakKeyDictionary[Communicator, weakref.WeakKeyDictionary[Layout
 )
 
 
-class RecentPlans:
-    """The plans of one kind that were used last, for each communicator.
+def recent_plans(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``make(comm, *key)``, a collective function, with its latest results kept for each communicator.
 
-    All ranks use them in the same order and so forget the same ones: making one again is collective.
+    The ranks of a communicator use them in the same order and so forget the same ones.
     """
+    caches: weakref.WeakKeyDictionary[Communicator, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
-    __slots__ = ("_plans",)
+    def plan(comm: Communicator, *key: Hashable) -> Any:
+        cached = caches.get(comm)
+        if cached is None:
+            cached = caches[comm] = lru_cache(PLANS_KEPT)(partial(make, comm))
+        return cached(*key)
 
-    def __init__(self) -> None:
-        self._plans: weakref.WeakKeyDictionary[Communicator, OrderedDict[Hashable, Any]] = weakref.WeakKeyDictionary()
-
-    def get(self, comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the plan for `key`. Collective: it is made at the first use."""
-        plans = self._plans.get(comm)
-        if plans is None:
-            plans = self._plans[comm] = OrderedDict()
-        if key in plans:
-            plans.move_to_end(key)
-            return plans[key]
-        plan = plans[key] = make()
-        if len(plans) > PLANS_KEPT:
-            plans.popitem(last=False)
-        return plan
+    return plan
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class ReductionPlan:
     """How the arrays of one layout are reduced on one communicator.
 
@@ -63,23 +55,13 @@ class ReductionPlan:
         The ranks whose partial results of a full reduction are combined; ``None`` where this rank knows the result.
     counted : tuple of bool
         For each leaf, whether this rank's part of it counts in a sum.
+    by_axes : dict
+        The ranks to combine with when just some split axes are reduced, by the tuple of those axes.
     """
 
-    __slots__ = ("_by_axes", "communicator", "counted")
-
-    def __init__(
-        self,
-        communicator: Communicator | None,
-        counted: tuple[bool, ...] = (True,),
-        by_axes: dict[tuple[int, ...], Communicator | None] | None = None,
-    ) -> None:
-        self.communicator = communicator
-        self.counted = counted
-        self._by_axes = by_axes or {}
-
-    def over(self, split_axes: tuple[int, ...]) -> Communicator | None:
-        """Return the ranks to combine with when just these split axes are reduced."""
-        return self._by_axes[split_axes]
+    communicator: Communicator | None
+    counted: tuple[bool, ...] = (True,)
+    by_axes: Mapping[tuple[int, ...], Communicator | None] = field(default_factory=dict)
 
 
 def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> ReductionPlan:
@@ -112,15 +94,11 @@ def _single(layout: Layout, comm: Communicator) -> ReductionPlan:
 def _stacked(layout: StackedLayout, comm: Communicator) -> ReductionPlan:
     leaves = layout.leaves
     groups = {leaf.reduction_groups() for leaf in leaves if not leaf.is_replicated}
-    if not groups:
-        return ReductionPlan(None, (True,) * len(leaves))
-    mask = _common_mask(leaves)
-    if len(groups) == 1:
-        (together,) = groups
-    else:
+    communicator = None
+    if groups:
+        mask = _common_mask(leaves)
         # Parts with copies in different places: all ranks of a group take part, and one copy of each block counts.
-        together = mask or (0,) * comm.size
-    communicator = _communicator(together, comm)
+        communicator = _communicator(next(iter(groups)) if len(groups) == 1 else mask or (0,) * comm.size, comm)
     if communicator is None:
         return ReductionPlan(None, (True,) * len(leaves))
     counted = tuple(
@@ -142,7 +120,5 @@ def _common_mask(leaves: Iterable[Layout]) -> tuple[int, ...] | None:
 
 
 def _communicator(groups: tuple[int, ...] | None, comm: Communicator) -> Communicator | None:
-    if groups is None:
-        return None
-    communicator = comm.subgroup(groups)
-    return communicator if communicator.size > 1 else None
+    communicator = None if groups is None else comm.subgroup(groups)
+    return communicator if communicator is not None and communicator.size > 1 else None

@@ -10,48 +10,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
-from collops.array.plans import RecentPlans
+from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
 from collops.comm.call import Call
-from collops.errors import InputError, LayoutError
+from collops.errors import LayoutError
 from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
 
 if TYPE_CHECKING:
-    from collops.array.operands import Operand
+    from collops.array.distributed import DistributedArray
     from collops.comm import Communicator
 
 __all__ = ["Move"]
 
-_plans = RecentPlans()
 
-
-def redistributed(x: Operand, layout: Layout) -> Any:
-    """Return this rank's part of `x` in another layout, as a new array. Collective.
-
-    Raises
-    ------
-    LayoutError
-        If `layout` has another shape or number of ranks.
-    """
-    if not isinstance(layout, Layout) or layout.shape != x.layout.shape or layout.ranks != x.layout.ranks:
-        raise LayoutError(f"an array with the layout {x.layout} cannot be brought to {layout}: shapes or ranks differ")
-    return moved(x.local_array, x.layout, layout, x.comm, x.engine.xp)
-
-
-def moved(local: Any, source: Layout, target: Layout, comm: Communicator, xp: Any) -> Any:
+def moved(local: Any, source: Layout, target: Layout, comm: Communicator) -> Any:
     """Return this rank's part in `target` of the array whose part in `source` is `local`, as a copy. Collective."""
+    engine = engine_of(local)
+    xp = engine.xp
     if comm.size == 1:
         return _moved(source, target, comm, xp, local)
     # The adjoint is the redistribution back: copies on several ranks are one value, and so is its cotangent.
     # The program of one rank does not show that.
     there, back = (partial(_moved, *layouts, comm, xp) for layouts in ((source, target), (target, source)))
-    return engine_of(local).linear_map(there, back, local, target.local_shape(comm.rank))
+    return engine.linear_map(there, back, local, target.local_shape(comm.rank))
 
 
 def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
-    return _plan(source, target, comm)(local, xp.empty(target.local_shape(comm.rank), local.dtype))
+    return _plan(comm, source, target)(local, xp.empty(target.local_shape(comm.rank), local.dtype))
 
 
 class Move:
@@ -74,7 +61,7 @@ class Move:
 
     def __init__(self, source: Layout, target: Layout, comm: Communicator) -> None:
         self._comm = comm
-        self._plan = _plan(source, target, comm)
+        self._plan = _plan(comm, source, target)
         self.sends = self._plan.travels
         self._box = None if self.sends else _inside(source.block(comm.rank), target.block(comm.rank))
         # Parts that follow each other in memory are gathered by one collective, without packing.
@@ -109,31 +96,7 @@ class Move:
 
     def _moved(self, local: Any) -> Any:
         """Return this rank's part in the target layout, as a copy."""
-        return moved(local, *self._layouts, self._comm, engine_of(local).xp)
-
-
-def gathered(x: Operand, root: int | None) -> Any:
-    """Return the global array, on `root` or on all ranks. Collective.
-
-    Raises
-    ------
-    InputError
-        If there is no rank `root`.
-    """
-    layout, comm = x.layout, x.comm
-    if root is not None and not 0 <= root < comm.size:
-        raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
-    if layout.is_replicated:
-        return x.local_array.copy() if root is None or root == comm.rank else None
-    counts = layout.sizes[0]
-    if layout.split_axes == (0,) and len(counts) == comm.size:
-        # The parts follow each other in memory: one collective, without packing.
-        if root is None:
-            return comm.allgatherv(x.local_array, counts)
-        return comm.gatherv(x.local_array, counts, root)
-    target = Layout.replicated(layout.shape, layout.ranks) if root is None else on_root(layout, root)
-    values = moved(x.local_array, layout, target, comm, x.engine.xp)
-    return values if root is None or root == comm.rank else None
+        return moved(local, *self._layouts, self._comm)
 
 
 def on_root(layout: Layout, root: int) -> Layout:
@@ -142,14 +105,8 @@ def on_root(layout: Layout, root: int) -> Layout:
     return Layout.split(layout.shape, layout.ranks, sizes=sizes)
 
 
-def check_copies(x: Operand) -> None:
-    """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective.
-
-    Raises
-    ------
-    LayoutError
-        If copies differ.
-    """
+def check_copies(x: DistributedArray) -> None:
+    """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective."""
     values = x.engine.to_host(x.local_array)
     digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
     digests = x.comm.allgather_metadata([digest, str(values.dtype)])
@@ -164,12 +121,10 @@ def check_copies(x: Operand) -> None:
         raise LayoutError(f"copies that should be equal in {x.layout} differ: {', '.join(wrong)}")
 
 
-def _plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan:
+@recent_plans
+def _plan(comm: Communicator, source: Layout, target: Layout) -> ExchangePlan:
     """Return the plan that moves an array from `source` to `target`."""
-    return _plans.get(comm, (source, target), lambda: _new_plan(source, target, comm))
 
-
-def _new_plan(source: Layout, target: Layout, comm: Communicator) -> ExchangePlan:
     def wanted(rank: int) -> list[Region]:
         return [tuple((axis.start, axis.stop) for axis in target.block(rank).slices)]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, product
+from itertools import product
 from typing import NamedTuple, TypeAlias
 
 from collops.array.layout import Layout
@@ -73,15 +73,14 @@ def transfers(
     sends: list[tuple[int, int, Box]] = []
     receives: list[tuple[int, int, Box]] = []
     travels = False
-    axes = [_Axis(layout, axis) for axis in range(layout.ndim)]
     here = layout.coordinates(rank)
-    split = {axis for axis in layout.axes if axis is not None}
+    copied = [axis for axis in range(len(here)) if axis not in layout.axes]
     for other in range(layout.ranks):
         place = layout.coordinates(other)
-        same_copy = all(a == b for axis, (a, b) in enumerate(zip(place, here, strict=True)) if axis not in split)
+        same_copy = all(place[axis] == here[axis] for axis in copied)
         for number, region in enumerate(wanted(other)):
             if other == rank:
-                for owner, given, taken in _pieces(layout, axes, place, region, periodic):
+                for owner, given, taken in _pieces(layout, place, region, periodic):
                     receives.append((owner, number, taken))
                     if owner == rank:
                         sends.append((rank, number, given))
@@ -89,49 +88,14 @@ def transfers(
                         travels = True
                 continue
             if same_copy:
-                sends += [(other, number, given) for _, given, _ in _pieces(layout, axes, here, region, periodic, True)]
+                sends += [(other, number, given) for _, given, _ in _pieces(layout, here, region, periodic, True)]
             # Only until some rank is found that needs anything: to look at all pieces of all ranks would take long.
-            travels = travels or any(owner != other for owner, *_ in _pieces(layout, axes, place, region, periodic))
+            travels = travels or any(owner != other for owner, *_ in _pieces(layout, place, region, periodic))
     return Transfers(sends, receives, travels)
 
 
-class _Axis:
-    """The blocks of one axis, to be searched."""
-
-    __slots__ = ("extent", "sizes", "starts")
-
-    def __init__(self, layout: Layout, axis: int) -> None:
-        self.sizes = layout.sizes[axis]
-        self.starts = list(accumulate(self.sizes[:-1], initial=0))
-        self.extent = layout.shape[axis]
-
-    def pieces(self, start: int, stop: int, periodic: bool, only: int | None) -> Iterator[tuple[int, int, int, int]]:
-        """Yield for each block that overlaps the interval its number, the first index in either, and the length.
-
-        With `only`, for no block but that one.
-        """
-        if not self.extent:
-            return
-        first, last = (start // self.extent, (stop - 1) // self.extent) if periodic else (0, 0)
-        for turn in range(first, last + 1):
-            shift = turn * self.extent
-            low, high = max(start - shift, 0), min(stop - shift, self.extent)
-            if low >= high:
-                continue
-            overlapping = range(bisect_right(self.starts, low) - 1, bisect_left(self.starts, high))
-            for number in overlapping if only is None else (only,):
-                begin, end = max(low, self.starts[number]), min(high, self.starts[number] + self.sizes[number])
-                if begin < end:
-                    yield number, begin - self.starts[number], begin + shift - start, end - begin
-
-
 def _pieces(
-    layout: Layout,
-    axes: Sequence[_Axis],
-    place: Sequence[int],
-    region: Region,
-    periodic: bool,
-    only_here: bool = False,
+    layout: Layout, place: Sequence[int], region: Region, periodic: bool, only_here: bool = False
 ) -> Iterator[tuple[int, Box, Box]]:
     """Yield who holds each piece of a region, as boxes of its block and of the region.
 
@@ -139,8 +103,12 @@ def _pieces(
     """
     owning = list(place)
     along = [
-        list(axis.pieces(*bounds, periodic, place[grid_axis] if only_here and grid_axis is not None else None))
-        for axis, bounds, grid_axis in zip(axes, region, layout.axes, strict=True)
+        list(
+            _overlaps(
+                layout, axis, *bounds, periodic, place[grid_axis] if only_here and grid_axis is not None else None
+            )
+        )
+        for axis, (bounds, grid_axis) in enumerate(zip(region, layout.axes, strict=True))
     ]
     for parts in product(*along):
         for grid_axis, part in zip(layout.axes, parts, strict=True):
@@ -151,3 +119,25 @@ def _pieces(
             owner = owner * extent + coordinate
         given = tuple(slice(begin, begin + count) for _, begin, _, count in parts)
         yield owner, given, tuple(slice(begin, begin + count) for _, _, begin, count in parts)
+
+
+def _overlaps(
+    layout: Layout, axis: int, start: int, stop: int, periodic: bool, only: int | None
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield for each block of an axis that overlaps the interval its number, the first index in either, and the length.
+
+    With `only`, for no block but that one.
+    """
+    extent, sizes, starts = layout.shape[axis], layout.sizes[axis], layout.starts[axis]
+    if not extent:
+        return
+    first, last = (start // extent, (stop - 1) // extent) if periodic else (0, 0)
+    for shift in range(first * extent, (last + 1) * extent, extent):
+        low, high = max(start - shift, 0), min(stop - shift, extent)
+        if low >= high:
+            continue
+        overlapping = range(bisect_right(starts, low) - 1, bisect_left(starts, high))
+        for number in overlapping if only is None else (only,):
+            begin, end = max(low, starts[number]), min(high, starts[number] + sizes[number])
+            if begin < end:
+                yield number, begin - starts[number], begin + shift - start, end - begin

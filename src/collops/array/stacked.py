@@ -9,9 +9,9 @@ import numpy as np
 
 from collops.array.base import BaseArray
 from collops.array.distributed import DistributedArray
+from collops.array.layout import StackedLayout
 from collops.array.operands import check_alike, check_ufunc, scalar_operand
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.stacked_layout import StackedLayout
 from collops.backend import Engine
 from collops.errors import LayoutError, UnsupportedTypeError
 
@@ -97,11 +97,6 @@ class StackedArray(BaseArray):
         return np.result_type(*[leaf.local_array.dtype for leaf in self.leaves])
 
     @property
-    def size(self) -> int:
-        """Global number of elements of all parts."""
-        return self.layout.size
-
-    @property
     def shape(self) -> tuple[int]:
         """The number of elements, as a tuple: a stacked array is a vector."""
         return (self.layout.size,)
@@ -110,11 +105,6 @@ class StackedArray(BaseArray):
     def ndim(self) -> int:
         """One: a stacked array is a vector."""
         return 1
-
-    @property
-    def nbytes(self) -> int:
-        """Global number of bytes, copies not counted."""
-        return sum(leaf.nbytes for leaf in self.leaves)
 
     def __len__(self) -> int:
         return len(self.arrays)
@@ -135,19 +125,23 @@ class StackedArray(BaseArray):
         others = self._operands(other)
         if others is NotImplemented:
             return NotImplemented
-        if reflected:
-            return self._like([function(b, a) for a, b in zip(self.arrays, others, strict=True)])
-        return self._like([function(a, b) for a, b in zip(self.arrays, others, strict=True)])
+        return self._like([a._binary(function, b, reflected) for a, b in zip(self.arrays, others, strict=True)])
 
     def _unary(self, function: Callable[[Any], Any]) -> Self:
-        return self._like([function(array) for array in self.arrays])
+        return self._like([array._unary(function) for array in self.arrays])
+
+    def _map(self, function: Callable[..., Any], *others: Any) -> Any:
+        columns = [self._operands(other) for other in others]
+        if any(column is NotImplemented for column in columns):
+            return NotImplemented
+        return self._like([array._map(function, *values) for array, *values in zip(self.arrays, *columns, strict=True)])
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
         others = self._operands(other)
         if others is NotImplemented:
             return NotImplemented
         for array, value in zip(self.arrays, others, strict=True):
-            function(array, value)
+            array._in_place(function, value)
         return self
 
     def _operands(self, other: Any) -> Any:
@@ -180,34 +174,9 @@ class StackedArray(BaseArray):
         stored = tuple(self._like(each) if out is None else out for out, each in zip(outs, parts, strict=True))
         return stored[0] if ufunc.nout == 1 else stored
 
-    def copy(self) -> Self:
-        """Return a copy with its own memory. No messages."""
-        return self._like([array.copy() for array in self.arrays])
-
-    def conj(self) -> Self:
-        """Return the complex conjugate, as a copy also of real arrays. No messages."""
-        return self._like([array.conj() for array in self.arrays])
-
-    conjugate = conj
-
     def astype(self, dtype: Any, copy: bool = True) -> Self:
         """Return all parts converted to `dtype`; if `copy` is false, parts of this dtype are not copied."""
         return self._like([array.astype(dtype, copy) for array in self.arrays])
-
-    @property
-    def real(self) -> Self:
-        """The real parts: views where the engine has views."""
-        return self._like([array.real for array in self.arrays])
-
-    @property
-    def imag(self) -> Self:
-        """The imaginary parts: views of complex arrays where the engine has views."""
-        return self._like([array.imag for array in self.arrays])
-
-    def fill(self, value: Any) -> None:
-        """Set all elements to a number, in place. No messages."""
-        for array in self.arrays:
-            array.fill(value)
 
     def redistribute(self, layout: StackedLayout) -> StackedArray:
         """Return a copy with every part in another layout. Collective: one all-to-all-v for each part.
@@ -227,8 +196,3 @@ class StackedArray(BaseArray):
         """Return the parts' global arrays as a nested list; ``None`` on ranks other than `root`. Collective."""
         parts = [array.gather(root) for array in self.arrays]
         return parts if root is None or root == self.comm.rank else None
-
-    def check_replicated(self) -> None:
-        """Raise unless copies are equal; see :meth:`DistributedArray.check_replicated`. Collective."""
-        for array in self.arrays:
-            array.check_replicated()

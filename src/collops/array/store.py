@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from collops.array.base import BaseArray
 from collops.array.layout import Layout
-from collops.array.operands import Operand
 from collops.array.redistribute import moved
-from collops.errors import CollopsError, InputError, LayoutError
+from collops.comm.agreement import collective_errors
+from collops.errors import InputError, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = ["chunk_files", "save", "sync", "write_store"]
 
-_Saved: TypeAlias = Operand | Mapping[str, "_Saved"]
+_Saved: TypeAlias = BaseArray | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
 
 VERSION = 1
@@ -83,49 +84,23 @@ def write_store(
     prepare: Callable[[], None],
     durable: bool = False,
 ) -> None:
-    """Write arrays to a Zarr 3 store, replacing an existing one. Collective.
+    """Write arrays to a Zarr 3 store, replacing an existing one, after ``prepare()`` on rank 0; see :func:`save`.
 
-    Parameters
-    ----------
-    place : str
-        The directory.
-    arrays : DistributedArray, StackedArray, or dict of these by name
-        The arrays.
-    attributes : dict, optional
-        More attributes for the store, which must be representable in JSON.
-    prepare : callable
-        Called by rank 0 before anything is written; may raise.
-    durable : bool
-        Whether to return only when the values are on the disk. Every chunk then has a file with a checksum, which is
-        verified by each read, so that a missing file is an error and not zeros. Chunks are not compressed.
-
-    Raises
-    ------
-    InputError
-        On every rank, if a name is invalid.
-    OSError
-        On every rank, if some rank cannot write.
+    With `durable`, values are on the disk when this returns. Every chunk then has a file with a checksum, which is
+    verified by each read, so that a missing file is an error and not zeros. Chunks are not compressed. Collective.
     """
     import zarr
 
     comm = _comm_of(arrays)
-    _check_names(arrays)
-    node, error = None, None
+    node: Any = None
     with zarr.config.set({"array.write_empty_chunks": durable}):
-        if comm.rank == 0:
-            try:
+        with collective_errors(comm, OSError):
+            if comm.rank == 0:
                 prepare()
                 node = _create(place, "", arrays, attributes, durable)
-            except (CollopsError, OSError, TypeError, ValueError) as problem:
-                error = problem
-        comm.check(error)
-        error = None
-        try:
+        with collective_errors(comm, OSError):
             if node is None:
                 node = zarr.open(place, mode="r+")
-        except (OSError, ValueError) as problem:
-            error = problem
-        comm.check(error)
         _write(node, arrays, durable)
 
 
@@ -148,24 +123,28 @@ def _check_path(path: Path, overwrite: bool) -> None:
 
 
 def _comm_of(arrays: _Saved) -> Communicator:
-    if isinstance(arrays, Operand):
-        return arrays.comm
-    if not isinstance(arrays, Mapping) or not arrays:
-        raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
-    comms = [_comm_of(value) for value in arrays.values()]
+    """Return the communicator of all arrays, whose names are checked before anything is written."""
+    members = _members(arrays)
+    if members is None:
+        return arrays.comm  # pyright: ignore[reportAttributeAccessIssue]
+    for name, _ in members:
+        if not isinstance(name, str) or not name or "/" in name or name.startswith(("__", ".")):
+            raise InputError(f"{name!r} cannot be the name of an array in a store")
+    comms = [_comm_of(value) for _, value in members]
     if any(comm is not comms[0] for comm in comms):
         raise LayoutError("arrays that are saved together must have one communicator")
     return comms[0]
 
 
-def _check_names(arrays: _Saved) -> None:
-    """Raise for names that Zarr does not allow, before anything is written."""
+def _members(arrays: _Saved) -> list[tuple[str, _Saved]] | None:
+    """Return the members of a stack or a dictionary by name; ``None`` for a single array."""
     if hasattr(arrays, "local_array"):
-        return
-    for name, value in _members(arrays):
-        if not isinstance(name, str) or not name or "/" in name or name.startswith(("__", ".")):
-            raise InputError(f"{name!r} cannot be the name of an array in a store")
-        _check_names(value)
+        return None
+    if isinstance(arrays, BaseArray):
+        return [(str(number), array) for number, array in enumerate(arrays.arrays)]
+    if not isinstance(arrays, Mapping) or not arrays:
+        raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
+    return list(arrays.items())
 
 
 def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any] | None, durable: bool) -> Any:
@@ -174,14 +153,16 @@ def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any]
     from zarr.codecs import Crc32cCodec
 
     mine: dict[str, Any] = {"version": VERSION}
-    if isinstance(arrays, Mapping) or not hasattr(arrays, "local_array"):
+    members = _members(arrays)
+    if members is not None:
         mine["kind"] = "dictionary" if isinstance(arrays, Mapping) else "stacked"
         node = zarr.create_group(
             place, path=name, overwrite=not name, attributes={**(attributes or {}), "collops": mine}
         )
-        for key, value in _members(arrays):
+        for key, value in members:
             _create(place, f"{name}/{key}" if name else key, value, None, durable)
         return node
+    assert isinstance(arrays, BaseArray)
     layout = arrays.layout
     mine |= {
         "kind": "array",
@@ -206,32 +187,23 @@ def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any]
     )
 
 
-def _members(arrays: _Saved) -> list[tuple[str, _Saved]]:
-    if isinstance(arrays, Mapping):
-        return list(arrays.items())
-    return [(str(number), array) for number, array in enumerate(arrays.arrays)]
-
-
 def _write(node: Any, arrays: _Saved, durable: bool) -> None:
     """Write this rank's regions. Collective."""
-    if isinstance(arrays, Mapping) or not hasattr(arrays, "local_array"):
-        for name, value in _members(arrays):
+    members = _members(arrays)
+    if members is not None:
+        for name, value in members:
             _write(node[name], value, durable)
         return
+    assert isinstance(arrays, BaseArray)
     layout = _aligned(arrays.layout, node.chunks)
     comm = arrays.comm
-    local = moved(arrays.local_array, arrays.layout, layout, comm, arrays.engine.xp)
-    error = None
-    if local.size and layout.representative(comm.rank):
-        region = layout.slices(comm.rank)
-        values = arrays.engine.to_host(local)
-        try:
-            node[region] = values.view(node.dtype)
+    local = moved(arrays.local_array, arrays.layout, layout, comm)
+    with collective_errors(comm, OSError, RuntimeError):
+        if local.size and layout.representative(comm.rank):
+            region = layout.slices(comm.rank)
+            node[region] = arrays.engine.to_host(local).view(node.dtype)
             for path in chunk_files(node, region) if durable else ():
                 sync(path)
-        except (OSError, RuntimeError, ValueError) as problem:
-            error = problem
-    comm.check(error)
 
 
 def chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
@@ -241,33 +213,35 @@ def chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
         yield Path(node.store.root) / node.path / node.metadata.encode_chunk_key(coordinates)
 
 
+def _split(layout: Layout) -> Layout:
+    """Return a layout in which the ranks share the work of writing."""
+    return layout if layout.split_axes else Layout.split(layout.shape, layout.ranks)
+
+
 def _chunks(layout: Layout, itemsize: int) -> tuple[int, ...]:
     """Return a chunk shape of bounded size that gives the ranks about equally many chunks."""
-    first = layout.split_axes or (0,)
-    parts = [len(sizes) for sizes in layout.sizes] if layout.split_axes else [layout.ranks] + [1] * (layout.ndim - 1)
-    chunks = [max(1, math.ceil(extent / count)) for extent, count in zip(layout.shape, parts, strict=True)]
+    layout = _split(layout)
+    chunks = [max(1, -(-extent // len(sizes))) for extent, sizes in zip(layout.shape, layout.sizes, strict=True)]
     while math.prod(chunks) * itemsize > _CHUNK_BYTES:
         # The split axes are divided first, so that rows stay whole if possible.
-        axis = next((a for a in first if chunks[a] > 1), max(range(len(chunks)), key=chunks.__getitem__))
-        chunks[axis] = math.ceil(chunks[axis] / 2)
+        first = next((a for a in layout.split_axes or (0,) if chunks[a] > 1), None)
+        axis = max(range(len(chunks)), key=chunks.__getitem__) if first is None else first
+        chunks[axis] = -(-chunks[axis] // 2)
     return tuple(chunks)
 
 
 def _aligned(layout: Layout, chunks: tuple[int, ...]) -> Layout:
     """Return a layout of the same ranks whose blocks consist of whole chunks."""
-    split = layout.split_axes or (0,)
-    grid = layout.process_grid if layout.split_axes else (layout.ranks,)
-    axes = layout.axes if layout.split_axes else (0,) + (None,) * (layout.ndim - 1)
-    sizes: list[Sequence[int] | None] = [None] * layout.ndim
-    for axis in split:
-        place = axes[axis]
-        if place is not None and grid[place] > 1:
-            sizes[axis] = _whole_chunks(layout.shape[axis], chunks[axis], grid[place])
-    return Layout(layout.shape, layout.ranks, grid, axes, sizes)
+    layout = _split(layout)
+    sizes = [
+        _whole_chunks(extent, chunk, len(sizes))
+        for extent, chunk, sizes in zip(layout.shape, chunks, layout.sizes, strict=True)
+    ]
+    return Layout(layout.shape, layout.ranks, layout.process_grid, layout.axes, sizes)
 
 
 def _whole_chunks(extent: int, chunk: int, parts: int) -> list[int]:
-    count = math.ceil(extent / chunk)
+    count = -(-extent // chunk)
     ends = [min(extent, chunk * (count * (part + 1) // parts)) for part in range(parts)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from collops import errors
 
-__all__ = ["collective_errors", "described", "raise_together"]
+__all__ = ["collective_errors", "collective_values", "described", "raise_together"]
 
 # The classes that a message alone can make.
 _OURS = [
@@ -29,18 +29,34 @@ _SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, 
 
 
 @contextmanager
-def collective_errors(comm: Any) -> Iterator[None]:
+def collective_errors(comm: Any, *kinds: type[Exception]) -> Iterator[None]:
     """Raise an error of the body on every rank. Collective: one metadata message at the end of the body.
 
-    The body is the local validation of arguments and must not communicate. Errors other than `ARGUMENT_ERRORS` are
-    programming errors, which propagate on this rank only.
+    The body is the local validation of arguments and must not communicate. Errors that are neither `ARGUMENT_ERRORS`
+    nor of `kinds` are programming errors, which propagate on this rank only.
     """
     error: Exception | None = None
     try:
         yield
-    except errors.ARGUMENT_ERRORS as problem:
+    except (*errors.ARGUMENT_ERRORS, *kinds) as problem:
         error = problem
     comm.check(error)
+
+
+def collective_values(comm: Any, make: Callable[[], Any]) -> list[Any]:
+    """Return the result of ``make()`` on each rank, or raise its error on every rank. Collective: one metadata message.
+
+    As for the body of :func:`collective_errors`; results must be representable in JSON.
+    """
+    value, error = None, None
+    try:
+        value = make()
+    except errors.ARGUMENT_ERRORS as problem:
+        error = problem
+    values, reports = zip(*comm.allgather_metadata([value, described(error)]), strict=True)
+    if any(reports):
+        raise_together(error, list(reports))
+    return list(values)
 
 
 def described(error: Exception | None) -> list[str] | None:

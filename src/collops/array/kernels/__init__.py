@@ -1,8 +1,8 @@
 """Vector kernels on local arrays, the only code of `collops.array` that differs between engines.
 
-Each module has ``axpby(a, x, b, y, out)``, ``dot(x, y, conjugate)``, ``divide(a, b, out)``, ``norm_part(x, order)`` and
+Each module has ``axpby(a, x, b, y, out)``, ``dot(x, y, conjugate)``, ``divide(a, b)``, ``norm_part(x, order)`` and
 ``square_of_sum(ww, wq, qq, beta)``, which return their result, in `out` if the engine is mutable. Modules of mutable
-engines also have ``dots(slots, dtype, conjugate, out)`` for several inner products at once, and
+engines also have ``dots(slots, dtype, conjugate)`` for several inner products at once, and
 ``update_solution_and_direction(x, length, direction, ratio, gradient)``, which overwrites `x` and `direction`.
 """
 

@@ -16,7 +16,7 @@ import cupy
 import numpy as np
 
 from collops.array.coefficients import Finite, as_number
-from collops.array.dtypes import accumulator, as_dtype, combined, real_of
+from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
 from collops.errors import UnsupportedTypeError
 
 _BLOCK = 256  # as in vector.cu
@@ -42,18 +42,6 @@ _Factors: TypeAlias = tuple[Any, Any, Any]
 
 class _Functions:
     """The kernels of ``vector.cu`` for one element type."""
-
-    __slots__ = (
-        "axpby",
-        "divide",
-        "dots",
-        "number",
-        "number_dtype",
-        "per_block",
-        "real_dtype",
-        "square_of_sum",
-        "update_solution_and_direction",
-    )
 
     def __init__(self, element: int, dtype: np.dtype) -> None:
         source = Path(__file__).with_name("vector.cu").read_text()
@@ -219,14 +207,12 @@ def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
 
 def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
     """Combine integers or booleans, which have no kernel, because no solver uses them."""
-    target[...] = x * _value(*_factors(a)) + y * _value(*_factors(b))
+    numbers = []
+    for value, scalar, divisor in (_factors(a), _factors(b)):
+        factor = scalar if divisor is None else divide(scalar, divisor)
+        numbers.append(value if factor is None else value * factor)
+    target[...] = x * numbers[0] + y * numbers[1]
     return target
-
-
-def _value(value: Any, scalar: Any, divisor: Any) -> Any:
-    if divisor is not None:
-        scalar = divide(scalar, divisor, None)
-    return value if scalar is None else value * scalar
 
 
 # ---- Inner products
@@ -275,7 +261,11 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
         x, y = _factor_arrays(x, y, conjugate)
         mine = _functions_for(x.dtype)
         if mine is None or mine.number_dtype != dtype:
-            value = _converted_dot(x, y, conjugate, mine)
+            # Of another dtype than the other results, or of integers, which have no kernel.
+            if mine is not None:
+                value = _launch_dot(mine, x, y, conjugate)
+            else:
+                value = cupy.any(x & y) if x.dtype.kind == "b" else cupy.sum(x * y, dtype=x.dtype)
             target = out.reshape(-1)[number : number + 1]
             target[...] = value if fresh >> number & 1 else target + value
             fresh &= ~(1 << number)
@@ -337,15 +327,6 @@ def _contiguous(x: Any) -> Any:
     return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
 
 
-def _converted_dot(x: Any, y: Any, conjugate: bool, functions: _Functions | None) -> Any:
-    """Return an inner product of another dtype than the others, or of integers, which have no kernel."""
-    if functions is not None:
-        return _fill([(0, x, y)], cupy.empty((), functions.number_dtype), functions.number_dtype, conjugate, 1)
-    if x.dtype.kind == "b":
-        return cupy.any(x & y)
-    return cupy.sum(x * y, dtype=x.dtype)
-
-
 # ---- Scratch memory of dots
 
 _SLOTS = 16
@@ -403,7 +384,7 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
     return out
 
 
-def divide(a: Any, b: Any, out: Any) -> Any:
+def divide(a: Any, b: Any) -> Any:
     """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     dtype = np.result_type(*(v.dtype if isinstance(v, cupy.ndarray) else as_number(v) for v in (a, b)))
     if dtype.kind not in "fc" and dtype.name != "bfloat16":
@@ -412,12 +393,8 @@ def divide(a: Any, b: Any, out: Any) -> Any:
     functions = _functions_for(dtype)
     if functions is None:
         raise UnsupportedTypeError(f"scalars of dtype {dtype} cannot be divided")
-    if out is None:
-        out = cupy.empty((), dtype)
-    target = out if out.dtype == dtype else cupy.empty((), dtype)
-    functions.divide((1,), (1,), (_scalar(a, dtype), _scalar(b, dtype), target))
-    if target is not out:
-        out[...] = target
+    out = cupy.empty((), dtype)
+    functions.divide((1,), (1,), (_scalar(a, dtype), _scalar(b, dtype), out))
     return out
 
 
@@ -428,26 +405,16 @@ def _scalar(value: Any, dtype: np.dtype) -> Any:
 
 
 def norm_part(x: Any, order: float) -> Any:
-    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values.
-
-    The dtype is real: float64 for integers, float32 for half precision.
-    """
-    dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
+    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values."""
+    dtype = norm_dtype(x.dtype)
     if order == 0:
         return cupy.count_nonzero(x).astype(dtype)
-    if x.dtype == _bfloat16():
+    if x.dtype.name == "bfloat16":
         x = x.astype(np.float32)
     size = "(double)abs(x)" if x.dtype.kind == "c" else "fabs((double)x)"
     if np.isinf(order):
         return _extreme_kernel(size, order > 0)(x).astype(dtype)
     return _power_kernel(size)(x, order).astype(dtype)
-
-
-def _bfloat16() -> np.dtype | None:
-    try:
-        return as_dtype("bfloat16")
-    except ValueError:
-        return None
 
 
 @cupy.memoize()

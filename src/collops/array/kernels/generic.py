@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from collops.array.coefficients import Finite, as_number
-from collops.array.dtypes import accumulator, combined, real_of
+from collops.array.dtypes import accumulator, combined, norm_dtype
 from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
@@ -48,7 +48,7 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
     return product(a.conj(), b)
 
 
-def divide(a: Any, b: Any, out: Any) -> Any:
+def divide(a: Any, b: Any) -> Any:
     """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     xp = engine_of(b if hasattr(b, "dtype") else a).xp
     zero = b == 0
@@ -63,27 +63,26 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[Any, Any, Any]) -> Any:
     return ww + ratio * (2 * wq + ratio * qq)
 
 
-def norm_part(x: Any, order: float) -> Any:
-    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values.
-
-    The dtype is real: float64 for integers, float32 for half precision.
-    """
+def norm_part(x: Any, order: float, axes: tuple[int, ...] | None = None) -> Any:
+    """Return this rank's part of norms along `axes`: counts, sums of powers, or extremes of absolute values."""
     engine = engine_of(x)
-    xp = engine.xp
-    dtype = engine.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
+    xp, dtype = engine.xp, engine.dtype(norm_dtype(x.dtype))
     size = xp.abs(x.astype(dtype) if x.dtype.kind != "c" else x)
-    if np.isinf(order):
-        return xp.max(size, initial=0) if order > 0 else xp.min(size, initial=xp.inf)
     if order == 0:
-        return xp.count_nonzero(size).astype(dtype)
-    return xp.sum(size if order == 1 else size**order)
+        return xp.sum(size != 0, axis=axes, dtype=dtype)
+    if not np.isinf(order):
+        return xp.sum(size if order == 1 else size**order, axis=axes)
+    if 0 in size.shape:  # CuPy's extremes have no initial value
+        rest = [] if axes is None else [extent for axis, extent in enumerate(size.shape) if axis not in axes]
+        return xp.full(rest, 0 if order > 0 else np.inf, dtype)
+    return (xp.max if order > 0 else xp.min)(size, axis=axes)
 
 
 def _coefficient(a: Any) -> Any:
     """Return a coefficient as a number or a 0-d array, see :func:`collops.array.axpby`."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
-        number = factor * (divide(scalar, divisors[0], None) if divisors else scalar)
+        number = factor * (divide(scalar, divisors[0]) if divisors else scalar)
         if not isinstance(a, Finite):
             return number
         xp = engine_of(number).xp

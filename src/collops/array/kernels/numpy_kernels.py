@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import blas as _scipy_blas
 
 from collops.array.coefficients import Finite, as_number
-from collops.array.dtypes import accumulator, combined, is_half, real_of
+from collops.array.dtypes import accumulator, combined, is_half, norm_dtype, real_of
 from collops.errors import UnsupportedTypeError
 
 _PIECE = 1 << 15  # elements; a piece and its temporary fit into the second-level cache
@@ -133,15 +133,10 @@ def dots(slots: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], dtype: np.dty
     return out
 
 
-def divide(a: Any, b: Any, out: np.ndarray | None) -> Any:
+def divide(a: Any, b: Any) -> Any:
     """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     quotient = a / b if b != 0 else _alike(a, 0) / _alike(b, 1)
-    if quotient == 0 and cmath.isinf(b):
-        quotient = quotient + math.nan
-    if out is None:
-        return quotient
-    out[...] = quotient
-    return out
+    return quotient + math.nan if quotient == 0 and cmath.isinf(b) else quotient
 
 
 def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
@@ -152,11 +147,8 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
 
 
 def norm_part(x: np.ndarray, order: float) -> Any:
-    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values.
-
-    The dtype is real: float64 for integers, float32 for half precision.
-    """
-    dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else accumulator(real_of(x.dtype))
+    """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values."""
+    dtype = norm_dtype(x.dtype)
     if abs(order) == np.inf:
         extreme = np.maximum if order > 0 else np.minimum
         result = dtype.type(0 if order > 0 else np.inf)
@@ -196,7 +188,7 @@ def _number(a: Any) -> Any:
     """Return a coefficient as a number, see :func:`collops.array.axpby`."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
-        number = factor * _number(divide(scalar, divisors[0], None) if divisors else scalar)
+        number = factor * _number(divide(scalar, divisors[0]) if divisors else scalar)
         return 0.0 if a.__class__ is Finite and not cmath.isfinite(number) else number
     kind = a.__class__
     if kind is np.float64 or kind is np.float32 or (kind is np.ndarray and a.ndim == 0):
@@ -209,11 +201,6 @@ def _alike(a: Any, value: int) -> Any:
     return (a.dtype.type if hasattr(a, "dtype") else type(a))(value)
 
 
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether two arrays of one shape and dtype are the same memory."""
-    return a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides
-
-
 def _apart(x: np.ndarray, out: np.ndarray) -> bool:
     """Return whether two arrays share no memory."""
     return x is not out and ((x.base is None and out.base is None) or not np.may_share_memory(x, out))
@@ -223,4 +210,5 @@ def _readable(x: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Return `x`, or a copy of it if writing to `out` would overwrite it before it is read."""
     if x is out or _apart(x, out):
         return x
-    return out if _same(x, out) and x.dtype == out.dtype else x.copy()
+    same = x.__array_interface__["data"] == out.__array_interface__["data"] and x.strides == out.strides
+    return out if same and x.dtype == out.dtype else x.copy()
