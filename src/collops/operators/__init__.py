@@ -35,11 +35,11 @@ from collops.operators.matrix_mult import MatrixMult as MatrixMult
 from collops.operators.matrix_mult import best_process_grid as best_process_grid
 from collops.operators.mdc import MDC as MDC
 from collops.operators.restriction import Restriction as Restriction
-from collops.operators.stacked import StackedBlockDiag as StackedBlockDiag
-from collops.operators.stacked import StackedHStack as StackedHStack
-from collops.operators.stacked import StackedVStack as StackedVStack
 from collops.operators.stacks import BlockDiag as BlockDiag
 from collops.operators.stacks import HStack as HStack
+from collops.operators.stacks import StackedBlockDiag as StackedBlockDiag
+from collops.operators.stacks import StackedHStack as StackedHStack
+from collops.operators.stacks import StackedVStack as StackedVStack
 from collops.operators.stacks import VStack as VStack
 
 _names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]
