@@ -13,10 +13,19 @@ from collops.backend import engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
-from collops.operators.dense import dense
+from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import store
 
-__all__ = ["LiftedOperator", "LocalOperator", "OneRank", "SparseMatrix", "applied_on_host", "lift_local"]
+__all__ = [
+    "LiftedOperator",
+    "LocalOperator",
+    "OneRank",
+    "SparseMatrix",
+    "applied_on_host",
+    "lift_local",
+]
+
+_LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 
 
 @runtime_checkable
@@ -96,9 +105,9 @@ def lift_local(op: Any) -> LocalOperator:
         return op
     if isinstance(op, LinearOperator):
         return OneRank(op)
-    matrix = _dense_matrix(op)
+    matrix = _matrix_behind(op)
     if matrix is not None:
-        return dense(matrix)
+        return _dense(matrix)
     derivative = _derivative_of_pylops(op)
     if derivative is not None:
         return derivative
@@ -225,7 +234,24 @@ def applied_on_host(
     return engine.linear_map(lambda given: called(forward, shape[0], given), transposed, vector, shape[:1])
 
 
-def _dense_matrix(op: Any) -> Any:
+def _dense(matrix: Any) -> DenseMatrix:
+    """Return the local operator of a 2-D array: on CUDA devices one that a CUDA graph can record.
+
+    Our kernels cost the host half as much as cuBLAS, which is faster for large matrices and takes complex ones too.
+    """
+    engine = engine_of(matrix)
+    if engine.name == "cupy" and matrix.dtype.char in "fdFD":
+        real, hip = matrix.dtype.kind == "f", engine.xp.cuda.runtime.is_hip
+        if real and (hip or matrix.nbytes < _LARGE):
+            return KernelMatrix(matrix)
+        if not hip:
+            from collops.operators.cublas import CublasMatrix
+
+            return CublasMatrix(matrix)
+    return DenseMatrix(matrix)
+
+
+def _matrix_behind(op: Any) -> Any:
     """Return the 2-D array behind `op`; ``None`` if there is none."""
     pylops = sys.modules.get("pylops")
     if pylops is not None and isinstance(op, pylops.MatrixMult):
