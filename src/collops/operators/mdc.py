@@ -162,27 +162,22 @@ class MDC(LinearOperator):
         return Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=frequencies)
 
     def _forward(self, x: Any, out: Any) -> Any:
-        spectra = self._spectra(self._to_spectra, x)
-        product = self.kernel._forward(spectra, self._buffer("product", self.kernel.range, x))
-        return self._to_data._adjoint(product, self._result(self.range, x, out))
+        return self._apply(self._to_spectra, self.kernel._forward, self._to_data, x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        spectra = self._spectra(self._to_data, y)
-        product = self.kernel._adjoint(spectra, self._buffer("product", self.kernel.domain, y))
-        return self._to_spectra._adjoint(product, self._result(self.domain, y, out))
+        return self._apply(self._to_data, self.kernel._adjoint, self._to_spectra, y, out)
 
-    def _spectra(self, band: Fourier, x: Any) -> Any:
+    def _apply(self, given: Fourier, kernel: Any, wanted: Fourier, x: Any, out: Any) -> Any:
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(
                 f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
             )
-        return band._forward(x, self._buffer("spectra", band.range, x))
+        spectra = given._forward(x, self._buffer("spectra", given.range, x))
+        product = kernel(spectra, self._buffer("product", wanted.range, x))
+        return wanted._adjoint(product, self._new(wanted.domain, x) if out is None else out)
 
     def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
         return self._buffers.get((slot, layout), layout, x, self._spectral)
-
-    def _result(self, layout: Any, x: Any, out: Any) -> Any:
-        return self._new(layout, x) if out is None else out
 
 
 def _interval(name: str, value: Any) -> float:
