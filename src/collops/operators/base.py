@@ -316,12 +316,7 @@ def _combination(*terms: tuple[Any, LinearOperator]) -> LinearOperator:
 
 
 class Combination(LinearOperator):
-    """A sum of operators times coefficients.
-
-    Parameters
-    ----------
-    terms : sequence of (scalar, LinearOperator)
-        At least one; all with the same domain and range.
+    """A sum of operators times coefficients, given as pairs of scalar and operator.
 
     Raises
     ------
@@ -391,17 +386,12 @@ class Combination(LinearOperator):
 
 
 class Product(LinearOperator):
-    """Operators applied from right to left.
-
-    Parameters
-    ----------
-    factors : sequence of LinearOperator
-        At least one; the domain of each is the range of the next.
+    """A sequence of operators, applied from right to left.
 
     Raises
     ------
     LayoutError
-        If the layouts do not match, or communicators differ.
+        If the domain of one is not the range of the next, or communicators differ.
 
     Examples
     --------
@@ -444,12 +434,7 @@ class Product(LinearOperator):
 
 
 class Adjoint(LinearOperator):
-    """The adjoint of an operator.
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        Any operator.
+    """The adjoint of any operator.
 
     Examples
     --------
@@ -474,16 +459,7 @@ class Adjoint(LinearOperator):
 
 
 class Conjugate(LinearOperator):
-    r"""An operator with conjugated coefficients.
-
-    Parameters
-    ----------
-    operator : LinearOperator
-        Any operator.
-
-    Notes
-    -----
-    Computed as :math:`\overline{A \overline{x}}`, which needs no coefficients but those of A.
+    r"""Any operator with conjugated coefficients, applied as :math:`\overline{A \overline{x}}`.
 
     Examples
     --------
@@ -612,18 +588,9 @@ class Buffers:
         self._arrays: dict[Hashable, Any] = {}
 
     def get(self, slot: Hashable, layout: AnyLayout, like: Any, dtype: Any) -> Any:
-        """Return the array in `slot` for input such as `like`; ``None`` on an engine of immutable arrays.
+        """Return the array in `slot`, on the engine and the ranks of `like`; ``None`` on an engine of immutable arrays.
 
-        Parameters
-        ----------
-        slot : hashable
-            Name; one slot has one layout.
-        layout : Layout or StackedLayout
-            Layout of the array.
-        like : DistributedArray or StackedArray
-            Array with the same engine and communicator.
-        dtype : dtype
-            Element type; each has an array of its own.
+        A slot always has the same layout, and an array for each dtype.
         """
         if not like.engine.mutable:
             return None

@@ -157,19 +157,15 @@ class _Handle:
         return self.value
 
 
-class _Handles(threading.local):
-    def __init__(self) -> None:
-        self.by_device: dict[int, _Handle] = {}
-
-
-_handles = _Handles()
+_local = threading.local()  # has the handles of a thread by device
 
 
 def _handle(device: int) -> ctypes.c_void_p:
     """Return this thread's handle of a device, working on the current stream."""
-    handle = _handles.by_device.get(device)
+    handles: dict[Any, _Handle] = vars(_local)
+    handle = handles.get(device)
     if handle is None:
-        handle = _handles.by_device[device] = _Handle(device)
+        handle = handles[device] = _Handle(device)
     return handle.on(cupy.cuda.get_current_stream().ptr)
 
 

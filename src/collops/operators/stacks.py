@@ -239,36 +239,31 @@ class _DistributedStack(LinearOperator):
             operators[0].comm,
         )
         self._inherit(operators)
-        self._forwards = [op._forward for op in operators]
-        self._adjoints = [op._adjoint for op in operators]
-        self._added_forwards = [op._add_forward for op in operators]
-        self._added_adjoints = [op._add_adjoint for op in operators]
+        self._forwards = [(op._forward, op._add_forward) for op in operators]
+        self._adjoints = [(op._adjoint, op._add_adjoint) for op in operators]
         self._buffers = Buffers()
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         sources = [x] * len(self.operators) if self.shares_domain else x.arrays
-        if self.shares_range:
-            return self._total(self._forwards, self._added_forwards, sources, out)
-        return self._each(self._forwards, sources, out)
+        return (self._total if self.shares_range else self._each)(self._forwards, sources, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         sources = [y] * len(self.operators) if self.shares_range else y.arrays
-        if self.shares_domain:
-            return self._total(self._adjoints, self._added_adjoints, sources, out)
-        return self._each(self._adjoints, sources, out)
+        return (self._total if self.shares_domain else self._each)(self._adjoints, sources, out)
 
     @staticmethod
-    def _each(applies: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
+    def _each(functions: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
         """Apply each operator to its source, and return the stack of the results."""
-        parts = [apply(source, target) for apply, source, target in zip(applies, sources, out.arrays, strict=True)]
-        return out if all(map(operator.is_, parts, out.arrays)) else out._like(parts)
+        targets = out.arrays
+        parts = [apply(x, target) for (apply, _), x, target in zip(functions, sources, targets, strict=True)]
+        return out if all(map(operator.is_, parts, targets)) else out._like(parts)
 
-    def _total(self, applies: Sequence[Any], adds: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
+    def _total(self, functions: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
         """Apply each operator to its source, and return the sum of the results."""
-        total = applies[0](sources[0], out)
-        for apply, add, source in zip(applies[1:], adds[1:], sources[1:], strict=True):
+        total = functions[0][0](sources[0], out)
+        for (apply, add), source in zip(functions[1:], sources[1:], strict=True):
             if add is not None and total.engine.mutable:
                 add(source, total)
             else:

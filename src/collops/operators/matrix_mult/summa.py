@@ -80,7 +80,11 @@ class Summa:
             if panel.column == here
         }
         self._scratch = Scratch()
-        self._lane = _StreamLane(engine.xp) if len(plan) > 1 and engine.name == "cupy" else _Lane()
+        # On devices, messages travel on a stream beside the one that multiplies; a CUDA graph can capture both.
+        self._side = SideStream() if len(plan) > 1 and engine.name == "cupy" else None
+        if self._side is not None:
+            events = [engine.xp.cuda.Event(disable_timing=True) for _ in range(4)]
+            self._arrived, self._multiplied = events[:2], events[2:]  # of the two buffers that alternate
 
     def converted(self, dtype: Any) -> Summa:
         """Return a copy with the matrix in another dtype."""
@@ -95,19 +99,19 @@ class Summa:
         total = out
         for number, (a, b) in self._arriving(lambda number: (self._matrix(number, x.dtype), self._model(number, x))):
             total = multiply(a, b, total, accumulate=number > 0)
-            self._lane.multiplied(number % 2)
+            self._mark_product(number)
         return total
 
     def adjoint(self, y: Any, out: Any) -> Any:
         """Return the product of the conjugate transpose, in `out` if that is given."""
         mine: list[Any] = []
         for number, a in self._arriving(lambda number: self._matrix(number, y.dtype)):
-            panel, slot = self._plan[number], number % 2
+            panel = self._plan[number]
             # The previous sum in this buffer has been sent: the panel that has just arrived was sent after it.
-            part = multiply(a, y, self._part(panel, slot, y, out), adjoint=True)
-            self._lane.multiplied(slot)
+            part = multiply(a, y, self._part(number, y, out), adjoint=True)
+            self._mark_product(number)
             if self._column is not None and part.size:
-                part = self._lane.send(slot, partial(self._sum, part, panel), after_product=True)
+                part = self._send(number, partial(self._sum, part, panel), after_product=True)
             if self._column is None or self._column.rank == panel.row:
                 mine.append(part)
         if out is not None:
@@ -116,17 +120,35 @@ class Summa:
 
     def _arriving(self, fetch: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
         """Yield the number of each panel and ``fetch(number)``, whose messages travel during the product before."""
-        lane, last = self._lane, len(self._plan) - 1
-        lane.begin()
-        following = lane.send(0, partial(fetch, 0)) if self._plan else None
+        if self._side is not None:
+            self._side.begin()
+        following = self._send(0, partial(fetch, 0)) if self._plan else None
         for number in range(len(self._plan)):
-            slot, arrived = number % 2, following
-            lane.arrived(slot)
-            if number < last:
+            arrived = following
+            if self._side is not None:
+                self._engine.xp.cuda.get_current_stream().wait_event(self._arrived[number % 2])
+            if number + 1 < len(self._plan):
                 # The buffers of the next panel were last read by the product before this one.
-                following = lane.send(1 - slot, partial(fetch, number + 1), after_product=number > 0)
+                following = self._send(number + 1, partial(fetch, number + 1), after_product=number > 0)
             yield number, arrived
-        lane.end()
+        if self._side is not None:
+            self._side.end().wait()
+
+    def _send(self, number: int, message: Callable[[], Any], after_product: bool = False) -> Any:
+        """Return ``message()``, sent while products are computed; if need be, after the last one with its buffers."""
+        if self._side is None:
+            return message()
+        if after_product:
+            self._side.stream.wait_event(self._multiplied[number % 2])
+        with self._side.stream:
+            result = message()
+        self._arrived[number % 2].record(self._side.stream)
+        return result
+
+    def _mark_product(self, number: int) -> None:
+        """Record that the product of a panel has been launched."""
+        if self._side is not None:
+            self._multiplied[number % 2].record(self._engine.xp.cuda.get_current_stream())
 
     def _matrix(self, number: int, dtype: Any) -> Any:
         """Return a panel of the matrix, broadcast along this row of processes."""
@@ -146,13 +168,14 @@ class Summa:
             mine = self._buffer("model", number, (panel.width, x.shape[1]), x.shape[1], x.dtype)
         return self._column.bcast(mine, panel.row, out=mine) if mine.size else mine
 
-    def _part(self, panel: Panel, slot: int, y: Any, out: Any) -> Any:
+    def _part(self, number: int, y: Any, out: Any) -> Any:
         """Return the memory for this rank's share of a panel of the result: in `out` if the panel belongs there."""
         if out is None:
             return None
+        panel = self._plan[number]
         if self._column is None or self._column.rank == panel.row:
             return out[panel.in_model]
-        return self._buffer("result", slot, (panel.width, y.shape[1]), y.shape[1], y.dtype)
+        return self._buffer("result", number, (panel.width, y.shape[1]), y.shape[1], y.dtype)
 
     def _sum(self, part: Any, panel: Panel) -> Any:
         """Return the sum of the shares of this column of processes, on the rank that the panel belongs to."""
@@ -168,57 +191,3 @@ class Summa:
 def _block_of(begin: int, ends: Sequence[int]) -> int:
     """Return which block holds the element `begin`: the last of several that start there, which is not empty."""
     return max(number for number, first in enumerate(ends[:-1]) if first <= begin)
-
-
-class _Lane:
-    """How messages are ordered with products: here one after the other, as on hosts.
-
-    Slots are the two buffers that alternate.
-    """
-
-    def begin(self) -> None:
-        """Let messages start, after all previous work of the current stream."""
-
-    def send(self, slot: int, message: Callable[[], Any], after_product: bool = False) -> Any:
-        """Return ``message()``, sent while products are computed, if need be after the last product of `slot`."""
-        return message()
-
-    def arrived(self, slot: int) -> None:
-        """Let the current stream wait for the last message of `slot`."""
-
-    def multiplied(self, slot: int) -> None:
-        """Record that the product in `slot` has been launched."""
-
-    def end(self) -> None:
-        """Let the current stream wait for all messages."""
-
-
-class _StreamLane(_Lane):
-    """A stream for the messages, beside the stream that multiplies; both can be captured together."""
-
-    def __init__(self, cupy: Any) -> None:
-        self._current = cupy.cuda.get_current_stream
-        self._side = SideStream()
-        self._stream = self._side.stream
-        self._arrived = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
-        self._multiplied = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
-
-    def begin(self) -> None:
-        self._side.begin()
-
-    def send(self, slot: int, message: Callable[[], Any], after_product: bool = False) -> Any:
-        if after_product:
-            self._stream.wait_event(self._multiplied[slot])
-        with self._stream:
-            result = message()
-        self._arrived[slot].record(self._stream)
-        return result
-
-    def arrived(self, slot: int) -> None:
-        self._current().wait_event(self._arrived[slot])
-
-    def multiplied(self, slot: int) -> None:
-        self._multiplied[slot].record(self._current())
-
-    def end(self) -> None:
-        self._side.end().wait()
