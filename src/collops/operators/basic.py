@@ -13,7 +13,7 @@ from collops.array.layout_arguments import normal_axis
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, as_layout, communicator_of
 from collops.operators.memory import Coefficients, check_holds, filled, writable
@@ -71,8 +71,7 @@ class Diagonal(LinearOperator):
             engine_of(diag)  # raises for anything but an array
         model = as_layout((diag.layout if distributed else diag.shape) if dims is None else dims, comm)
         kind = np.dtype(diag.dtype if dtype is None else dtype)
-        if is_complex(diag.dtype) and not is_complex(kind):
-            raise UnsupportedTypeError(f"a diagonal of dtype {diag.dtype} does not fit into {kind}")
+        check_holds(kind, diag.dtype)
         super().__init__(model, model, kind, comm)
         local = _local_part(diag, model, axis, comm.rank)
         if local.dtype != kind:

@@ -179,8 +179,7 @@ def _matrices(G: Any, dtype: Any) -> Any:
     if G.ndim != 3:
         raise LayoutError(f"G must have three axes, (slices, nx, ny), not the shape {tuple(G.shape)}")
     kind = G.dtype if dtype is None else np.dtype(dtype)
-    if kind.kind != "c" and G.dtype.kind == "c":
-        raise UnsupportedTypeError(f"G has dtype {G.dtype}, whose imaginary part {kind} would drop")
+    check_holds(kind, G.dtype)
     if kind.kind in "biu":
         kind = np.dtype(np.float64)
     return contiguous(G, kind)

@@ -17,7 +17,7 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import LinearOperator, is_complex
+from collops.operators.base import LinearOperator
 from collops.operators.dims import communicator_of
 from collops.operators.matrix_mult.rows import Rows
 from collops.operators.matrix_mult.summa import Summa, panels
@@ -123,10 +123,8 @@ class MatrixMult(LinearOperator):
         else:
             grid = grid or best_process_grid(comm.size)
             layout, block = _gathered_layout(A, grid, kind, comm), A
-        given = np.dtype(block.dtype)
-        kept = given if dtype is None else np.dtype(dtype)
-        if is_complex(given) and not is_complex(kept):
-            raise UnsupportedTypeError(f"a matrix of dtype {given} does not fit into {kept}")
+        kept = np.dtype(block.dtype if dtype is None else dtype)
+        check_holds(kept, block.dtype)
         self.kind = kind
         self.process_grid = grid
         domain = _layout_of_model(layout.shape[1], M, grid, kind)
