@@ -76,11 +76,10 @@ def lift_local(op: Any) -> LocalOperator:
     Parameters
     ----------
     op : LocalOperator, array, PyLops or SciPy operator
-        One of: an object of the protocol `LocalOperator`, which is returned as it is; an operator of this package on a
-        communicator of one rank (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of
-        one, applied by our own matrix product; PyLops' derivatives and Laplacian, applied as our own; a sparse matrix
-        of SciPy or CuPy; anything with ``shape``, ``dtype``, ``matvec`` and ``rmatvec``, such as the other operators of
-        PyLops and those of ``scipy.sparse.linalg``.
+        One of: a `LocalOperator`, which is returned as it is; an operator of this package on a communicator of one rank
+        (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of one; derivatives and
+        Laplacian of PyLops, applied as our own; a sparse matrix of SciPy or CuPy; anything with ``shape``, ``dtype``,
+        ``matvec`` and ``rmatvec``, such as the other operators of PyLops and those of ``scipy.sparse.linalg``.
 
     Returns
     -------

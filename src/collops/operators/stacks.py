@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.array import Layout, StackedLayout, axpby
+from collops.array.dtypes import as_dtype
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
@@ -21,6 +22,8 @@ from collops.operators.local import LocalOperator, lift_local
 from collops.operators.memory import Scratch, filled, store
 
 __all__ = ["BlockDiag", "HStack", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"]
+
+_FLAGS = ("capturable", "clinear")
 
 
 class _Block(NamedTuple):
@@ -53,13 +56,10 @@ class _LocalStack(LinearOperator):
             self.operators: tuple[LocalOperator, ...] = tuple(
                 lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops)
             )
-        mine = [
-            [
-                *(int(op.shape[0]), int(op.shape[1]), np.dtype(op.dtype).name),
-                *(bool(getattr(op, "capturable", True)), bool(getattr(op, "clinear", True))),
+            mine = [
+                [*map(int, op.shape), np.dtype(op.dtype).name, *(bool(getattr(op, flag, True)) for flag in _FLAGS)]
+                for op in self.operators
             ]
-            for op in self.operators
-        ]
         ranks = comm.allgather_metadata(mine)
         every = [entry for entries in ranks for entry in entries]
         if not every:
@@ -67,9 +67,8 @@ class _LocalStack(LinearOperator):
         rows, columns = ([[entry[axis] for entry in entries] for entries in ranks] for axis in (0, 1))
         domain = self._shared(columns, "columns", dims, mask) if self.shares_domain else _split(columns, mask)
         range = self._shared(rows, "rows", dims, mask) if self.shares_range else _split(rows, mask)
-        super().__init__(domain, range, np.result_type(*(_dtype_called(entry[2]) for entry in every)), comm)
-        self.capturable = all(entry[3] for entry in every)
-        self.clinear = all(entry[4] for entry in every)
+        super().__init__(domain, range, np.result_type(*(as_dtype(entry[2]) for entry in every)), comm)
+        self.capturable, self.clinear = (all(entry[column] for entry in every) for column in (3, 4))
         reads = _slices(columns[comm.rank], self.shares_domain)
         writes = _slices(rows[comm.rank], self.shares_range)
         places = list(zip(self.operators, reads, writes, strict=True))
@@ -303,15 +302,8 @@ class StackedVStack(_DistributedStack):
 class StackedHStack(_DistributedStack):
     """Distributed operators side by side: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
-    Parameters
-    ----------
-    operators : sequence of LinearOperator
-        All with the same range, which is that of the stack. The domain is the stack of their domains.
-
-    Raises
-    ------
-    LayoutError, UnsupportedTypeError
-        As for :class:`StackedVStack`.
+    All have the same range, which is that of the stack. The domain is the stack of their domains. Exceptions are those
+    of :class:`StackedVStack`.
 
     Examples
     --------
@@ -328,15 +320,7 @@ class StackedHStack(_DistributedStack):
 class StackedBlockDiag(_DistributedStack):
     """Distributed operators along the diagonal: :math:`[y_0; y_1; …] = [A_0 x_0; A_1 x_1; …]`.
 
-    Parameters
-    ----------
-    operators : sequence of LinearOperator
-        Domain and range are the stacks of theirs.
-
-    Raises
-    ------
-    LayoutError, UnsupportedTypeError
-        As for :class:`StackedVStack`.
+    Domain and range are the stacks of theirs. Exceptions are those of :class:`StackedVStack`.
 
     Examples
     --------
@@ -380,11 +364,3 @@ def _pieces(blocks: Sequence[_Block], given: Any, out: Any, xp: Any) -> Any:
         part = out[write]
         store(apply(given[read], part), part)
     return out
-
-
-def _dtype_called(name: str) -> np.dtype:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)

@@ -31,37 +31,36 @@ _KEPT = 4 << 20  # bytes: rows of the matrix up to this size are gathered once, 
 class MatrixMult(LinearOperator):
     """The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
 
-    Model and data are 2-D arrays: A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of
-    p x q processes, with any number of ranks and blocks of any sizes.
+    A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of p x q processes, with any number
+    of ranks and blocks of any sizes.
 
     ``kind="summa"``: matrix, model and data are all split over both axes of the grid. For every panel of the inner
     extent K, forward broadcasts matrix and model within rows and columns of processes; adjoint broadcasts the matrix
-    and adds up its products within columns. The messages of one panel overlap with the product of the previous one. A
-    matrix whose rows are small (at most 4 MiB, as those of its model) is gathered within rows of processes once, when
+    and adds up its products within columns. The messages of one panel overlap with the product of the previous one.
+    Where no rank's rows of A, nor its columns of the model, take more than 4 MiB, the rows are gathered once, when
     the operator is made; then each application sends one message: an allgather forward, an allreduce in the adjoint.
 
     ``kind="block"``: the matrix is split by rows over p, the model by columns over q, and each is replicated over the
-    other axis. Forward sends no message, the data being split over both axes, or one allgather if `gather_range`
-    replicates the rows of the data as those of the model. Adjoint sends one allreduce.
+    other axis. Forward sends no message, and the data are split over both axes; with `gather_range` it sends one
+    allgather, and the data are split by columns only, like the model. Adjoint sends one allreduce.
 
     Collective; all communicators are made here.
 
     Parameters
     ----------
     A : DistributedArray or array, 2-D
-        The matrix. A distributed one is redistributed once if it has not the layout needed. A plain array is this
-        rank's block: the shapes are gathered once.
+        The matrix. A distributed one is redistributed once if its layout does not fit. A plain array is this rank's
+        block: the shapes are gathered once.
     M : int or Layout
-        Number of columns of the model; or the model's layout, whose blocks may have other sizes than the most even
-        ones.
+        Number of columns of the model; or its layout, whose blocks may be uneven.
     kind : {"summa", "block"}
         The algorithm.
     process_grid : sequence of int, optional
         The grid (p, q), whose ranks are numbered in C order. By default that of a distributed A, if it is split as
-        needed; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For this rank's block of A the
-        default is the one closest to a square: `best_process_grid`.
+        needed; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For a plain array the default
+        is the grid closest to a square: `best_process_grid`.
     gather_range : bool, optional
-        For ``"block"``: whether the data are split by columns only, like the model.
+        For ``"block"``; see above.
     comm : Communicator, optional
         The ranks; those of a distributed matrix, or the world.
     dtype : dtype, optional
