@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from itertools import accumulate
 from math import prod
 from typing import Any, SupportsIndex
 
@@ -258,14 +257,12 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
 
 def _whole_rows(block: Any, widths: Sequence[int], row: Communicator | None) -> Any:
     """Return this rank's rows of the whole matrix. Collective among the ranks that share them."""
-    xp = engine_of(block).xp
-    if row is None or len(block) == 0:
-        return block if row is None else xp.empty((0, sum(widths)), block.dtype)
-    sizes = [len(block) * width for width in widths]
-    gathered = row.allgatherv(block.reshape(-1), sizes)
-    starts = accumulate(sizes, initial=0)
-    parts = [gathered[begin : begin + size] for begin, size in zip(starts, sizes, strict=False)]
-    return xp.concatenate([part.reshape(len(block), width) for part, width in zip(parts, widths, strict=True)], axis=1)
+    if row is None:
+        return block
+    if len(block) == 0:
+        return engine_of(block).xp.empty((0, sum(widths)), block.dtype)
+    columns = contiguous(block.T, block.dtype)
+    return contiguous(row.allgatherv(columns, widths).T, block.dtype)
 
 
 def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns: int | None = None) -> tuple[int, int]:
