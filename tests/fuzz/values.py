@@ -53,8 +53,23 @@ KINDS: dict[str, Kind] = {
         (*_NO_NUMBER, "-1", "NAN", "INF", "2.5", "-HUGE", "1j", "None", "()", "(-1, 3)", "(2**40, 2**40)", "10**30"),
         ("0", "1", "5", "(0, 3)", "(5, 3)", "HUGE", "(0, HUGE)", "np.int64(4)", "[4]", "True"),
     ),
-    "range": Kind(  # extents, or those of the domain
+    "range": Kind(  # extents, or None for a default
         ("JUNK", "'nonsense'", "-1", "NAN", "2.5", "1j", "(-1, 3)", "(2**40, 2**40)"), ("None", "0", "[4]", "HUGE")
+    ),
+    "grid": Kind(  # of processes
+        (
+            "JUNK",
+            "'nonsense'",
+            "[-1, -1]",
+            "[comm.size]",
+            "[1] * 3",
+            "[0, 1]",
+            "['a', 'b']",
+            "[0.5, 2]",
+            "3.5",
+            "[None] * 2",
+        ),
+        ("None", "(1, comm.size)", "range(2)", "np.ones(2, int)"),
     ),
     "layout": Kind(
         ("JUNK", "'nonsense'", "comm", "x", "Layout.split(7, comm.size + 1)", "Layout.replicated(HUGE, comm.size + 2)"),

@@ -11,7 +11,7 @@ from collops import profile
 from collops.array import from_global, random, zeros
 from collops.errors import NotFiniteError, UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack, lift_local
-from collops.operators.dense import DenseMatrix, dense
+from collops.operators.dense import DenseMatrix
 from collops.solvers import Status, cg, cgls, execution, lsqr
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
@@ -46,7 +46,7 @@ def test_dense_products(shape, dtype, order):
     matrix = (
         cupy.repeat(cupy.asarray(host), 2, axis=1)[:, ::2] if order == "strided" else cupy.asarray(host, order=order)
     )
-    op = dense(matrix)
+    op = lift_local(matrix)
     for apply, given, expected in (
         (op.forward_local, x, host @ x),
         (op.adjoint_local, y, host.conj().T @ y),
@@ -71,6 +71,9 @@ def test_dense_products_of_other_types():
     assert isinstance(op, KernelMatrix)
     x = cupy.arange(3, dtype="f8")
     assert_close(op.forward_local(x, cupy.empty(5)).get(), host @ x.get(), "f4")
+    z = (1 + 2j) * x
+    for matrix in (host, np.repeat(host, 600_000, axis=0)):  # the larger one is multiplied by cuBLAS
+        assert_close(lift_local(cupy.asarray(matrix)).forward_local(z, None)[:5].get(), matrix[:5] @ z.get(), "f4")
     with pytest.raises(UnsupportedTypeError, match="complex"):
         lift_local(cupy.asarray(host * 1j)).forward_local(x, cupy.empty(5))
     assert isinstance(lift_local(cupy.asarray(host.astype("f2"))), DenseMatrix)
@@ -82,7 +85,7 @@ def test_dense_products_of_other_types():
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_dense_products_in_a_capture(dtype):
     host = random_matrix(300, 200, dtype, 1)
-    op = dense(cupy.asarray(host))
+    op = lift_local(cupy.asarray(host))
     with cupy.cuda.Stream() as stream:
         x, y, back = cupy.empty(200, dtype), cupy.empty(300, dtype), cupy.empty(200, dtype)
         for _ in range(2):  # the second capture finds the stream known

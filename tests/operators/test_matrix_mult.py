@@ -208,6 +208,9 @@ def test_best_grids():
     assert best_process_grid(4, (10000, 100), 10) == (4, 1)  # the model is small: only it is sent
     assert best_process_grid(4, (10, 100), 10000) == (1, 4)
     assert best_process_grid(12) == (3, 4)
+    for wrong in ((0,), (4, (5, 6, 7)), (4, (5, 6), -1), (4, (5, -6), 1)):
+        with pytest.raises(LayoutError):
+            best_process_grid(*wrong)
 
 
 def test_panels_have_one_owner():

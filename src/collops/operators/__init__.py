@@ -5,12 +5,12 @@ Each line exports one name; adding an operator takes its file and a line here.
 
 from types import ModuleType as _Module
 
-from collops.operators.algebra import Adjoint as Adjoint
-from collops.operators.algebra import Combination as Combination
-from collops.operators.algebra import Conjugate as Conjugate
-from collops.operators.algebra import Product as Product
+from collops.operators.base import Adjoint as Adjoint
 from collops.operators.base import Buffers as Buffers
+from collops.operators.base import Combination as Combination
+from collops.operators.base import Conjugate as Conjugate
 from collops.operators.base import LinearOperator as LinearOperator
+from collops.operators.base import Product as Product
 from collops.operators.basic import Diagonal as Diagonal
 from collops.operators.basic import Identity as Identity
 from collops.operators.basic import Sum as Sum
@@ -35,11 +35,11 @@ from collops.operators.matrix_mult import MatrixMult as MatrixMult
 from collops.operators.matrix_mult import best_process_grid as best_process_grid
 from collops.operators.mdc import MDC as MDC
 from collops.operators.restriction import Restriction as Restriction
-from collops.operators.stacked import StackedBlockDiag as StackedBlockDiag
-from collops.operators.stacked import StackedHStack as StackedHStack
-from collops.operators.stacked import StackedVStack as StackedVStack
 from collops.operators.stacks import BlockDiag as BlockDiag
 from collops.operators.stacks import HStack as HStack
+from collops.operators.stacks import StackedBlockDiag as StackedBlockDiag
+from collops.operators.stacks import StackedHStack as StackedHStack
+from collops.operators.stacks import StackedVStack as StackedVStack
 from collops.operators.stacks import VStack as VStack
 
 _names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]

@@ -1,7 +1,8 @@
-"""Linear operators: two layouts, a dtype, a forward and an adjoint."""
+"""Linear operators and their algebra: sums with coefficients, products, powers, adjoints, conjugates, flat forms."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -9,14 +10,27 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby, empty
-from collops.array.dtypes import as_dtype, real_of
+from collops.array.dtypes import as_dtype, combined, real_of
+from collops.backend import engine_of
 from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.dottest import dottest
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array"]
+__all__ = [
+    "Adjoint",
+    "AnyLayout",
+    "Buffers",
+    "Combination",
+    "Conjugate",
+    "LinearOperator",
+    "Product",
+    "is_complex",
+    "new_array",
+    "product",
+]
 
 AnyLayout: TypeAlias = Layout | StackedLayout
 
@@ -207,10 +221,8 @@ class LinearOperator:
 
     @property
     def H(self) -> LinearOperator:
-        """The adjoint operator."""
-        from collops.operators.algebra import adjoint_of
-
-        return adjoint_of(self)
+        """The adjoint operator; that of an adjoint is the operator itself."""
+        return self.operator if isinstance(self, Adjoint) else Adjoint(self)
 
     @property
     def T(self) -> LinearOperator:
@@ -226,41 +238,30 @@ class LinearOperator:
         LayoutError
             If domain or range cannot be ravelled without moving data between ranks.
         """
-        from collops.operators.algebra import flattened
-
-        return flattened(self)
+        domain, range_ = _flat_layout(self.domain), _flat_layout(self.range)
+        return self if domain is self.domain and range_ is self.range else Flat(self, domain, range_)
 
     def conj(self) -> LinearOperator:
-        """Return the operator with conjugated coefficients."""
-        from collops.operators.algebra import conjugate_of
-
-        return conjugate_of(self)
+        """Return the operator with conjugated coefficients; a real operator is its own conjugate."""
+        if isinstance(self, Conjugate):
+            return self.operator
+        if isinstance(self, Adjoint):
+            return self.operator.conj().H
+        return Conjugate(self) if is_complex(self.dtype) else self
 
     def __matmul__(self, other: Any) -> Any:
-        if isinstance(other, LinearOperator):
-            from collops.operators.algebra import product
-
-            return product(self, other)
-        return self.forward(other)
+        return product(self, other) if isinstance(other, LinearOperator) else self.forward(other)
 
     def __mul__(self, other: Any) -> Any:
-        if is_scalar(other):
-            from collops.operators.algebra import combination
-
-            return combination([(other, self)])
-        return self @ other
+        return _combination((other, self)) if is_scalar(other) else self @ other
 
     def __rmul__(self, other: Any) -> Any:
-        if is_scalar(other):
-            return self * other
-        return NotImplemented
+        return self * other if is_scalar(other) else NotImplemented
 
     def __truediv__(self, other: Any) -> Any:
         if not is_scalar(other):
             return NotImplemented
-        from collops.operators.algebra import plain_number
-
-        divisor = plain_number(other)
+        divisor = _plain_number(other)
         if isinstance(divisor, int | float | complex) and divisor == 0:
             raise InputError("an operator cannot be divided by zero")
         return self * (1 / divisor)
@@ -269,44 +270,269 @@ class LinearOperator:
         return self * -1
 
     def __add__(self, other: Any) -> Any:
-        if not isinstance(other, LinearOperator):
-            return NotImplemented
-        from collops.operators.algebra import combination
-
-        return combination([(1, self), (1, other)])
+        return _combination((1, self), (1, other)) if isinstance(other, LinearOperator) else NotImplemented
 
     def __sub__(self, other: Any) -> Any:
-        if not isinstance(other, LinearOperator):
-            return NotImplemented
-        from collops.operators.algebra import combination
-
-        return combination([(1, self), (-1, other)])
+        return _combination((1, self), (-1, other)) if isinstance(other, LinearOperator) else NotImplemented
 
     def __pow__(self, exponent: int) -> LinearOperator:
-        from collops.operators.algebra import power
-
-        return power(self, exponent)
+        try:
+            times = operator.index(exponent)
+        except TypeError:
+            times = 0
+        if times < 1:
+            raise InputError(f"an operator can be raised to the powers 1, 2, 3 and so on, not to {exponent!r}")
+        if self.domain is not self.range:
+            raise LayoutError(f"only an operator with one layout on both sides has powers; {self!r} has two")
+        return product(*(self,) * times)
 
     def dottest(self, *, rtol: float | None = None, seed: int = 0, raises: bool = True, **options: Any) -> bool:
         """Run the dot test of forward and adjoint; see :func:`collops.operators.dottest`. Collective."""
-        from collops.operators.dottest import dottest
-
         return dottest(self, rtol=rtol, seed=seed, raises=raises, **options)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
 
 
-def check_operators(*operators: Any) -> None:
-    """Raise unless all are distributed operators on one communicator.
+def product(*factors: LinearOperator) -> LinearOperator:
+    """Return the operator that applies `factors` from right to left, with nested products merged."""
+    flat: list[LinearOperator] = []
+    for factor in factors:
+        flat += factor.factors if isinstance(factor, Product) else (factor,)
+    return flat[0] if len(flat) == 1 else Product(flat)
+
+
+def _combination(*terms: tuple[Any, LinearOperator]) -> LinearOperator:
+    """Return the sum of operators times coefficients, with nested sums merged."""
+    flat: list[tuple[Any, LinearOperator]] = []
+    for coefficient, term in terms:
+        value = _plain_number(coefficient)
+        parts = term.terms if isinstance(term, Combination) else [(1, term)]
+        flat += [(value * inner, part) for inner, part in parts]
+    coefficient, first = flat[0]
+    # A complex 1 makes a real operator complex.
+    unit = isinstance(coefficient, Number) and coefficient == 1 and _times(first.dtype, coefficient) == first.dtype
+    return first if len(flat) == 1 and unit else Combination(flat)
+
+
+class Combination(LinearOperator):
+    """A sum of operators times coefficients, given as pairs of scalar and operator.
 
     Raises
     ------
-    UnsupportedTypeError
-        If one is not a distributed operator.
     LayoutError
-        If communicators differ.
+        If domains, ranges or communicators differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = 2 * collops.Identity(3) + collops.Diagonal(np.arange(3.0))
+    >>> type(A).__name__, (A @ collops.ones(3)).gather()
+    ('Combination', array([2., 3., 4.]))
     """
+
+    def __init__(self, terms: Sequence[tuple[Any, LinearOperator]]) -> None:
+        self.terms = tuple(terms)
+        if not self.terms:
+            raise InputError("a sum of operators needs at least one")
+        check_operators(*(term for _, term in self.terms))
+        for coefficient, _ in self.terms:
+            if not is_scalar(coefficient):
+                raise UnsupportedTypeError(f"a coefficient is a number, not {type(coefficient).__qualname__}")
+        first = self.terms[0][1]
+        for _, term in self.terms[1:]:
+            if term.domain is not first.domain or term.range is not first.range:
+                raise LayoutError(f"operators can be added when their layouts are the same, not {first!r} and {term!r}")
+        dtype = np.result_type(*(term.dtype for _, term in self.terms))
+        for coefficient, _ in self.terms:
+            dtype = _times(dtype, coefficient)
+        super().__init__(first.domain, first.range, dtype, first.comm)
+        self._inherit([term for _, term in self.terms])
+        self._forward_terms = [(coefficient, term._forward) for coefficient, term in self.terms]
+        self._adjoint_terms = [self._adjoint_term(coefficient.conjugate(), term) for coefficient, term in self.terms]
+        self._buffers = Buffers()
+
+    def _adjoint_term(self, coefficient: Any, term: LinearOperator) -> tuple[Any, Any]:
+        if term.clinear or not is_complex(np.result_type(coefficient)):
+            return coefficient, term._adjoint
+
+        # An operator that takes the real part must take the real part of the product.
+        def apply(y: Any, out: Any) -> Any:
+            dtype = np.result_type(y.dtype, np.complex64)
+            scaled = axpby(coefficient, y, 0.0, y, out=self._buffers.get(("scaled", term), self.range, y, dtype))
+            return term._adjoint(scaled, out)
+
+        return 1, apply
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._apply(self._forward_terms, self.range, x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._apply(self._adjoint_terms, self.domain, y, out)
+
+    def _apply(self, terms: Sequence[tuple[Any, Any]], layout: Any, x: Any, out: Any) -> Any:
+        if out is None:
+            out = self._new(layout, x)
+        total_coefficient, apply = terms[0]
+        total = apply(x, out)
+        for coefficient, apply_next in terms[1:]:
+            part = apply_next(x, self._buffers.get(layout, layout, x, total.dtype))
+            total = axpby(coefficient, part, total_coefficient, total, out=total)
+            total_coefficient = 1
+        if not (isinstance(total_coefficient, Number) and total_coefficient == 1):
+            total *= total_coefficient
+        return total
+
+
+class Product(LinearOperator):
+    """A sequence of operators, applied from right to left.
+
+    Raises
+    ------
+    LayoutError
+        If the domain of one is not the range of the next, or communicators differ.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(5)
+    >>> type(D.H @ D).__name__
+    'Product'
+    """
+
+    def __init__(self, factors: Sequence[LinearOperator]) -> None:
+        self.factors = tuple(factors)
+        if not self.factors:
+            raise InputError("a product of operators needs at least one")
+        check_operators(*self.factors)
+        for left, right in zip(self.factors, self.factors[1:], strict=False):
+            if left.domain is not right.range:
+                raise LayoutError(
+                    f"a product needs the domain of the left operator to be the range of the right one: "
+                    f"{left.domain} is not {right.range}"
+                )
+        last = self.factors[-1]
+        dtype = np.result_type(*(factor.dtype for factor in self.factors))
+        super().__init__(last.domain, self.factors[0].range, dtype, last.comm)
+        self._inherit(self.factors)
+        self._forward_chain = [(factor._forward, factor.range, factor.dtype) for factor in reversed(self.factors)]
+        self._adjoint_chain = [(factor._adjoint, factor.domain, factor.dtype) for factor in self.factors]
+        self._buffers = Buffers()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._apply(self._forward_chain, x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._apply(self._adjoint_chain, y, out)
+
+    def _apply(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Any, out: Any) -> Any:
+        for number, (apply, layout, dtype) in enumerate(chain[:-1]):
+            # Two buffers per layout alternate: a factor reads one while it writes the other.
+            x = apply(x, self._buffers.get((layout, number % 2), layout, x, np.result_type(dtype, x.dtype)))
+        return chain[-1][0](x, out)
+
+
+class Adjoint(LinearOperator):
+    """The adjoint of any operator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.VStack([np.eye(3)[:2]])
+    >>> type(A.H).__name__, A.H.shape
+    ('Adjoint', (3, 2))
+    """
+
+    def __init__(self, operator: LinearOperator) -> None:
+        check_operators(operator)
+        super().__init__(operator.range, operator.domain, operator.dtype, operator.comm)
+        self.operator = operator
+        self._inherit([operator])
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self.operator._adjoint(x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self.operator._forward(y, out)
+
+
+class Conjugate(LinearOperator):
+    r"""Any operator with conjugated coefficients, applied as :math:`\overline{A \overline{x}}`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.Diagonal(np.array([1j, 2.0]), dtype=complex).conj()
+    >>> (A @ collops.ones(2)).gather()
+    array([0.-1.j, 2.-0.j])
+    """
+
+    def __init__(self, operator: LinearOperator) -> None:
+        check_operators(operator)
+        super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
+        self.operator = operator
+        self._inherit([operator])
+        self._buffers = Buffers()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        if x.dtype.kind == "c":
+            x = _conjugate(x, self._buffers.get(self.domain, self.domain, x, x.dtype))
+        result = self.operator._forward(x, out)
+        return _conjugate(result, result)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        if y.dtype.kind == "c":
+            y = _conjugate(y, self._buffers.get(self.range, self.range, y, y.dtype))
+        result = self.operator._adjoint(y, out)
+        return _conjugate(result, result)
+
+
+class Flat(LinearOperator):
+    """An operator on its arrays ravelled in C order, so that it can be stacked with others. Views only, no messages."""
+
+    def __init__(self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> None:
+        super().__init__(domain, range, operator.dtype, operator.comm)
+        self.operator = operator
+        self._inherit([operator])
+        if operator._add_forward is not None:
+            self._add_forward = self._adding(operator._add_forward, operator.domain, operator.range)
+        if operator._add_adjoint is not None:
+            self._add_adjoint = self._adding(operator._add_adjoint, operator.range, operator.domain)
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._apply(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
+
+    @staticmethod
+    def _apply(function: Any, x: Any, given: AnyLayout, out: Any, wanted: AnyLayout, flat: AnyLayout) -> Any:
+        target = None if out is None or not out.engine.mutable else _seen_in(out, wanted)
+        result = function(_seen_in(x, given), target)
+        return out if target is not None and result is target else _seen_in(result, flat)
+
+    @staticmethod
+    def _adding(add: Callable[[Any, Any], None], given: AnyLayout, wanted: AnyLayout) -> Callable[[Any, Any], None]:
+        return lambda source, target: add(_seen_in(source, given), _seen_in(target, wanted))
+
+
+def _conjugate(x: Any, out: Any) -> Any:
+    """Return the conjugate of `x`, in `out` where that is given and its engine is mutable."""
+    if out is None or not x.engine.mutable:
+        return x.conj()
+    if isinstance(x, StackedArray):
+        for part, target in zip(x.arrays, out.arrays, strict=True):
+            _conjugate(part, target)
+    else:
+        x.engine.xp.conjugate(x.local_array, out.local_array)
+    return out
+
+
+def check_operators(*operators: Any) -> None:
+    """Raise UnsupportedTypeError unless all are distributed operators, LayoutError unless on one communicator."""
     for op in operators:
         if not isinstance(op, LinearOperator):
             raise UnsupportedTypeError(
@@ -362,18 +588,9 @@ class Buffers:
         self._arrays: dict[Hashable, Any] = {}
 
     def get(self, slot: Hashable, layout: AnyLayout, like: Any, dtype: Any) -> Any:
-        """Return the array in `slot` for input such as `like`; ``None`` on an engine of immutable arrays.
+        """Return the array in `slot`, on the engine and the ranks of `like`; ``None`` on an engine of immutable arrays.
 
-        Parameters
-        ----------
-        slot : hashable
-            Name; one slot has one layout.
-        layout : Layout or StackedLayout
-            Layout of the array.
-        like : DistributedArray or StackedArray
-            Array with the same engine and communicator.
-        dtype : dtype
-            Element type; each has an array of its own.
+        A slot always has the same layout, and an array for each dtype.
         """
         if not like.engine.mutable:
             return None
@@ -389,3 +606,29 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, Number | np.generic) or (
         getattr(value, "ndim", None) == 0 and not isinstance(value, DistributedArray | StackedArray)
     )
+
+
+def _times(dtype: np.dtype, coefficient: Any) -> np.dtype:
+    """Return the dtype of an operator of `dtype` times a coefficient."""
+    number: Any = coefficient if isinstance(coefficient, Number) else coefficient.dtype.type(0).item()
+    return combined(dtype, dtype, type(number))
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a coefficient as a Python number, which never raises the precision of arrays; a JAX scalar unchanged."""
+    return value.item() if hasattr(value, "item") and not engine_of(value).traced else value
+
+
+def _flat_layout(layout: AnyLayout) -> AnyLayout:
+    if isinstance(layout, StackedLayout):
+        return StackedLayout([_flat_layout(part) for part in layout.layouts])
+    return layout if layout.ndim == 1 else layout.reshape(layout.size)
+
+
+def _seen_in(array: Any, layout: AnyLayout) -> Any:
+    """Return an array in a layout that differs from its own only in shape; contiguous memory is shared."""
+    if array.layout is layout:
+        return array
+    if isinstance(layout, StackedLayout):
+        return StackedArray([_seen_in(part, wanted) for part, wanted in zip(array.arrays, layout.layouts, strict=True)])
+    return DistributedArray(layout, array.comm, array.local_array.reshape(layout.local_shape(array.comm.rank)))

@@ -13,7 +13,7 @@ from collops.array.layout_arguments import normal_axis
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, as_layout, communicator_of
 from collops.operators.memory import Coefficients, check_holds, filled, writable
@@ -71,8 +71,7 @@ class Diagonal(LinearOperator):
             engine_of(diag)  # raises for anything but an array
         model = as_layout((diag.layout if distributed else diag.shape) if dims is None else dims, comm)
         kind = np.dtype(diag.dtype if dtype is None else dtype)
-        if is_complex(diag.dtype) and not is_complex(kind):
-            raise UnsupportedTypeError(f"a diagonal of dtype {diag.dtype} does not fit into {kind}")
+        check_holds(kind, diag.dtype)
         super().__init__(model, model, kind, comm)
         local = _local_part(diag, model, axis, comm.rank)
         if local.dtype != kind:
@@ -88,11 +87,9 @@ class Diagonal(LinearOperator):
 
     def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
         factors = diagonal.on(x.engine)
-        if out is None:
+        if out is None or not out.engine.mutable:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
         check_holds(out.dtype, self.dtype, x.dtype)
-        if not out.engine.mutable:
-            return filled(out, x.engine.xp.multiply(factors, x.local_array))
         x.engine.xp.multiply(factors, x.local_array, out.local_array)
         return out
 
@@ -191,6 +188,7 @@ class Sum(LinearOperator):
         if model.ndim < 2:
             raise LayoutError("a sum along an axis needs a model with at least two axes; a dot product sums a vector")
         self.axis = normal_axis(axis, model.ndim)
+        self._spread = (*(slice(None),) * self.axis, None)
         super().__init__(model, model.drop(self.axis), dtype, comm)
         groups = model.reduction_groups((self.axis,))
         others = None if groups is None else comm.subgroup(groups)
@@ -207,8 +205,8 @@ class Sum(LinearOperator):
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        xp = y.engine.xp
-        return filled(out, xp.broadcast_to(xp.expand_dims(y.local_array, self.axis), out.local_array.shape))
+        check_holds(out.local_array.dtype, y.local_array.dtype)
+        return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._spread]))
 
 
 class Transpose(LinearOperator):
@@ -318,42 +316,30 @@ def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
             f"a diagonal of shape {tuple(diag.shape)} fits neither the model {model.shape} nor its axis {axis}"
         )
     kept = list(range(model.ndim)) if whole else [axis]
-    block = [model.slices(rank)[a] for a in kept]
+    blocks = [tuple(model.slices(other)[a] for a in kept) for other in range(model.ranks)]
     if not isinstance(diag, DistributedArray):
-        local = diag[tuple(block)]
+        local = diag[blocks[rank]].copy()  # so that a large global array is not kept alive
     elif diag.layout.is_replicated:
-        local = diag.local_array[tuple(block)]
-    elif all(diag.layout.slices(r) == tuple(model.slices(r)[a] for a in kept) for r in range(model.ranks)):
+        local = diag.local_array[blocks[rank]]
+    elif [diag.layout.slices(other) for other in range(model.ranks)] == blocks:
         local = diag.local_array
     else:
         raise LayoutError(
             f"a diagonal in the layout {diag.layout} has its elements on other ranks than the model {model}; "
             "redistribute it"
         )
-    if not isinstance(diag, DistributedArray):
-        local = local.copy()  # so that a large global array is not kept alive
     return local if whole else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
 
 
 def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
-    """Return the layouts of data and model."""
-    if isinstance(M, Layout):
-        model = as_layout(M, comm)
-        if not isinstance(N, Layout):
-            return _spread_like(model, as_layout(N, comm).shape), model
-        data = as_layout(N, comm)
-    elif isinstance(N, Layout):
-        data = as_layout(N, comm)
-        return data, _spread_like(data, as_layout(M, comm).shape)
-    else:
-        data, model = as_layout(N, comm), as_layout(M, comm)
-        # The larger one is split evenly.
-        if _fits(data.shape, model.shape):
-            return _spread_like(model, data.shape), model
-        return data, _spread_like(data, model.shape)
+    """Return the layouts of data and model; what is given as a shape is distributed like the other."""
+    data, model = as_layout(N, comm), as_layout(M, comm)
+    if not (isinstance(N, Layout) and isinstance(M, Layout)):
+        # Of two shapes, the larger one is split evenly.
+        fixed = isinstance(M, Layout) or (not isinstance(N, Layout) and _fits(data.shape, model.shape))
+        return (_spread_like(model, data.shape), model) if fixed else (data, _spread_like(data, model.shape))
+    _check_nested(model.shape, data.shape)
     smaller, larger = (data, model) if _fits(data.shape, model.shape) else (model, data)
-    if not _fits(smaller.shape, larger.shape):
-        raise _misfit(data.shape, model.shape)
     for rank in range(comm.size):
         small, large = smaller.block(rank), larger.block(rank)
         kept = tuple(slice(min(s.start, n), min(s.stop, n)) for s, n in zip(large.slices, smaller.shape, strict=True))
@@ -367,8 +353,7 @@ def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
 
 def _spread_like(layout: Layout, shape: tuple[int, ...]) -> Layout:
     """Return the layout of an array of another shape whose elements are on the ranks that `layout` gives them."""
-    if not (_fits(shape, layout.shape) or _fits(layout.shape, shape)):
-        raise _misfit(shape, layout.shape)
+    _check_nested(layout.shape, shape)
     sizes = []
     for extent, blocks in zip(shape, layout.sizes, strict=True):
         ends = [min(end, extent) for end in accumulate(blocks)]
@@ -381,7 +366,9 @@ def _fits(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
     return len(inner) == len(outer) and all(i <= o for i, o in zip(inner, outer, strict=True))
 
 
-def _misfit(data: tuple[int, ...], model: tuple[int, ...]) -> LayoutError:
-    return LayoutError(
-        f"an identity between the shapes {model} and {data} needs one of them to be at least as large along every axis"
-    )
+def _check_nested(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    if not (_fits(one, other) or _fits(other, one)):
+        raise LayoutError(
+            f"an identity between the shapes {one} and {other} needs one of them to be at least as large along every "
+            "axis"
+        )

@@ -8,7 +8,7 @@ transpose to it.
 from __future__ import annotations
 
 import ctypes
-import os
+import re
 import threading
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import cupy
 import numpy as np
 
 from collops.errors import CollopsError, LayoutError
+from collops.operators.dense import DenseMatrix
 from collops.operators.memory import as_columns, contiguous, result_memory, store
 
 __all__ = ["CublasMatrix", "multiply"]
@@ -31,60 +32,34 @@ _ARGUMENTS = {
     "gemm_v2": [_POINTER, *[_INTEGER] * 5, _POINTER, *_ONE_MATRIX, *_ONE_MATRIX, _POINTER, *_ONE_MATRIX],
     "gemmStridedBatched": [_POINTER, *[_INTEGER] * 5, _POINTER, *_STRIDED, *_STRIDED, _POINTER, *_STRIDED, _INTEGER],
 }
-_VERSIONS = (13, 12, 11)
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
 _MOST = (1 << 31) - 1
 
 
-class CublasMatrix:
-    """The local operator of a dense matrix on a CUDA device, in single or double precision, real or complex.
-
-    The matrix is not copied if it is contiguous in either order.
-    """
+class CublasMatrix(DenseMatrix):
+    """The local operator of a dense matrix on a CUDA device, in single or double precision, real or complex."""
 
     def __init__(self, matrix: Any) -> None:
-        if not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
-            matrix = cupy.ascontiguousarray(matrix)
-        _check_extents(*matrix.shape)
-        self._matrix = matrix
-        self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
-        self.dtype: np.dtype = matrix.dtype
-        self._device = int(matrix.device.id)
+        super().__init__(matrix)
+        _check_extents(*self.shape)
+        self._device = int(self._matrix.device.id)
         self._gemv = _routine("gemv_v2", self.dtype.char)
         self._zero, self._one, _ = _constants(self.dtype.char)
-        self._conjugated: Any = None
-        # The adjoint of a complex matrix in C order is a product with the conjugate alone, which cuBLAS does not have.
-        if matrix.flags.c_contiguous:
-            self._extents = self.shape[::-1]
-            self._operations = _TRANSPOSED, None if self.dtype.kind == "c" else _NORMAL
-        else:
-            self._extents = self.shape
-            self._operations = _NORMAL, _ADJOINT
+        # The leading matrix counts columns first; the other one is its transpose.
+        self._leading = self._transposed if self._matrix.flags.c_contiguous else self._matrix
 
-    def forward_local(self, x: Any, out: Any) -> Any:
-        """Return the matrix times `x`."""
-        return self._product(self._operations[0], x, out, self.shape[0])
-
-    def adjoint_local(self, y: Any, out: Any) -> Any:
-        """Return the conjugate transpose times `y`."""
-        if self._operations[1] is not None:
-            return self._product(self._operations[1], y, out, self.shape[1])
-        if self._conjugated is None:
-            self._conjugated = cupy.empty(self.shape[0], self.dtype)
-        cupy.conjugate(y, out=self._conjugated)
-        result = self._product(_NORMAL, self._conjugated, out, self.shape[1])
-        return cupy.conjugate(result, out=result)
-
-    def _product(self, operation: int, x: Any, out: Any, size: int) -> Any:
-        x, target = contiguous(x, self.dtype), result_memory(out, size, self.dtype, cupy)
-        if x.size == 0 or size == 0:
+    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+        if x.dtype.kind == "c" and not self._complex:
+            return super()._product(matrix, x, out)
+        x, target = contiguous(x, self.dtype), result_memory(out, matrix.shape[0], self.dtype, cupy)
+        if x.size == 0 or target.size == 0:
             target.fill(0)  # cuBLAS would not write to it
             return store(target, out)
-        rows, columns = self._extents
+        rows, columns = self._leading.shape
         status = self._gemv(
-            *(_handle(self._device), operation, rows, columns),
-            *(self._one, self._matrix.data.ptr, rows, x.data.ptr, 1),
+            *(_handle(self._device), _NORMAL if matrix is self._leading else _TRANSPOSED, rows, columns),
+            *(self._one, matrix.data.ptr, rows, x.data.ptr, 1),
             *(self._zero, target.data.ptr, 1),
         )
         if status:
@@ -182,19 +157,15 @@ class _Handle:
         return self.value
 
 
-class _Handles(threading.local):
-    def __init__(self) -> None:
-        self.by_device: dict[int, _Handle] = {}
-
-
-_handles = _Handles()
+_local = threading.local()  # has the handles of a thread by device
 
 
 def _handle(device: int) -> ctypes.c_void_p:
     """Return this thread's handle of a device, working on the current stream."""
-    handle = _handles.by_device.get(device)
+    handles: dict[Any, _Handle] = vars(_local)
+    handle = handles.get(device)
     if handle is None:
-        handle = _handles.by_device[device] = _Handle(device)
+        handle = handles[device] = _Handle(device)
     return handle.on(cupy.cuda.get_current_stream().ptr)
 
 
@@ -217,18 +188,10 @@ def _constants(char: str) -> tuple[int, int, np.ndarray]:
 def _library() -> ctypes.CDLL:
     """Return the cuBLAS that CuPy uses, so that there are never two versions in one process."""
     cupy.cuda.device.get_cublas_handle()  # loads it
-    names = [f"libcublas.so.{version}" for version in _VERSIONS]
-    for name in names:
-        try:
-            return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        except OSError:
-            continue
-    maps = Path("/proc/self/maps")  # where the system lists the files that a process has loaded
-    lines = maps.read_text().splitlines() if maps.exists() else []
-    for file in sorted({line.split(maxsplit=5)[5] for line in lines if ".so" in line}):
-        if Path(file).name.startswith("libcublas.so"):
-            return ctypes.CDLL(file)
-    raise CollopsError("cuBLAS is not among the libraries that CuPy has loaded; expected one of " + ", ".join(names))
+    loaded = re.search(r"/.*/libcublas\.so.*", Path("/proc/self/maps").read_text())
+    if loaded is None:
+        raise CollopsError("cuBLAS is not among the libraries that this process has loaded")
+    return ctypes.CDLL(loaded[0])
 
 
 def _check_extents(*extents: int) -> None:

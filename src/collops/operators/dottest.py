@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.array import dots, random
+from collops.array import Layout, StackedLayout, dots, random
 from collops.array.dtypes import is_half
-from collops.errors import CollopsError
-from collops.operators.base import check_operators
+from collops.errors import CollopsError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.operators.base import LinearOperator
@@ -63,7 +62,10 @@ def dottest(
     >>> collops.dottest(collops.FirstDerivative(5))
     True
     """
-    check_operators(op)
+    if not isinstance(getattr(op, "domain", None), Layout | StackedLayout):
+        raise UnsupportedTypeError(
+            f"expected a distributed operator, not {type(op).__module__}.{type(op).__qualname__}"
+        )
     dtype = op.dtype if op.dtype.kind in "fcV" else np.dtype(np.float64)
     if complex_vectors and dtype.kind != "c":
         dtype = np.result_type(dtype, np.complex64)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Fredholm1", "batched"]
 
-_BY_CUBLAS = "fdFD"
-
 Form: TypeAlias = Literal["split", "replicated"]
 
 
@@ -117,18 +115,12 @@ class Fredholm1(LinearOperator):
         counts = [entry[0] for entry in ranks]
         self.nsl, (self.nx, self.ny), self.nz = sum(counts), next(iter(shapes)), int(nz)
         self.dims, self.dimsd = (self.nsl, self.ny, self.nz), (self.nsl, self.nx, self.nz)
-        split = [Layout.split(shape, comm.size, sizes=counts) for shape in (self.dims, self.dimsd)]
-        copies = [Layout.replicated(shape, comm.size) for shape in (self.dims, self.dimsd)]
-        domain, range = (
-            whole if form == "replicated" else part
-            for form, part, whole in zip((model, data), split, copies, strict=True)
-        )
-        super().__init__(domain, range, matrices.dtype, comm)
+        self._model, self._data = _Side(self.dims, counts, model, comm), _Side(self.dimsd, counts, data, comm)
+        super().__init__(self._model.layout, self._data.layout, matrices.dtype, comm)
         self.capturable = all(entry[-1] for entry in ranks)
         self._product = product
         self._engine = engine_of(matrices)
         self._scratch = Scratch()
-        self._model, self._data = _Side(domain, split[0], comm), _Side(range, split[1], comm)
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self._apply(self._product.forward, self._model, self._data, x, out)
@@ -147,33 +139,30 @@ class Fredholm1(LinearOperator):
         # Real matrices stay real when they multiply complex vectors.
         dtype = np.result_type(self.dtype, np.complex64) if local.dtype.kind == "c" else self.dtype
         check_holds(out.local_array.dtype, dtype)
-        source = scratch.contiguous("input", given.slices_of(local), dtype, x.engine)
+        slices = local if given.to_slices is None else given.to_slices.view(local)
+        source = scratch.contiguous("input", slices, dtype, x.engine)
         target = writable(out)
         if target is not None and target.dtype != dtype:
             target = scratch.get("output", target.shape, dtype, x.engine)
-        if taken.all_here:
+        if taken.to_whole is None:
             return filled(out, product(source, target))
-        return filled(out, taken.whole(product(source, scratch.get("part", taken.part_shape, dtype, x.engine)), target))
+        part = product(source, scratch.get("part", taken.part_shape, dtype, x.engine))
+        return filled(out, taken.to_whole(part, target))
 
 
 class _Side:
-    """The model or the data: the part that a user holds, and the slices that this rank works on."""
+    """The model or the data: its layout, and how a replicated one is taken apart into slices and put together.
 
-    def __init__(self, layout: Layout, split: Layout, comm: Communicator) -> None:
-        self.layout = layout
+    Parts are views of the whole; an allgatherv puts them together.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], counts: list[int], form: Form, comm: Communicator) -> None:
+        split = Layout.split(shape, comm.size, sizes=counts)
+        self.layout = split if form == "split" else Layout.replicated(shape, comm.size)
         self.part_shape = split.local_shape(comm.rank)
-        self.all_here = layout is split
-        self._to_slices = None if self.all_here else Move(layout, split, comm)
-        self._to_whole = None if self.all_here else Move(split, layout, comm)
-
-    def slices_of(self, local: Any) -> Any:
-        """Return the slices of this rank from its part: a view if the engine has views."""
-        return local if self._to_slices is None else self._to_slices.view(local)
-
-    def whole(self, part: Any, out: Any) -> Any:
-        """Return the slices of every rank, in `out` if that is given. One allgatherv."""
-        assert self._to_whole is not None
-        return self._to_whole(part, out)
+        self.to_slices = self.to_whole = None
+        if self.layout is not split:
+            self.to_slices, self.to_whole = Move(self.layout, split, comm), Move(split, self.layout, comm)
 
 
 def _check_options(nz: Any, model: Any, data: Any) -> None:
@@ -190,8 +179,7 @@ def _matrices(G: Any, dtype: Any) -> Any:
     if G.ndim != 3:
         raise LayoutError(f"G must have three axes, (slices, nx, ny), not the shape {tuple(G.shape)}")
     kind = G.dtype if dtype is None else np.dtype(dtype)
-    if kind.kind != "c" and G.dtype.kind == "c":
-        raise UnsupportedTypeError(f"G has dtype {G.dtype}, whose imaginary part {kind} would drop")
+    check_holds(kind, G.dtype)
     if kind.kind in "biu":
         kind = np.dtype(np.float64)
     return contiguous(G, kind)
@@ -245,12 +233,9 @@ class _BatchedMatrix:
 
 
 def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
-    """Return the products of a batch of matrices on its engine: on CUDA devices by calls that can be captured.
-
-    Parameters are those of :class:`_BatchedMatrix`; cuBLAS conjugates as it reads and ignores the options.
-    """
+    """Return the products of a batch of matrices: on CUDA devices by cuBLAS, which needs no options."""
     engine = engine_of(matrices)
-    if engine.name == "cupy" and matrices.dtype.char in _BY_CUBLAS and not engine.xp.cuda.runtime.is_hip:
+    if engine.name == "cupy" and matrices.dtype.char in "fdFD" and not engine.xp.cuda.runtime.is_hip:
         from collops.operators.cublas import CublasBatch
 
         return CublasBatch(matrices)

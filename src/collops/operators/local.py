@@ -13,10 +13,19 @@ from collops.backend import engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
-from collops.operators.dense import dense
+from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import store
 
-__all__ = ["LiftedOperator", "LocalOperator", "OneRank", "SparseMatrix", "applied_on_host", "lift_local"]
+__all__ = [
+    "LiftedOperator",
+    "LocalOperator",
+    "OneRank",
+    "SparseMatrix",
+    "applied_on_host",
+    "lift_local",
+]
+
+_LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 
 
 @runtime_checkable
@@ -67,11 +76,10 @@ def lift_local(op: Any) -> LocalOperator:
     Parameters
     ----------
     op : LocalOperator, array, PyLops or SciPy operator
-        One of: an object of the protocol `LocalOperator`, which is returned as it is; an operator of this package on a
-        communicator of one rank (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of
-        one, applied by our own matrix product; PyLops' derivatives and Laplacian, applied as our own; a sparse matrix
-        of SciPy or CuPy; anything with ``shape``, ``dtype``, ``matvec`` and ``rmatvec``, such as the other operators of
-        PyLops and those of ``scipy.sparse.linalg``.
+        One of: a `LocalOperator`, which is returned as it is; an operator of this package on a communicator of one rank
+        (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of one; derivatives and
+        Laplacian of PyLops, applied as our own; a sparse matrix of SciPy or CuPy; anything with ``shape``, ``dtype``,
+        ``matvec`` and ``rmatvec``, such as the other operators of PyLops and those of ``scipy.sparse.linalg``.
 
     Returns
     -------
@@ -96,9 +104,9 @@ def lift_local(op: Any) -> LocalOperator:
         return op
     if isinstance(op, LinearOperator):
         return OneRank(op)
-    matrix = _dense_matrix(op)
+    matrix = _matrix_behind(op)
     if matrix is not None:
-        return dense(matrix)
+        return _dense(matrix)
     derivative = _derivative_of_pylops(op)
     if derivative is not None:
         return derivative
@@ -225,7 +233,24 @@ def applied_on_host(
     return engine.linear_map(lambda given: called(forward, shape[0], given), transposed, vector, shape[:1])
 
 
-def _dense_matrix(op: Any) -> Any:
+def _dense(matrix: Any) -> DenseMatrix:
+    """Return the local operator of a 2-D array: on CUDA devices one that a CUDA graph can record.
+
+    Our kernels cost the host half as much as cuBLAS, which is faster for large matrices and takes complex ones too.
+    """
+    engine = engine_of(matrix)
+    if engine.name == "cupy" and matrix.dtype.char in "fdFD":
+        real, hip = matrix.dtype.kind == "f", engine.xp.cuda.runtime.is_hip
+        if real and (hip or matrix.nbytes < _LARGE):
+            return KernelMatrix(matrix)
+        if not hip:
+            from collops.operators.cublas import CublasMatrix
+
+            return CublasMatrix(matrix)
+    return DenseMatrix(matrix)
+
+
+def _matrix_behind(op: Any) -> Any:
     """Return the 2-D array behind `op`; ``None`` if there is none."""
     pylops = sys.modules.get("pylops")
     if pylops is not None and isinstance(op, pylops.MatrixMult):

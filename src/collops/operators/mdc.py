@@ -29,23 +29,15 @@ class MDC(LinearOperator):
     r"""Multi-dimensional convolution of real wavefields with a kernel whose frequencies are spread over the ranks.
 
     Each rank passes any number of frequencies, possibly none, numbered in the order of the ranks. Model and data are
-    in the time domain. The form of each decides on the messages, which are always sent in the frequency domain and
-    hold only the frequencies of the kernel:
+    in the time domain. Messages are sent in the frequency domain and hold only the frequencies of the kernel. A
+    replicated side sends nothing as input and one allgatherv as result; every rank transforms all of its traces. A
+    split side sends one all-to-all-v; each rank has its share of the receivers (model) or sources (data), and
+    transforms only these. A side in any other layout takes the messages of the transform of its time axis and of the
+    redistribution.
 
-    ============== =================================== ===================================================
-    form           messages                            each rank
-    ============== =================================== ===================================================
-    ``replicated`` none as input, one allgatherv of    has all traces, and transforms all of them; inner
-                   the spectra as result               products need no message
-    ``split``      one all-to-all-v of the spectra     has its share of the receivers (sources), and
-                                                       transforms only these
-    a layout       those of the transform of the time  has the part that the layout gives it
-                   axis and of the redistribution
-    ============== =================================== ===================================================
-
-    The default is ``replicated`` for both, which sends the fewest messages: one in forward and one in adjoint. With
-    three ranks or more, ``split`` moves fewer bytes, and its vectors and transforms are divided by the number of
-    ranks: use it for large wavefields.
+    By default both sides are replicated, which sends the fewest messages: one in forward and one in adjoint. With
+    three ranks or more, split sides move fewer bytes, and their vectors and transforms are divided by the number of
+    ranks: use them for large wavefields.
 
     Collective: shapes and types are exchanged once.
 
@@ -63,14 +55,12 @@ class MDC(LinearOperator):
         Sampling of time (s) and of receivers (m), which scales the integrals.
     twosided : bool
         Whether the model has negative times too, with its zero in the middle.
-    saveGt : bool
-        See :class:`Fredholm1`.
+    saveGt, usematmul : bool
+        As for :class:`Fredholm1`.
     conj : bool
         Whether to convolve with the conjugate of `G`.
     prescaled : bool
         Whether `G` is already scaled by ``dt * dr * sqrt(nt)``.
-    usematmul : bool
-        See :class:`Fredholm1`.
     model, data : {"replicated", "split"} or Layout
         Form of each; see above.
     comm : Communicator, optional
@@ -162,27 +152,22 @@ class MDC(LinearOperator):
         return Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=frequencies)
 
     def _forward(self, x: Any, out: Any) -> Any:
-        spectra = self._spectra(self._to_spectra, x)
-        product = self.kernel._forward(spectra, self._buffer("product", self.kernel.range, x))
-        return self._to_data._adjoint(product, self._result(self.range, x, out))
+        return self._apply(self._to_spectra, self.kernel._forward, self._to_data, x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        spectra = self._spectra(self._to_data, y)
-        product = self.kernel._adjoint(spectra, self._buffer("product", self.kernel.domain, y))
-        return self._to_spectra._adjoint(product, self._result(self.domain, y, out))
+        return self._apply(self._to_data, self.kernel._adjoint, self._to_spectra, y, out)
 
-    def _spectra(self, band: Fourier, x: Any) -> Any:
+    def _apply(self, given: Fourier, kernel: Any, wanted: Fourier, x: Any, out: Any) -> Any:
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(
                 f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
             )
-        return band._forward(x, self._buffer("spectra", band.range, x))
+        spectra = given._forward(x, self._buffer("spectra", given.range, x))
+        product = kernel(spectra, self._buffer("product", wanted.range, x))
+        return wanted._adjoint(product, self._new(wanted.domain, x) if out is None else out)
 
     def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
         return self._buffers.get((slot, layout), layout, x, self._spectral)
-
-    def _result(self, layout: Any, x: Any, out: Any) -> Any:
-        return self._new(layout, x) if out is None else out
 
 
 def _interval(name: str, value: Any) -> float:

@@ -104,7 +104,7 @@ def check_holds(wanted: Any, *given: Any) -> None:
     if wanted.kind != "c":
         for dtype in given:
             if dtype.kind == "c":
-                raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into {wanted}")
+                raise UnsupportedTypeError(f"dtype {dtype} does not fit into {wanted}, which has no imaginary part")
 
 
 class Scratch:

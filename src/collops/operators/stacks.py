@@ -1,25 +1,29 @@
-"""Stacks of local operators, spread over the ranks: vertical, horizontal and diagonal."""
+"""Stacks of operators, vertical, horizontal and diagonal: of local ones over the ranks, and of distributed ones."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Layout
+from collops.array import Layout, StackedLayout, axpby
+from collops.array.dtypes import as_dtype
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
-from collops.operators.base import LinearOperator
+from collops.operators.base import AnyLayout, Buffers, LinearOperator, check_operators
 from collops.operators.local import LocalOperator, lift_local
-from collops.operators.memory import Scratch, filled, store, writable
+from collops.operators.memory import Scratch, filled, store
 
-__all__ = ["BlockDiag", "HStack", "VStack"]
+__all__ = ["BlockDiag", "HStack", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"]
+
+_FLAGS = ("capturable", "clinear")
 
 
 class _Block(NamedTuple):
@@ -30,7 +34,100 @@ class _Block(NamedTuple):
     write: slice
 
 
-class BlockDiag(LinearOperator):
+class _LocalStack(LinearOperator):
+    """Local operators spread over the ranks, which share one replicated vector on a side, or have a piece each.
+
+    Pieces are computed without a message. A shared result takes one allreduce, which adds up those of all ranks.
+    Parameters and exceptions are those of :class:`VStack`.
+    """
+
+    shares_domain = shares_range = False
+
+    def __init__(
+        self,
+        ops: Iterable[Any],
+        comm: Communicator | None = None,
+        *,
+        dims: Sequence[int] | int | None = None,
+        mask: Sequence[int] | None = None,
+    ) -> None:
+        comm = communicator_or_world(comm)
+        with collective_errors(comm):
+            self.operators: tuple[LocalOperator, ...] = tuple(
+                lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops)
+            )
+            mine = [
+                [*map(int, op.shape), np.dtype(op.dtype).name, *(bool(getattr(op, flag, True)) for flag in _FLAGS)]
+                for op in self.operators
+            ]
+        ranks = comm.allgather_metadata(mine)
+        every = [entry for entries in ranks for entry in entries]
+        if not every:
+            raise InputError("no rank has a local operator; a stack needs at least one")
+        rows, columns = ([[entry[axis] for entry in entries] for entries in ranks] for axis in (0, 1))
+        domain = self._shared(columns, "columns", dims, mask) if self.shares_domain else _split(columns, mask)
+        range = self._shared(rows, "rows", dims, mask) if self.shares_range else _split(rows, mask)
+        super().__init__(domain, range, np.result_type(*(as_dtype(entry[2]) for entry in every)), comm)
+        self.capturable, self.clinear = (all(entry[column] for entry in every) for column in (3, 4))
+        reads = _slices(columns[comm.rank], self.shares_domain)
+        writes = _slices(rows[comm.rank], self.shares_range)
+        places = list(zip(self.operators, reads, writes, strict=True))
+        self._forward_blocks = [_Block(op.forward_local, read, write) for op, read, write in places]
+        self._adjoint_blocks = [_Block(op.adjoint_local, write, read) for op, read, write in places]
+        groups = domain.mask if self.shares_domain or self.shares_range else None
+        self._group = comm if groups is None else comm.subgroup(groups)
+        self._scratch = Scratch()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        return self._apply(self._forward_blocks, self.shares_domain, self.shares_range, x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        return self._apply(self._adjoint_blocks, self.shares_range, self.shares_domain, y, out)
+
+    def _apply(self, blocks: Sequence[_Block], shares_given: bool, shares_result: bool, x: Any, out: Any) -> Any:
+        memory = out.local_array if out.engine.mutable else None
+        given = x.local_array.ravel()
+        if shares_given:
+            given = x.engine.replicated_operand(given, self._group)
+        if not shares_result:
+            return filled(out, _pieces(blocks, given, memory, x.engine.xp))
+        flat = None if memory is None else memory.reshape(-1)  # a view: results are contiguous
+        total = self._total(blocks, given, flat, out)
+        if self._group.size > 1:
+            total = self._group.allreduce(total, out=flat)
+        return filled(out, memory if total is flat else total)
+
+    def _total(self, blocks: Sequence[_Block], given: Any, flat: Any, out: Any) -> Any:
+        """Return the sum of the results of the blocks, in `flat` if that is given."""
+        if not blocks and flat is None:
+            return out.engine.xp.zeros(out.layout.size, out.dtype)
+        if not blocks:
+            flat.fill(0)
+            return flat
+        first, *others = blocks
+        total = store(first.apply(given[first.read], flat), flat)
+        for apply, read, _ in others:
+            total += apply(given[read], self._scratch.get("part", total.shape, total.dtype, out.engine))
+        return total
+
+    def _shared(
+        self, extents: Sequence[Sequence[int]], what: str, dims: Sequence[int] | int | None, mask: Sequence[int] | None
+    ) -> Layout:
+        """Return the layout of the shared vector, given the extents of the operators of all ranks on that side."""
+        name = type(self).__name__
+        extent, *others = sorted({extent for entries in extents for extent in entries})
+        if others:
+            shown = ", ".join(map(str, [extent, *others]))
+            raise LayoutError(f"{name} needs operators with one number of {what}, not {shown}")
+        shape = (extent,) if dims is None else as_shape(dims)
+        if math.prod(shape) != extent:
+            raise LayoutError(f"{name}: dims {shape} have {math.prod(shape)} elements, the operators {extent} {what}")
+        return Layout.replicated(shape, len(extents), mask=mask)
+
+
+class BlockDiag(_LocalStack):
     """Operators along the diagonal, spread over the ranks: :math:`y = [A_0 x_0; A_1 x_1; …]`.
 
     Model and data are split in the same way: each rank holds the parts of its own operators. Forward and adjoint send
@@ -65,113 +162,10 @@ class BlockDiag(LinearOperator):
     def __init__(
         self, ops: Iterable[Any], comm: Communicator | None = None, *, mask: Sequence[int] | None = None
     ) -> None:
-        comm = communicator_or_world(comm)
-        parts = _RankParts(ops, comm)
-        super().__init__(
-            Layout.split((sum(parts.columns),), comm.size, sizes=parts.columns, mask=mask),
-            Layout.split((sum(parts.rows),), comm.size, sizes=parts.rows, mask=mask),
-            parts.dtype,
-            comm,
-        )
-        self.operators, self.capturable, self.clinear = parts.operators, parts.capturable, parts.clinear
-        rows, columns = (_cut(op.shape[axis] for op in self.operators) for axis in (0, 1))
-        places = list(zip(self.operators, rows, columns, strict=True))
-        self._forward_blocks = [_Block(op.forward_local, column, row) for op, row, column in places]
-        self._adjoint_blocks = [_Block(op.adjoint_local, row, column) for op, row, column in places]
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        return filled(out, _pieces(self._forward_blocks, x.local_array.ravel(), writable(out), x.engine.xp))
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        return filled(out, _pieces(self._adjoint_blocks, y.local_array.ravel(), writable(out), y.engine.xp))
+        super().__init__(ops, comm, mask=mask)
 
 
-class _SharedVectorStack(LinearOperator):
-    """Operators spread over the ranks that share one vector, on one side; on the other, each has its own piece.
-
-    From the shared vector to the pieces no message is sent; in the other direction one allreduce adds up the results
-    of all ranks. Parameters and exceptions are those of :class:`VStack`.
-    """
-
-    shares_domain: ClassVar[bool]
-
-    def __init__(
-        self,
-        ops: Iterable[Any],
-        comm: Communicator | None = None,
-        *,
-        dims: Sequence[int] | int | None = None,
-        mask: Sequence[int] | None = None,
-    ) -> None:
-        comm = communicator_or_world(comm)
-        parts = _RankParts(ops, comm)
-        own, lengths = (0, parts.rows) if self.shares_domain else (1, parts.columns)
-        shape = self._shape_of_copies(parts.extents[1 - own], dims)
-        copies = Layout.replicated(shape, comm.size, mask=mask)
-        pieces = Layout.split((sum(lengths),), comm.size, sizes=lengths, mask=mask)
-        domain, range = (copies, pieces) if self.shares_domain else (pieces, copies)
-        super().__init__(domain, range, parts.dtype, comm)
-        self.operators, self.capturable, self.clinear = parts.operators, parts.capturable, parts.clinear
-        spreads = [op.forward_local if self.shares_domain else op.adjoint_local for op in self.operators]
-        collects = [op.adjoint_local if self.shares_domain else op.forward_local for op in self.operators]
-        cuts = _cut(op.shape[own] for op in self.operators)
-        self._size = math.prod(shape)
-        whole = slice(0, self._size)
-        self._to_pieces = [_Block(apply, whole, piece) for apply, piece in zip(spreads, cuts, strict=True)]
-        self._to_copies = [_Block(apply, piece, whole) for apply, piece in zip(collects, cuts, strict=True)]
-        self._group = comm if copies.mask is None else comm.subgroup(copies.mask)
-        self._scratch = Scratch()
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        return (self._spread if self.shares_domain else self._collected)(x, self.range, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return (self._collected if self.shares_domain else self._spread)(y, self.domain, out)
-
-    def _spread(self, copies: Any, layout: Any, out: Any) -> Any:
-        """Apply every operator to the shared vector. No message."""
-        out = self._new(layout, copies) if out is None else out
-        given = copies.engine.replicated_operand(copies.local_array.ravel(), self._group)
-        return filled(out, _pieces(self._to_pieces, given, writable(out), copies.engine.xp))
-
-    def _collected(self, split: Any, layout: Any, out: Any) -> Any:
-        """Apply every operator to its own piece, and add up the results of all ranks. One allreduce."""
-        out = self._new(layout, split) if out is None else out
-        memory = writable(out)
-        flat = None if memory is None else memory.reshape(-1)  # a view: results are contiguous
-        total = self._total(split.local_array.ravel(), flat, out.dtype, out.engine)
-        if self._group.size > 1:
-            total = self._group.allreduce(total, out=flat)
-        return filled(out, memory if total is flat else total)
-
-    def _total(self, given: Any, flat: Any, dtype: Any, engine: Any) -> Any:
-        if not self._to_copies and flat is None:
-            return engine.xp.zeros(self._size, dtype)
-        if not self._to_copies:
-            flat.fill(0)
-            return flat
-        first, *others = self._to_copies
-        total = store(first.apply(given[first.read], flat), flat)
-        for apply, read, _ in others:
-            total += apply(given[read], self._scratch.get("part", total.shape, total.dtype, engine))
-        return total
-
-    def _shape_of_copies(self, extents: set[int], dims: Sequence[int] | int | None) -> tuple[int, ...]:
-        """Return the shape of the shared vector, given the extents of the operators on that side."""
-        name, what = type(self).__name__, "columns" if self.shares_domain else "rows"
-        if len(extents) != 1:
-            shown = ", ".join(str(extent) for extent in sorted(extents))
-            raise LayoutError(f"{name} needs operators with one number of {what}, not {shown}")
-        (extent,) = extents
-        shape = (extent,) if dims is None else as_shape(dims)
-        if math.prod(shape) != extent:
-            raise LayoutError(f"{name}: dims {shape} have {math.prod(shape)} elements, the operators {extent} {what}")
-        return shape
-
-
-class VStack(_SharedVectorStack):
+class VStack(_LocalStack):
     """Operators on top of each other, spread over the ranks: :math:`y = [A_0 x; A_1 x; …]`.
 
     Each rank passes any number of operators, possibly none. The model is replicated; the data are split: each rank
@@ -206,7 +200,7 @@ class VStack(_SharedVectorStack):
     shares_domain = True
 
 
-class HStack(_SharedVectorStack):
+class HStack(_LocalStack):
     """Operators side by side, spread over the ranks: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
     The adjoint of a :class:`VStack`: the model is split, each rank holding the part that its own operators read; the
@@ -223,42 +217,141 @@ class HStack(_SharedVectorStack):
     (2, 5)
     """
 
-    shares_domain = False
+    shares_range = True
 
 
-class _RankParts:
-    """The local operators of this rank, and the sizes and types of all ranks'. Collective: two metadata messages.
+class _DistributedStack(LinearOperator):
+    """Distributed operators that share one array on a side, or have one of a stacked array each; stacks nest."""
 
-    ``rows`` and ``columns`` are the sums of each rank, ``extents`` the distinct numbers of rows and of columns of all
-    operators; ``dtype``, ``capturable`` and ``clinear`` are common to all. Raises on every rank if an operator of any
-    rank cannot be lifted, or there is no operator at all.
+    shares_domain = shares_range = False
+
+    def __init__(self, operators: Sequence[LinearOperator]) -> None:
+        self.operators = operators = tuple(operators)
+        name = type(self).__name__
+        if not operators:
+            raise InputError(f"{name} needs at least one operator")
+        check_operators(*operators)
+        super().__init__(
+            _layout([op.domain for op in operators], self.shares_domain, f"{name} needs operators with one domain"),
+            _layout([op.range for op in operators], self.shares_range, f"{name} needs operators with one range"),
+            np.result_type(*(op.dtype for op in operators)),
+            operators[0].comm,
+        )
+        self._inherit(operators)
+        self._forwards = [(op._forward, op._add_forward) for op in operators]
+        self._adjoints = [(op._adjoint, op._add_adjoint) for op in operators]
+        self._buffers = Buffers()
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        out = self._new(self.range, x) if out is None else out
+        sources = [x] * len(self.operators) if self.shares_domain else x.arrays
+        return (self._total if self.shares_range else self._each)(self._forwards, sources, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        out = self._new(self.domain, y) if out is None else out
+        sources = [y] * len(self.operators) if self.shares_range else y.arrays
+        return (self._total if self.shares_domain else self._each)(self._adjoints, sources, out)
+
+    @staticmethod
+    def _each(functions: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
+        """Apply each operator to its source, and return the stack of the results."""
+        targets = out.arrays
+        parts = [apply(x, target) for (apply, _), x, target in zip(functions, sources, targets, strict=True)]
+        return out if all(map(operator.is_, parts, targets)) else out._like(parts)
+
+    def _total(self, functions: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
+        """Apply each operator to its source, and return the sum of the results."""
+        total = functions[0][0](sources[0], out)
+        for (apply, add), source in zip(functions[1:], sources[1:], strict=True):
+            if add is not None and total.engine.mutable:
+                add(source, total)
+            else:
+                part = apply(source, self._buffers.get(total.layout, total.layout, source, total.dtype))
+                total = axpby(1, part, 1, total, out=total)
+        return total
+
+
+class StackedVStack(_DistributedStack):
+    """Distributed operators on top of each other: :math:`[y_0; y_1; …] = [A_0 x; A_1 x; …]`.
+
+    Parameters
+    ----------
+    operators : sequence of LinearOperator
+        All with the same domain, which is that of the stack. The range is the stack of their ranges.
+
+    Raises
+    ------
+    LayoutError
+        If their domains or communicators differ.
+    UnsupportedTypeError
+        If one is no distributed operator.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4)
+    >>> A = collops.StackedVStack([collops.Identity(4), 0.1 * D])
+    >>> y = A @ collops.ones(4)
+    >>> y[0].gather(), y[1].gather()
+    (array([1., 1., 1., 1.]), array([0., 0., 0., 0.]))
     """
 
-    def __init__(self, ops: Iterable[Any], comm: Communicator) -> None:
-        with collective_errors(comm):
-            self.operators: tuple[LocalOperator, ...] = tuple(
-                lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops)
-            )
-        mine = [
-            [
-                *(int(op.shape[0]), int(op.shape[1]), np.dtype(op.dtype).name),
-                *(bool(getattr(op, "capturable", True)), bool(getattr(op, "clinear", True))),
-            ]
-            for op in self.operators
-        ]
-        ranks = comm.allgather_metadata(mine)
-        every = [entry for entries in ranks for entry in entries]
-        if not every:
-            raise InputError("no rank has a local operator; a stack needs at least one")
-        self.rows, self.columns = (tuple(sum(entry[axis] for entry in entries) for entries in ranks) for axis in (0, 1))
-        self.extents = tuple({entry[axis] for entry in every} for axis in (0, 1))
-        self.dtype = np.result_type(*(_dtype_called(entry[2]) for entry in every))
-        self.capturable = all(entry[3] for entry in every)
-        self.clinear = all(entry[4] for entry in every)
+    shares_domain = True
 
 
-def _cut(extents: Iterable[int]) -> list[slice]:
-    """Return the slices of consecutive pieces."""
+class StackedHStack(_DistributedStack):
+    """Distributed operators side by side: :math:`y = A_0 x_0 + A_1 x_1 + …`.
+
+    All have the same range, which is that of the stack. The domain is the stack of their domains. Exceptions are those
+    of :class:`StackedVStack`.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4)
+    >>> A = collops.StackedHStack([D, 2 * D])
+    >>> A.shape, A.dottest()
+    ((4, 8), True)
+    """
+
+    shares_range = True
+
+
+class StackedBlockDiag(_DistributedStack):
+    """Distributed operators along the diagonal: :math:`[y_0; y_1; …] = [A_0 x_0; A_1 x_1; …]`.
+
+    Domain and range are the stacks of theirs. Exceptions are those of :class:`StackedVStack`.
+
+    Examples
+    --------
+    >>> import collops
+    >>> D = collops.FirstDerivative(4)
+    >>> A = collops.StackedBlockDiag([D, 2 * D])
+    >>> A.shape, A.dottest()
+    ((8, 8), True)
+    """
+
+
+def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:
+    """Return the layout of one side of a stack: that of all operators where they share it, else theirs stacked."""
+    if not shared:
+        return StackedLayout(layouts)
+    for layout in layouts[1:]:
+        if layout is not layouts[0]:
+            raise LayoutError(f"{need}, not {layouts[0]} and {layout}")
+    return layouts[0]
+
+
+def _split(extents: Sequence[Sequence[int]], mask: Sequence[int] | None) -> Layout:
+    """Return the layout of a vector of which each rank has the pieces of its own operators."""
+    sizes = [sum(entries) for entries in extents]
+    return Layout.split((sum(sizes),), len(sizes), sizes=sizes, mask=mask)
+
+
+def _slices(extents: Sequence[int], shared: bool) -> list[slice]:
+    """Return the slices of a rank's vector that its operators use: consecutive ones, or the same."""
+    if shared:
+        return [slice(0, extent) for extent in extents]
     return [slice(begin, end) for begin, end in pairwise(accumulate(extents, initial=0))]
 
 
@@ -271,11 +364,3 @@ def _pieces(blocks: Sequence[_Block], given: Any, out: Any, xp: Any) -> Any:
         part = out[write]
         store(apply(given[read], part), part)
     return out
-
-
-def _dtype_called(name: str) -> np.dtype:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)

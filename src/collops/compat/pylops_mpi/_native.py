@@ -11,8 +11,7 @@ from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
 from collops.comm import Communicator, alone
 from collops.comm.mpi import mpi4py_module
 from collops.operators import BlockDiag, LinearOperator
-from collops.operators.algebra import product
-from collops.operators.base import AnyLayout
+from collops.operators.base import AnyLayout, product
 from collops.operators.memory import store
 
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from itertools import accumulate
 from math import prod
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from collops.array import DistributedArray, Layout
 from collops.array.dtypes import real_of
-from collops.array.layout_arguments import as_ranks, as_shape
+from collops.array.layout_arguments import as_extents, as_ranks, as_shape
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import LinearOperator, is_complex
+from collops.operators.base import LinearOperator
 from collops.operators.dims import communicator_of
-from collops.operators.matrix_mult.rows import RowsOfAll, RowsOfSplit
+from collops.operators.matrix_mult.rows import Rows
 from collops.operators.matrix_mult.summa import Summa, panels
 from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled, writable
 
@@ -28,48 +27,39 @@ __all__ = ["MatrixMult", "best_process_grid"]
 _KEPT = 4 << 20  # bytes: rows of the matrix up to this size are gathered once, and those of the model at each product
 
 
-class _Algorithm(Protocol):
-    def forward(self, x: Any, out: Any, engine: Any) -> Any: ...
-
-    def adjoint(self, y: Any, out: Any, engine: Any) -> Any: ...
-
-    def converted(self, dtype: Any) -> _Algorithm: ...
-
-
 class MatrixMult(LinearOperator):
     """The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
 
-    Model and data are 2-D arrays: A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of
-    p x q processes, with any number of ranks and blocks of any sizes.
+    A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of p x q processes, with any number
+    of ranks and blocks of any sizes.
 
     ``kind="summa"``: matrix, model and data are all split over both axes of the grid. For every panel of the inner
     extent K, forward broadcasts matrix and model within rows and columns of processes; adjoint broadcasts the matrix
-    and adds up its products within columns. The messages of one panel overlap with the product of the previous one. A
-    matrix whose rows are small (at most 4 MiB, as those of its model) is gathered within rows of processes once, when
+    and adds up its products within columns. The messages of one panel overlap with the product of the previous one.
+    Where no rank's rows of A, nor its columns of the model, take more than 4 MiB, the rows are gathered once, when
     the operator is made; then each application sends one message: an allgather forward, an allreduce in the adjoint.
 
     ``kind="block"``: the matrix is split by rows over p, the model by columns over q, and each is replicated over the
-    other axis. Forward sends no message, the data being split over both axes, or one allgather if `gather_range`
-    replicates the rows of the data as those of the model. Adjoint sends one allreduce.
+    other axis. Forward sends no message, and the data are split over both axes; with `gather_range` it sends one
+    allgather, and the data are split by columns only, like the model. Adjoint sends one allreduce.
 
     Collective; all communicators are made here.
 
     Parameters
     ----------
     A : DistributedArray or array, 2-D
-        The matrix. A distributed one is redistributed once if it has not the layout needed. A plain array is this
-        rank's block: the shapes are gathered once.
+        The matrix. A distributed one is redistributed once if its layout does not fit. A plain array is this rank's
+        block: the shapes are gathered once.
     M : int or Layout
-        Number of columns of the model; or the model's layout, whose blocks may have other sizes than the most even
-        ones.
+        Number of columns of the model; or its layout, whose blocks may be uneven.
     kind : {"summa", "block"}
         The algorithm.
     process_grid : sequence of int, optional
         The grid (p, q), whose ranks are numbered in C order. By default that of a distributed A, if it is split as
-        needed; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For this rank's block of A the
-        default is the one closest to a square: `best_process_grid`.
+        needed; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For a plain array the default
+        is the grid closest to a square: `best_process_grid`.
     gather_range : bool, optional
-        For ``"block"``: whether the data are split by columns only, like the model.
+        For ``"block"``; see above.
     comm : Communicator, optional
         The ranks; those of a distributed matrix, or the world.
     dtype : dtype, optional
@@ -125,16 +115,14 @@ class MatrixMult(LinearOperator):
             if A.ndim != 2:
                 raise LayoutError(f"a matrix has two axes, not the shape {A.shape}")
             columns = M.shape[-1] if isinstance(M, Layout) else operator.index(M)
-            grid = grid or _grid_of(A.layout, kind) or _best_grid(A.layout, columns, kind)
+            grid = grid or _grid_of(A.layout, columns, kind)
             layout = _layout_of_matrix(A.layout, grid, kind)
             block = (A if layout is A.layout else A.redistribute(layout)).local_array
         else:
             grid = grid or best_process_grid(comm.size)
-            layout, block = _gathered_layout(A, grid, kind, comm)
-        given = np.dtype(block.dtype)
-        kept = given if dtype is None else np.dtype(dtype)
-        if is_complex(given) and not is_complex(kept):
-            raise UnsupportedTypeError(f"a matrix of dtype {given} does not fit into {kept}")
+            layout, block = _gathered_layout(A, grid, kind, comm), A
+        kept = np.dtype(block.dtype if dtype is None else dtype)
+        check_holds(kept, block.dtype)
         self.kind = kind
         self.process_grid = grid
         domain = _layout_of_model(layout.shape[1], M, grid, kind)
@@ -144,26 +132,21 @@ class MatrixMult(LinearOperator):
         self._algorithms = {kept: self._algorithm(block, layout, domain, gather_range)}
         self._scratch = Scratch()
 
-    def _algorithm(self, block: Any, layout: Layout, domain: Layout, gather_range: bool) -> _Algorithm:
+    def _algorithm(self, block: Any, layout: Layout, domain: Layout, gather_range: bool) -> Rows | Summa:
         p, q = self.process_grid
-        ranks, rank = self.comm.size, self.comm.rank
-        row = self._subgroup(tuple(other // q for other in range(ranks)), q)
-        column = self._subgroup(tuple(other % q for other in range(ranks)), p)
-        place, heights = layout.slices(rank)[0], layout.sizes[0]
+        ranks = range(self.comm.size)
+        row = None if q == 1 else self.comm.subgroup(tuple(rank // q for rank in ranks))
+        column = None if p == 1 else self.comm.subgroup(tuple(rank % q for rank in ranks))
+        heights, widths = layout.sizes
         if self.kind == "block":
-            return RowsOfAll(block, place, heights if gather_range else None, column)
+            return Rows(block, column, data=heights if gather_range else None)
         row_bytes, model_bytes = (
             max(extents) * layout.shape[1] * self.dtype.itemsize for extents in (heights, domain.sizes[1])
         )
-        if (row is None or row_bytes <= _KEPT) and model_bytes <= _KEPT:
-            rows = _whole_rows(block, layout.sizes[1], row)
-            return RowsOfAll(rows, place, None, None) if column is None else RowsOfSplit(rows, domain.sizes[0], column)
-        if row is None and column is None:
-            return RowsOfAll(block, place, None, None)
-        return Summa(block, panels(layout.sizes[1], domain.sizes[0]), row, column)
-
-    def _subgroup(self, groups: tuple[int, ...], size: int) -> Communicator | None:
-        return None if size == 1 else self.comm.subgroup(groups)
+        kept = (row is None or row_bytes <= _KEPT) and model_bytes <= _KEPT
+        if kept or self.comm.size == 1:
+            return Rows(_whole_rows(block, widths, row), column, model=domain.sizes[0])
+        return Summa(block, panels(widths, domain.sizes[0]), row, column)
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self._applied("forward", "adjoint", x, self._new(self.range, x) if out is None else out)
@@ -184,21 +167,21 @@ class MatrixMult(LinearOperator):
         if result is not None and result.dtype != dtype:
             result = self._scratch.get("result", result.shape, dtype, engine)
         if result is not None and dtype.kind == "c" and self.dtype.kind != "c":
-            getattr(self._of(real_of(dtype)), direction)(as_columns(given), as_columns(result), engine)
+            getattr(self._of(real_of(dtype)), direction)(as_columns(given), as_columns(result))
             return filled(target, result)
         algorithm = self._of(dtype)
         product = getattr(algorithm, direction)
         if not engine.traced:
-            return filled(target, product(given, result, engine))
+            return filled(target, product(given, result))
         adjoint = getattr(algorithm, back)
 
         def transposed(cotangent: Any) -> Any:
-            return adjoint(cotangent.conj(), None, engine).conj()
+            return adjoint(cotangent.conj(), None).conj()
 
         shape = target.local_array.shape
-        return filled(target, engine.linear_map(lambda x: product(x, result, engine), transposed, given, shape))
+        return filled(target, engine.linear_map(lambda x: product(x, result), transposed, given, shape))
 
-    def _of(self, dtype: Any) -> _Algorithm:
+    def _of(self, dtype: Any) -> Rows | Summa:
         """Return the algorithm with the matrix in a dtype."""
         algorithm = self._algorithms.get(dtype)
         if algorithm is None:
@@ -206,21 +189,16 @@ class MatrixMult(LinearOperator):
         return algorithm
 
 
-def _grid_of(layout: Layout, kind: str) -> tuple[int, int] | None:
-    """Return the grid of a matrix that is already split as needed; ``None`` for others."""
-    p, q = len(layout.sizes[0]), len(layout.sizes[1])
+def _grid_of(layout: Layout, columns: int, kind: str) -> tuple[int, int]:
+    """Return the grid of a matrix that is already split as needed, else the one on which the kind sends least."""
+    ranks, p = layout.ranks, len(layout.sizes[0])
+    q = ranks // p if kind == "block" else len(layout.sizes[1])
+    split = p > 1 and p * q == ranks and (q > 1 or kind == "block")
+    if split and _layout_of_matrix(layout, (p, q), kind) is layout:
+        return p, q
     if kind == "block":
-        q = layout.ranks // p
-        wanted = p > 1 and layout.axes[1] is None
-    else:
-        wanted = p > 1 and q > 1
-    return (p, q) if wanted and p * q == layout.ranks and _layout_of_matrix(layout, (p, q), kind) is layout else None
-
-
-def _best_grid(layout: Layout, columns: int, kind: str) -> tuple[int, int]:
-    if kind == "block":
-        return layout.ranks, 1
-    return best_process_grid(layout.ranks, (layout.shape[0], layout.shape[1]), columns)
+        return ranks, 1
+    return best_process_grid(ranks, (layout.shape[0], layout.shape[1]), columns)
 
 
 def _layout_of_matrix(layout: Layout, grid: tuple[int, int], kind: str) -> Layout:
@@ -255,8 +233,8 @@ def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], whole:
     )
 
 
-def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicator) -> tuple[Layout, Any]:
-    """Return the layout of the matrix whose block on this rank is `A`, and `A`. Collective."""
+def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicator) -> Layout:
+    """Return the layout of the matrix whose block on this rank is `A`. Collective."""
     with collective_errors(comm):
         engine_of(A)
         if A.ndim != 2:
@@ -265,29 +243,26 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
     if len({entry[2] for entry in entries}) > 1:
         raise LayoutError("the blocks of a matrix must have one dtype on all ranks")
     p, q = grid
-    shapes = {(rank // q, rank % q): (entry[0], entry[1]) for rank, entry in enumerate(entries)}
-    rows = [shapes[i, 0][0] for i in range(p)]
-    columns = [shapes[0, j][1] for j in range(q)] if kind == "summa" else [shapes[0, 0][1]]
-    for (i, j), shape in shapes.items():
-        if shape != (rows[i], columns[j if kind == "summa" else 0]):
+    rows = [entries[i * q][0] for i in range(p)]
+    columns = [entry[1] for entry in entries[: q if kind == "summa" else 1]]
+    for rank, entry in enumerate(entries):
+        height, width = rows[rank // q], columns[rank % q if kind == "summa" else 0]
+        if (entry[0], entry[1]) != (height, width):
             raise LayoutError(
-                f"on a grid of {p} x {q} processes, the block of rank {i * q + j} has the shape {shape}, which does "
-                f"not fit its row and column of blocks ({rows[i]} rows, {columns[j if kind == 'summa' else 0]} columns)"
+                f"on a grid of {p} x {q} processes, the block of rank {rank} has the shape {(entry[0], entry[1])}, "
+                f"which does not fit its row and column of blocks ({height} rows, {width} columns)"
             )
-    axes = (0, None if kind == "block" else 1)
-    return Layout((sum(rows), sum(columns)), comm.size, grid, axes, [rows, columns]), A
+    return Layout((sum(rows), sum(columns)), comm.size, grid, (0, None if kind == "block" else 1), [rows, columns])
 
 
 def _whole_rows(block: Any, widths: Sequence[int], row: Communicator | None) -> Any:
     """Return this rank's rows of the whole matrix. Collective among the ranks that share them."""
-    xp = engine_of(block).xp
-    if row is None or len(block) == 0:
-        return block if row is None else xp.empty((0, sum(widths)), block.dtype)
-    sizes = [len(block) * width for width in widths]
-    gathered = row.allgatherv(block.reshape(-1), sizes)
-    starts = accumulate(sizes, initial=0)
-    parts = [gathered[begin : begin + size] for begin, size in zip(starts, sizes, strict=False)]
-    return xp.concatenate([part.reshape(len(block), width) for part, width in zip(parts, widths, strict=True)], axis=1)
+    if row is None:
+        return block
+    if len(block) == 0:
+        return engine_of(block).xp.empty((0, sum(widths)), block.dtype)
+    columns = contiguous(block.T, block.dtype)
+    return contiguous(row.allgatherv(columns, widths).T, block.dtype)
 
 
 def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns: int | None = None) -> tuple[int, int]:
@@ -311,7 +286,7 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     Raises
     ------
     LayoutError
-        If `ranks` is less than 1.
+        If `ranks` is less than 1, or `columns` less than 0, or `shape` has not two extents.
 
     Examples
     --------
@@ -320,9 +295,10 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     (2, 2)
     """
     ranks = as_ranks(ranks)
-    columns = None if columns is None else operator.index(columns)
     if shape is not None and len(as_shape(shape)) != 2:
         raise LayoutError(f"a matrix has two axes, not the shape {shape}")
+    if columns is not None:
+        (columns,) = as_extents([columns], "model", 0)
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]
 
     def elongation(grid: tuple[int, int]) -> tuple[float, bool]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from collops.backend import engine_of
 from collops.operators.memory import store
 
@@ -30,7 +28,9 @@ def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: boo
             return out
         by_blas = out.dtype.char in _BY_BLAS
         if engine.name == "numpy" and by_blas:
-            _multiply_on_host(a, b, out, adjoint, accumulate)
+            # BLAS counts columns first: it computes the transposed product of the transposed matrices.
+            conjugate = _CONJUGATE_TRANSPOSE if adjoint else 0
+            _gemm(out.dtype.char)(1, b.T, a.T, beta=int(accumulate), c=out.T, trans_b=conjugate, overwrite_c=True)
             return out
         if engine.name == "cupy" and by_blas and not engine.xp.cuda.runtime.is_hip:
             from collops.operators.cublas import multiply as multiply_by_cublas
@@ -39,13 +39,6 @@ def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: boo
             return out
     product = engine.xp.matmul(a.conj().T if adjoint else a, b)
     return store(out + product if accumulate else product, out)
-
-
-def _multiply_on_host(a: np.ndarray, b: np.ndarray, out: np.ndarray, adjoint: bool, accumulate: bool) -> None:
-    # BLAS counts columns first: it computes the transposed product of the transposed matrices.
-    _gemm(out.dtype.char)(
-        1, b.T, a.T, beta=int(accumulate), c=out.T, trans_b=_CONJUGATE_TRANSPOSE if adjoint else 0, overwrite_c=True
-    )
 
 
 @cache

@@ -6,84 +6,69 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
+from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.operators.matrix_mult.products import multiply
 from collops.operators.memory import Scratch, store
 
 
-class RowsOfAll:
-    """Some rows of the matrix, times all rows of some columns of the model; adjoint sends one allreduce.
+class Rows:
+    """Some rows of the matrix times some columns of the model.
 
-    `place` is the slice of the data that they compute. `counts`, given where the data are wanted whole, are the
-    numbers of rows of all ranks of `column`, gathered by one message. `column` are the ranks that have other rows and
-    the same columns of the model, ``None`` if there are none.
+    The ranks of `column`, ``None`` if there is one, have other rows of the matrix and the same columns of the model.
+    `model`, for a model that is split by rows, or `data`, for data that are wanted whole, are their numbers of rows;
+    forward then gathers that side by one message. Adjoint sends one allreduce.
     """
 
-    def __init__(self, rows: Any, place: slice, counts: Sequence[int] | None, column: Communicator | None) -> None:
+    def __init__(
+        self,
+        rows: Any,
+        column: Communicator | None,
+        model: Sequence[int] | None = None,
+        data: Sequence[int] | None = None,
+    ) -> None:
         self._rows = rows
-        self._place = place
-        self._counts = counts
+        self._engine = engine_of(rows)
         self._column = column
+        self._model = None if column is None else model
+        self._data = None if column is None else data
+        counts = self._model or self._data
+        if column is not None and counts is not None:
+            self._here = slice(sum(counts[: column.rank]), sum(counts[: column.rank + 1]))
         self._scratch = Scratch()
 
-    def converted(self, dtype: Any) -> RowsOfAll:
+    def converted(self, dtype: Any) -> Rows:
         """Return a copy with the matrix in another dtype."""
         other = copy(self)
         other._rows = self._rows.astype(dtype)
         return other
 
-    def forward(self, x: Any, out: Any, engine: Any) -> Any:
+    def forward(self, x: Any, out: Any) -> Any:
         """Return the product, in `out` if that is given."""
-        if self._counts is None or self._column is None:
+        if self._model is not None:
+            x = self._gathered(x, self._model, self._memory("model", sum(self._model), x))
+        if self._data is None:
             return multiply(self._rows, x, out)
-        part = self._scratch.get("rows", (len(self._rows), x.shape[1]), x.dtype, engine)
-        part = multiply(self._rows, x, part)
-        if not sum(self._counts) * x.shape[1]:
-            return part if out is None else out
-        return self._column.allgatherv(part, self._counts, out=out)
+        part = multiply(self._rows, x, self._memory("data", len(self._rows), x))
+        return self._gathered(part, self._data, out)
 
-    def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
+    def adjoint(self, y: Any, out: Any) -> Any:
         """Return the product of the conjugate transpose, in `out` if that is given."""
-        result = multiply(self._rows, y if self._counts is None else y[self._place], out, adjoint=True)
-        return self._column.allreduce(result, out=out) if self._column is not None and result.size else result
-
-
-class RowsOfSplit:
-    """Some rows of the matrix, times a model whose rows are split: one message each way.
-
-    `counts` are the numbers of rows of the model on the ranks of `column`, which have other rows of matrix and model,
-    and the same columns of the model.
-    """
-
-    def __init__(self, rows: Any, counts: Sequence[int], column: Communicator) -> None:
-        self._rows = rows
-        self._counts = counts
-        self._column = column
-        begin = sum(counts[: column.rank])
-        self._mine = slice(begin, begin + counts[column.rank])
-        self._scratch = Scratch()
-
-    def converted(self, dtype: Any) -> RowsOfSplit:
-        """Return a copy with the matrix in another dtype."""
-        other = copy(self)
-        other._rows = self._rows.astype(dtype)
-        return other
-
-    def forward(self, x: Any, out: Any, engine: Any) -> Any:
-        """Return the product, in `out` if that is given."""
-        whole = self._whole(x, engine)
-        if self._rows.shape[1] and x.shape[1]:
-            x = self._column.allgatherv(x, self._counts, out=whole)
-        return multiply(self._rows, x, out)
-
-    def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
-        """Return the product of the conjugate transpose, in `out` if that is given."""
-        whole = self._whole(y, engine)
+        if self._column is None:
+            return multiply(self._rows, y, out, adjoint=True)
+        if self._data is not None:
+            y = y[self._here]
+        whole = out if self._model is None else self._memory("model", sum(self._model), y)
         result = multiply(self._rows, y, whole, adjoint=True)
         if result.size:
             result = self._column.allreduce(result, out=whole)
-        return store(result[self._mine], out)
+        return result if self._model is None else store(result[self._here], out)
 
-    def _whole(self, like: Any, engine: Any) -> Any:
-        """Return memory for all rows of this rank's columns of the model."""
-        return self._scratch.get("whole", (self._rows.shape[1], like.shape[1]), like.dtype, engine)
+    def _gathered(self, part: Any, counts: Sequence[int], out: Any) -> Any:
+        assert self._column is not None
+        if not sum(counts) * part.shape[1]:
+            return part if out is None else out
+        return self._column.allgatherv(part, counts, out=out)
+
+    def _memory(self, name: str, rows: int, like: Any) -> Any:
+        return self._scratch.get(name, (rows, like.shape[1]), like.dtype, self._engine)

@@ -6,11 +6,13 @@ row and one in every column of processes. The two may be cut differently, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.side_stream import SideStream
 from collops.operators.matrix_mult.products import multiply
@@ -68,6 +70,7 @@ class Summa:
         self._plan = plan
         self._row = row
         self._column = column
+        self._engine = engine = engine_of(block)
         self._rows = len(block)
         self._widest = max((panel.width for panel in plan), default=0)
         here = 0 if row is None else row.rank
@@ -77,7 +80,11 @@ class Summa:
             if panel.column == here
         }
         self._scratch = Scratch()
-        self._lanes: dict[Any, _Lane] = {}
+        # On devices, messages travel on a stream beside the one that multiplies; a CUDA graph can capture both.
+        self._side = SideStream() if len(plan) > 1 and engine.name == "cupy" else None
+        if self._side is not None:
+            events = [engine.xp.cuda.Event(disable_timing=True) for _ in range(4)]
+            self._arrived, self._multiplied = events[:2], events[2:]  # of the two buffers that alternate
 
     def converted(self, dtype: Any) -> Summa:
         """Return a copy with the matrix in another dtype."""
@@ -85,73 +92,72 @@ class Summa:
         other._mine = {number: part.astype(dtype) for number, part in self._mine.items()}
         return other
 
-    def forward(self, x: Any, out: Any, engine: Any) -> Any:
+    def forward(self, x: Any, out: Any) -> Any:
         """Return the product, in `out` if that is given."""
-        lane, plan = self._lane(engine), self._plan
-        if not plan:
-            return store(engine.xp.zeros((self._rows, x.shape[1]), x.dtype), out)
-
-        def fetch(number: int) -> tuple[Any, Any]:
-            return self._matrix(number, x.dtype, engine), self._model(number, x, engine)
-
-        lane.begin()
-        following = lane.send(0, lambda: fetch(0))
+        if not self._plan:
+            return store(self._engine.xp.zeros((self._rows, x.shape[1]), x.dtype), out)
         total = out
-        for number in range(len(plan)):
-            slot = number % 2
-            a, b = following
-            lane.arrived(slot)
-            if number + 1 < len(plan):
-                # Its buffers were last read by the product before this one.
-                after = (number + 1) % 2 if number > 0 else None
-                following = lane.send((number + 1) % 2, lambda following=number + 1: fetch(following), after)
+        for number, (a, b) in self._arriving(lambda number: (self._matrix(number, x.dtype), self._model(number, x))):
             total = multiply(a, b, total, accumulate=number > 0)
-            lane.multiplied(slot)
-        lane.end()
+            self._mark_product(number)
         return total
 
-    def adjoint(self, y: Any, out: Any, engine: Any) -> Any:
+    def adjoint(self, y: Any, out: Any) -> Any:
         """Return the product of the conjugate transpose, in `out` if that is given."""
-        lane, plan = self._lane(engine), self._plan
-        lane.begin()
-        following = lane.send(0, lambda: self._matrix(0, y.dtype, engine)) if plan else None
         mine: list[Any] = []
-        for number, panel in enumerate(plan):
-            slot = number % 2
-            a = following
-            lane.arrived(slot)
-            if number + 1 < len(plan):
-                after = (number + 1) % 2 if number > 0 else None
-                following = lane.send(
-                    (number + 1) % 2, lambda following=number + 1: self._matrix(following, y.dtype, engine), after
-                )
+        for number, a in self._arriving(lambda number: self._matrix(number, y.dtype)):
+            panel = self._plan[number]
             # The previous sum in this buffer has been sent: the panel that has just arrived was sent after it.
-            part = multiply(a, y, self._part(panel, slot, y, out, engine), adjoint=True)
-            lane.multiplied(slot)
+            part = multiply(a, y, self._part(number, y, out), adjoint=True)
+            self._mark_product(number)
             if self._column is not None and part.size:
-                part = lane.send(slot, lambda part=part, panel=panel: self._sum(part, panel), slot)
+                part = self._send(number, partial(self._sum, part, panel), after_product=True)
             if self._column is None or self._column.rank == panel.row:
                 mine.append(part)
-        lane.end()
         if out is not None:
             return out
-        return engine.xp.concatenate(mine) if mine else engine.xp.zeros((0, y.shape[1]), y.dtype)
+        return self._engine.xp.concatenate(mine) if mine else self._engine.xp.zeros((0, y.shape[1]), y.dtype)
 
-    def _lane(self, engine: Any) -> _Lane:
-        lane = self._lanes.get(engine)
-        if lane is None:
-            alone = len(self._plan) < 2 or (self._row is None and self._column is None)
-            lane = self._lanes[engine] = _Lane() if alone or engine.name != "cupy" else _StreamLane(engine.xp)
-        return lane
+    def _arriving(self, fetch: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
+        """Yield the number of each panel and ``fetch(number)``, whose messages travel during the product before."""
+        if self._side is not None:
+            self._side.begin()
+        following = self._send(0, partial(fetch, 0)) if self._plan else None
+        for number in range(len(self._plan)):
+            arrived = following
+            if self._side is not None:
+                self._engine.xp.cuda.get_current_stream().wait_event(self._arrived[number % 2])
+            if number + 1 < len(self._plan):
+                # The buffers of the next panel were last read by the product before this one.
+                following = self._send(number + 1, partial(fetch, number + 1), after_product=number > 0)
+            yield number, arrived
+        if self._side is not None:
+            self._side.end().wait()
 
-    def _matrix(self, number: int, dtype: Any, engine: Any) -> Any:
+    def _send(self, number: int, message: Callable[[], Any], after_product: bool = False) -> Any:
+        """Return ``message()``, sent while products are computed; if need be, after the last one with its buffers."""
+        if self._side is None:
+            return message()
+        if after_product:
+            self._side.stream.wait_event(self._multiplied[number % 2])
+        with self._side.stream:
+            result = message()
+        self._arrived[number % 2].record(self._side.stream)
+        return result
+
+    def _mark_product(self, number: int) -> None:
+        """Record that the product of a panel has been launched."""
+        if self._side is not None:
+            self._multiplied[number % 2].record(self._engine.xp.cuda.get_current_stream())
+
+    def _matrix(self, number: int, dtype: Any) -> Any:
         """Return a panel of the matrix, broadcast along this row of processes."""
         panel, mine = self._plan[number], self._mine.get(number)
         if mine is None:
-            mine = self._buffer("matrix", number, (self._rows, panel.width), self._rows, dtype, engine)
+            mine = self._buffer("matrix", number, (self._rows, panel.width), self._rows, dtype)
         return mine if self._row is None or not mine.size else self._row.bcast(mine, panel.column, out=mine)
 
-    def _model(self, number: int, x: Any, engine: Any) -> Any:
+    def _model(self, number: int, x: Any) -> Any:
         """Return a panel of the model, broadcast along this column of processes."""
         panel = self._plan[number]
         if self._column is None:
@@ -159,82 +165,29 @@ class Summa:
         if self._column.rank == panel.row:
             mine = x[panel.in_model]
         else:
-            mine = self._buffer("model", number, (panel.width, x.shape[1]), x.shape[1], x.dtype, engine)
+            mine = self._buffer("model", number, (panel.width, x.shape[1]), x.shape[1], x.dtype)
         return self._column.bcast(mine, panel.row, out=mine) if mine.size else mine
 
-    def _part(self, panel: Panel, slot: int, y: Any, out: Any, engine: Any) -> Any:
+    def _part(self, number: int, y: Any, out: Any) -> Any:
         """Return the memory for this rank's share of a panel of the result: in `out` if the panel belongs there."""
         if out is None:
             return None
+        panel = self._plan[number]
         if self._column is None or self._column.rank == panel.row:
             return out[panel.in_model]
-        return self._buffer("result", slot, (panel.width, y.shape[1]), y.shape[1], y.dtype, engine)
+        return self._buffer("result", number, (panel.width, y.shape[1]), y.shape[1], y.dtype)
 
     def _sum(self, part: Any, panel: Panel) -> Any:
         """Return the sum of the shares of this column of processes, on the rank that the panel belongs to."""
         assert self._column is not None
         return self._column.reduce(part, root=panel.row, out=part if self._column.rank == panel.row else None)
 
-    def _buffer(self, name: str, number: int, shape: tuple[int, int], breadth: int, dtype: Any, engine: Any) -> Any:
+    def _buffer(self, name: str, number: int, shape: tuple[int, int], breadth: int, dtype: Any) -> Any:
         """Return one of two buffers that alternate, as large as the widest panel needs."""
-        memory = self._scratch.get((name, number % 2), (self._widest * breadth,), dtype, engine)
-        return engine.xp.zeros(shape, dtype) if memory is None else memory[: shape[0] * shape[1]].reshape(shape)
+        memory = self._scratch.get((name, number % 2), (self._widest * breadth,), dtype, self._engine)
+        return self._engine.xp.zeros(shape, dtype) if memory is None else memory[: shape[0] * shape[1]].reshape(shape)
 
 
 def _block_of(begin: int, ends: Sequence[int]) -> int:
     """Return which block holds the element `begin`: the last of several that start there, which is not empty."""
     return max(number for number, first in enumerate(ends[:-1]) if first <= begin)
-
-
-class _Lane:
-    """How messages are ordered with products: here one after the other, as on hosts.
-
-    Slots are the two buffers that alternate.
-    """
-
-    def begin(self) -> None:
-        """Let messages start, after all previous work of the current stream."""
-
-    def send(self, slot: int, message: Callable[[], Any], after_product: int | None = None) -> Any:
-        """Return ``message()``, sent while products are computed; after the last product of a slot if one is given."""
-        return message()
-
-    def arrived(self, slot: int) -> None:
-        """Let the current stream wait for the last message of `slot`."""
-
-    def multiplied(self, slot: int) -> None:
-        """Record that the product in `slot` has been launched."""
-
-    def end(self) -> None:
-        """Let the current stream wait for all messages."""
-
-
-class _StreamLane(_Lane):
-    """A stream for the messages, beside the stream that multiplies; both can be captured together."""
-
-    def __init__(self, cupy: Any) -> None:
-        self._current = cupy.cuda.get_current_stream
-        self._side = SideStream()
-        self._stream = self._side.stream
-        self._arrived = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
-        self._multiplied = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
-
-    def begin(self) -> None:
-        self._side.begin()
-
-    def send(self, slot: int, message: Callable[[], Any], after_product: int | None = None) -> Any:
-        if after_product is not None:
-            self._stream.wait_event(self._multiplied[after_product])
-        with self._stream:
-            result = message()
-        self._arrived[slot].record(self._stream)
-        return result
-
-    def arrived(self, slot: int) -> None:
-        self._current().wait_event(self._arrived[slot])
-
-    def multiplied(self, slot: int) -> None:
-        self._multiplied[slot].record(self._current())
-
-    def end(self) -> None:
-        self._side.end().wait()
