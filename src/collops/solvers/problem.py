@@ -102,7 +102,7 @@ def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
     """
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         if is_traced(value) and value.ndim == 0:
             return value
         number = float("nan")

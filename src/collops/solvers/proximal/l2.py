@@ -29,7 +29,7 @@ class L2(ProxOperator):
     Parameters
     ----------
     Op : LinearOperator, optional
-        The operator :math:`A`; the identity by default.
+        The operator :math:`A`; by default the identity, for which `niter`, `x0` and `warm` have no effect.
     b : DistributedArray or StackedArray, optional
         The data; 0 by default.
     q : DistributedArray or StackedArray, optional
@@ -109,9 +109,10 @@ class L2(ProxOperator):
         return {} if self._operator is None else {"_last": self._operator.domain, "_points": None}
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        if self._operator is None or not self._sigma:
+        weight = tau * self._sigma
+        if self._operator is None or not weight:
             return self._closed(1.0, x, 0.0, x, tau, out)
-        return self._solved(x, tau * self._sigma, like(x, out))
+        return self._solved(x, weight, like(x, out))
 
     def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
         if self._operator is None:
@@ -119,11 +120,12 @@ class L2(ProxOperator):
         return super()._prox_of_sum(a, x, b, y, tau, out)
 
     def _closed(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
-        """Return the point of ``a * x + b * y`` where the operator is the identity, or `sigma` is 0."""
-        scale = 1 / (1 + tau * self._sigma)
+        """Return the point of ``a * x + b * y`` where the operator is the identity, or ``tau * sigma`` is 0."""
+        weight = tau * self._sigma
+        scale = 1 / (1 + weight)
         point = axpby(a * scale, x, b * scale, y, out=out)
-        if self._b is not None and self._sigma:
-            point = axpby(tau * self._sigma * scale, self._b, 1.0, point, out=point)
+        if self._b is not None and weight:
+            point = axpby(weight * scale, self._b, 1.0, point, out=point)
         if self._q is not None:
             point = axpby(-tau * self._alpha * scale, self._q, 1.0, point, out=point)
         return point

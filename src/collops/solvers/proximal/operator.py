@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from numbers import Real
 from typing import Any
-
-import numpy as np
 
 from collops.array import axpby, dots
 from collops.array.operands import check_alike
@@ -157,7 +156,7 @@ class ProxOperator:
         return Conjugate(self)
 
     def __mul__(self, sigma: Any) -> ProxOperator:
-        return self.postcomposition(float(sigma)) if isinstance(sigma, Real) else NotImplemented
+        return PostComposition(self, sigma) if isinstance(sigma, Real) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -179,17 +178,15 @@ class Composition(ProxOperator):
 class PostComposition(Composition):
     r""":math:`h(x) = \sigma f(x)`: :math:`\mathrm{prox}_{\tau h}(x) = \mathrm{prox}_{\sigma \tau f}(x)`."""
 
-    def __init__(self, f: ProxOperator, sigma: float) -> None:
+    def __init__(self, f: ProxOperator, sigma: Any) -> None:
         super().__init__(f)
-        self._sigma = check_number("sigma", sigma)
-        if not self._sigma:
-            raise InputError("sigma must be positive: 0 times a function has no use")
+        self._sigma = check_step(sigma, "sigma")
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        return self._f._prox(x, self._sigma * tau, out)
+        return self._f._prox(x, check_step(self._sigma * tau), out)
 
     def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
-        return self._f._prox_of_sum(a, x, b, y, self._sigma * tau, out)
+        return self._f._prox_of_sum(a, x, b, y, check_step(self._sigma * tau), out)
 
     def _value(self, x: Any) -> Any:
         return self._sigma * self._f._value(x)
@@ -204,13 +201,13 @@ class PreComposition(Composition):
 
     def __init__(self, f: ProxOperator, a: float, b: Any) -> None:
         super().__init__(f)
+        if not isinstance(a, Real) or not 0 < a * a <= sys.float_info.max:
+            raise InputError(f"a must be a number whose square is finite and not 0, not {a!r}")
         self._a = float(a)
-        if not 0 < abs(self._a) < float("inf"):
-            raise InputError(f"a must be a finite number other than 0, not {a!r}")
-        self._b: Any = b if hasattr(b, "leaves") else float(b)
+        self._b: Any = b if hasattr(b, "leaves") else check_number("b", b, smallest=-sys.float_info.max)
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        a, b, tau = self._a, self._b, self._a**2 * tau
+        a, b, tau = self._a, self._b, check_step(self._a * self._a * tau)
         if hasattr(b, "leaves"):
             point = self._f._prox_of_sum(a, x, 1.0, b, tau, out)
             return axpby(1 / a, point, -1 / a, b, out=point)
@@ -305,8 +302,8 @@ def check_step(tau: Any, name: str = "tau") -> float:
     InputError
         If it is not positive and finite.
     """
-    if isinstance(tau, Real | np.generic) and 0 < float(tau) < float("inf"):  # pyright: ignore[reportArgumentType]
-        return float(tau)  # pyright: ignore[reportArgumentType]
+    if isinstance(tau, Real) and 0 < tau <= sys.float_info.max:  # pyright: ignore[reportOperatorIssue]
+        return float(tau)
     raise InputError(f"{name} must be a positive number, not {tau!r}")
 
 

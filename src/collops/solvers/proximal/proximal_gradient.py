@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,7 +118,7 @@ class ProximalGradient(Splitting):
             excess.combine()
             if float(excess.values[0]) <= 0:
                 return
-            state.tau *= search.beta
+            state.tau = max(state.tau * search.beta, sys.float_info.min)  # a step size of 0 has no proximal point
 
 
 def proximal_gradient(
