@@ -32,7 +32,52 @@ Callback = Callable[[int, "View"], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The options of a run, which every solver takes as keywords; :func:`collops.solvers.cgls` describes them.
+    """The options of a run, which every solver takes as keywords.
+
+    Parameters
+    ----------
+    niter : int
+        Largest number of iterations.
+    callback : callable, optional
+        Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
+        done and a :class:`View` of the solver. If it returns ``True``, on all ranks alike, the solver stops. Ranks on
+        which it raises leave the others waiting for their deadline.
+    progress : bool, optional
+        Whether to show a progress bar on rank 0; by default where standard error is a terminal.
+    graph : bool or "auto"
+        On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
+        operator can be recorded, ``True`` raises where it cannot, ``False`` launches every iteration.
+    lag : int, optional
+        On devices, how many iterations the host may launch before it checks the numbers of the oldest. The default
+        is 0 if a tolerance can stop the solver, so that `x` is the iterate that passed the test, and otherwise 3.
+        With a larger value up to `lag` further iterations change `x`. On hosts always 0.
+    checkpoint : str or path, optional
+        Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
+        written, and signals are handled as before.
+    every : int or str, optional
+        How often one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by
+        default ten minutes. One more is written at the end.
+    resume : bool
+        Whether to resume from the checkpoint, if there is one. The result is that of a run without interruption: to
+        the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
+        differ.
+    differentiate : {"implicit", "unroll"}
+        For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
+        equations that it solves, by one more solution, or that of all iterations.
+
+    Raises
+    ------
+    InputError
+        If an option is invalid.
+    CheckpointError
+        If there is a checkpoint, but `resume` is false; if it is damaged or that of another problem; or if one cannot
+        be written. Existing checkpoints stay.
+    Interrupted
+        If SIGTERM or SIGUSR1 has come to any rank and there are checkpoints: all ranks have written one.
+
+    Notes
+    -----
+    With checkpoints, ranks exchange one more small message about twice a second.
 
     Examples
     --------
@@ -106,7 +151,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     parts : sequence of object
         Other objects that take part in a step; each has an attribute ``capturable``.
     **options
-        Those of :class:`Run`, of which ``niter`` is required; see :func:`collops.solvers.cgls`.
+        Those of :class:`Run`, of which ``niter`` is required.
 
     Returns
     -------

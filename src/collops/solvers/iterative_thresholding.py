@@ -142,7 +142,6 @@ class IterativeThresholding(Method):
         return "FISTA" if self.accelerated else "ISTA"
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> ThresholdingState:
-        """Return the state before the first iteration: the residual, its norm and that of the model."""
         dtype = of_coefficients = working_dtype(A, y, x0)
         if self.transform is not None and self.transform.dtype.kind == "c":
             of_coefficients = np.result_type(dtype, np.complex64)
@@ -205,21 +204,17 @@ class IterativeThresholding(Method):
         return state
 
     def report(self, state: ThresholdingState) -> Any:
-        """Return the numbers of the last iteration."""
         return state.sums.values
 
     def suspect(self, now: ThresholdingNumbers, iteration: int) -> str:
-        """Return the array that was first not finite."""
         if now.residual - now.residual == 0 or now.update != now.update or now.absolute != now.absolute:
             return "gradient" if iteration else "x"
         return "image" if iteration else "residual"
 
     def residual_norm(self, now: ThresholdingNumbers) -> Any:
-        """Return the norm of the residual."""
         return now.residual**0.5
 
     def details(self, state: ThresholdingState, history: ThresholdingNumbers) -> dict[str, Any]:
-        """Return the costs that PyLops reports, the norms of the updates, and the step size."""
         cost = self._cost(history)
         return {"cost": cost[1:], "updates": np.sqrt(history.update[1:]), "alpha": self.alpha}
 

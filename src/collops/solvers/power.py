@@ -57,15 +57,9 @@ def _changed_by(now: PowerNumbers) -> Any:
 
 @dataclass(frozen=True)
 class PowerIteration(Method):
-    """Power iteration as a method of the driver.
+    """Power iteration as a method of the driver."""
 
-    Attributes
-    ----------
-    tol : float
-        Bound on the change of the eigenvalue in one iteration, relative to it.
-    """
-
-    tol: float = 1e-5
+    tol: float = 1e-5  # bound on the change of the eigenvalue in one iteration, relative to it
     tolerances = frozenset({"tol"})
     name = "Power iteration"
     numbers = PowerNumbers
@@ -79,7 +73,6 @@ class PowerIteration(Method):
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> PowerState:
-        """Return the state before the first iteration: the start, scaled to norm 1."""
         engine, consistently = y.engine, rank_consistently(y)
         start = consistently(y)
         (square,) = dots((start, start))
@@ -104,19 +97,15 @@ class PowerIteration(Method):
         return state
 
     def report(self, state: PowerState) -> Any:
-        """Return the numbers of the last iteration."""
         return state.numbers
 
     def suspect(self, now: PowerNumbers, iteration: int) -> str:
-        """Return the array that was first not finite."""
         return "image"
 
     def residual_norm(self, now: PowerNumbers) -> Any:
-        """Return the norm of ``A x - eigenvalue x``."""
         return now.defect**0.5
 
     def details(self, state: PowerState, history: PowerNumbers) -> dict[str, Any]:
-        """Return the eigenvalue: real for a real operator."""
         real, imaginary = float(history.real[-1]), float(history.imaginary[-1])
         return {"eigenvalue": complex(real, imaginary) if state.x.dtype.kind == "c" else real}
 
@@ -152,7 +141,7 @@ def power_iteration(
     seed : int
         Seed of the random numbers.
     **run
-        Options of the run, as for :func:`collops.solvers.cgls`; there is no progress bar by default.
+        Other options of :class:`Run`; there is no progress bar by default.
 
     Returns
     -------

@@ -59,7 +59,6 @@ class ADMM(Splitting):
     name = "ADMM"
 
     def init(self, A: Any, y: Any, x0: Any) -> ADMMState:
-        """Return the state before the first iteration, which starts at ``x = y`` and ``z = x0``, by default ``A x``."""
         x = y
         image: Any = None if A is None else A._forward(x, new_array(A.range, x, x.dtype))
         Ax = x if image is None else image

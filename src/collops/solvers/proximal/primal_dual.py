@@ -69,7 +69,6 @@ class PrimalDual(Splitting):
     )
 
     def init(self, A: Any, y: Any, x0: Any) -> PrimalDualState:
-        """Return the state before the first iteration, which starts at ``x = y`` and ``y = x0``, by default 0."""
         x, image = y, new_array(A.range, y, y.dtype)
         dual = zeros_like(image) if x0 is None else x0.astype(x.dtype)
         gradient = scratch_array(A.domain, x, x.dtype)
@@ -103,7 +102,6 @@ class PrimalDual(Splitting):
         state.y, _ = advance(state.sums, 1, state.y, base=state.image, update=UPDATE)
 
     def details(self, state: PrimalDualState, history: Any) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, the dual variable, and the norms of its updates."""
         return {
             **super().details(state, history),
             "y": state.y,

@@ -60,7 +60,6 @@ class ProximalGradient(Splitting):
     name = "Proximal gradient"
 
     def init(self, A: Any, y: Any, x0: Any) -> ProximalGradientState:
-        """Return the state before the first iteration, which starts at ``x = y``."""
         x, searching, accelerated = y, self.backtracking is not None, self.momenta is not None
         state = ProximalGradientState(
             x,
@@ -95,7 +94,6 @@ class ProximalGradient(Splitting):
         return state
 
     def details(self, state: ProximalGradientState, history: Any) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the last step size."""
         return {**super().details(state, history), "tau": state.tau}
 
     def _objective(self, A: Any, state: ProximalGradientState) -> Any:

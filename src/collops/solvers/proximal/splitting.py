@@ -101,19 +101,15 @@ class Splitting(Method):
         return state
 
     def report(self, state: Any) -> Any:
-        """Return the numbers of the iteration."""
         return state.sums.values
 
     def suspect(self, now: SplittingNumbers, iteration: int) -> str:
-        """Return the array that was first not finite."""
         return next((name for name, place in self.measured if not isfinite(now[place])), "objective")
 
     def residual_norm(self, now: SplittingNumbers) -> Any:
-        """Return the norm of the residual; NaN before the first iteration."""
         return np.sqrt(np.where(now.residual < 0, np.nan, now.residual))
 
     def details(self, state: Any, history: SplittingNumbers) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the second variable, if there is one."""
         found = {"objective": history.objective.copy()} if self.objective else {}
         return {**found, "z": state.z} if hasattr(state, "z") else found
 
