@@ -66,18 +66,7 @@ def scratch() -> tuple[Any, Any, int]:
 
 
 def advance(
-    rule: Rule,
-    threshold: Any,
-    base: Any,
-    alpha: float,
-    gradient: Any,
-    current: Any,
-    extrapolated: Any,
-    momentum: Any,
-    sums: Any,
-    places: tuple[int, int, int],
-    scratch: tuple[Any, Any, int],
-    keep: bool,
+    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, places, scratch, keep
 ) -> tuple[Any, Any, Any]:
     """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     size, dtype = current.size, current.dtype
@@ -183,16 +172,9 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
 
 
 class Selection:
-    """Counts by which the element of a given rank among sorted absolute values is found; see the one for hosts.
+    """Counts by which the element of a given rank among sorted absolute values is found; see the one for hosts."""
 
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        Single or double precision, real.
-    """
-
-    DIGIT = 11
-    """Bits."""
+    DIGIT = 11  # bits
 
     def __init__(self, dtype: np.dtype) -> None:
         self.passes = -(-8 * dtype.itemsize // self.DIGIT)
