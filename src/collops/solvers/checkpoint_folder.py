@@ -35,14 +35,9 @@ _CHECKSUM_BYTES = 4  # behind each chunk
 
 
 class CheckpointFolder:
-    """A folder that all ranks see.
+    """A folder that all ranks see, made if it is not there.
 
-    Parameters
-    ----------
-    path : str
-        Made if it is not there.
-    comm : Communicator
-        The ranks. Every method is collective, and an error on one rank is raised on all of them.
+    Every method is collective, and an error on one rank is raised on all of them.
     """
 
     def __init__(self, path: str, comm: Communicator) -> None:
@@ -74,21 +69,14 @@ class CheckpointFolder:
         return self._comm.allgather_metadata(record)[0]
 
     def write(self, iteration: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write a checkpoint, and remove the one before it.
+        """Write arrays by name, nested in any way, and a record that JSON can hold; remove the checkpoint before it.
 
-        Parameters
-        ----------
-        iteration : int
-            Larger than that of the one before.
-        arrays : dict
-            Distributed arrays by name, nested in any way.
-        record : dict
-            Values that JSON can hold.
+        `iteration` is larger than that of the one before, which still exists if an error is raised.
 
         Raises
         ------
         CheckpointError
-            If some rank cannot write; the one before still exists.
+            If some rank cannot write.
         """
         unfinished = self._folder / _UNFINISHED
 

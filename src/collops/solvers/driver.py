@@ -187,14 +187,14 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     history = open_history(y.engine, len(method.numbers._fields), run.niter + 1, run.lag, comm)
     parts = [part for part in (A, *parts) if part is not None]
     execution = _open_execution(run, method, A, history, parts, comm)
-    checkpoints = open_checkpoints(run.checkpoint, run.every, run.resume, method, A, y, x0, parts, history, run.niter)
+    checkpoints = open_checkpoints(run, method, A, y, x0, parts, history)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
         state = method.init(A, y, x0)
         resumed_from = None
         if checkpoints is not None:
-            stack.enter_context(checkpoints)
+            stack.enter_context(checkpoints.signals)
             state, resumed_from = checkpoints.restore(state)
         stack.enter_context(execution)
         if resumed_from is None:

@@ -2,6 +2,8 @@
 
 References
 ----------
+- Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM Journal
+  on Imaging Sciences 2, 183-202, 2009.
 - Beck, A., "First-order methods in optimization", SIAM, 2017.
 - Boyd, S., Parikh, N., Chu, E., Peleato, B., Eckstein, J., "Distributed optimization and statistical learning via the
   alternating direction method of multipliers", Foundations and Trends in Machine Learning 3, 1-122, 2011.

@@ -36,11 +36,6 @@ class L0(Separable):
     sigma : float, DistributedArray or StackedArray
         Not negative; as an array, a real factor for each element.
 
-    Raises
-    ------
-    InputError
-        If `sigma` is a negative number.
-
     Notes
     -----
     The proximal point keeps the elements above :math:`\sqrt{2 \tau \sigma}` and sets the others to 0 [Beck 2017, 6.3].
@@ -75,11 +70,6 @@ class L1(Separable):
         Not negative; as an array, a real factor for each element.
     g : DistributedArray or StackedArray, optional
         Subtracted from `x`; 0 by default.
-
-    Raises
-    ------
-    InputError
-        If `sigma` is a negative number.
 
     Notes
     -----
@@ -131,11 +121,6 @@ class Box(Separable):
     lower, upper : float, DistributedArray or StackedArray
         The bounds, for all elements or for each.
 
-    Raises
-    ------
-    InputError
-        If the bounds are numbers and `lower` is above `upper`, or one is NaN.
-
     Notes
     -----
     The proximal point is the projection :math:`\min(\max(x, l), u)`. Messages as for :class:`L0`.
@@ -179,11 +164,6 @@ class Euclidean(ProxOperator):
     sigma : float
         Not negative.
 
-    Raises
-    ------
-    InputError
-        If `sigma` is negative or no number.
-
     Notes
     -----
     .. math:: \mathrm{prox}_{\tau f}(x) = \Big(1 - \frac{\tau \sigma}{\max(\|x\|_2, \tau \sigma)}\Big) x, \quad
@@ -223,11 +203,6 @@ class L21(ProxOperator):
         array, which is not split.
     sigma : float
         Not negative.
-
-    Raises
-    ------
-    InputError
-        If `ndim` is no integer of at least 1, or `sigma` negative or no number.
 
     Notes
     -----
@@ -293,11 +268,6 @@ class Nuclear(ProxOperator):
         Rows and columns of the matrix.
     sigma : float or array_like
         Not negative; or a weight for each singular value, the largest value first.
-
-    Raises
-    ------
-    InputError
-        If `dim` is no shape of a matrix, or `sigma` negative or of another length.
 
     Notes
     -----

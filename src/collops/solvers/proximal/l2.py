@@ -46,15 +46,6 @@ class L2(ProxOperator):
     warm : bool
         Whether each inner solution starts from the proximal point found before, rather than from `x0`.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        If `Op` is no distributed operator.
-    LayoutError
-        If `b`, `q` or `x0` does not have the layout that `Op` requires.
-    InputError
-        If an option is invalid.
-
     Notes
     -----
     .. math:: (I + \tau \sigma A^H A)\, \mathrm{prox}_{\tau f}(x) = x + \tau \sigma A^H b - \tau \alpha q

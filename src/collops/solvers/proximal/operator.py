@@ -21,7 +21,8 @@ class ProxOperator:
     Subclasses implement ``_prox(x, tau, out)`` or ``_proxdual(x, tau, out)``: by default each follows from the other by
     Moreau's identity. They return the result, for which they may use the memory of `out`: ``None``, an array like `x`,
     or `x` itself. Functions with values and gradients also implement ``_value(x)`` and ``_grad(x, out)``. A class
-    that finds the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``.
+    that finds the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``. The constructors of this
+    package raise InputError, UnsupportedTypeError or LayoutError if an option has the wrong value, type or layout.
 
     Attributes
     ----------
@@ -88,16 +89,9 @@ class ProxOperator:
         return self._value(x)
 
     def prox(self, x: Any, tau: float, out: Any = None) -> Any:
-        """Return the proximal point. Collective where the function is not separable.
+        """Return the proximal point for a positive `tau`. Collective where the function is not separable.
 
-        Parameters
-        ----------
-        x : DistributedArray or StackedArray
-            Where.
-        tau : float
-            Positive.
-        out : DistributedArray or StackedArray, optional
-            Memory for the result; may be `x`.
+        `out` is memory for the result; it may be `x`.
 
         Raises
         ------

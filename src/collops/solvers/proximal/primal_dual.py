@@ -69,7 +69,7 @@ class PrimalDual(Splitting):
     )
 
     def init(self, A: Any, y: Any, x0: Any) -> PrimalDualState:
-        x, image = y, new_array(A.range, y, y.dtype)
+        x, image = y, new_array(A.range, y, y.dtype)  # x0 is the starting point of the dual variable
         dual = zeros_like(image) if x0 is None else x0.astype(x.dtype)
         gradient = scratch_array(A.domain, x, x.dtype)
         sums = StepSums.over(x, dual, width=3, kept=1)
@@ -131,7 +131,7 @@ def primal_dual(
     objective: bool = False,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`g(A x) + f(x) + z^H x` by the primal-dual method of Chambolle and Pock. Collective.
+    r"""Minimise :math:`g(A x) + f(x) + z^H x` by the primal-dual method of Chambolle and Pock [2011]. Collective.
 
     Parameters
     ----------
@@ -150,19 +150,15 @@ def primal_dual(
         The vector of a linear term; for complex arrays, the real part of the product counts.
     theta : float
         Extrapolation, 0 to 1; 0 is the method of Arrow and Hurwicz.
-    niter : int
-        Largest number of iterations.
     gfirst : bool
         Whether y is updated before x.
     tol : float, optional
         Stop when the norms of the updates of x and of y are both at most this.
-    rtol : float, optional
-        Stop when the objective is below this multiple of the one at `x0`.
     objective : bool
         Whether to record the objective, which applies `A` once more in each iteration.
-    **run
-        Options of the run, see :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. With a sequence of
-        step sizes no iteration is recorded as a CUDA graph, since the host reads them.
+    niter, rtol, **run
+        As for :func:`proximal_gradient`; ``view.state.y`` is the dual variable. With a sequence of step sizes no
+        iteration is recorded as a CUDA graph, since the host reads them.
 
     Returns
     -------
@@ -185,11 +181,6 @@ def primal_dual(
         \bar{x}_{k+1} &= x_{k+1} + \theta (x_{k+1} - x_k)
 
     Besides the messages of `f`, `g` and `A`, an iteration sends one allreduce of three numbers.
-
-    References
-    ----------
-    .. [1] Chambolle, A., Pock, T., "A first-order primal-dual algorithm for convex problems with applications to
-       imaging", Journal of Mathematical Imaging and Vision 40, 120-145, 2011.
 
     Examples
     --------

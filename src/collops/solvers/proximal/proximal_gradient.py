@@ -170,7 +170,7 @@ def proximal_gradient(
     objective : bool
         Whether to record the objective although there is no tolerance for it.
     **run
-        Options of the run, see :func:`collops.solvers.cgls`. With backtracking or a sequence as `epsg` no iteration is
+        Other options of :class:`collops.solvers.Run`. With backtracking or a sequence as `epsg` no iteration is
         recorded as a CUDA graph, since the host decides.
 
     Returns
@@ -186,6 +186,8 @@ def proximal_gradient(
 
     Notes
     -----
+    Parikh and Boyd [2014, 4.2 and 4.3], Beck and Teboulle [2009]:
+
     .. math::
         x_{k+1} &= y_k + \eta \big(\mathrm{prox}_{\tau \epsilon g}(y_k - \tau \nabla f(y_k)) - y_k\big) \\
         y_{k+1} &= x_{k+1} + \omega_k (x_{k+1} - x_k)
@@ -194,12 +196,6 @@ def proximal_gradient(
 
     Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers. A trial of a search sends
     two small ones, for which the host waits.
-
-    References
-    ----------
-    .. [1] Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM
-       Journal on Imaging Sciences 2, 183-202, 2009.
-    .. [2] Parikh, N., Boyd, S., "Proximal algorithms", Foundations and Trends in Optimization 1, 127-239, 2014.
 
     Examples
     --------

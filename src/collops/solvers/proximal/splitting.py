@@ -125,14 +125,10 @@ class StepSizes:
 
     def __init__(self, name: str, sizes: Any, niter: int) -> None:
         self.varies = hasattr(sizes, "__len__")
+        self.capturable = not self.varies  # every iteration does the same
         self._sizes = [check_step(size, name) for size in (sizes if self.varies else [sizes])]
         if self.varies and len(self._sizes) < niter:
             raise InputError(f"{name} must be a number, or one for each of {niter} iterations, not {len(self._sizes)}")
-
-    @property
-    def capturable(self) -> bool:
-        """Whether every iteration does the same."""
-        return not self.varies
 
     def __getitem__(self, iteration: int) -> float:
         return self._sizes[iteration] if self.varies else self._sizes[0]
