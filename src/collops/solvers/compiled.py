@@ -90,23 +90,14 @@ def traces() -> int:
 def solve_compiled(
     method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
 ) -> SolverResult | TracedResult:
-    """Run a method to its end in one program. Collective; parameters as for :func:`collops.solvers.driver.solve`.
+    """Run a method to its end in one program. Collective; parameters as for :func:`collops.solvers.solve`.
 
-    Parameters
-    ----------
-    differentiate : {"implicit", "unroll"}
-        Whether derivatives are those of the equations that the solution satisfies, by one more solution with the
-        adjoint, or those of all iterations.
-
-    Returns
-    -------
-    SolverResult or TracedResult
-        The latter while a program is being traced.
+    Returns a `TracedResult` while a program is being traced.
 
     Raises
     ------
     InputError
-        If `differentiate` is none of these.
+        If `differentiate` is neither ``"implicit"`` nor ``"unroll"``.
     """
     if differentiate not in ("implicit", "unroll"):
         raise InputError(f"differentiate must be 'implicit' or 'unroll', not {differentiate!r}")
@@ -176,9 +167,9 @@ def _jit(comm: Any) -> Callable[..., Any]:
     """Return the function that compiles programs of these ranks; it keeps the order of their messages."""
     if comm.size == 1:
         return jax.jit
-    import importlib
+    from collops.jax import jit
 
-    return importlib.import_module("collops.jax").jit
+    return jit
 
 
 def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str) -> Any:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -201,7 +200,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
             history.record(method.report(state))
         bar = open_progress(run.progress, method.name, run.niter, y.comm)
         if bar is not None:
-            stack.enter_context(bar)
+            stack.enter_context(bar.display)
         start = time.perf_counter()
         first = resumed_from or 0
         state, iterations, status = _iterate(method, state, history, execution, checkpoints, first, run, bar)
@@ -323,13 +322,13 @@ def _iterate(
 
 
 class ProgressBar:
-    """Shows how many of `total` iterations are done, and the norm of the residual."""
+    """Shows how many of `total` iterations are done, and the norm of the residual, inside its context `display`."""
 
     def __init__(self, name: str, total: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._bar = Progress(
+        self.display = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -337,17 +336,8 @@ class ProgressBar:
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
-        self._task: Any = self._bar.add_task(name, total=total, residual="")
+        self._task: Any = self.display.add_task(name, total=total, residual="")
         self._next = 0.0
-
-    def __enter__(self) -> ProgressBar:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     @property
     def due(self) -> bool:
@@ -357,7 +347,7 @@ class ProgressBar:
     def update(self, iteration: int, residual_norm: float | None) -> None:
         """Show an iteration."""
         shown = "" if residual_norm is None else f"{residual_norm:.3e}"
-        self._bar.update(self._task, completed=iteration, residual=shown)
+        self.display.update(self._task, completed=iteration, residual=shown)
         self._next = time.monotonic() + _SECONDS_BETWEEN_UPDATES
 
 

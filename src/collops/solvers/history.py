@@ -21,15 +21,9 @@ _abandoned: list[DeviceHistory] = []
 
 
 class History:
-    """Rows of numbers, one per iteration, on the host: a row is known as soon as it is stored.
+    """Rows of numbers, one per iteration, on the host: a row is known as soon as it is stored."""
 
-    Attributes
-    ----------
-    lag : int
-        How many rows may be outstanding before the host waits for one.
-    """
-
-    lag: int = 0
+    lag: int = 0  # how many rows may be outstanding before the host waits for one
 
     def __init__(self) -> None:
         self._stored: list[Row] = []
@@ -65,14 +59,7 @@ class DeviceHistory(History):
     The kernel keeps the number of the next row itself, on the device, so that one recorded launch of it serves for all
     iterations. An event after each row tells the host when it may read it.
 
-    Parameters
-    ----------
-    width, capacity : int
-        Numbers in a row, and the largest number of rows.
-    lag : int
-        Rows that may be outstanding before the host waits for one.
-    comm : Communicator
-        Whose deadline limits the waits.
+    There are at most `capacity` rows of `width` numbers; the deadline of `comm` limits the waits.
     """
 
     default_lag = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from collops.operators.base import new_array
 from collops.solvers.state import scratch_array
 
 __all__ = [
-    "Limits",
     "check_count",
     "check_number",
     "check_problem",
@@ -147,20 +146,10 @@ def precision_of(dtype: np.dtype) -> float:
     return float(np.finfo(real_dtype(dtype)).eps)
 
 
-class Limits(TypedDict):
-    """Options of CG and CGLS: the damping, and the bounds at which they stop."""
-
-    damp: float
-    tol: float
-    precision: float
-    rtol: float
-    atol: float
-
-
 def checked_limits(
     operator: LinearOperator, data: Any, x0: Any, damp: float, tol: float, rtol: float, rtol1: float
-) -> Limits:
-    """Return the checked options of CG and CGLS. Collective if `rtol1` is not 0."""
+) -> dict[str, Any]:
+    """Return the damping of CG or CGLS, and the bounds at which they stop. Collective if `rtol1` is not 0."""
     return {
         "damp": check_number("damp", damp),
         "tol": check_number("tol", tol),
@@ -211,14 +200,8 @@ def starting_point(
 ) -> tuple[Any, Any, Any]:
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
-    Parameters
-    ----------
-    operator, data, x0
-        The problem; without `x0` it starts at zero, whose image is not computed.
-    dtype : numpy.dtype
-        To compute in.
-    apply : callable
-        ``apply(x, out)`` is the image of `x`.
+    Without `x0` it starts at zero, whose image is not computed. It computes in `dtype`; ``apply(x, out)`` is the image
+    of `x`.
     """
     image = scratch_array(operator.range, data, dtype)
     if x0 is None:
