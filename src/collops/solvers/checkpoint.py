@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
-from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ from collops.profile import mark
 from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.history import History
 from collops.solvers.method import Method
-from collops.solvers.problem import rank_consistent, real_dtype, working_dtype
+from collops.solvers.problem import mask_of, rank_consistent, real_dtype, working_dtype
 from collops.solvers.result import Status
 from collops.solvers.state import carried, is_array, with_carried
 
@@ -191,7 +190,7 @@ def open_checkpoints(
     if not isinstance(path, str | PathLike) or not fspath(path):
         raise InputError(f"checkpoint must be the path of a folder, not {path!r}")
     every = Every.of(run.every)
-    if any(leaf.layout.mask is not None for leaf in data.leaves):
+    if mask_of(data) is not None:
         raise InputError("groups of ranks with problems of their own have no common checkpoint: split the communicator")
     folder = CheckpointFolder(fspath(path), data.comm)
     with mark(_LABEL):
@@ -287,13 +286,11 @@ class Signals:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: Any) -> None:
         self.received = self.received or number
 
 

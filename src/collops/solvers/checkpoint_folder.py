@@ -101,13 +101,7 @@ class CheckpointFolder:
             raise self._error(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
 
     def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
-        """Return one of the arrays of a checkpoint in a layout.
-
-        Raises
-        ------
-        CheckpointError
-            If it is damaged, or does not have the shape of the layout.
-        """
+        """Return one of the arrays of a checkpoint in a layout; raise CheckpointError if it is damaged or misfits."""
         place = self._place(iteration)
         try:
             return load(place / _STORE / name, layout, comm=self._comm, engine=engine)
@@ -177,12 +171,9 @@ class CheckpointFolder:
 
 
 def _examined(place: Path) -> dict[str, Any]:
-    """Return the record of a complete checkpoint; the checksums of its chunks are checked when they are read.
+    """Return the record of a complete checkpoint; raise CheckpointError if something is missing or damaged.
 
-    Raises
-    ------
-    CheckpointError
-        If something is missing or damaged.
+    The checksums of its chunks are checked when they are read.
     """
     import zarr
 

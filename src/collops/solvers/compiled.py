@@ -90,14 +90,9 @@ def traces() -> int:
 def solve_compiled(
     method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
 ) -> SolverResult | TracedResult:
-    """Run a method to its end in one program. Collective; parameters as for :func:`collops.solvers.solve`.
+    """Run a method to its end in one program, with the arguments of :func:`collops.solvers.solve`. Collective.
 
     Returns a `TracedResult` while a program is being traced.
-
-    Raises
-    ------
-    InputError
-        If `differentiate` is neither ``"implicit"`` nor ``"unroll"``.
     """
     if differentiate not in ("implicit", "unroll"):
         raise InputError(f"differentiate must be 'implicit' or 'unroll', not {differentiate!r}")

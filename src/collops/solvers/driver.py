@@ -181,7 +181,17 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         # Iterations beyond the one that passes its test would still change the solution.
         run = dataclasses.replace(run, lag=0)
     comm = group_of(y)
-    comm.agree("a solver's start", _start(method, A, y, x0, run))
+    same_on_all_ranks = {  # since they determine the solver's messages
+        "method": method.name,
+        "niter": run.niter,
+        **{name: getattr(method, name) for name in sorted(method.tolerances)},
+        "shape": None if A is None else A.shape,
+        "dtype": str(y.dtype),
+        "x0": x0 is not None,
+        "callback": run.callback is not None,
+        "lag": run.lag,
+    }
+    comm.agree("a solver's start", same_on_all_ranks)
     # One row before the first iteration, one after each.
     history = open_history(y.engine, len(method.numbers._fields), run.niter + 1, run.lag, comm)
     parts = [part for part in (A, *parts) if part is not None]
@@ -223,32 +233,10 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     )
 
 
-def _start(method: Method, A: Any, y: Any, x0: Any, run: Run) -> dict[str, Any]:
-    """Return the options that determine a solver's messages, and so must be the same on all ranks."""
-    return {
-        "method": method.name,
-        "niter": run.niter,
-        **{name: getattr(method, name) for name in sorted(method.tolerances)},
-        "shape": None if A is None else A.shape,
-        "dtype": str(y.dtype),
-        "x0": x0 is not None,
-        "callback": run.callback is not None,
-        "lag": run.lag,
-    }
-
-
 def _open_execution(
     run: Run, method: Method, A: Any, history: History, parts: Sequence[Any], comm: Communicator
 ) -> Execution:
-    """Choose how to run the steps: launched one by one, or as a CUDA graph. The same on every rank, without a message.
-
-    Raises
-    ------
-    InputError
-        If ``graph`` is none of its values.
-    UnsupportedTypeError
-        If it is ``True`` and nothing can be recorded.
-    """
+    """Choose how to run the steps: one by one, or as a CUDA graph. The same on every rank, without a message."""
     if run.graph not in (True, False, "auto"):
         raise InputError(f"graph must be True, False or 'auto', not {run.graph!r}")
     if not run.graph:
@@ -269,10 +257,8 @@ def _open_execution(
 def _last_status(method: Method, rows: np.ndarray, x: Any, lag: int, status: Status | None) -> Status:
     """Return the status of a run with these numbers, where the loop found none.
 
-    Raises
-    ------
-    NotFiniteError
-        For the first iteration whose numbers are not finite, among those that the loop may not have checked.
+    Raises NotFiniteError for the first iteration whose numbers are not finite, among those that the loop may not have
+    checked.
     """
     first = method.numbers(*rows[0].tolist())
     found = None

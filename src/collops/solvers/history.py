@@ -138,11 +138,6 @@ def open_history(engine: Engine, width: int, capacity: int, lag: int | None, com
 
     On devices `lag` rows may be outstanding, by default as many as the device's history chooses, and the deadline of
     `comm` limits the waits.
-
-    Raises
-    ------
-    InputError
-        If `lag` is negative or no integer.
     """
     if lag is not None:
         check_count("lag", lag)

@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.backend import Engine
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.kernels import Rule
 from collops.solvers.method import Method, not_finite
 from collops.solvers.power import power_iteration
-from collops.solvers.problem import check_number, check_problem, real_dtype, starting_point, working_dtype
+from collops.solvers.problem import (
+    check_number,
+    check_operator,
+    check_problem,
+    real_dtype,
+    starting_point,
+    working_dtype,
+)
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import Percentile, StepSums, Threshold, advance, find_threshold, shrink
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
@@ -260,8 +267,7 @@ def prepare(
     """Check the arguments of :func:`ista`, and return the method. Collective."""
     check_problem(A, y, x0, niter)
     if SOp is not None:
-        if not isinstance(SOp, LinearOperator):
-            raise UnsupportedTypeError(f"SOp must be a distributed operator, not {type(SOp).__qualname__}")
+        check_operator("SOp", SOp)
         if SOp.range is not A.domain:
             raise LayoutError(f"SOp must lead to the layout {A.domain}, not to {SOp.range}")
     threshold = find_threshold(threshkind, perc)

@@ -16,20 +16,14 @@ from collops.operators.base import new_array
 from collops.solvers.state import scratch_array
 
 __all__ = [
+    "check_array",
     "check_count",
     "check_number",
+    "check_operator",
     "check_problem",
-    "check_reductions",
-    "checked_limits",
-    "group_of",
-    "is_traced",
     "precision_of",
     "rank_consistent",
     "rank_consistently",
-    "real_dtype",
-    "starting_point",
-    "takes_part",
-    "working_dtype",
 ]
 
 
@@ -50,54 +44,50 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
             f"a solver needs a distributed operator, not {type(operator).__module__}.{type(operator).__qualname__}; "
             "collops.operators.VStack or BlockDiag makes one of local operators"
         )
-    for name, array, layout in (("y", data, operator.range), ("x0", x0, operator.domain)):
-        if array is None and name == "x0":
-            continue
-        if not isinstance(array, DistributedArray | StackedArray):
-            raise UnsupportedTypeError(
-                f"{name} must be a distributed array, not {type(array).__module__}.{type(array).__qualname__}; "
-                "collops.from_global or collops.from_local makes one"
-            )
-        if array.layout is not layout:
-            raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
+    check_array("y", data, operator.range)
+    check_array("x0", x0, operator.domain, optional=True)
     if x0 is not None and x0.engine is not data.engine:
         raise InputError(f"y is an array of {data.engine.name}, but x0 one of {x0.engine.name}")
     check_count("niter", niter)
 
 
-def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
-    """Return an option as an integer.
+def check_operator(name: str, operator: Any) -> None:
+    """Raise UnsupportedTypeError unless an argument is a distributed operator."""
+    if not isinstance(operator, LinearOperator):
+        raise UnsupportedTypeError(f"{name} must be a distributed operator, not {type(operator).__qualname__}")
 
-    Raises
-    ------
-    InputError
-        If it is no integer of at least `smallest`.
-    """
+
+def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -> None:
+    """Raise UnsupportedTypeError or LayoutError unless an argument is a distributed array of this layout."""
+    if optional and array is None:
+        return
+    if not isinstance(array, DistributedArray | StackedArray):
+        raise UnsupportedTypeError(
+            f"{name} must be a distributed array, not {type(array).__module__}.{type(array).__qualname__}; "
+            "collops.from_global or collops.from_local makes one"
+        )
+    if array.layout is not layout:
+        raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
+
+
+def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
+    """Return an option as an integer; raise InputError if it is not one of at least `smallest`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
         raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")
     return int(value)
 
 
 def check_reductions(value: Any) -> int:
-    """Return the number of scalar reductions in an iteration of CG or CGLS.
-
-    Raises
-    ------
-    InputError
-        If it is neither 1 nor 2.
-    """
+    """Return the number of scalar reductions in an iteration of CG or CGLS; raise InputError unless it is 1 or 2."""
     if isinstance(value, bool) or value not in (1, 2):
         raise InputError(f"reductions must be 1 or 2, not {value!r}")
     return int(value)
 
 
 def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
-    """Return an option as a float.
+    """Return an option as a float; raise InputError if it is no finite real number of at least `smallest`.
 
-    Raises
-    ------
-    InputError
-        If it is no finite real number of at least `smallest`. A tracer of JAX has no value, and passes.
+    A tracer of JAX has no value, and passes.
     """
     try:
         number = float(value)
@@ -167,11 +157,9 @@ def rank_consistent(array: Any) -> Any:
     depends on it would be taken on some ranks only. An empty split part, stacked with the array, makes the product part
     of a message.
     """
-    layout, comm = array.layout, array.comm
-    leaves = (layout,) if isinstance(layout, Layout) else layout.leaves
-    mask = next((leaf.mask for leaf in leaves if leaf.mask is not None), None)
+    comm, mask, layouts = array.comm, mask_of(array), [leaf.layout for leaf in array.leaves]
     together = (0,) * comm.size if mask is None else mask
-    groups = {leaf.reduction_groups() for leaf in leaves if not leaf.is_replicated}
+    groups = {leaf.reduction_groups() for leaf in layouts if not leaf.is_replicated}
     if comm.size == 1 or len(groups) > 1 or groups == {together}:
         return array
     empty = zeros(Layout.split((0,), comm.size, mask=mask), comm=comm, dtype=array.dtype, engine=array.engine)
@@ -187,11 +175,15 @@ def rank_consistently(like: Any) -> Callable[[Any], Any]:
     return lambda array: template._like([array, *template.arrays])
 
 
+def mask_of(*arrays: Any) -> Any:
+    """Return the mask of the first leaf that has one, or ``None``."""
+    masks = (leaf.layout.mask for array in arrays for leaf in array.leaves)
+    return next((mask for mask in masks if mask is not None), None)
+
+
 def group_of(array: Any) -> Communicator:
     """Return the ranks that solve one problem together: all, or those of one group of a mask."""
-    layout = array.layout
-    leaves = (layout,) if isinstance(layout, Layout) else layout.leaves
-    mask = next((leaf.mask for leaf in leaves if leaf.mask is not None), None)
+    mask = mask_of(array)
     return array.comm if mask is None else array.comm.subgroup(mask)
 
 

@@ -18,6 +18,7 @@ from collops.comm import Communicator
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import new_array
 from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
+from collops.solvers.problem import mask_of
 from collops.solvers.state import CONSTANT, SCRATCH
 
 __all__ = ["Percentile", "Rule", "StepSums", "Threshold", "advance", "find_threshold", "joint_plan", "shrink"]
@@ -40,9 +41,7 @@ def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]
     layouts = [array.layout for array in arrays]
     if comm.size > 1:
         # Without a split part every rank would keep its own rounding.
-        masks = [leaf.layout.mask for array in arrays for leaf in array.leaves]
-        mask = next((mask for mask in masks if mask is not None), None)
-        layouts.append(Layout.split((0,), comm.size, mask=mask))
+        layouts.append(Layout.split((0,), comm.size, mask=mask_of(*arrays)))
     plan = reduction_plan(StackedLayout(layouts), comm)
     counted = iter(plan.counted)
     return plan.communicator, [tuple(next(counted) for _ in array.leaves) for array in arrays]
@@ -208,13 +207,7 @@ _SUFFIX = "-percentile"
 
 
 def find_threshold(threshkind: Any, perc: Any) -> Threshold:
-    """Return the threshold that PyLops calls `threshkind`; see :func:`collops.solvers.ista`.
-
-    Raises
-    ------
-    InputError
-        If there is no such threshold, or `perc` is missing, superfluous or no percentage.
-    """
+    """Return the threshold that PyLops calls `threshkind`; raise InputError if it or `perc` is none."""
     name = threshkind.removesuffix(_SUFFIX) if isinstance(threshkind, str) else ""
     if name not in _RULES:
         kinds = ", ".join([*_RULES, *(kind + _SUFFIX for kind in _RULES)])

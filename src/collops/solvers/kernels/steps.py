@@ -72,13 +72,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
 
 
 class Selection:
-    """Percentiles of distributed values, which this form does not have: each pass reads the numbers of the one before.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        Always.
-    """
+    """Percentiles of distributed values, which JAX cannot trace: each pass reads the numbers of the one before."""
 
     def __init__(self, dtype: np.dtype) -> None:
         raise UnsupportedTypeError(

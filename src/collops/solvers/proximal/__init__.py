@@ -17,9 +17,8 @@ References
 from __future__ import annotations
 
 from collops.solvers.proximal.admm import admm, admm_l2, linearized_admm
-from collops.solvers.proximal.functions import L0, L1, L21, Box, Euclidean, Nuclear
+from collops.solvers.proximal.functions import L0, L1, L21, Box, Euclidean, Nuclear, lift_proximal
 from collops.solvers.proximal.l2 import L2
-from collops.solvers.proximal.lift import lift_proximal
 from collops.solvers.proximal.operator import ProxOperator
 from collops.solvers.proximal.primal_dual import primal_dual
 from collops.solvers.proximal.proximal_gradient import proximal_gradient

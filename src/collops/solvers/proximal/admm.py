@@ -12,7 +12,7 @@ from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve
-from collops.solvers.problem import check_count, precision_of
+from collops.solvers.problem import check_array, check_count, check_operator, precision_of
 from collops.solvers.proximal.l2 import L2, solve_inner
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import (
@@ -21,7 +21,6 @@ from collops.solvers.proximal.splitting import (
     Splitting,
     check_arguments,
     check_bounds,
-    check_operator,
 )
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
@@ -182,8 +181,7 @@ def admm(
     array([ 2.,  0., -1.])
     """
     x = check_arguments(x0, niter, (z0,), f=f, g=g)
-    if z0 is not None and getattr(z0, "layout", None) is not x.layout:
-        raise LayoutError(f"z0 must have the layout {x.layout} of x0")
+    check_array("z0", z0, x.layout, optional=True)
     method = ADMM(f, g, *check_bounds(tol, rtol, objective), check_step(tau), bool(gfirst))
     return solve(method, None, x, z0, parts=(f, g), niter=niter, **run)
 
@@ -237,7 +235,9 @@ def linearized_admm(
     >>> result.x.gather().round(1)
     array([1., 1., 1., 3., 3., 3.])
     """
-    check_operator("A", A, x0, z0)
+    check_operator("A", A)
+    check_array("x0", x0, A.domain)
+    check_array("z0", z0, A.range, optional=True)
     x = check_arguments(x0, niter, (A, z0), f=f, g=g)
     method = LinearizedADMM(f, g, *check_bounds(tol, rtol, objective), check_step(tau), mu=check_step(mu, "mu"))
     return solve(method, A, x, z0, parts=(f, g), niter=niter, **run)
@@ -299,8 +299,10 @@ def admm_l2(
     >>> result.x.gather().round(1)  # flat, with one step
     array([1., 1., 1., 3., 3., 3.])
     """
-    check_operator("A", A, x0, z0)
-    check_operator("Op", Op, x0, b)
+    check_operator("A", A)
+    check_operator("Op", Op)
+    check_array("x0", x0, Op.domain)
+    check_array("z0", z0, A.range, optional=True)
     if b is None:
         raise LayoutError("admm_l2 needs data b in the range of Op")
     inner = check_count("inner", inner, smallest=1)

@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, StackedArray, axpby, dots
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.array import axpby, dots
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
 from collops.solvers.cg import CG
-from collops.solvers.problem import check_count, check_number, precision_of, rank_consistent
+from collops.solvers.problem import (
+    check_array,
+    check_count,
+    check_number,
+    check_operator,
+    precision_of,
+    rank_consistent,
+)
 from collops.solvers.proximal.operator import ProxOperator, inner, like
 from collops.solvers.result import Status
 
@@ -79,13 +85,9 @@ class L2(ProxOperator):
         warm: bool = True,
     ) -> None:
         if Op is not None:
-            if not isinstance(Op, LinearOperator):
-                raise UnsupportedTypeError(f"Op must be a distributed operator, not {type(Op).__qualname__}")
+            check_operator("Op", Op)
             for name, array, layout in (("b", b, Op.range), ("q", q, Op.domain), ("x0", x0, Op.domain)):
-                if array is not None and not isinstance(array, DistributedArray | StackedArray):
-                    raise UnsupportedTypeError(f"{name} must be a distributed array, not {type(array).__qualname__}")
-                if array is not None and array.layout is not layout:
-                    raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}")
+                check_array(name, array, layout, optional=True)
         self._operator, self._b, self._q, self._x0 = Op, b, q, x0
         self._sigma, self._alpha = check_number("sigma", sigma), check_number("alpha", alpha)
         self._qgrad, self._warm = bool(qgrad), bool(warm)

@@ -274,13 +274,7 @@ class Conjugate(ProxOperator):
 
 
 def check_function(name: str, function: Any) -> None:
-    """Raise unless a function is a proximal operator.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is not.
-    """
+    """Raise UnsupportedTypeError unless a function is a proximal operator."""
     if not isinstance(function, ProxOperator):
         raise UnsupportedTypeError(
             f"{name} must be a proximal operator, not {type(function).__module__}.{type(function).__qualname__}; "
@@ -289,13 +283,7 @@ def check_function(name: str, function: Any) -> None:
 
 
 def check_step(tau: Any, name: str = "tau") -> float:
-    """Return a step size as a float.
-
-    Raises
-    ------
-    InputError
-        If it is not positive and finite.
-    """
+    """Return a step size as a float; raise InputError if it is not positive and finite."""
     if isinstance(tau, Real) and 0 < tau <= sys.float_info.max:  # pyright: ignore[reportOperatorIssue]
         return float(tau)
     raise InputError(f"{name} must be a positive number, not {tau!r}")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from collops.array import axpby, zeros_like
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
-from collops.solvers.problem import check_number
+from collops.solvers.problem import check_array, check_number, check_operator
 from collops.solvers.proximal.operator import ProxOperator, inner
 from collops.solvers.proximal.splitting import (
     BEFORE_FIRST,
@@ -24,7 +24,6 @@ from collops.solvers.proximal.splitting import (
     StepSizes,
     check_arguments,
     check_bounds,
-    check_operator,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import StepSums, advance
@@ -192,10 +191,11 @@ def primal_dual(
     >>> result.x.gather().round(1)
     array([1., 1., 1., 3., 3., 3.])
     """
-    check_operator("A", A, x0, y0)
+    check_operator("A", A)
+    check_array("x0", x0, A.domain)
+    for name, array, layout in (("y0", y0, A.range), ("z", z, A.domain)):
+        check_array(name, array, layout, optional=True)
     x = check_arguments(x0, niter, (A, y0, z), f=f, g=g)
-    if z is not None and getattr(z, "layout", None) is not A.domain:
-        raise LayoutError(f"z must have the layout {A.domain} of x0")
     if not 0 <= check_number("theta", theta) <= 1:
         raise InputError(f"theta must be 0 to 1, not {theta!r}")
     sizes = StepSizes("tau", tau, niter), StepSizes("mu", mu, niter)

@@ -9,26 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import LinearOperator
+from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers.method import Method
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
 
-__all__ = [
-    "BEFORE_FIRST",
-    "NOT_FINITE",
-    "REDUCED",
-    "RESIDUAL",
-    "UPDATE",
-    "Splitting",
-    "StepSizes",
-    "check_arguments",
-    "check_bounds",
-    "check_operator",
-]
+__all__ = ["Splitting", "StepSizes"]
 
 RESIDUAL, UPDATE, OBJECTIVE, BEFORE = range(4)
 """Places of an iteration's numbers."""
@@ -138,13 +126,6 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
     """Check arguments, and return the starting point: a copy in the dtype of the computation.
 
     The dtype is complex where `x0` is, or one of the `others`: operators, and arrays or ``None``.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If a function is no proximal operator, or `x0` no distributed array.
-    InputError
-        If `niter` is negative or no integer.
     """
     for name, function in functions.items():
         check_function(name, function)
@@ -157,32 +138,8 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
     return x0.astype(dtype)
 
 
-def check_operator(name: str, operator: Any, x0: Any, z0: Any = None) -> None:
-    """Check that an operator maps arrays such as `x0` to arrays such as `z0`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is no operator.
-    LayoutError
-        If the layouts differ.
-    """
-    if not isinstance(operator, LinearOperator):
-        raise UnsupportedTypeError(f"{name} must be a distributed operator, not {type(operator).__qualname__}")
-    if getattr(x0, "layout", None) is not operator.domain:
-        raise LayoutError(f"x0 must have the layout {operator.domain} of {name}")
-    if z0 is not None and getattr(z0, "layout", None) is not operator.range:
-        raise LayoutError(f"the second array must have the layout {operator.range}, to which {name} leads")
-
-
 def check_bounds(tol: Any, rtol: Any, objective: Any) -> tuple[float | None, float | None, bool]:
-    """Return both tolerances, and whether the objective is evaluated: if it is asked for, or a tolerance needs it.
-
-    Raises
-    ------
-    InputError
-        If a tolerance is negative or no number.
-    """
+    """Return both tolerances, and whether the objective is evaluated: if it is asked for, or a tolerance needs it."""
     tol = None if tol is None else check_number("tol", tol)
     rtol = None if rtol is None else check_number("rtol", rtol)
     return tol, rtol, bool(objective) or tol is not None or rtol is not None
