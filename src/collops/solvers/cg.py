@@ -150,9 +150,8 @@ class SingleReductionCG(CG):
     """CG with one reduction for each iteration: its inner products share a message.
 
     The rearrangement is that of Chronopoulos and Gear [1989]: q follows p by the same recurrence, so that all inner
-    products are known once the operator has been applied to the residual. They derive the curvature of the next
-    direction, ``(p, q)``, from that of the last one and orthogonality, which loses accuracy. Here it is expanded into
-    three inner products instead, which keeps the accuracy of CG.
+    products are known once the operator has been applied to the residual; for the curvature see the notes of
+    :func:`collops.solvers.cgls`.
     """
 
     name = "CG with a single reduction"

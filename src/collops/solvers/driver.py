@@ -14,7 +14,7 @@ import numpy as np
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
 from collops.profile import mark
-from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
+from collops.solvers.checkpoint import Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import DeviceHistory, History, open_history
 from collops.solvers.method import Method
@@ -270,16 +270,7 @@ def _last_status(method: Method, rows: np.ndarray, x: Any, lag: int, status: Sta
     return status or found or Status.ITERATION_LIMIT
 
 
-def _iterate(
-    method: Method,
-    state: Any,
-    history: History,
-    execution: Execution,
-    checkpoints: Checkpoints | None,
-    first: int,
-    run: Run,
-    bar: ProgressBar | None,
-) -> tuple[Any, int, Status | None]:
+def _iterate(method, state, history, execution, checkpoints, first, run, bar) -> tuple[Any, int, Status | None]:
     """Run the iterations after the `first`; return the last state, their number, and the status if a test passed."""
     advance, numbers, callback, lag = execution.advance, method.numbers, run.callback, history.lag
     iteration, checked, begin = first, 0, None
