@@ -224,10 +224,8 @@ def cg(
 
     Raises
     ------
-    LayoutError
-        If `A` has two layouts, or `y` or `x0` does not have that of `A`.
-    InputError
-        If an option is invalid.
+    LayoutError, InputError
+        If `A` has two layouts, `y` or `x0` does not have that of `A`, or an option is invalid.
 
     Notes
     -----

@@ -293,10 +293,8 @@ def cgls(
 
     Raises
     ------
-    LayoutError
-        If `y` or `x0` does not have the layout of `A`.
-    InputError
-        If an option is invalid.
+    LayoutError, InputError
+        If `y` or `x0` does not have the layout of `A`, or an option is invalid.
 
     Notes
     -----

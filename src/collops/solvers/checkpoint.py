@@ -81,11 +81,7 @@ class Checkpoints:
         """Bring the history, and the state that ``init`` has made, to where the checkpoint is. Collective.
 
         Returns the state and how many iterations it has had, ``None`` where there is no checkpoint to resume from.
-
-        Raises
-        ------
-        CheckpointError
-            If the checkpoint is damaged, or that of another problem.
+        Raises CheckpointError if the checkpoint is damaged, or that of another problem.
         """
         record = self.found
         iteration = 0 if record is None else int(record["iteration"])
@@ -113,12 +109,7 @@ class Checkpoints:
     def after(self, iteration: int, state: Any) -> None:
         """Write a checkpoint if one is due, or a signal has been received. Collective.
 
-        Raises
-        ------
-        Interrupted
-            On every rank, if any has received a signal.
-        CheckpointError
-            On every rank, if some rank cannot write.
+        Raises Interrupted if any rank has received a signal.
         """
         due, signal = self._timer.after(iteration)
         if due or signal:
@@ -173,15 +164,7 @@ class Checkpoints:
 def open_checkpoints(
     run: Any, method: Method, operator: Any, data: Any, x0: Any, parts: Sequence[Any], history: History
 ) -> Checkpoints | None:
-    """Return the checkpoints of a run, or ``None`` if its options name no folder. Collective with one.
-
-    Raises
-    ------
-    InputError
-        If an option is invalid.
-    CheckpointError
-        If checkpoints cannot be written there.
-    """
+    """Return the checkpoints of a run, or ``None`` if its options name no folder. Collective with one."""
     path = run.checkpoint
     if path is None:
         if run.every is not None or run.resume:
@@ -248,13 +231,7 @@ class Every(NamedTuple):
 
     @classmethod
     def of(cls, every: Any) -> Every:
-        """Return how often to write, from the argument of a user; see :class:`collops.solvers.Run`.
-
-        Raises
-        ------
-        InputError
-            If it is neither a number of iterations nor a time, or not positive.
-        """
+        """Return how often to write, from the argument of a user; see :class:`collops.solvers.Run`."""
         if every is None:
             return cls(seconds=_DEFAULT_SECONDS)
         text = str(every).strip() if isinstance(every, str | int | np.integer) and not isinstance(every, bool) else ""
@@ -309,10 +286,7 @@ class Timer:
         self._start = self._written = time.monotonic()
 
     def after(self, iteration: int) -> tuple[bool, int]:
-        """Return whether to write a checkpoint now, and the number of a signal that asks to stop, or 0. Collective.
-
-        `iteration` is the last one; one more than at the call before.
-        """
+        """Return whether to write a checkpoint after an iteration, and a signal that asks to stop, or 0. Collective."""
         counted = self._every.iterations
         due = counted is not None and (iteration - self._first) > 0 and iteration % counted == 0
         if iteration < self._next:

@@ -49,13 +49,8 @@ class CheckpointFolder:
         """Check that checkpoints can be written here, and return the record of the one to resume from, if any.
 
         It is the newest one, or, with a warning on rank 0, the one before it, if that still exists and the newest is
-        damaged.
-
-        Raises
-        ------
-        CheckpointError
-            If the folder holds anything else or cannot be written; or a checkpoint although `resume` is false, or a
-            damaged one.
+        damaged. Raises CheckpointError if the folder holds anything else or cannot be written; or a checkpoint although
+        `resume` is false, or a damaged one.
         """
         record, error = None, None
         if self._comm.rank == 0:
@@ -71,12 +66,7 @@ class CheckpointFolder:
     def write(self, iteration: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """Write arrays by name, nested in any way, and a record that JSON can hold; remove the checkpoint before it.
 
-        `iteration` is larger than that of the one before, which still exists if an error is raised.
-
-        Raises
-        ------
-        CheckpointError
-            If some rank cannot write.
+        `iteration` is larger than that of the one before, which still exists if CheckpointError is raised.
         """
         unfinished = self._folder / _UNFINISHED
 

@@ -288,7 +288,7 @@ def prepare(
         alpha=check_number("alpha", alpha),
         threshold=threshold,
         niter=niter,
-        accelerated=accelerated,
+        accelerated=bool(accelerated),
         transform=SOp,
         decay=decay,
         atol=factor * float(y.norm()) if factor else 0.0,

@@ -44,15 +44,13 @@ def _begun(now: PowerNumbers) -> Any:
     return (now.real != np.inf) | (now.imaginary != np.inf)
 
 
-def _square(now: PowerNumbers) -> Any:
-    """Return the square of the eigenvalue's modulus."""
-    return now.real * now.real + now.imaginary * now.imaginary
-
-
-def _changed_by(now: PowerNumbers) -> Any:
-    """Return the square of the change of the eigenvalue."""
-    real, imaginary = now.real - now.real_before, now.imaginary - now.imaginary_before
+def _square(real: Any, imaginary: Any) -> Any:
     return real * real + imaginary * imaginary
+
+
+def _unchanged(method: PowerIteration, now: PowerNumbers) -> Any:
+    change = _square(now.real - now.real_before, now.imaginary - now.imaginary_before)
+    return change < method.tol * method.tol * _square(now.real, now.imaginary)
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,7 @@ class PowerIteration(Method):
     stops = (
         (lambda self, now, first: _begun(now) & not_finite(now.real, now.imaginary), Status.NOT_FINITE),
         (lambda self, now, first: (now.real == 0) & (now.imaginary == 0), Status.CONVERGED),
-        (
-            lambda self, now, first: _begun(now) & (_changed_by(now) < self.tol * self.tol * _square(now)),
-            Status.CONVERGED,
-        ),
+        (lambda self, now, first: _begun(now) & _unchanged(self, now), Status.CONVERGED),
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> PowerState:
@@ -151,10 +146,8 @@ def power_iteration(
 
     Raises
     ------
-    LayoutError
-        If `A` has two layouts, or `x0` does not have that of `A`.
-    InputError
-        If an option is invalid.
+    LayoutError, InputError
+        If `A` has two layouts or `x0` does not have that of `A`, or an option is invalid.
 
     Notes
     -----

@@ -28,17 +28,7 @@ __all__ = [
 
 
 def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
-    """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `operator` is no linear operator, or `data` or `x0` no distributed array.
-    LayoutError
-        If a layout is not that of the operator.
-    InputError
-        If `niter` is negative or no integer, or the engines differ.
-    """
+    """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error."""
     if not isinstance(operator, LinearOperator):
         raise UnsupportedTypeError(
             f"a solver needs a distributed operator, not {type(operator).__module__}.{type(operator).__qualname__}; "

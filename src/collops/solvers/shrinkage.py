@@ -31,11 +31,6 @@ def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]
 
     A replicated array is counted on one rank only, so that every rank gets the same numbers to the last bit and takes
     the same decisions. Collective where the layouts are new.
-
-    Raises
-    ------
-    LayoutError
-        If the masks of the arrays contradict each other.
     """
     comm = arrays[0].comm
     layouts = [array.layout for array in arrays]
@@ -224,15 +219,10 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
 class Percentile:
     """A percentile, 0 to 100, of the absolute values, as ``numpy.percentile`` interpolates it.
 
-    It measures arrays such as `like`. The ranks count how often each pattern of the leading bits occurs, find the one
-    of the value at this position, and continue with the next bits: exact, without moving the elements or synchronising
-    with the device. This takes four allreduces in single and seven in double precision: of 2048 counts each, and the
-    last of one number. Collective where the layout is new.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If the elements are not of single or double precision, or not all of one type.
+    It measures arrays such as `like`, of single or double precision. The ranks count how often each pattern of the
+    leading bits occurs, find the one of the value at this position, and continue with the next bits: exact, without
+    moving the elements or synchronising with the device. This takes four allreduces in single and seven in double
+    precision: of 2048 counts each, and the last of one number. Collective where the layout is new.
     """
 
     def __init__(self, like: Any, percent: float) -> None:

@@ -95,12 +95,8 @@ class ProxOperator:
 
         Raises
         ------
-        InputError
-            If `tau` is not positive.
-        UnsupportedTypeError
-            If `x` is no distributed array, or the function is not defined for its elements.
-        LayoutError
-            If `x` does not have the layout of the operator's own arrays, or `out` not that of `x`.
+        InputError, UnsupportedTypeError, LayoutError
+            If `tau` is not positive, or the function is not defined for the elements or the layout of `x`.
         """
         _check_array(self, x, out)
         return self._prox(x, check_step(tau), out)
@@ -113,10 +109,7 @@ class ProxOperator:
     def grad(self, x: Any, out: Any = None) -> Any:
         """Return the gradient at `x`; `out` must not be `x`. Collective: the messages of the operators in the function.
 
-        Raises
-        ------
-        UnsupportedTypeError
-            If the function has no gradient.
+        Raises UnsupportedTypeError if the function has no gradient.
         """
         _check_array(self, x, out)
         return self._grad(x, out)
