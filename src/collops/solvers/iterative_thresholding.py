@@ -74,12 +74,7 @@ class Schedule:
 
 
 def momenta(count: int) -> np.ndarray:
-    r"""Return the factors :math:`(t_{k-1} - 1) / t_k` of FISTA.
-
-    Notes
-    -----
-    :math:`t_k = (1 + \sqrt{1 + 4 t_{k-1}^2}) / 2` with :math:`t_0 = 1`.
-    """
+    """Return the factors ``(t[k-1] - 1) / t[k]`` of FISTA: ``t[k] = (1 + sqrt(1 + 4 t[k-1]**2)) / 2``, ``t[0] = 1``."""
     factors = np.empty(count)
     before = 1.0
     for number in range(count):
@@ -109,7 +104,7 @@ class ThresholdingState:
 
 @dataclass(frozen=True)
 class IterativeThresholding(Method):
-    """Iterative shrinkage and thresholding, with or without momentum [Daubechies 2004; Beck and Teboulle 2009].
+    """Iterative shrinkage and thresholding, with or without momentum [Daubechies et al. 2004; Beck and Teboulle 2009].
 
     The options are those of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost.
     """

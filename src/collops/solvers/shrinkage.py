@@ -110,26 +110,14 @@ def advance(
     for none. With `keep`, elements of `current` stay as they are where :math:`v` is not finite; the sums show that it
     was not. Numbers may be 0-d arrays of the engine.
     """
-    none = [None] * len(current.leaves)
-    columns = [none if array is None else array.leaves for array in (base, gradient, ahead)]
-    kernel = step_kernels_for(current.engine).advance
-    for now, counted, v_base, v_gradient, v_ahead in zip(current.leaves, sums.counted[number], *columns, strict=True):
-        now.local_array, extrapolated, sums.values = kernel(
-            rule,
-            threshold,
-            None if v_base is None else v_base.local_array,
-            alpha,
-            None if v_gradient is None else v_gradient.local_array,
-            now.local_array,
-            None if v_ahead is None else v_ahead.local_array,
-            momentum,
-            sums.values,
-            (update, absolute, square) if counted else _NOWHERE,
-            sums.memory,
-            keep,
-        )
-        if v_ahead is not None:
-            v_ahead.local_array = extrapolated
+    leaves, kernel = current.leaves, step_kernels_for(current.engine).advance
+    bases, gradients, aheads = _parts(base, leaves), _parts(gradient, leaves), _parts(ahead, leaves)
+    for place, (now, counted) in enumerate(zip(leaves, sums.counted[number], strict=True)):
+        before, places = now.local_array, (update, absolute, square) if counted else _NOWHERE
+        step = rule, threshold, bases[place], alpha, gradients[place], before, aheads[place], momentum
+        now.local_array, extrapolated, sums.values = kernel(*step, sums.values, places, sums.memory, keep)
+        if ahead is not None:
+            ahead.leaves[place].local_array = extrapolated
     return current, ahead
 
 
@@ -162,22 +150,16 @@ def shrink(
         raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
     if out is None:
         out = new_array(x.layout, x, x.dtype)
-    kernels = step_kernels_for(x.engine)
-    none = [None] * len(x.leaves)
-    columns = [none if array is None else array.leaves for array in (y, weights)]
-    for v_out, v_x, v_y, v_weights in zip(out.leaves, x.leaves, *columns, strict=True):
-        v_out.local_array = kernels.shrink(
-            rule,
-            threshold,
-            upper,
-            None if v_weights is None else v_weights.local_array,
-            a,
-            v_x.local_array,
-            b,
-            None if v_y is None else v_y.local_array,
-            v_out.local_array,
-        )
+    leaves, kernel = x.leaves, step_kernels_for(x.engine).shrink
+    for target, part, other, weight in zip(out.leaves, leaves, _parts(y, leaves), _parts(weights, leaves), strict=True):
+        values = a, part.local_array, b, other, target.local_array
+        target.local_array = kernel(rule, threshold, upper, weight, *values)
     return out
+
+
+def _parts(array: Any, leaves: Any) -> list[Any]:
+    """Return this rank's part of each leaf of an array, or ``None`` for each of `leaves` if there is no array."""
+    return [None] * len(leaves) if array is None else [leaf.local_array for leaf in array.leaves]
 
 
 @dataclass(frozen=True)
