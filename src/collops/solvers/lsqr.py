@@ -54,6 +54,10 @@ _FACTORS = ("per_alfa", "u_carry", "per_beta", "v_carry", "x_step", "w_carry", "
 """Names of the elements of the second array. The vectors u = U / beta and v = V / alfa are kept as U and V, which saves
 the division of whole vectors."""
 
+_ALL, _BETA = slice(None), slice(7, 8)
+_OF_ALFA, _OF_BETA, _STEPS = slice(0, 2), slice(2, 4), slice(4, 7)
+"""Places of beta among the scalars; of the factors that follow from alfa, from beta, and from the rotations."""
+
 _Pair = tuple[Any, Any]
 
 
@@ -273,7 +277,7 @@ def _begin(engine: Engine, scalars: Any, factors: Any, u_square: Any, v_square: 
     alfa = over(sqrt(number(v_square)), beta)
     numbers = [beta, beta, alfa * beta, 0, 0, 0, alfa, beta, alfa, beta, 0, 0, 0, 0, -1, 0]
     steps = [over(1, alfa), -over(alfa, beta), over(1, beta), 0, 0, 0, 0]
-    return _put(engine, scalars, numbers), _put(engine, factors, steps)
+    return _put(engine, scalars, _ALL, numbers), _put(engine, factors, _ALL, steps)
 
 
 def _after_u(engine: Engine, scalars: Any, factors: Any, u_square: Any) -> _Pair:
@@ -281,10 +285,9 @@ def _after_u(engine: Engine, scalars: Any, factors: Any, u_square: Any) -> _Pair
     if engine.name == "cupy":
         return _launched("after_u", scalars, factors, u_square)
     sqrt, _, over, number, items = _arithmetic(engine, scalars)
-    numbers, steps = items(scalars), items(factors)
-    alfa, beta = numbers[6], sqrt(number(u_square))
-    numbers[7], steps[2:4] = beta, [over(1, beta), -over(beta, alfa)]
-    return _put(engine, scalars, numbers), _put(engine, factors, steps)
+    beta, alfa = sqrt(number(u_square)), items(scalars)[6]
+    factors = _put(engine, factors, _OF_BETA, [over(1, beta), -over(beta, alfa)])
+    return _put(engine, scalars, _BETA, [beta]), factors
 
 
 def _after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square: Any, damp: Any) -> _Pair:
@@ -319,9 +322,9 @@ def _after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square
     r1norm = sqrt(abs(rnorm * rnorm - damp * damp * xxnorm))
     reported = [r1norm, rnorm, alfa * abs(sn * phi), anorm, anorm * sqrt(ddnorm), xnorm]
     numbers = [*reported, alfa, beta, rhobar, phibar, ddnorm, res2, xxnorm, z, cs2, sn2]
-    of_alfa, of_beta = [over(1, alfa), -over(alfa, beta)], items(factors)[2:4]
-    steps = [*of_alfa, *of_beta, over(phi, rho), -over(theta, rho), per_rho_square]
-    return _put(engine, scalars, numbers), _put(engine, factors, steps)
+    factors = _put(engine, factors, _OF_ALFA, [over(1, alfa), -over(alfa, beta)])
+    factors = _put(engine, factors, _STEPS, [over(phi, rho), -over(theta, rho), per_rho_square])
+    return _put(engine, scalars, _ALL, numbers), factors
 
 
 def _elements(factors: Any) -> dict[str, Any]:
@@ -349,12 +352,12 @@ def _arithmetic(engine: Engine, scalars: Any) -> _Arithmetic:
     )
 
 
-def _put(engine: Engine, array: Any, numbers: list[Any]) -> Any:
-    """Return `array` with other numbers."""
+def _put(engine: Engine, array: Any, place: slice, numbers: list[Any]) -> Any:
+    """Return `array` with other numbers in `place`."""
     if engine.mutable:
-        array[:] = numbers
+        array[place] = numbers
         return array
-    return engine.xp.stack([engine.xp.asarray(x, dtype=array.dtype) for x in numbers])
+    return engine.put(array, place, engine.xp.stack([engine.xp.asarray(x, dtype=array.dtype) for x in numbers]))
 
 
 def _launched(name: str, scalars: Any, factors: Any, *values: Any) -> _Pair:
