@@ -172,6 +172,10 @@ KINDS: dict[str, Kind] = {
         ("JUNK", "'nonsense'", "x", "3", "np.eye(7)", "None", "sparse.eye_array(7)", "comm", "abs", "object", "[]"),
         ("Slope", "Square", "Wide", "Foreign", "Complex"),
     ),
+    "identity": Kind(  # an operator whose default is the identity
+        ("JUNK", "'nonsense'", "x", "3", "np.eye(7)", "sparse.eye_array(7)", "comm", "abs", "object", "[]"),
+        ("None", "Slope", "Square", "Wide", "Foreign", "Complex"),
+    ),
     "operators": Kind(
         ("JUNK", "'nonsense'", "3", "[JUNK]", "[None]", "['a']", "[np.ones(3)]", "np.ones(3)", "[np.array(['a'])]"),
         (

@@ -8,8 +8,8 @@ import pytest
 from collops import profile
 from collops.array import DistributedArray, Layout, StackedArray, from_global
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import BlockDiag
-from collops.solvers.proximal import L0, L1, L2, L21, Box, Euclidean, Nuclear, lift_proximal
+from collops.operators import BlockDiag, Identity
+from collops.solvers.proximal import L0, L1, L2, L21, Box, Euclidean, Nuclear, admm_l2, lift_proximal
 
 from .problems import VARIETY, assert_close, problem, random_matrix
 from .references import lengths, soft
@@ -201,6 +201,50 @@ def test_misfits_of_weight_0(comm):
     f = L2(op, yd, qd, sigma=0, alpha=0.3)
     assert_close(f.prox(xd, 0.5).gather(), x - 0.15 * q)
     assert_close(float(f(xd)), 0.3 * q @ x)
+
+
+def test_a_misfit_without_an_operator_needs_no_inner_iterations(comm):
+    b, x = vector("f8", 5), vector("f8", 7)
+    bd, xd = split(b, comm), split(x, comm)
+    f = L2(None, bd, niter=2, x0=xd, warm=False)
+    assert_close(float(f(xd)), 0.5 * np.linalg.norm(x - b) ** 2)
+    assert_close(f.prox(xd, 0.5).gather(), (x + 0.5 * b) / 1.5)
+
+
+def test_factors_whose_product_with_the_step_size_has_no_value(comm):
+    op, _, _, yd = problem("vstack", comm, "f8")
+    xd = from_global(vector("f8", 7, op.domain.size), op.domain, comm=comm)
+    f = L2(op, yd)
+    for wrong in (
+        lambda: f.precomposition(1e200),
+        lambda: f.precomposition(1e-200),
+        lambda: f.precomposition(10**400),
+        lambda: f.precomposition(1.0, 10**400),
+        lambda: f.precomposition(1e150).prox(xd, 1e100),
+        lambda: (1e-200 * f).prox(xd, 1e-200),
+        lambda: 10**400 * f,
+        lambda: L2(sigma=10**400),
+        lambda: f.prox(xd, 10**400),
+    ):
+        with pytest.raises(InputError):
+            wrong()
+    assert_close(L2(op, yd, sigma=1e-200).prox(xd, 1e-200).gather(), xd.gather())
+
+
+@pytest.mark.parametrize("exponent", [-40, -27, 27, 40])
+def test_inner_solutions_do_not_depend_on_the_size_of_the_data(comm, exponent):
+    """Squares of numbers of single precision between 1e-12 and 1e+12 neither overflow nor vanish."""
+    op, _, _, yd = problem("vstack", comm, "f4")
+    xd, scale = from_global(vector("f4", 7, op.domain.size), op.domain, comm=comm), 2.0**exponent
+
+    def solutions(scale):
+        y, x = scale * yd, scale * xd
+        misfit = L2(op, y, niter=12).prox(x, 0.7)
+        return misfit, admm_l2(L1(0.3 * scale), op, y, Identity(op.domain, comm=comm), x, 0.8, inner=12, niter=4).x
+
+    for scaled, expected in zip(solutions(scale), solutions(1.0), strict=True):
+        assert scaled.dtype == np.float32
+        np.testing.assert_array_equal((scaled / scale).gather(), expected.gather())
 
 
 def test_searches_start_where_they_should(comm):

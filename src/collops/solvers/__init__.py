@@ -1,4 +1,21 @@
-"""Iterative solvers: methods as pure functions over a state, and the driver that runs them."""
+"""Iterative solvers: methods as pure functions over a state, and the driver that runs them.
+
+References
+----------
+- Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM Journal
+  on Imaging Sciences 2, 183-202, 2009.
+- Björck, Å., "Numerical methods for least squares problems", SIAM, 1996.
+- Chronopoulos, A. T., Gear, C. W., "s-step iterative methods for symmetric linear systems", Journal of Computational
+  and Applied Mathematics 25, 153-168, 1989.
+- Daubechies, I., Defrise, M., De Mol, C., "An iterative thresholding algorithm for linear inverse problems with a
+  sparsity constraint", Communications on Pure and Applied Mathematics 57, 1413-1457, 2004.
+- Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research of the
+  National Bureau of Standards 49, 409-436, 1952.
+- Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
+  Transactions on Mathematical Software 8, 43-71, 1982.
+- Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III", Academic
+  Press, 1977.
+"""
 
 from __future__ import annotations
 

@@ -105,7 +105,6 @@ class CG(Method):
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
-        """Return the state before the first iteration: the residual, also as first direction."""
         x, r, q = starting_point(A, y, x0, working_dtype(A, y, x0), partial(self._image, A))
         consistent = rank_consistently(r)
         together = consistent(r)
@@ -127,15 +126,12 @@ class CG(Method):
         return state
 
     def report(self, state: CGState) -> tuple[Any, ...]:
-        """Return the squared norm of the residual."""
         return (state.gamma,)
 
     def suspect(self, now: CGNumbers, iteration: int) -> str:
-        """Return the array that was first not finite: the residual, or the image from which a step computes it."""
         return "image" if iteration else "residual"
 
     def residual_norm(self, now: CGNumbers) -> Any:
-        """Return the norm of the residual."""
         return now.residual**0.5
 
     def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
@@ -143,7 +139,6 @@ class CG(Method):
         return axpby(1.0, y, -1.0, self._image(A, x, None))
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
-        """Return the method and the operator which solve the equations of the derivative."""
         return CG(self.damp, tol), A
 
     def _image(self, A: LinearOperator, x: Any, out: Any) -> Any:
@@ -155,15 +150,13 @@ class SingleReductionCG(CG):
     """CG with one reduction for each iteration: its inner products share a message.
 
     The rearrangement is that of Chronopoulos and Gear [1989]: q follows p by the same recurrence, so that all inner
-    products are known once the operator has been applied to the residual. They derive the curvature of the next
-    direction, ``(p, q)``, from that of the last one and orthogonality, which loses accuracy. Here it is expanded into
-    three inner products instead, which keeps the accuracy of CG.
+    products are known once the operator has been applied to the residual; for the curvature see the notes of
+    :func:`collops.solvers.cgls`.
     """
 
     name = "CG with a single reduction"
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
-        """Return the state before the first iteration."""
         x, r, w = starting_point(A, y, x0, working_dtype(A, y, x0), partial(self._image, A))
         consistent = rank_consistently(r)
         w = self._image(A, r, w)
@@ -208,31 +201,21 @@ def cg(
     reductions: int = 2,
     **run: Any,
 ) -> SolverResult:
-    r"""Solve :math:`(A + \epsilon I) x = y` by conjugate gradients. Collective.
+    r"""Solve :math:`(A + \epsilon I) x = y` by conjugate gradients [Hestenes and Stiefel 1952]. Collective.
 
     Parameters
     ----------
     A : LinearOperator
         Hermitian positive definite, with one layout on both sides.
-    y : DistributedArray or StackedArray
-        The right-hand side. Its precision is that of the computation.
-    x0 : DistributedArray or StackedArray, optional
-        The starting point; zero by default.
-    niter : int
-        Largest number of iterations.
+    y, x0, niter, rtol, rtol1, reductions
+        As for :func:`cgls`.
     damp : float
         The multiple :math:`\epsilon` of the identity that is added to `A`.
     tol : float
         Stop when the squared norm of the residual is at most this. The solver always stops where the residual is no
         larger than rounding errors of the first one, with the status ``COMPATIBLE_TO_ROUNDING``.
-    rtol : float
-        Stop when the norm of the residual is below this multiple of the first; 0 for never.
-    rtol1 : float
-        Stop when it is below this multiple of the norm of `y`; 0 for never.
-    reductions : {1, 2}
-        Scalar reductions in an iteration, as for :func:`collops.solvers.cgls`.
     **run
-        Options of the run, as for :func:`collops.solvers.cgls`.
+        Other options of :class:`Run`.
 
     Returns
     -------
@@ -241,22 +224,13 @@ def cg(
 
     Raises
     ------
-    LayoutError
-        If `A` has two layouts, or `y` or `x0` does not have that of `A`.
-    InputError
-        If an option is invalid.
+    LayoutError, InputError
+        If `A` has two layouts, `y` or `x0` does not have that of `A`, or an option is invalid.
 
     Notes
     -----
     Besides the messages of `A`, an iteration sends two scalar allreduces; one with a replicated model or with
     ``reductions=1``.
-
-    References
-    ----------
-    .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
-       Research of the National Bureau of Standards 49, 409-436, 1952.
-    .. [2] Chronopoulos, A. T., Gear, C. W., "s-step iterative methods for symmetric linear systems", Journal of
-       Computational and Applied Mathematics 25, 153-168, 1989: one reduction.
 
     Examples
     --------

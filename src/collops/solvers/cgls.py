@@ -80,14 +80,8 @@ class CGLSNumbers(NamedTuple):
 class CGLS(Method):
     """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, section 7.4].
 
-    Attributes
-    ----------
-    damp : float
-        Damping factor.
-    tol : float
-        Bound on the squared norm of the gradient.
-    precision, rtol, atol, cautious
-        As of :class:`collops.solvers.CG`.
+    `damp` is the damping factor, and `tol` bounds the squared norm of the gradient; the other options are those of
+    :class:`CG`.
 
     Examples
     --------
@@ -125,7 +119,6 @@ class CGLS(Method):
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
-        """Return the state before the first iteration: the residual, and its gradient as first direction."""
         dtype = working_dtype(A, y, x0)
         x, r, q = starting_point(A, y, x0, dtype, A._forward)
         s = A._adjoint(r, new_array(A.domain, y, dtype))
@@ -170,21 +163,17 @@ class CGLS(Method):
         return state
 
     def report(self, state: CGLSState) -> tuple[Any, ...]:
-        """Return the numbers of the last iteration."""
         return state.numbers
 
     def suspect(self, now: CGLSNumbers, iteration: int) -> str:
-        """Return the array that was first not finite: the residual, or the image from which a step computes it."""
         if now.residual - now.residual == 0 and now.gradient - now.gradient != 0:
             return "gradient"
         return "image" if iteration else "residual"
 
     def residual_norm(self, now: CGLSNumbers) -> Any:
-        """Return the norm of the residual, damping not included."""
         return abs(now.residual) ** 0.5  # a square from inner products may be below 0 by rounding
 
     def details(self, state: CGLSState, history: CGLSNumbers) -> dict[str, Any]:
-        """Return the norm of the gradient."""
         return {"gradient_norm": float(history.gradient[-1] ** 0.5)}
 
     def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
@@ -193,7 +182,6 @@ class CGLS(Method):
         return axpby(-self.damp * self.damp, x, 1.0, s) if takes_part(self.damp) else s
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
-        """Return the method and the operator which solve the equations of the derivative."""
         return CG(self.damp * self.damp, tol), A.H @ A
 
 
@@ -206,7 +194,6 @@ class SingleReductionCGLS(CGLS):
     name = "CGLS with a single reduction"
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
-        """Return the state before the first iteration."""
         begin = super().init(A, y, x0)
         q = A._forward(begin.s, begin.q)
         together = begin.consistent_r(q)
@@ -270,7 +257,7 @@ def cgls(
     reductions: int = 2,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS. Collective.
+    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS [Björck 1996, section 7.4]. Collective.
 
     Parameters
     ----------
@@ -296,33 +283,8 @@ def cgls(
         Scalar reductions in an iteration. With 1 all inner products share one message. This costs more passes over the
         vectors, memory for two more of them in the layout of `y`, and at the start one more application of `A`. It pays
         off where the latency of a message outweighs that: with many ranks, or short vectors on several devices.
-    callback : callable, optional
-        Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
-        done, and a view of the state with ``x`` (overwritten by the next iteration: copy it to keep it) and
-        ``residual_norm``. If it returns ``True``, on all ranks alike, the solver stops. Ranks on which it raises
-        leave the others waiting for their deadline.
-    progress : bool, optional
-        Whether to show a progress bar on rank 0; by default where standard error is a terminal.
-    graph : bool or "auto"
-        On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
-        operator can be recorded, ``True`` raises where it cannot, ``False`` launches every iteration.
-    lag : int, optional
-        On devices, how many iterations the host may launch before it checks the numbers of the oldest. The default
-        is 0 if a tolerance can stop the solver, so that `x` is the iterate that passed the test, and otherwise 3.
-        With a larger value up to `lag` further iterations change `x`. On hosts always 0.
-    checkpoint : str or path, optional
-        Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
-        written, and signals are handled as before.
-    every : int or str, optional
-        How often one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by
-        default ten minutes. One more is written at the end.
-    resume : bool
-        Whether to resume from the checkpoint, if there is one. The result is that of a run without interruption: to
-        the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
-        differ.
-    differentiate : {"implicit", "unroll"}
-        For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
-        equations that it solves, by one more solution, or that of all iterations.
+    **run
+        Other options of :class:`Run`.
 
     Returns
     -------
@@ -331,40 +293,22 @@ def cgls(
 
     Raises
     ------
-    LayoutError
-        If `y` or `x0` does not have the layout of `A`.
-    InputError
-        If an option is invalid.
-    CheckpointError
-        If there is a checkpoint, but `resume` is false; if it is damaged or that of another problem; or if one cannot
-        be written. Existing checkpoints stay.
-    Interrupted
-        If SIGTERM or SIGUSR1 has come to any rank and there are checkpoints: all ranks have written one.
+    LayoutError, InputError
+        If `y` or `x0` does not have the layout of `A`, or an option is invalid.
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces, or one with ``reductions=1``. With
-    checkpoints, there is one more about twice a second. The class without any tolerance, ``CGLS(tol=0, precision=0)``,
-    sends one if the model is replicated, since each rank then has the whole gradient.
+    Besides the messages of `A`, an iteration sends two scalar allreduces, or one with ``reductions=1``. The class
+    without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is replicated, since each rank then has
+    the whole gradient.
 
-    With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [4]_, except that the curvature of the next
-    direction is expanded into three inner products. The solution is then as accurate: on Hilbert matrices and on random
-    ones with condition numbers from 1e2 to 1e10, in single and double precision, the smallest gradient was within a
-    factor of 10 of that with two reductions, after about as many iterations. With the original formula the error was up
-    to 1e9 times larger.
+    With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [1989]. They derive the curvature of the next
+    direction from that of the last one and orthogonality, which loses accuracy: with ill-conditioned matrices the error
+    was up to 1e9 times larger. Here it is expanded into three inner products. The smallest gradient was then within a
+    factor of 10 of that with two reductions, for condition numbers from 1e2 to 1e10, after about as many iterations.
 
     The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
     gradient has the square of `damp`, as all others have.
-
-    References
-    ----------
-    .. [1] Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of
-       Research of the National Bureau of Standards 49, 409-436, 1952.
-    .. [2] Björck, Å., "Numerical methods for least squares problems", SIAM, 1996, section 7.4.
-    .. [3] Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III",
-       Academic Press, 1977: how small a gradient is that of a nearby problem's solution.
-    .. [4] Chronopoulos, A. T., Gear, C. W., "s-step iterative methods for symmetric linear systems", Journal of
-       Computational and Applied Mathematics 25, 153-168, 1989.
 
     Examples
     --------

@@ -13,16 +13,15 @@ every layout, on every engine and on any number of ranks.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from os import PathLike, fspath
-from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,7 +34,7 @@ from collops.profile import mark
 from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.history import History
 from collops.solvers.method import Method
-from collops.solvers.problem import rank_consistent, real_dtype, working_dtype
+from collops.solvers.problem import mask_of, rank_consistent, real_dtype, working_dtype
 from collops.solvers.result import Status
 from collops.solvers.state import carried, is_array, with_carried
 
@@ -48,8 +47,7 @@ _LABEL = "checkpoint"
 _STORED = "stored"
 
 
-@dataclass(frozen=True)
-class _Memory:
+class _Memory(NamedTuple):
     """An attribute that a part of a problem keeps between iterations outside the state, such as a starting point."""
 
     key: str  # in a checkpoint
@@ -57,19 +55,10 @@ class _Memory:
     name: str
     layout: Any  # of an array, which may still be missing; None for a number
 
-    @property
-    def value(self) -> Any:
-        """The attribute's value."""
-        return getattr(self.owner, self.name)
-
-    def put(self, value: Any) -> None:
-        """Set the attribute."""
-        setattr(self.owner, self.name, value)
-
 
 @dataclass(eq=False)
 class Checkpoints:
-    """The checkpoints of one run; a context that records signals which ask to stop."""
+    """The checkpoints of one run; `signals` is a context that records those which ask to stop."""
 
     folder: CheckpointFolder
     found: dict[str, Any] | None  # the record of the checkpoint to resume from
@@ -83,45 +72,20 @@ class Checkpoints:
     engine: Engine
 
     def __post_init__(self) -> None:
-        self._memories = list(_memories_of(self.parts))
-        self._signals = Signals()
-        self._timer: Timer | None = None
-        self._written = -1
-        self._known_good = 0
-
-    def __enter__(self) -> Checkpoints:
-        self._signals.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Restore the handlers of the signals."""
-        self._signals.__exit__(kind, error, trace)
+        parts = enumerate(self.parts)
+        self._memories = [memory for number, part in parts for memory in _memories_within(str(number), part)]
+        self.signals = Signals()
+        self._written, self._known_good = -1, 0
 
     def restore(self, state: Any) -> tuple[Any, int | None]:
-        """Bring the history to where the checkpoint is. Collective.
+        """Bring the history, and the state that ``init`` has made, to where the checkpoint is. Collective.
 
-        Parameters
-        ----------
-        state : dataclass
-            Made by ``init``.
-
-        Returns
-        -------
-        state : dataclass
-            With the arrays and numbers of the checkpoint.
-        iteration : int or None
-            Iterations done; ``None`` where there is no checkpoint to resume from.
-
-        Raises
-        ------
-        CheckpointError
-            If the checkpoint is damaged, or that of another problem.
+        Returns the state and how many iterations it has had, ``None`` where there is no checkpoint to resume from.
+        Raises CheckpointError if the checkpoint is damaged, or that of another problem.
         """
         record = self.found
         iteration = 0 if record is None else int(record["iteration"])
-        self._timer = Timer(self.every, self._signals, self.comm, iteration)
+        self._timer = Timer(self.every, self.signals, self.comm, iteration)
         if record is None:
             return state, None
         self.comm.check(self._objection(record, state))
@@ -132,11 +96,11 @@ class Checkpoints:
             else:
                 values[name] = _decoded(record["numbers"][name], value, self.engine)
         state = with_carried(state, values)
-        for memory in self._memories:
-            known = record["memories"].get(memory.key)
+        for key, owner, name, layout in self._memories:
+            known = record["memories"].get(key)
             if known == _STORED:
-                known = self.folder.read(iteration, f"memories/{memory.key}", memory.layout, self.engine)
-            memory.put(known)
+                known = self.folder.read(iteration, f"memories/{key}", layout, self.engine)
+            setattr(owner, name, known)
         layout = Layout.replicated((iteration + 1, len(self.method.numbers._fields)), self.comm.size)
         self.history.restore(self.folder.read(iteration, "rows", layout, "numpy").local_array)
         self._written = self._known_good = iteration
@@ -145,14 +109,8 @@ class Checkpoints:
     def after(self, iteration: int, state: Any) -> None:
         """Write a checkpoint if one is due, or a signal has been received. Collective.
 
-        Raises
-        ------
-        Interrupted
-            On every rank, if any has received a signal.
-        CheckpointError
-            On every rank, if some rank cannot write.
+        Raises Interrupted if any rank has received a signal.
         """
-        assert self._timer is not None
         due, signal = self._timer.after(iteration)
         if due or signal:
             with mark(_LABEL):
@@ -171,25 +129,21 @@ class Checkpoints:
                 return
         self._known_good = iteration
         values = carried(state)
-        arrays = {name: value for name, value in values.items() if _is_stored(value)}
-        numbers = {name: _encoded(value, self.engine) for name, value in values.items() if name not in arrays}
+        remembered = {key: (getattr(owner, name), layout) for key, owner, name, layout in self._memories}
+        arrays = {key: value for key, (value, layout) in remembered.items() if layout is not None and value is not None}
+        stored: dict[str, Any] = {
+            "state": {name: value for name, value in values.items() if _is_stored(value)},
+            "rows": DistributedArray(Layout.replicated(rows.shape, self.comm.size), self.comm, rows),
+            **({"memories": arrays} if arrays else {}),
+        }
         record = {
             "format": _FORMAT,
             "iteration": iteration,
             "problem": self.problem,
-            "numbers": numbers,
-            "memories": {
-                memory.key: memory.value if memory.layout is None or memory.value is None else _STORED
-                for memory in self._memories
-            },
+            "numbers": {name: _encoded(value, self.engine) for name, value in values.items() if not _is_stored(value)},
+            "memories": {key: _STORED if key in arrays else value for key, (value, _) in remembered.items()},
             "ranks": self.comm.size,
         }
-        layout = Layout.replicated(rows.shape, self.comm.size)
-        stored: dict[str, Any] = {"state": arrays, "rows": DistributedArray(layout, self.comm, rows)}
-        remembered = {memory.key: memory.value for memory in self._memories if memory.layout is not None}
-        remembered = {key: value for key, value in remembered.items() if value is not None}
-        if remembered:
-            stored["memories"] = remembered
         self.folder.write(iteration, stored, record)
         self._written = iteration
 
@@ -208,41 +162,24 @@ class Checkpoints:
 
 
 def open_checkpoints(
-    path: Path | None,
-    every: Any,
-    resume: bool,
-    method: Method,
-    operator: Any,
-    data: Any,
-    x0: Any,
-    parts: Sequence[Any],
-    history: History,
-    niter: int,
+    run: Any, method: Method, operator: Any, data: Any, x0: Any, parts: Sequence[Any], history: History
 ) -> Checkpoints | None:
-    """Return the checkpoints of a run with these arguments, or ``None`` without a path. Collective with one.
-
-    Raises
-    ------
-    InputError
-        If an option is invalid.
-    CheckpointError
-        If checkpoints cannot be written there.
-    """
+    """Return the checkpoints of a run, or ``None`` if its options name no folder. Collective with one."""
+    path = run.checkpoint
     if path is None:
-        if every is not None or resume:
-            raise InputError(f"{'resume' if resume else 'every'} needs checkpoint, the folder of the checkpoints")
+        if run.every is not None or run.resume:
+            raise InputError(f"{'resume' if run.resume else 'every'} needs checkpoint, the folder of the checkpoints")
         return None
     if not isinstance(path, str | PathLike) or not fspath(path):
         raise InputError(f"checkpoint must be the path of a folder, not {path!r}")
-    chosen = Every.of(every)
-    leaves = data.layout.leaves if isinstance(data, StackedArray) else (data.layout,)
-    if any(leaf.mask is not None for leaf in leaves):
+    every = Every.of(run.every)
+    if mask_of(data) is not None:
         raise InputError("groups of ranks with problems of their own have no common checkpoint: split the communicator")
     folder = CheckpointFolder(fspath(path), data.comm)
     with mark(_LABEL):
-        found = folder.begin(bool(resume))
+        found = folder.begin(bool(run.resume))
         problem = fingerprint(method, operator, data, x0)
-    return Checkpoints(folder, found, chosen, method, problem, parts, history, niter, data.comm, data.engine)
+    return Checkpoints(folder, found, every, method, problem, parts, history, run.niter, data.comm, data.engine)
 
 
 def _is_stored(value: Any) -> bool:
@@ -265,23 +202,14 @@ def _decoded(text: Any, like: Any, engine: Engine) -> Any:
     return number[()] if isinstance(like, np.generic) else engine.from_host(number)
 
 
-def _memories_of(parts: Sequence[Any]) -> Iterator[_Memory]:
-    """Yield the memories of the parts of a problem, and of the functions that they are made of, always in one order.
-
-    A part with a method ``_remembered`` returns by it the names of these attributes, with their layouts.
-    """
-    for number, part in enumerate(parts):
-        if hasattr(part, "_remembered"):
-            yield from _memories_within(str(number), part)
-
-
 def _memories_within(key: str, part: Any) -> Iterator[_Memory]:
-    remembered: Mapping[str, Any] = part._remembered()
-    for name, layout in remembered.items():
+    """Yield the memories of a part of a problem and of the functions that it is made of, always in one order."""
+    if not hasattr(part, "_remembered"):
+        return
+    for name, layout in part._remembered().items():
         yield _Memory(f"{key}-{name.strip('_')}", part, name, layout)
     for name, value in vars(part).items():
-        if hasattr(value, "_remembered"):
-            yield from _memories_within(f"{key}-{name.strip('_')}", value)
+        yield from _memories_within(f"{key}-{name.strip('_')}", value)
 
 
 # ---- When
@@ -295,36 +223,15 @@ _DEFAULT_SECONDS = 600.0
 _SECONDS_BETWEEN_AGREEMENTS = 0.5
 
 
-@dataclass(frozen=True)
-class Every:
-    """How often a checkpoint is written: by one of these.
-
-    Attributes
-    ----------
-    iterations : int, optional
-        Number of iterations between two.
-    seconds : float, optional
-        Time between two; the current iteration is finished first.
-    """
+class Every(NamedTuple):
+    """How often a checkpoint is written: after so many iterations, or seconds and the current iteration."""
 
     iterations: int | None = None
     seconds: float | None = None
 
     @classmethod
     def of(cls, every: Any) -> Every:
-        """Return how often to write, from the argument of a user.
-
-        Parameters
-        ----------
-        every : int, str or None
-            A number of iterations, or a text: such a number, or one of seconds, minutes or hours with its unit, such as
-            ``"30s"``, ``"10m"`` or ``"1.5h"``. None: ten minutes.
-
-        Raises
-        ------
-        InputError
-            If it is none of these, or not positive.
-        """
+        """Return how often to write, from the argument of a user; see :class:`collops.solvers.Run`."""
         if every is None:
             return cls(seconds=_DEFAULT_SECONDS)
         text = str(every).strip() if isinstance(every, str | int | np.integer) and not isinstance(every, bool) else ""
@@ -339,19 +246,14 @@ class Every:
 
 
 class Signals:
-    """A context that records the first of these signals, and restores their handlers at its end.
+    """A context that records the number of the first of these signals, and restores their handlers at its end.
 
     Python runs handlers in the main thread only: in another thread, or for a signal whose handler is not Python's,
     nothing changes.
-
-    Attributes
-    ----------
-    received : int
-        Number of the signal, 0 for none.
     """
 
     def __init__(self) -> None:
-        self.received = 0
+        self.received = 0  # no signal
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Signals:
@@ -361,13 +263,11 @@ class Signals:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: Any) -> None:
         self.received = self.received or number
 
 
@@ -386,13 +286,7 @@ class Timer:
         self._start = self._written = time.monotonic()
 
     def after(self, iteration: int) -> tuple[bool, int]:
-        """Return whether to write a checkpoint now, and the number of a signal that asks to stop, or 0. Collective.
-
-        Parameters
-        ----------
-        iteration : int
-            The last one; one more than at the call before.
-        """
+        """Return whether to write a checkpoint after an iteration, and a signal that asks to stop, or 0. Collective."""
         counted = self._every.iterations
         due = counted is not None and (iteration - self._first) > 0 and iteration % counted == 0
         if iteration < self._next:
@@ -428,7 +322,7 @@ def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any
         applied = {"domain": _shapes(operator.domain), **_numbers_of(operator.forward(probe))}
     return {
         "method": method.name,
-        "options": _options(method),
+        "options": json.loads(json.dumps(_options(method), default=_described)),
         "data": _numbers_of(data),
         "start": None if x0 is None else _numbers_of(x0),
         "operator": applied,
@@ -438,12 +332,7 @@ def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any
 def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: int) -> str | None:
     """Return how two fingerprints differ in words, or ``None`` if they are of one problem.
 
-    Parameters
-    ----------
-    saved, present : dict
-        Of the checkpoint, and of the solver that is to resume from it.
-    iteration : int
-        Iterations done: of options that are given for each iteration, only those that were used must be the same.
+    Of options that are given for each iteration, only those of the iterations done must be the same.
     """
     if saved["method"] != present["method"]:
         return f"it is a checkpoint of {saved['method']}, not of {present['method']}"
@@ -451,7 +340,8 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
     if saved["data"]["dtype"] != name:
         return f"its precision is {saved['data']['dtype']}, not {name}"
     tolerance = float(np.sqrt(np.finfo(real_dtype(np.dtype(name))).eps)) if name != "bfloat16" else 1e-2
-    for part, words in _DIFFERENCES.items():
+    parts = {"data": "its data differ", "operator": "its operator differs", "start": "its starting point differs"}
+    for part, words in parts.items():
         if not _alike_numbers(saved[part], present[part], tolerance):
             return words
     for option, value in present["options"].items():
@@ -459,13 +349,6 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
         if not _alike(before, value, tolerance, iteration):
             return f"its option {option} is {before}, not {value}"
     return None
-
-
-_DIFFERENCES = {
-    "data": "its data differ",
-    "operator": "its operator differs",
-    "start": "its starting point differs",
-}
 
 
 def _numbers_of(array: Any) -> dict[str, Any]:
@@ -502,29 +385,22 @@ def _options(method: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(method):
         return {}
     names = [field.name for field in dataclasses.fields(method) if field.name not in getattr(method, "tolerances", ())]
-    return {name: _plain(getattr(method, name)) for name in names}
+    return {name: getattr(method, name) for name in names}
 
 
-def _plain(value: Any) -> Any:
-    """Return an option as JSON can hold it; the type and the shapes of an operator or array."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, np.generic):
-        value = value.item()
+def _described(value: Any) -> Any:
+    """Return an option that JSON cannot hold in terms of such that it can; the shapes of an operator or array."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
     if isinstance(value, complex):
         return [value.real, value.imag]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(part) for part in value]
     if isinstance(value, LinearOperator):
         return f"{type(value).__name__} from {_shapes(value.domain)} to {_shapes(value.range)}"
     if hasattr(value, "leaves"):
         return f"array of {_shapes(value.layout)}"
     if dataclasses.is_dataclass(value):
         return _options(value)
-    parts = {name: _plain(part) for name, part in vars(value).items() if _is_part(part)}
-    return {"type": type(value).__name__, **parts}
+    return {"type": type(value).__name__} | {name: part for name, part in vars(value).items() if _is_part(part)}
 
 
 def _is_part(value: Any) -> bool:

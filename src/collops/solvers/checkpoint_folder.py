@@ -35,14 +35,9 @@ _CHECKSUM_BYTES = 4  # behind each chunk
 
 
 class CheckpointFolder:
-    """A folder that all ranks see.
+    """A folder that all ranks see, made if it is not there.
 
-    Parameters
-    ----------
-    path : str
-        Made if it is not there.
-    comm : Communicator
-        The ranks. Every method is collective, and an error on one rank is raised on all of them.
+    Every method is collective, and an error on one rank is raised on all of them.
     """
 
     def __init__(self, path: str, comm: Communicator) -> None:
@@ -54,13 +49,8 @@ class CheckpointFolder:
         """Check that checkpoints can be written here, and return the record of the one to resume from, if any.
 
         It is the newest one, or, with a warning on rank 0, the one before it, if that still exists and the newest is
-        damaged.
-
-        Raises
-        ------
-        CheckpointError
-            If the folder holds anything else or cannot be written; or a checkpoint although `resume` is false, or a
-            damaged one.
+        damaged. Raises CheckpointError if the folder holds anything else or cannot be written; or a checkpoint although
+        `resume` is false, or a damaged one.
         """
         record, error = None, None
         if self._comm.rank == 0:
@@ -74,21 +64,9 @@ class CheckpointFolder:
         return self._comm.allgather_metadata(record)[0]
 
     def write(self, iteration: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write a checkpoint, and remove the one before it.
+        """Write arrays by name, nested in any way, and a record that JSON can hold; remove the checkpoint before it.
 
-        Parameters
-        ----------
-        iteration : int
-            Larger than that of the one before.
-        arrays : dict
-            Distributed arrays by name, nested in any way.
-        record : dict
-            Values that JSON can hold.
-
-        Raises
-        ------
-        CheckpointError
-            If some rank cannot write; the one before still exists.
+        `iteration` is larger than that of the one before, which still exists if CheckpointError is raised.
         """
         unfinished = self._folder / _UNFINISHED
 
@@ -113,13 +91,7 @@ class CheckpointFolder:
             raise self._error(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
 
     def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
-        """Return one of the arrays of a checkpoint in a layout.
-
-        Raises
-        ------
-        CheckpointError
-            If it is damaged, or does not have the shape of the layout.
-        """
+        """Return one of the arrays of a checkpoint in a layout; raise CheckpointError if it is damaged or misfits."""
         place = self._place(iteration)
         try:
             return load(place / _STORE / name, layout, comm=self._comm, engine=engine)
@@ -189,12 +161,9 @@ class CheckpointFolder:
 
 
 def _examined(place: Path) -> dict[str, Any]:
-    """Return the record of a complete checkpoint; the checksums of its chunks are checked when they are read.
+    """Return the record of a complete checkpoint; raise CheckpointError if something is missing or damaged.
 
-    Raises
-    ------
-    CheckpointError
-        If something is missing or damaged.
+    The checksums of its chunks are checked when they are read.
     """
     import zarr
 

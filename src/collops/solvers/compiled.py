@@ -39,24 +39,12 @@ _traces = 0
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class TracedResult:
-    """The outcome of a solver in a program of JAX that is being traced. A pytree.
-
-    Attributes
-    ----------
-    x : DistributedArray or StackedArray
-        The solution.
-    iterations : 0-d array
-        Iterations that `x` has had.
-    residual_norms : array
-        Norm of the residual before the first iteration and after each one; NaN after the last.
-    code : 0-d array
-        The number of the status.
-    """
+    """The outcome of a solver in a program of JAX that is being traced. A pytree."""
 
     x: Any
-    iterations: Any
-    residual_norms: Any
-    code: Any
+    iterations: Any  # that x has had; 0-d
+    residual_norms: Any  # before the first iteration and after each one; NaN after the last
+    code: Any  # the number of the status; 0-d
 
     @property
     def status(self) -> Status:
@@ -67,10 +55,8 @@ class TracedResult:
 def can_be_compiled(method: Method, data: Any) -> bool:
     """Return whether the loop of a method can be one program; otherwise its steps run one by one.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        If it cannot and a program is being traced, in which the host cannot read the numbers of a step.
+    Raises UnsupportedTypeError if it cannot and a program is being traced, in which the host cannot read the numbers of
+    a step.
     """
     if method.traceable:
         return True
@@ -90,23 +76,9 @@ def traces() -> int:
 def solve_compiled(
     method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
 ) -> SolverResult | TracedResult:
-    """Run a method to its end in one program. Collective; parameters as for :func:`collops.solvers.driver.solve`.
+    """Run a method to its end in one program, with the arguments of :func:`collops.solvers.solve`. Collective.
 
-    Parameters
-    ----------
-    differentiate : {"implicit", "unroll"}
-        Whether derivatives are those of the equations that the solution satisfies, by one more solution with the
-        adjoint, or those of all iterations.
-
-    Returns
-    -------
-    SolverResult or TracedResult
-        The latter while a program is being traced.
-
-    Raises
-    ------
-    InputError
-        If `differentiate` is none of these.
+    Returns a `TracedResult` while a program is being traced.
     """
     if differentiate not in ("implicit", "unroll"):
         raise InputError(f"differentiate must be 'implicit' or 'unroll', not {differentiate!r}")
@@ -176,9 +148,9 @@ def _jit(comm: Any) -> Callable[..., Any]:
     """Return the function that compiles programs of these ranks; it keeps the order of their messages."""
     if comm.size == 1:
         return jax.jit
-    import importlib
+    from collops.jax import jit
 
-    return importlib.import_module("collops.jax").jit
+    return jit
 
 
 def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str) -> Any:
@@ -231,13 +203,7 @@ def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bo
 
 
 def _of_types(values: Any, after: Any) -> Any:
-    """Return the arrays that a step hands on in the types of those that it was given, as loops need them.
-
-    Raises
-    ------
-    CollopsError
-        If the types differ because the step has changed the fields of its state.
-    """
+    """Return the arrays that a step hands on in the types of those that it was given, as loops need them."""
     if jax.tree.structure(after) != jax.tree.structure(values):
         raise CollopsError("a step changes which fields of its state hold arrays, so that it cannot be compiled")
     return jax.tree.map(lambda old, new: lax.convert_element_type(new, jnp.result_type(old)), values, after)

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
 from collops.profile import mark
-from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
+from collops.solvers.checkpoint import Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import DeviceHistory, History, open_history
 from collops.solvers.method import Method
@@ -32,7 +31,52 @@ Callback = Callable[[int, "View"], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The options of a run, which every solver takes as keywords; :func:`collops.solvers.cgls` describes them.
+    """The options of a run, which every solver takes as keywords.
+
+    Parameters
+    ----------
+    niter : int
+        Largest number of iterations.
+    callback : callable, optional
+        Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
+        done and a :class:`View` of the solver. If it returns ``True``, on all ranks alike, the solver stops. Ranks on
+        which it raises leave the others waiting for their deadline.
+    progress : bool, optional
+        Whether to show a progress bar on rank 0; by default where standard error is a terminal.
+    graph : bool or "auto"
+        On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
+        operator can be recorded, ``True`` raises where it cannot, ``False`` launches every iteration.
+    lag : int, optional
+        On devices, how many iterations the host may launch before it checks the numbers of the oldest. The default
+        is 0 if a tolerance can stop the solver, so that `x` is the iterate that passed the test, and otherwise 3.
+        With a larger value up to `lag` further iterations change `x`. On hosts always 0.
+    checkpoint : str or path, optional
+        Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
+        written, and signals are handled as before.
+    every : int or str, optional
+        How often one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by
+        default ten minutes. One more is written at the end.
+    resume : bool
+        Whether to resume from the checkpoint, if there is one. The result is that of a run without interruption: to
+        the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
+        differ.
+    differentiate : {"implicit", "unroll"}
+        For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
+        equations that it solves, by one more solution, or that of all iterations.
+
+    Raises
+    ------
+    InputError
+        If an option is invalid.
+    CheckpointError
+        If there is a checkpoint, but `resume` is false; if it is damaged or that of another problem; or if one cannot
+        be written. Existing checkpoints stay.
+    Interrupted
+        If SIGTERM or SIGUSR1 has come to any rank and there are checkpoints: all ranks have written one.
+
+    Notes
+    -----
+    With checkpoints, ranks exchange one more small message about twice a second.
 
     Examples
     --------
@@ -106,7 +150,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     parts : sequence of object
         Other objects that take part in a step; each has an attribute ``capturable``.
     **options
-        Those of :class:`Run`, of which ``niter`` is required; see :func:`collops.solvers.cgls`.
+        Those of :class:`Run`, of which ``niter`` is required.
 
     Returns
     -------
@@ -137,26 +181,36 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         # Iterations beyond the one that passes its test would still change the solution.
         run = dataclasses.replace(run, lag=0)
     comm = group_of(y)
-    comm.agree("a solver's start", _start(method, A, y, x0, run))
+    same_on_all_ranks = {  # since they determine the solver's messages
+        "method": method.name,
+        "niter": run.niter,
+        **{name: getattr(method, name) for name in sorted(method.tolerances)},
+        "shape": None if A is None else A.shape,
+        "dtype": str(y.dtype),
+        "x0": x0 is not None,
+        "callback": run.callback is not None,
+        "lag": run.lag,
+    }
+    comm.agree("a solver's start", same_on_all_ranks)
     # One row before the first iteration, one after each.
     history = open_history(y.engine, len(method.numbers._fields), run.niter + 1, run.lag, comm)
     parts = [part for part in (A, *parts) if part is not None]
     execution = _open_execution(run, method, A, history, parts, comm)
-    checkpoints = open_checkpoints(run.checkpoint, run.every, run.resume, method, A, y, x0, parts, history, run.niter)
+    checkpoints = open_checkpoints(run, method, A, y, x0, parts, history)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
         state = method.init(A, y, x0)
         resumed_from = None
         if checkpoints is not None:
-            stack.enter_context(checkpoints)
+            stack.enter_context(checkpoints.signals)
             state, resumed_from = checkpoints.restore(state)
         stack.enter_context(execution)
         if resumed_from is None:
             history.record(method.report(state))
         bar = open_progress(run.progress, method.name, run.niter, y.comm)
         if bar is not None:
-            stack.enter_context(bar)
+            stack.enter_context(bar.display)
         start = time.perf_counter()
         first = resumed_from or 0
         state, iterations, status = _iterate(method, state, history, execution, checkpoints, first, run, bar)
@@ -179,32 +233,10 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     )
 
 
-def _start(method: Method, A: Any, y: Any, x0: Any, run: Run) -> dict[str, Any]:
-    """Return the options that determine a solver's messages, and so must be the same on all ranks."""
-    return {
-        "method": method.name,
-        "niter": run.niter,
-        **{name: getattr(method, name) for name in sorted(method.tolerances)},
-        "shape": None if A is None else A.shape,
-        "dtype": str(y.dtype),
-        "x0": x0 is not None,
-        "callback": run.callback is not None,
-        "lag": run.lag,
-    }
-
-
 def _open_execution(
     run: Run, method: Method, A: Any, history: History, parts: Sequence[Any], comm: Communicator
 ) -> Execution:
-    """Choose how to run the steps: launched one by one, or as a CUDA graph. The same on every rank, without a message.
-
-    Raises
-    ------
-    InputError
-        If ``graph`` is none of its values.
-    UnsupportedTypeError
-        If it is ``True`` and nothing can be recorded.
-    """
+    """Choose how to run the steps: one by one, or as a CUDA graph. The same on every rank, without a message."""
     if run.graph not in (True, False, "auto"):
         raise InputError(f"graph must be True, False or 'auto', not {run.graph!r}")
     if not run.graph:
@@ -225,10 +257,8 @@ def _open_execution(
 def _last_status(method: Method, rows: np.ndarray, x: Any, lag: int, status: Status | None) -> Status:
     """Return the status of a run with these numbers, where the loop found none.
 
-    Raises
-    ------
-    NotFiniteError
-        For the first iteration whose numbers are not finite, among those that the loop may not have checked.
+    Raises NotFiniteError for the first iteration whose numbers are not finite, among those that the loop may not have
+    checked.
     """
     first = method.numbers(*rows[0].tolist())
     found = None
@@ -240,16 +270,7 @@ def _last_status(method: Method, rows: np.ndarray, x: Any, lag: int, status: Sta
     return status or found or Status.ITERATION_LIMIT
 
 
-def _iterate(
-    method: Method,
-    state: Any,
-    history: History,
-    execution: Execution,
-    checkpoints: Checkpoints | None,
-    first: int,
-    run: Run,
-    bar: ProgressBar | None,
-) -> tuple[Any, int, Status | None]:
+def _iterate(method, state, history, execution, checkpoints, first, run, bar) -> tuple[Any, int, Status | None]:
     """Run the iterations after the `first`; return the last state, their number, and the status if a test passed."""
     advance, numbers, callback, lag = execution.advance, method.numbers, run.callback, history.lag
     iteration, checked, begin = first, 0, None
@@ -278,13 +299,13 @@ def _iterate(
 
 
 class ProgressBar:
-    """Shows how many of `total` iterations are done, and the norm of the residual."""
+    """Shows how many of `total` iterations are done, and the norm of the residual, inside its context `display`."""
 
     def __init__(self, name: str, total: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._bar = Progress(
+        self.display = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -292,17 +313,8 @@ class ProgressBar:
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
-        self._task: Any = self._bar.add_task(name, total=total, residual="")
+        self._task: Any = self.display.add_task(name, total=total, residual="")
         self._next = 0.0
-
-    def __enter__(self) -> ProgressBar:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     @property
     def due(self) -> bool:
@@ -312,7 +324,7 @@ class ProgressBar:
     def update(self, iteration: int, residual_norm: float | None) -> None:
         """Show an iteration."""
         shown = "" if residual_norm is None else f"{residual_norm:.3e}"
-        self._bar.update(self._task, completed=iteration, residual=shown)
+        self.display.update(self._task, completed=iteration, residual=shown)
         self._next = time.monotonic() + _SECONDS_BETWEEN_UPDATES
 
 

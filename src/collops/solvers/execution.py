@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from collops.comm import Communicator
@@ -40,9 +39,7 @@ class Execution:
     def __enter__(self) -> Execution:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Do nothing."""
 
     def advance(self, state: Any) -> Any:
@@ -116,16 +113,14 @@ class GraphExecution(Execution):
         self._contexts.enter_context(self._lane.stream)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Order the caller's stream after the solver's work."""
         self._next = self._launch
         self._contexts.close()
         end = self._lane.stream.record()
         self._caller.wait_event(end)
         with _lanes_lock:
-            if kind is None:
+            if error[0] is None:
                 # The driver has read the last row, so nothing runs any more that could write to the pool's memory.
                 _idle_lanes[self._device].append(self._lane)
             else:
@@ -205,10 +200,7 @@ class GraphExecution(Execution):
 def _carry(after: Any, before: Any) -> None:
     """Copy the results of a step that are in new memory to where the next replay of it reads them.
 
-    Raises
-    ------
-    CollopsError
-        If the step changed something that is no array, which a replay cannot do.
+    Raises CollopsError if the step changed something that is no array, which a replay cannot do.
     """
     present, constants = carried(after), fixed(after)
     for name, value in fixed(before).items():

@@ -21,27 +21,18 @@ _abandoned: list[DeviceHistory] = []
 
 
 class History:
-    """Rows of numbers, one per iteration, on the host: a row is known as soon as it is stored.
+    """Rows of numbers, one per iteration, on the host: a row is known as soon as it is stored."""
 
-    Attributes
-    ----------
-    lag : int
-        How many rows may be outstanding before the host waits for one.
-    """
-
-    lag: int = 0
+    lag: int = 0  # how many rows may be outstanding before the host waits for one
 
     def __init__(self) -> None:
         self._stored: list[Row] = []
-
-    @property
-    def count(self) -> int:
-        """Rows recorded so far."""
-        return len(self._stored)
+        self.count = 0  # rows recorded so far
 
     def record(self, values: Any) -> None:
         """Store the numbers of one more row."""
         self._stored.append(values.tolist() if hasattr(values, "tolist") else list(map(float, values)))
+        self.count += 1
 
     def row(self, number: int) -> Row:
         """Return a row, waiting for it."""
@@ -53,7 +44,7 @@ class History:
 
     def restore(self, rows: np.ndarray) -> None:
         """Begin with rows of an earlier run, as if they had been recorded."""
-        self._stored = rows.tolist()
+        self._stored, self.count = rows.tolist(), len(rows)
 
     def abandon(self) -> None:
         """Leave the rows to a device that may still write to them, after a failure."""
@@ -65,14 +56,7 @@ class DeviceHistory(History):
     The kernel keeps the number of the next row itself, on the device, so that one recorded launch of it serves for all
     iterations. An event after each row tells the host when it may read it.
 
-    Parameters
-    ----------
-    width, capacity : int
-        Numbers in a row, and the largest number of rows.
-    lag : int
-        Rows that may be outstanding before the host waits for one.
-    comm : Communicator
-        Whose deadline limits the waits.
+    There are at most `capacity` rows of `width` numbers; the deadline of `comm` limits the waits.
     """
 
     default_lag = 3
@@ -81,7 +65,7 @@ class DeviceHistory(History):
         import cupy
 
         self.lag = lag
-        self._count = 0
+        self.count = 0
         self._comm = comm
         self._memory = cupy.cuda.alloc_pinned_memory(max(1, width * capacity) * 8)
         # The pool's block may be longer than what was asked for.
@@ -89,11 +73,6 @@ class DeviceHistory(History):
         self._next = cupy.zeros(1, np.int64)
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(lag + 2)]
         self._known = 0
-
-    @property
-    def count(self) -> int:
-        """Rows recorded so far."""
-        return self._count
 
     def record(self, values: Any) -> None:
         """Store the numbers of one more row."""
@@ -118,7 +97,7 @@ class DeviceHistory(History):
     def advance(self) -> None:
         """Mark one more row, stored by :meth:`store` or by a replay of it, on the current stream."""
         self._events[self.count % len(self._events)].record()
-        self._count += 1
+        self.count += 1
 
     def row(self, number: int) -> Row:
         """Return a row, waiting for it."""
@@ -137,9 +116,9 @@ class DeviceHistory(History):
 
     def restore(self, rows: np.ndarray) -> None:
         """Begin with rows of an earlier run; nothing may have been stored yet."""
-        self._count = self._known = len(rows)
-        self._rows[: self._count] = rows
-        self._next.fill(self._count)
+        self.count = self._known = len(rows)
+        self._rows[: self.count] = rows
+        self._next.fill(self.count)
 
     def abandon(self) -> None:
         """Keep the memory for ever: the device may still write to it."""
@@ -151,11 +130,6 @@ def open_history(engine: Engine, width: int, capacity: int, lag: int | None, com
 
     On devices `lag` rows may be outstanding, by default as many as the device's history chooses, and the deadline of
     `comm` limits the waits.
-
-    Raises
-    ------
-    InputError
-        If `lag` is negative or no integer.
     """
     if lag is not None:
         check_count("lag", lag)

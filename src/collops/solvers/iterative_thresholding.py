@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.backend import Engine
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
 from collops.solvers.kernels import Rule
 from collops.solvers.method import Method, not_finite
 from collops.solvers.power import power_iteration
-from collops.solvers.problem import check_number, check_problem, real_dtype, starting_point, working_dtype
+from collops.solvers.problem import (
+    check_number,
+    check_operator,
+    check_problem,
+    real_dtype,
+    starting_point,
+    working_dtype,
+)
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import Percentile, StepSums, Threshold, advance, find_threshold, shrink
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
@@ -67,12 +74,7 @@ class Schedule:
 
 
 def momenta(count: int) -> np.ndarray:
-    r"""Return the factors :math:`(t_{k-1} - 1) / t_k` of FISTA.
-
-    Notes
-    -----
-    :math:`t_k = (1 + \sqrt{1 + 4 t_{k-1}^2}) / 2` with :math:`t_0 = 1`.
-    """
+    """Return the factors ``(t[k-1] - 1) / t[k]`` of FISTA: ``t[k] = (1 + sqrt(1 + 4 t[k-1]**2)) / 2``, ``t[0] = 1``."""
     factors = np.empty(count)
     before = 1.0
     for number in range(count):
@@ -102,7 +104,7 @@ class ThresholdingState:
 
 @dataclass(frozen=True)
 class IterativeThresholding(Method):
-    """Iterative shrinkage and thresholding, with or without momentum [Daubechies 2004; Beck and Teboulle 2009].
+    """Iterative shrinkage and thresholding, with or without momentum [Daubechies et al. 2004; Beck and Teboulle 2009].
 
     The options are those of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost.
     """
@@ -142,7 +144,6 @@ class IterativeThresholding(Method):
         return "FISTA" if self.accelerated else "ISTA"
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> ThresholdingState:
-        """Return the state before the first iteration: the residual, its norm and that of the model."""
         dtype = of_coefficients = working_dtype(A, y, x0)
         if self.transform is not None and self.transform.dtype.kind == "c":
             of_coefficients = np.result_type(dtype, np.complex64)
@@ -205,21 +206,17 @@ class IterativeThresholding(Method):
         return state
 
     def report(self, state: ThresholdingState) -> Any:
-        """Return the numbers of the last iteration."""
         return state.sums.values
 
     def suspect(self, now: ThresholdingNumbers, iteration: int) -> str:
-        """Return the array that was first not finite."""
         if now.residual - now.residual == 0 or now.update != now.update or now.absolute != now.absolute:
             return "gradient" if iteration else "x"
         return "image" if iteration else "residual"
 
     def residual_norm(self, now: ThresholdingNumbers) -> Any:
-        """Return the norm of the residual."""
         return now.residual**0.5
 
     def details(self, state: ThresholdingState, history: ThresholdingNumbers) -> dict[str, Any]:
-        """Return the costs that PyLops reports, the norms of the updates, and the step size."""
         cost = self._cost(history)
         return {"cost": cost[1:], "updates": np.sqrt(history.update[1:]), "alpha": self.alpha}
 
@@ -260,31 +257,14 @@ class IterativeThresholding(Method):
 
 
 def prepare(
-    operator: Any,
-    data: Any,
-    x0: Any,
-    niter: Any,
-    transform: Any,
-    *,
-    accelerated: bool,
-    eps: Any,
-    alpha: Any,
-    eigsdict: Any,
-    tol: Any,
-    rtol: Any,
-    rtol1: Any,
-    threshkind: Any,
-    perc: Any,
-    decay: Any,
-    monitorres: bool,
+    A, y, x0, niter, SOp, *, accelerated, eps, alpha, eigsdict, tol, rtol, rtol1, threshkind, perc, decay, monitorres
 ) -> IterativeThresholding:
-    """Check the arguments of :func:`ista` or :func:`fista`, and return the method. Collective."""
-    check_problem(operator, data, x0, niter)
-    if transform is not None:
-        if not isinstance(transform, LinearOperator):
-            raise UnsupportedTypeError(f"SOp must be a distributed operator, not {type(transform).__qualname__}")
-        if transform.range is not operator.domain:
-            raise LayoutError(f"SOp must lead to the layout {operator.domain}, not to {transform.range}")
+    """Check the arguments of :func:`ista`, and return the method. Collective."""
+    check_problem(A, y, x0, niter)
+    if SOp is not None:
+        check_operator("SOp", SOp)
+        if SOp.range is not A.domain:
+            raise LayoutError(f"SOp must lead to the layout {A.domain}, not to {SOp.range}")
     threshold = find_threshold(threshkind, perc)
     numbers = {"eps": eps, "tol": tol, "rtol": rtol, "rtol1": rtol1}
     checked = {name: check_number(name, value) for name, value in numbers.items()}
@@ -293,29 +273,23 @@ def prepare(
         if len(decay) < niter or any(not 0 <= factor < float("inf") for factor in decay):
             raise InputError(f"decay must have a factor of at least 0 for each of {niter} iterations")
     if alpha is None:
-        options = {"dtype": working_dtype(operator, data, x0), "engine": data.engine.name, **(eigsdict or {})}
-        largest = abs(power_iteration(operator.H @ operator, **options).details["eigenvalue"])
+        options = {"dtype": working_dtype(A, y, x0), "engine": y.engine.name, **(eigsdict or {})}
+        largest = abs(power_iteration(A.H @ A, **options).details["eigenvalue"])
         if not 0 < largest < float("inf"):
             raise InputError(f"the operator's largest singular value is estimated as {largest**0.5}: give alpha")
         alpha = 1 / largest
+    factor = checked.pop("rtol1")
     return IterativeThresholding(
         alpha=check_number("alpha", alpha),
-        eps=checked["eps"],
         threshold=threshold,
         niter=niter,
-        accelerated=accelerated,
-        transform=transform,
+        accelerated=bool(accelerated),
+        transform=SOp,
         decay=decay,
-        tol=checked["tol"],
-        rtol=checked["rtol"],
-        atol=checked["rtol1"] * float(data.norm()) if checked["rtol1"] else 0.0,
+        atol=factor * float(y.norm()) if factor else 0.0,
         monitorres=bool(monitorres),
+        **checked,
     )
-
-
-def _minimise(*, accelerated: bool, A: Any, y: Any, x0: Any, niter: Any, SOp: Any, run: Any, **options: Any) -> Any:
-    method = prepare(A, y, x0, niter, SOp, accelerated=accelerated, **options)
-    return solve(method, A, y, x0, parts=() if SOp is None else (SOp,), niter=niter, **run)
 
 
 def ista(
@@ -335,27 +309,22 @@ def ista(
     perc: float | None = None,
     decay: Any = None,
     monitorres: bool = False,
+    accelerated: bool = False,
     **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by ISTA. Collective.
 
     Parameters
     ----------
-    A : LinearOperator
-        Any shape.
-    y : DistributedArray or StackedArray
-        The data, in the range of `A`. Its precision is that of the computation.
-    x0 : DistributedArray or StackedArray, optional
-        The starting point; zero by default.
-    niter : int
-        Largest number of iterations.
+    A, y, x0, niter
+        As for :func:`cgls`.
     SOp : LinearOperator, optional
         A transform :math:`S` from coefficients to models: then :math:`S^H x` is to be sparse.
     eps : float
         The weight :math:`\epsilon` of the penalty.
     alpha : float, optional
         Step size, at most the inverse of the largest eigenvalue of :math:`A^H A`; by default that inverse, the
-        eigenvalue estimated by :func:`collops.solvers.power_iteration`.
+        eigenvalue estimated by :func:`power_iteration`.
     eigsdict : dict, optional
         Arguments for that function.
     tol : float
@@ -373,8 +342,10 @@ def ista(
         A factor of the threshold for each iteration.
     monitorres : bool
         Whether to stop when the residual increases, with the status ``RESIDUAL_INCREASED``.
+    accelerated : bool
+        Whether to extrapolate between iterations, as :func:`fista` does.
     **run
-        Options of the run, as for :func:`collops.solvers.cgls`.
+        Other options of :class:`Run`.
 
     Returns
     -------
@@ -385,15 +356,13 @@ def ista(
 
     Raises
     ------
-    LayoutError
-        If `y`, `x0` or `SOp` does not have the layout that `A` needs.
-    InputError
-        If an option is invalid.
-    UnsupportedTypeError
-        If an argument is no operator or distributed array.
+    UnsupportedTypeError, LayoutError, InputError
+        If an argument has the wrong type, layout or value.
 
     Notes
     -----
+    Daubechies, Defrise and De Mol [2004]:
+
     .. math:: x_{k+1} = S\, T\big(S^H (x_k + \alpha A^H (y - A x_k))\big)
 
     where :math:`T` shrinks each value by the threshold :math:`\epsilon \alpha / 2`.
@@ -404,11 +373,6 @@ def ista(
     The iterates are those of ``pylops.optimization.sparsity.ista`` if `alpha` is the same: PyLops estimates it from
     random numbers.
 
-    References
-    ----------
-    .. [1] Daubechies, I., Defrise, M., De Mol, C., "An iterative thresholding algorithm for linear inverse problems
-       with a sparsity constraint", Communications on Pure and Applied Mathematics 57, 1413-1457, 2004.
-
     Examples
     --------
     >>> import numpy as np
@@ -418,57 +382,29 @@ def ista(
     >>> collops.ista(A, data, niter=20, eps=1.0).x.gather()
     array([ 2.5,  0. , -1.5])
     """
-    return _minimise(accelerated=False, **locals())
+    arguments = locals()
+    run = arguments.pop("run")
+    method = prepare(**arguments)
+    return solve(method, A, y, x0, parts=() if SOp is None else (SOp,), niter=niter, **run)
 
 
-def fista(
-    A: LinearOperator,
-    y: Any,
-    x0: Any = None,
-    *,
-    niter: int = 10,
-    SOp: LinearOperator | None = None,
-    eps: float = 0.1,
-    alpha: float | None = None,
-    eigsdict: dict[str, Any] | None = None,
-    tol: float = 1e-10,
-    rtol: float = 0.0,
-    rtol1: float = 0.0,
-    threshkind: str = "soft",
-    perc: float | None = None,
-    decay: Any = None,
-    monitorres: bool = False,
-    **run: Any,
-) -> SolverResult:
+def fista(A: LinearOperator, y: Any, x0: Any = None, **options: Any) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
 
-    Parameters
-    ----------
-    A, y, x0, niter, SOp, eps, alpha, eigsdict, tol, rtol, rtol1, threshkind, perc, decay, monitorres
-        As for :func:`collops.solvers.ista`.
-    **run
-        Options of the run, as for :func:`collops.solvers.cgls`.
-
-    Returns
-    -------
-    SolverResult
-        As from :func:`collops.solvers.ista`, except that ``cost`` has the residual after the step.
+    Parameters, options, exceptions and messages are those of :func:`ista`; so is the result, except that ``cost`` has
+    the residual after the step.
 
     Notes
     -----
+    Beck and Teboulle [2009]:
+
     .. math::
         x_{k+1} &= S\, T\big(S^H (z_k + \alpha A^H (y - A z_k))\big) \\
         z_{k+1} &= x_{k+1} + \frac{t_k - 1}{t_{k+1}} (x_{k+1} - x_k), \quad t_{k+1} = \frac{1 + \sqrt{1 + 4 t_k^2}}{2}
 
-    The residual at :math:`z` is combined from those at the last two :math:`x`, so that `A` is applied once. Exceptions
-    and messages are those of :func:`collops.solvers.ista`.
+    The residual at :math:`z` is combined from those at the last two :math:`x`, so that `A` is applied once.
 
     The iterates are those of ``pylops.optimization.sparsity.fista`` if `alpha` is the same.
-
-    References
-    ----------
-    .. [1] Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM
-       Journal on Imaging Sciences 2, 183-202, 2009.
 
     Examples
     --------
@@ -479,4 +415,4 @@ def fista(
     >>> collops.fista(A, data, niter=20, eps=1.0).x.gather()
     array([ 2.5,  0. , -1.5])
     """
-    return _minimise(accelerated=True, **locals())
+    return ista(A, y, x0, accelerated=True, **options)

@@ -100,18 +100,7 @@ class LSQRState:
 
 @dataclass(frozen=True)
 class LSQR(Method):
-    """LSQR as a method of the driver.
-
-    Attributes
-    ----------
-    damp : float
-        Damping factor.
-    atol, btol : float
-        Relative errors of operator and data.
-    conlim : float
-        Bound on the condition number; 0 for none.
-    calc_var : bool
-        Whether to estimate the diagonal of the inverse.
+    """LSQR [Paige and Saunders 1982] as a method of the driver, with the options of :func:`lsqr`.
 
     Examples
     --------
@@ -147,7 +136,6 @@ class LSQR(Method):
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> LSQRState:
-        """Return the state before the first iteration: the first vectors of both bases."""
         dtype = working_dtype(A, y, x0)
         x, u, image = starting_point(A, y, x0, dtype, A._forward)
         v = A._adjoint(u, new_array(A.domain, y, dtype))
@@ -187,11 +175,9 @@ class LSQR(Method):
         return state
 
     def report(self, state: LSQRState) -> Any:
-        """Return the numbers of the last iteration."""
         return state.scalars[: len(LSQRNumbers._fields)]
 
     def suspect(self, now: LSQRNumbers, iteration: int) -> str:
-        """Return the array that was first not finite."""
         if now.rnorm - now.rnorm == 0:  # does not depend on the last v yet
             return "back" if iteration else "v"
         return "image" if iteration else "u"
@@ -200,11 +186,9 @@ class LSQR(Method):
     tangent = CGLS.tangent
 
     def residual_norm(self, now: LSQRNumbers) -> Any:
-        """Return the norm of the residual, damping not included."""
         return now.r1norm
 
     def details(self, state: LSQRState, history: LSQRNumbers) -> dict[str, Any]:
-        """Return the last norms, and the variances if they were asked for."""
         last = {name: float(values[-1]) for name, values in history._asdict().items()}
         return {"r2norm": last.pop("rnorm"), **last, "var": state.variance}
 
@@ -222,20 +206,12 @@ def lsqr(
     calc_var: bool = False,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by LSQR. Collective.
+    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by LSQR [Paige and Saunders 1982]. Collective.
 
     Parameters
     ----------
-    A : LinearOperator
-        Any shape.
-    y : DistributedArray or StackedArray
-        The data, in the range of `A`. Its precision is that of the vectors; the scalars are in double precision.
-    x0 : DistributedArray or StackedArray, optional
-        The starting point; zero by default.
-    niter : int
-        Largest number of iterations.
-    damp : float
-        The damping factor :math:`\epsilon`.
+    A, y, x0, niter, damp
+        As for :func:`cgls`; the scalars are in double precision whatever the vectors are.
     atol, btol : float
         Stop when the residual is explained by relative errors of this size in `A` and `y`, or when the gradient has
         fallen to `atol` times what it was.
@@ -245,7 +221,7 @@ def lsqr(
         Whether to estimate the diagonal of :math:`(A^H A + \epsilon^2 I)^{-1}`, which costs a pass over the model per
         iteration.
     **run
-        Options of the run, as for :func:`collops.solvers.cgls`.
+        Other options of :class:`Run`.
 
     Returns
     -------
@@ -256,19 +232,12 @@ def lsqr(
 
     Raises
     ------
-    LayoutError
-        If `y` or `x0` does not have the layout of `A`.
-    InputError
-        If an option is invalid.
+    LayoutError, InputError
+        As for :func:`cgls`.
 
     Notes
     -----
     Besides the messages of `A`, an iteration sends two scalar allreduces.
-
-    References
-    ----------
-    .. [1] Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
-       Transactions on Mathematical Software 8, 43-71, 1982.
 
     Examples
     --------
@@ -300,17 +269,7 @@ def _lost(number: Any, scale: Any) -> Any:
 
 
 def _begin(engine: Engine, scalars: Any, factors: Any, u_square: Any, v_square: Any) -> _Pair:
-    """Return both arrays at the start, from ``|U|**2`` and ``|A^H U|**2`` of U = y - A x0.
-
-    Parameters
-    ----------
-    engine : Engine
-        Of the arrays.
-    scalars, factors : array
-        Double precision, one element for each of `_SCALARS`; the vectors' real type, one for each of `_FACTORS`.
-    u_square, v_square : 0-d array
-        Squared norms, in the type of the factors.
-    """
+    """Return both arrays at the start, from ``|U|**2`` and ``|A^H U|**2`` of U = y - A x0, which are 0-d arrays."""
     if engine.name == "cupy":
         return _launched("begin", scalars, factors, u_square, v_square)
     sqrt, _, over, number, _ = _arithmetic(engine, scalars)

@@ -1,22 +1,4 @@
-"""The interface of iterative methods, on which the driver, CUDA graphs, JAX loops and checkpoints rely.
-
-A method is a frozen dataclass of its options, with three functions in the order of the book:
-
-- ``init(A, y, x0)`` returns the state before the first iteration;
-- ``step(A, state)`` returns the state after one more iteration;
-- ``report(state)`` returns the numbers of the iteration that led to this state;
-
-and with the tests that end it: ``stops`` is a tuple of pairs ``(test, status)``. A test is called as
-``test(method, now, first)`` with the numbers of an iteration and those before the first one, both as instances of
-``numbers``, a named tuple. The first test that passes sets the status. Tests are written once, for floats of Python and
-for 0-d arrays in a trace of JAX: with ``&``, ``|`` and comparisons, without ``if``, ``and`` and ``or``. A triple
-``(test, status, option)`` names the option without which the test cannot pass; it is skipped if that is 0 or false.
-
-A state is a dataclass with a field ``x``. Its fields say whether they are carried from step to step, scratch memory or
-constant (:mod:`collops.solvers.state`). A step may write into the arrays of the state that it is given, always uses the
-results that operations return, and assigns them to the fields. It reads no device value on the host and keeps nothing
-outside the state, so that it can be recorded as a CUDA graph, or compiled.
-"""
+"""The interface of iterative methods, on which the driver, CUDA graphs, JAX loops and checkpoints rely."""
 
 from __future__ import annotations
 
@@ -36,8 +18,7 @@ Row = Sequence[float]
 
 Test = Callable[[Any, Any, Any], Any]
 Stop = tuple[Test, Status | None] | tuple[Test, Status | None, str]
-"""A test ``(method, now, first) -> bool``, the status if it passes (``None`` to continue without further tests), and
-perhaps the name of an option without which it cannot pass."""
+"""A test, the status if it passes, and perhaps an option; see :class:`Method`."""
 
 DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default of the relative size of rounding errors."""
@@ -59,11 +40,15 @@ def over(a: Any, b: Any) -> Any:
 
 
 class Method:
-    """An iterative method with its options, which never change.
+    """An iterative method: a frozen dataclass of its options, with three functions in the order of the book.
 
-    A step may overwrite the arrays of the state, and must use the results that operations return. Tests of JAX arrays
-    use comparisons, ``&`` and ``|``, not ``if``, ``and`` and ``or``. Squares of options are products, which may become
-    infinite: the power of a Python float raises OverflowError instead.
+    ``init(A, y, x0)`` returns the state before the first iteration, ``step(A, state)`` the state after one more, and
+    ``report(state)`` the numbers of the iteration that led to a state.
+
+    A state is a dataclass with a field ``x``. Its fields say whether they are carried from step to step, scratch memory
+    or constant (:mod:`collops.solvers.state`). A step may write into the arrays of the state that it is given, always
+    uses the results that operations return, and assigns them to the fields. It reads no device value on the host and
+    keeps nothing outside the state, so that it can be recorded as a CUDA graph, or compiled.
 
     Methods of JAX arrays that have ``optimality`` and ``tangent`` are differentiated implicitly:
     ``optimality(A, y, x)`` returns an array that is zero at the solution, and ``tangent(A, tol)`` the method and the
@@ -77,7 +62,10 @@ class Method:
         A named tuple: the numbers of one iteration.
     stops : tuple of (callable, Status) or (callable, Status, str)
         Tests ``test(method, now, first)`` of the numbers of an iteration and those before the first one. The first test
-        that passes sets the status. A test with the name of an option is skipped if that is 0 or false.
+        that passes sets the status, or lets the solver continue if that is ``None``. A test with the name of an option
+        is skipped if the option is 0 or false. Tests are written once, for floats of Python and for 0-d arrays in a
+        trace of JAX: with ``&``, ``|`` and comparisons, without ``if``, ``and`` and ``or``. Squares of options are
+        products, which may become infinite: the power of a Python float raises OverflowError instead.
     tolerances : frozenset of str
         Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
     traceable : bool
@@ -100,14 +88,8 @@ class Method:
     def init(self, A: Any, y: Any, x0: Any) -> Any:
         """Return the state before the first iteration.
 
-        Parameters
-        ----------
-        A : LinearOperator or None
-            The operator, if the method has one.
-        y : DistributedArray or StackedArray
-            The data, in its range; never written to.
-        x0 : DistributedArray, StackedArray or None
-            The starting point; never written to.
+        `A` is the operator, or ``None``; `y` the data in its range; `x0` the starting point, or ``None``. The arrays
+        are never written to.
         """
         raise NotImplementedError
 
@@ -120,13 +102,7 @@ class Method:
         raise NotImplementedError
 
     def status(self, now: Any, first: Any) -> Status | None:
-        """Return the status of the first test that passes, or ``None`` if the solver continues.
-
-        Parameters
-        ----------
-        now, first : numbers
-            Those of an iteration, and those before the first one, as floats.
-        """
+        """Return the status of the first test that passes, or ``None`` if the solver continues; numbers are floats."""
         for test, status in self._possible_stops:
             if test(self, now, first):
                 return status

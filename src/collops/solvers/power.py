@@ -44,42 +44,30 @@ def _begun(now: PowerNumbers) -> Any:
     return (now.real != np.inf) | (now.imaginary != np.inf)
 
 
-def _square(now: PowerNumbers) -> Any:
-    """Return the square of the eigenvalue's modulus."""
-    return now.real * now.real + now.imaginary * now.imaginary
-
-
-def _changed_by(now: PowerNumbers) -> Any:
-    """Return the square of the change of the eigenvalue."""
-    real, imaginary = now.real - now.real_before, now.imaginary - now.imaginary_before
+def _square(real: Any, imaginary: Any) -> Any:
     return real * real + imaginary * imaginary
+
+
+def _unchanged(method: PowerIteration, now: PowerNumbers) -> Any:
+    change = _square(now.real - now.real_before, now.imaginary - now.imaginary_before)
+    return change < method.tol * method.tol * _square(now.real, now.imaginary)
 
 
 @dataclass(frozen=True)
 class PowerIteration(Method):
-    """Power iteration as a method of the driver.
+    """Power iteration as a method of the driver."""
 
-    Attributes
-    ----------
-    tol : float
-        Bound on the change of the eigenvalue in one iteration, relative to it.
-    """
-
-    tol: float = 1e-5
+    tol: float = 1e-5  # bound on the change of the eigenvalue in one iteration, relative to it
     tolerances = frozenset({"tol"})
     name = "Power iteration"
     numbers = PowerNumbers
     stops = (
         (lambda self, now, first: _begun(now) & not_finite(now.real, now.imaginary), Status.NOT_FINITE),
         (lambda self, now, first: (now.real == 0) & (now.imaginary == 0), Status.CONVERGED),
-        (
-            lambda self, now, first: _begun(now) & (_changed_by(now) < self.tol * self.tol * _square(now)),
-            Status.CONVERGED,
-        ),
+        (lambda self, now, first: _begun(now) & _unchanged(self, now), Status.CONVERGED),
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> PowerState:
-        """Return the state before the first iteration: the start, scaled to norm 1."""
         engine, consistently = y.engine, rank_consistently(y)
         start = consistently(y)
         (square,) = dots((start, start))
@@ -104,19 +92,15 @@ class PowerIteration(Method):
         return state
 
     def report(self, state: PowerState) -> Any:
-        """Return the numbers of the last iteration."""
         return state.numbers
 
     def suspect(self, now: PowerNumbers, iteration: int) -> str:
-        """Return the array that was first not finite."""
         return "image"
 
     def residual_norm(self, now: PowerNumbers) -> Any:
-        """Return the norm of ``A x - eigenvalue x``."""
         return now.defect**0.5
 
     def details(self, state: PowerState, history: PowerNumbers) -> dict[str, Any]:
-        """Return the eigenvalue: real for a real operator."""
         real, imaginary = float(history.real[-1]), float(history.imaginary[-1])
         return {"eigenvalue": complex(real, imaginary) if state.x.dtype.kind == "c" else real}
 
@@ -152,7 +136,7 @@ def power_iteration(
     seed : int
         Seed of the random numbers.
     **run
-        Options of the run, as for :func:`collops.solvers.cgls`; there is no progress bar by default.
+        Other options of :class:`Run`; there is no progress bar by default.
 
     Returns
     -------
@@ -162,10 +146,8 @@ def power_iteration(
 
     Raises
     ------
-    LayoutError
-        If `A` has two layouts, or `x0` does not have that of `A`.
-    InputError
-        If an option is invalid.
+    LayoutError, InputError
+        If `A` has two layouts or `x0` does not have that of `A`, or an option is invalid.
 
     Notes
     -----

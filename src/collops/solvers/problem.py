@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -16,93 +16,72 @@ from collops.operators.base import new_array
 from collops.solvers.state import scratch_array
 
 __all__ = [
-    "Limits",
+    "check_array",
     "check_count",
     "check_number",
+    "check_operator",
     "check_problem",
-    "check_reductions",
-    "checked_limits",
-    "group_of",
-    "is_traced",
     "precision_of",
     "rank_consistent",
     "rank_consistently",
-    "real_dtype",
-    "starting_point",
-    "takes_part",
-    "working_dtype",
 ]
 
 
 def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
-    """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `operator` is no linear operator, or `data` or `x0` no distributed array.
-    LayoutError
-        If a layout is not that of the operator.
-    InputError
-        If `niter` is negative or no integer, or the engines differ.
-    """
+    """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error."""
     if not isinstance(operator, LinearOperator):
         raise UnsupportedTypeError(
             f"a solver needs a distributed operator, not {type(operator).__module__}.{type(operator).__qualname__}; "
             "collops.operators.VStack or BlockDiag makes one of local operators"
         )
-    for name, array, layout in (("y", data, operator.range), ("x0", x0, operator.domain)):
-        if array is None and name == "x0":
-            continue
-        if not isinstance(array, DistributedArray | StackedArray):
-            raise UnsupportedTypeError(
-                f"{name} must be a distributed array, not {type(array).__module__}.{type(array).__qualname__}; "
-                "collops.from_global or collops.from_local makes one"
-            )
-        if array.layout is not layout:
-            raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
+    check_array("y", data, operator.range)
+    check_array("x0", x0, operator.domain, optional=True)
     if x0 is not None and x0.engine is not data.engine:
         raise InputError(f"y is an array of {data.engine.name}, but x0 one of {x0.engine.name}")
     check_count("niter", niter)
 
 
-def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
-    """Return an option as an integer.
+def check_operator(name: str, operator: Any) -> None:
+    """Raise UnsupportedTypeError unless an argument is a distributed operator."""
+    if not isinstance(operator, LinearOperator):
+        raise UnsupportedTypeError(f"{name} must be a distributed operator, not {type(operator).__qualname__}")
 
-    Raises
-    ------
-    InputError
-        If it is no integer of at least `smallest`.
-    """
+
+def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -> None:
+    """Raise UnsupportedTypeError or LayoutError unless an argument is a distributed array of this layout."""
+    if optional and array is None:
+        return
+    if not isinstance(array, DistributedArray | StackedArray):
+        raise UnsupportedTypeError(
+            f"{name} must be a distributed array, not {type(array).__module__}.{type(array).__qualname__}; "
+            "collops.from_global or collops.from_local makes one"
+        )
+    if array.layout is not layout:
+        raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
+
+
+def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
+    """Return an option as an integer; raise InputError if it is not one of at least `smallest`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
         raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")
     return int(value)
 
 
 def check_reductions(value: Any) -> int:
-    """Return the number of scalar reductions in an iteration of CG or CGLS.
-
-    Raises
-    ------
-    InputError
-        If it is neither 1 nor 2.
-    """
+    """Return the number of scalar reductions in an iteration of CG or CGLS; raise InputError unless it is 1 or 2."""
     if isinstance(value, bool) or value not in (1, 2):
         raise InputError(f"reductions must be 1 or 2, not {value!r}")
     return int(value)
 
 
 def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
-    """Return an option as a float.
+    """Return an option as a float; raise InputError if it is no finite real number of at least `smallest`.
 
-    Raises
-    ------
-    InputError
-        If it is no finite real number of at least `smallest`. A tracer of JAX has no value, and passes.
+    A tracer of JAX has no value, and passes.
     """
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         if is_traced(value) and value.ndim == 0:
             return value
         number = float("nan")
@@ -147,20 +126,10 @@ def precision_of(dtype: np.dtype) -> float:
     return float(np.finfo(real_dtype(dtype)).eps)
 
 
-class Limits(TypedDict):
-    """Options of CG and CGLS: the damping, and the bounds at which they stop."""
-
-    damp: float
-    tol: float
-    precision: float
-    rtol: float
-    atol: float
-
-
 def checked_limits(
     operator: LinearOperator, data: Any, x0: Any, damp: float, tol: float, rtol: float, rtol1: float
-) -> Limits:
-    """Return the checked options of CG and CGLS. Collective if `rtol1` is not 0."""
+) -> dict[str, Any]:
+    """Return the damping of CG or CGLS, and the bounds at which they stop. Collective if `rtol1` is not 0."""
     return {
         "damp": check_number("damp", damp),
         "tol": check_number("tol", tol),
@@ -178,11 +147,9 @@ def rank_consistent(array: Any) -> Any:
     depends on it would be taken on some ranks only. An empty split part, stacked with the array, makes the product part
     of a message.
     """
-    layout, comm = array.layout, array.comm
-    leaves = (layout,) if isinstance(layout, Layout) else layout.leaves
-    mask = next((leaf.mask for leaf in leaves if leaf.mask is not None), None)
+    comm, mask, layouts = array.comm, mask_of(array), [leaf.layout for leaf in array.leaves]
     together = (0,) * comm.size if mask is None else mask
-    groups = {leaf.reduction_groups() for leaf in leaves if not leaf.is_replicated}
+    groups = {leaf.reduction_groups() for leaf in layouts if not leaf.is_replicated}
     if comm.size == 1 or len(groups) > 1 or groups == {together}:
         return array
     empty = zeros(Layout.split((0,), comm.size, mask=mask), comm=comm, dtype=array.dtype, engine=array.engine)
@@ -198,11 +165,15 @@ def rank_consistently(like: Any) -> Callable[[Any], Any]:
     return lambda array: template._like([array, *template.arrays])
 
 
+def mask_of(*arrays: Any) -> Any:
+    """Return the mask of the first leaf that has one, or ``None``."""
+    masks = (leaf.layout.mask for array in arrays for leaf in array.leaves)
+    return next((mask for mask in masks if mask is not None), None)
+
+
 def group_of(array: Any) -> Communicator:
     """Return the ranks that solve one problem together: all, or those of one group of a mask."""
-    layout = array.layout
-    leaves = (layout,) if isinstance(layout, Layout) else layout.leaves
-    mask = next((leaf.mask for leaf in leaves if leaf.mask is not None), None)
+    mask = mask_of(array)
     return array.comm if mask is None else array.comm.subgroup(mask)
 
 
@@ -211,14 +182,8 @@ def starting_point(
 ) -> tuple[Any, Any, Any]:
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
-    Parameters
-    ----------
-    operator, data, x0
-        The problem; without `x0` it starts at zero, whose image is not computed.
-    dtype : numpy.dtype
-        To compute in.
-    apply : callable
-        ``apply(x, out)`` is the image of `x`.
+    Without `x0` it starts at zero, whose image is not computed. It computes in `dtype`; ``apply(x, out)`` is the image
+    of `x`.
     """
     image = scratch_array(operator.range, data, dtype)
     if x0 is None:

@@ -41,22 +41,17 @@ class Status(Enum):
     @property
     def successful(self) -> bool:
         """Whether the solution meets the tolerance, or is accurate to rounding."""
-        return self in _SUCCESSFUL
+        return self in (
+            Status.CONVERGED,
+            Status.EXACT_ZERO,
+            Status.COMPATIBLE,
+            Status.LEAST_SQUARES,
+            Status.COMPATIBLE_TO_ROUNDING,
+            Status.LEAST_SQUARES_TO_ROUNDING,
+        )
 
     def __str__(self) -> str:
         return self.value
-
-
-_SUCCESSFUL = frozenset(
-    {
-        Status.CONVERGED,
-        Status.EXACT_ZERO,
-        Status.COMPATIBLE,
-        Status.LEAST_SQUARES,
-        Status.COMPATIBLE_TO_ROUNDING,
-        Status.LEAST_SQUARES_TO_ROUNDING,
-    }
-)
 
 
 @dataclass(frozen=True, eq=False)

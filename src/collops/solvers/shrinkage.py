@@ -18,6 +18,7 @@ from collops.comm import Communicator
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import new_array
 from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
+from collops.solvers.problem import mask_of
 from collops.solvers.state import CONSTANT, SCRATCH
 
 __all__ = ["Percentile", "Rule", "StepSums", "Threshold", "advance", "find_threshold", "joint_plan", "shrink"]
@@ -30,19 +31,12 @@ def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]
 
     A replicated array is counted on one rank only, so that every rank gets the same numbers to the last bit and takes
     the same decisions. Collective where the layouts are new.
-
-    Raises
-    ------
-    LayoutError
-        If the masks of the arrays contradict each other.
     """
     comm = arrays[0].comm
     layouts = [array.layout for array in arrays]
     if comm.size > 1:
         # Without a split part every rank would keep its own rounding.
-        masks = [leaf.layout.mask for array in arrays for leaf in array.leaves]
-        mask = next((mask for mask in masks if mask is not None), None)
-        layouts.append(Layout.split((0,), comm.size, mask=mask))
+        layouts.append(Layout.split((0,), comm.size, mask=mask_of(*arrays)))
     plan = reduction_plan(StackedLayout(layouts), comm)
     counted = iter(plan.counted)
     return plan.communicator, [tuple(next(counted) for _ in array.leaves) for array in arrays]
@@ -50,21 +44,11 @@ def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]
 
 @dataclass(eq=False)
 class StepSums:
-    """Double-precision sums of an iteration, which the ranks combine in one message. A part of a state.
+    """Double-precision sums of an iteration, which the ranks combine in one message. A part of a state."""
 
-    Attributes
-    ----------
-    values : array
-        `width` sums, then the numbers that are no sums.
-    width : int
-        Number of sums.
-    counted : list of tuple of bool
-        For each array, in the order of their numbers, which of its leaves this rank counts.
-    """
-
-    values: Any
+    values: Any  # `width` sums, then the numbers that are no sums
     width: int = field(metadata=CONSTANT)
-    counted: list[tuple[bool, ...]] = field(metadata=CONSTANT)
+    counted: list[tuple[bool, ...]] = field(metadata=CONSTANT)  # for each array, which leaves this rank counts
     engine: Engine = field(metadata=CONSTANT)
     communicator: Communicator | None = field(metadata=CONSTANT)
     memory: Any = field(metadata=SCRATCH)
@@ -119,54 +103,21 @@ def advance(
 ) -> tuple[Any, Any]:
     r"""Return a shrunk step :math:`v = T(\mathrm{base} + \alpha\, \mathrm{gradient})`, and measure it. No messages.
 
-    Parameters
-    ----------
-    sums : StepSums
-        To which the measures are added.
-    number : int
-        Of `current` among the arrays of `sums`.
-    current : DistributedArray or StackedArray
-        The result of the step before; overwritten by :math:`v`.
-    base, gradient : DistributedArray or StackedArray, optional
-        Like `current`; one of them at least.
-    alpha : float
-        Step size.
-    rule, threshold
-        Define :math:`T`; the threshold may be a 0-d array of the engine.
-    ahead : DistributedArray or StackedArray, optional
-        Overwritten by :math:`v + \mathrm{momentum} (v - \mathrm{current})`; may be `base`.
-    momentum : number or 0-d array, optional
-        For `ahead`.
-    update, absolute, square : int
-        Which sums get :math:`\|v - \mathrm{current}\|_2^2`, :math:`\|v\|_1` and :math:`\|v\|_2^2`; -1 for none.
-    keep : bool
-        Whether elements of `current` stay as they are where :math:`v` is not finite; the sums show that it was not.
-
-    Returns
-    -------
-    current, ahead
-        The arrays that were passed, with their new elements.
+    `current`, the result of the step before and number `number` among the arrays of `sums`, is overwritten by
+    :math:`v`, and `ahead` by :math:`v + \mathrm{momentum} (v - \mathrm{current})`; both are returned. One of `base`,
+    which may be `ahead`, and `gradient` may be missing. `rule` and `threshold` define :math:`T`. `update`, `absolute`
+    and `square` say which sums get :math:`\|v - \mathrm{current}\|_2^2`, :math:`\|v\|_1` and :math:`\|v\|_2^2`; -1
+    for none. With `keep`, elements of `current` stay as they are where :math:`v` is not finite; the sums show that it
+    was not. Numbers may be 0-d arrays of the engine.
     """
-    none = [None] * len(current.leaves)
-    columns = [none if array is None else array.leaves for array in (base, gradient, ahead)]
-    kernel = step_kernels_for(current.engine).advance
-    for now, counted, v_base, v_gradient, v_ahead in zip(current.leaves, sums.counted[number], *columns, strict=True):
-        now.local_array, extrapolated, sums.values = kernel(
-            rule,
-            threshold,
-            None if v_base is None else v_base.local_array,
-            alpha,
-            None if v_gradient is None else v_gradient.local_array,
-            now.local_array,
-            None if v_ahead is None else v_ahead.local_array,
-            momentum,
-            sums.values,
-            (update, absolute, square) if counted else _NOWHERE,
-            sums.memory,
-            keep,
-        )
-        if v_ahead is not None:
-            v_ahead.local_array = extrapolated
+    leaves, kernel = current.leaves, step_kernels_for(current.engine).advance
+    bases, gradients, aheads = _parts(base, leaves), _parts(gradient, leaves), _parts(ahead, leaves)
+    for place, (now, counted) in enumerate(zip(leaves, sums.counted[number], strict=True)):
+        before, places = now.local_array, (update, absolute, square) if counted else _NOWHERE
+        step = rule, threshold, bases[place], alpha, gradients[place], before, aheads[place], momentum
+        now.local_array, extrapolated, sums.values = kernel(*step, sums.values, places, sums.memory, keep)
+        if ahead is not None:
+            ahead.leaves[place].local_array = extrapolated
     return current, ahead
 
 
@@ -182,31 +133,15 @@ def shrink(
     weights: Any = None,
     out: Any = None,
 ) -> Any:
-    """Return ``a * x + b * y``, shrunk by a rule element by element. No messages.
+    """Return ``a * x + b * y``, shrunk by a rule element by element; `y` may be missing. No messages.
 
-    Parameters
-    ----------
-    rule : Rule
-        How each value is shrunk.
-    threshold : number, 0-d array or array
-        The rule's parameter; the lower bound of `CLIP`.
-    x, y : DistributedArray or StackedArray
-        Of one layout; `y` may be missing.
-    a, b : float
-        Coefficients.
-    upper : number
-        The upper bound of `CLIP`.
-    weights : DistributedArray or StackedArray, optional
-        Real; each value has its own multiple of the threshold.
-    out : DistributedArray or StackedArray, optional
-        Memory for the result; may be `x` or `y`.
+    `threshold` is a number or 0-d array, and the lower bound of `CLIP`, whose upper bound is `upper`. The real array
+    `weights` multiplies the threshold of each value. `out` is memory for the result; it may be `x` or `y`.
 
     Raises
     ------
-    LayoutError
-        If layouts differ.
-    UnsupportedTypeError
-        If engines differ, or complex values are to be clipped.
+    LayoutError, UnsupportedTypeError
+        If layouts or engines differ, or complex values are to be clipped.
     """
     for other in (y, weights, out):
         if other is not None and (other.layout is not x.layout or other.engine is not x.engine):
@@ -215,38 +150,24 @@ def shrink(
         raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
     if out is None:
         out = new_array(x.layout, x, x.dtype)
-    kernels = step_kernels_for(x.engine)
-    none = [None] * len(x.leaves)
-    columns = [none if array is None else array.leaves for array in (y, weights)]
-    for v_out, v_x, v_y, v_weights in zip(out.leaves, x.leaves, *columns, strict=True):
-        v_out.local_array = kernels.shrink(
-            rule,
-            threshold,
-            upper,
-            None if v_weights is None else v_weights.local_array,
-            a,
-            v_x.local_array,
-            b,
-            None if v_y is None else v_y.local_array,
-            v_out.local_array,
-        )
+    leaves, kernel = x.leaves, step_kernels_for(x.engine).shrink
+    for target, part, other, weight in zip(out.leaves, leaves, _parts(y, leaves), _parts(weights, leaves), strict=True):
+        values = a, part.local_array, b, other, target.local_array
+        target.local_array = kernel(rule, threshold, upper, weight, *values)
     return out
+
+
+def _parts(array: Any, leaves: Any) -> list[Any]:
+    """Return this rank's part of each leaf of an array, or ``None`` for each of `leaves` if there is no array."""
+    return [None] * len(leaves) if array is None else [leaf.local_array for leaf in array.leaves]
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A rule, and whether its threshold is a size, or the percentile of all sizes at which it cuts.
+    """A rule, and whether its threshold is a size, or the percentile of all sizes at which it cuts."""
 
-    Attributes
-    ----------
-    rule : Rule
-        SOFT, HARD or HALF; of a percentile SOFT, HARD_AT or HALF_AT.
-    percentile : float, optional
-        Of the absolute values, 0 to 100: values up to it become 0.
-    """
-
-    rule: Rule
-    percentile: float | None = None
+    rule: Rule  # SOFT, HARD or HALF; of a percentile SOFT, HARD_AT or HALF_AT
+    percentile: float | None = None  # of the absolute values, 0 to 100: values up to it become 0
 
     def parameter(self, cut: Any) -> Any:
         """Return the rule's threshold for which elements of an absolute value up to `cut` become 0."""
@@ -263,20 +184,7 @@ _SUFFIX = "-percentile"
 
 
 def find_threshold(threshkind: Any, perc: Any) -> Threshold:
-    """Return the threshold that PyLops calls `threshkind`.
-
-    Parameters
-    ----------
-    threshkind : str
-        ``"soft"``, ``"hard"``, ``"half"``, or one of these with ``"-percentile"`` behind it.
-    perc : float, optional
-        For a percentile: how many percent of the values are kept.
-
-    Raises
-    ------
-    InputError
-        If there is no such threshold, or `perc` is missing, superfluous or no percentage.
-    """
+    """Return the threshold that PyLops calls `threshkind`; raise InputError if it or `perc` is none."""
     name = threshkind.removesuffix(_SUFFIX) if isinstance(threshkind, str) else ""
     if name not in _RULES:
         kinds = ", ".join([*_RULES, *(kind + _SUFFIX for kind in _RULES)])
@@ -291,26 +199,12 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
 
 
 class Percentile:
-    """A percentile of the absolute values, as ``numpy.percentile`` interpolates it.
+    """A percentile, 0 to 100, of the absolute values, as ``numpy.percentile`` interpolates it.
 
-    The ranks count how often each pattern of the leading bits occurs, find the one of the value at this position, and
-    continue with the next bits. Exact, without moving the elements, and without synchronising with the device.
-
-    Parameters
-    ----------
-    like : DistributedArray or StackedArray
-        An array of the layout and dtype that will be measured. Collective where the layout is new.
-    percent : float
-        0 to 100.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If the elements are not of single or double precision, or not all of one type.
-
-    Notes
-    -----
-    Four allreduces in single and seven in double precision: of 2048 counts each, and the last of one number.
+    It measures arrays such as `like`, of single or double precision. The ranks count how often each pattern of the
+    leading bits occurs, find the one of the value at this position, and continue with the next bits: exact, without
+    moving the elements or synchronising with the device. This takes four allreduces in single and seven in double
+    precision: of 2048 counts each, and the last of one number. Collective where the layout is new.
     """
 
     def __init__(self, like: Any, percent: float) -> None:

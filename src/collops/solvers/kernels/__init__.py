@@ -52,13 +52,13 @@ def step_kernels_for(engine: Engine) -> Any:
 
 
 @cache
-def kernel(source: str, name: str) -> Any:
+def kernel(source: str, name: str, *options: str) -> Any:
     """Return the CUDA kernel `name` of a file in this folder, to be called with grid, block and arguments."""
-    return _module(source).get_function(name)
+    return _module(source, *options).get_function(name)
 
 
 @cache
-def _module(source: str) -> Any:
+def _module(source: str, *options: str) -> Any:
     import cupy
 
-    return cupy.RawModule(code=Path(__file__).with_name(source).read_text(), options=("-std=c++17",))
+    return cupy.RawModule(code=Path(__file__).with_name(source).read_text(), options=("-std=c++17", *options))

@@ -6,7 +6,6 @@ Nothing here waits for the device, and everything can be captured in a CUDA grap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import cupy
@@ -14,7 +13,7 @@ import numpy as np
 
 from collops.array.dtypes import real_of
 from collops.errors import UnsupportedTypeError
-from collops.solvers.kernels import Rule
+from collops.solvers.kernels import Rule, kernel
 
 __all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
 
@@ -24,39 +23,20 @@ _MOST_BLOCKS = 1 << 20
 _BLOCKS_PER_PROCESSOR = 8
 _MEASURES = 3
 _COMPONENTS = 4  # of one launch of group_shrink
-_ELEMENTS = {"f": 2, "d": 3, "F": 4, "D": 5}
+_ELEMENTS = {"f": "-DELEMENT=2", "d": "-DELEMENT=3", "F": "-DELEMENT=4", "D": "-DELEMENT=5"}
 _NULL = np.uint64(0)
 _NO, _YES = np.int32(0), np.int32(1)
 _NOTHING = (np.float64(0), _NULL, _NO)
 _THREADS, _ONE = (_BLOCK,), (1,)
 
 
-class _Functions:
-    """The kernels of ``steps.cu`` for one element type, by name."""
-
-    def __init__(self, element: int) -> None:
-        source = Path(__file__).with_name("steps.cu").read_text()
-        self._module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
-
-    def __getattr__(self, name: str) -> Any:
-        function = self._module.get_function(name)
-        setattr(self, name, function)
-        return function
-
-
-_functions: dict[str, _Functions] = {}
-
-
-def _functions_for(dtype: np.dtype) -> _Functions:
-    char = dtype.char
-    known = _functions.get(char)
-    if known is None:
-        if char not in _ELEMENTS:
-            raise UnsupportedTypeError(
-                f"sparse and proximal methods on devices are of single or double precision, not of {dtype}: astype()"
-            )
-        known = _functions[char] = _Functions(_ELEMENTS[char])
-    return known
+def _kernel(name: str, dtype: np.dtype) -> Any:
+    """Return a kernel of ``steps.cu`` for an element type; raise for other types, also on ranks without elements."""
+    if dtype.char not in _ELEMENTS:
+        raise UnsupportedTypeError(
+            f"sparse and proximal methods on devices are of single or double precision, not of {dtype}: astype()"
+        )
+    return kernel("steps.cu", name, _ELEMENTS[dtype.char])
 
 
 def scratch() -> tuple[Any, Any, int]:
@@ -66,27 +46,16 @@ def scratch() -> tuple[Any, Any, int]:
 
 
 def advance(
-    rule: Rule,
-    threshold: Any,
-    base: Any,
-    alpha: float,
-    gradient: Any,
-    current: Any,
-    extrapolated: Any,
-    momentum: Any,
-    sums: Any,
-    places: tuple[int, int, int],
-    scratch: tuple[Any, Any, int],
-    keep: bool,
+    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, places, scratch, keep
 ) -> tuple[Any, Any, Any]:
     """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     size, dtype = current.size, current.dtype
-    functions = _functions_for(dtype)  # raises for other types also on ranks without elements
+    launch = _kernel("advance", dtype)
     if not size:
         return current, extrapolated, sums
     partial, ticket, most = scratch
     now, ahead = _contiguous(current), _contiguous(extrapolated)
-    functions.advance(
+    launch(
         (min(-(-size // _PER_BLOCK), most),),
         _THREADS,
         (
@@ -114,11 +83,11 @@ def advance(
 def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> Any:
     """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     size, dtype = out.size, out.dtype
-    functions = _functions_for(dtype)  # raises for other types also on ranks without elements
+    launch = _kernel("shrink", dtype)
     if not size:
         return out
     target = _contiguous(out)
-    functions.shrink(
+    launch(
         (min(-(-size // _BLOCK), _MOST_BLOCKS),),
         _THREADS,
         (
@@ -149,7 +118,7 @@ def group_norms(parts: Sequence[Any]) -> Any:
 def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Sequence[Any]) -> Sequence[Any]:
     """Return `outs`: the parts of the vectors that have one element in each part, with their lengths shrunk."""
     size, dtype = outs[0].size, outs[0].dtype
-    functions = _functions_for(dtype)  # raises for other types also on ranks without elements
+    launch = _kernel("group_shrink", dtype)
     if not size:
         return outs
     if len(parts) > _COMPONENTS:
@@ -163,7 +132,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
     targets = [_contiguous(out) for out in outs]
     values = [_operand(part, dtype, out, target) for part, out, target in zip(parts, outs, targets, strict=True)]
     rest = [_NULL] * (_COMPONENTS - len(parts))
-    functions.group_shrink(
+    launch(
         (min(-(-size // _BLOCK), _MOST_BLOCKS),),
         _THREADS,
         (
@@ -183,16 +152,9 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
 
 
 class Selection:
-    """Counts by which the element of a given rank among sorted absolute values is found; see the one for hosts.
+    """Counts by which the element of a given rank among sorted absolute values is found; see the one for hosts."""
 
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        Single or double precision, real.
-    """
-
-    DIGIT = 11
-    """Bits."""
+    DIGIT = 11  # bits
 
     def __init__(self, dtype: np.dtype) -> None:
         self.passes = -(-8 * dtype.itemsize // self.DIGIT)
@@ -200,11 +162,11 @@ class Selection:
         self._place = cupy.zeros(3, np.int64)
         self._bits = cupy.zeros(1, np.uint64)
         self._next = cupy.zeros(1, dtype)
-        self._functions = _functions_for(dtype)
+        self._dtype = dtype
 
     def start(self, rank: int) -> None:
         """Begin to look for the element with this rank, counted from 0."""
-        self._functions.start_selection(_ONE, _ONE, (self._place, np.int64(rank)))
+        _kernel("start_selection", self._dtype)(_ONE, _ONE, (self._place, np.int64(rank)))
 
     def clear(self) -> None:
         """Set the counts to 0."""
@@ -215,26 +177,26 @@ class Selection:
         if values.size:
             shift = np.int32((self.passes - 1 - number) * self.DIGIT)
             arguments = (_contiguous(values), np.int64(values.size), shift, self._place, self.counts)
-            _functions_for(values.dtype).count_digits(_grid(values), _THREADS, arguments)
+            _kernel("count_digits", values.dtype)(_grid(values), _THREADS, arguments)
 
     def choose(self, number: int) -> None:
         """Find the next digit from the counts of all ranks."""
-        self._functions.choose_digit(_ONE, _ONE, (self._place, self.counts))
+        _kernel("choose_digit", self._dtype)(_ONE, _ONE, (self._place, self.counts))
 
     def find_next(self, values: Sequence[Any]) -> Any:
         """Return this rank's smallest value above the one found, infinite if there is none; to be combined by min."""
-        self._functions.start_next(_ONE, _ONE, (self._bits,))
+        _kernel("start_next", self._dtype)(_ONE, _ONE, (self._bits,))
         for array in values:
             if array.size:
                 arguments = (_contiguous(array), np.int64(array.size), self._place, self._bits)
-                _functions_for(array.dtype).find_next(_grid(array), _THREADS, arguments)
-        self._functions.next_as_number(_ONE, _ONE, (self._bits, self._next))
+                _kernel("find_next", array.dtype)(_grid(array), _THREADS, arguments)
+        _kernel("next_as_number", self._dtype)(_ONE, _ONE, (self._bits, self._next))
         return self._next
 
     def interpolated(self, fraction: float) -> Any:
         """Return what lies a fraction of the way from the element to the one of the next rank."""
         out = cupy.empty((), self._next.dtype)
-        self._functions.interpolate(_ONE, _ONE, (self._place, self._next, np.float64(fraction), out))
+        _kernel("interpolate", self._dtype)(_ONE, _ONE, (self._place, self._next, np.float64(fraction), out))
         return out
 
 

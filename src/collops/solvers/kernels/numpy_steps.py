@@ -27,19 +27,8 @@ _ABSOLUTE_SUM: dict[str, Any] = {"f": _blas.sasum, "d": _blas.dasum}
 
 
 def advance(
-    rule: Rule,
-    threshold: Any,
-    base: Any,
-    alpha: float,
-    gradient: Any,
-    current: np.ndarray,
-    extrapolated: Any,
-    momentum: Any,
-    sums: np.ndarray,
-    places: tuple[int, int, int],
-    scratch: None,
-    keep: bool,
-) -> tuple[np.ndarray, Any, np.ndarray]:
+    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, places, scratch, keep
+) -> tuple[Any, Any, Any]:
     """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     threshold = _number(threshold)
     ahead = 0.0 if momentum is None else _number(momentum)
@@ -72,17 +61,7 @@ def advance(
     return current, extrapolated, sums
 
 
-def shrink(
-    rule: Rule,
-    threshold: Any,
-    upper: Any,
-    weights: Any,
-    a: float,
-    x: np.ndarray,
-    b: float,
-    y: Any,
-    out: np.ndarray,
-) -> np.ndarray:
+def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> Any:
     """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     threshold, upper = _number(threshold), _number(upper)
     for v_out, v_x, v_y, v_weights in _pieces(out, x, y, weights):
@@ -124,16 +103,11 @@ def group_shrink(
 class Selection:
     """Counts by which the element of a given rank among sorted absolute values is found, digit after digit.
 
-    The bits of numbers that are not negative are in the order of the numbers themselves.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        Single or double precision, real.
+    The bits of numbers that are not negative are in the order of the numbers themselves. `dtype` is real, of single or
+    double precision.
     """
 
-    DIGIT = 11
-    """Bits."""
+    DIGIT = 11  # bits
 
     def __init__(self, dtype: np.dtype) -> None:
         self._integer = np.dtype(f"u{dtype.itemsize}")

@@ -24,18 +24,7 @@ def scratch() -> None:
 
 
 def advance(
-    rule: Rule,
-    threshold: Any,
-    base: Any,
-    alpha: float,
-    gradient: Any,
-    current: Any,
-    extrapolated: Any,
-    momentum: Any,
-    sums: Any,
-    places: tuple[int, int, int],
-    scratch: None,
-    keep: bool,
+    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, places, scratch, keep
 ) -> tuple[Any, Any, Any]:
     """Return the next array, the extrapolated one or ``None``, and the sums; see :func:`shrinkage.advance`."""
     engine, real = engine_of(current), real_of(current.dtype)
@@ -83,13 +72,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
 
 
 class Selection:
-    """Percentiles of distributed values, which this form does not have: each pass reads the numbers of the one before.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        Always.
-    """
+    """Percentiles of distributed values, which JAX cannot trace: each pass reads the numbers of the one before."""
 
     def __init__(self, dtype: np.dtype) -> None:
         raise UnsupportedTypeError(

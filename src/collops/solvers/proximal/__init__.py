@@ -2,6 +2,8 @@
 
 References
 ----------
+- Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM Journal
+  on Imaging Sciences 2, 183-202, 2009.
 - Beck, A., "First-order methods in optimization", SIAM, 2017.
 - Boyd, S., Parikh, N., Chu, E., Peleato, B., Eckstein, J., "Distributed optimization and statistical learning via the
   alternating direction method of multipliers", Foundations and Trends in Machine Learning 3, 1-122, 2011.
@@ -15,9 +17,8 @@ References
 from __future__ import annotations
 
 from collops.solvers.proximal.admm import admm, admm_l2, linearized_admm
-from collops.solvers.proximal.functions import L0, L1, L21, Box, Euclidean, Nuclear
+from collops.solvers.proximal.functions import L0, L1, L21, Box, Euclidean, Nuclear, lift_proximal
 from collops.solvers.proximal.l2 import L2
-from collops.solvers.proximal.lift import lift_proximal
 from collops.solvers.proximal.operator import ProxOperator
 from collops.solvers.proximal.primal_dual import primal_dual
 from collops.solvers.proximal.proximal_gradient import proximal_gradient

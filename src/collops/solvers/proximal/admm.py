@@ -12,7 +12,7 @@ from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve
-from collops.solvers.problem import check_count, precision_of
+from collops.solvers.problem import check_array, check_count, check_operator, precision_of
 from collops.solvers.proximal.l2 import L2, solve_inner
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import (
@@ -21,7 +21,6 @@ from collops.solvers.proximal.splitting import (
     Splitting,
     check_arguments,
     check_bounds,
-    check_operator,
 )
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
@@ -59,8 +58,7 @@ class ADMM(Splitting):
     name = "ADMM"
 
     def init(self, A: Any, y: Any, x0: Any) -> ADMMState:
-        """Return the state before the first iteration, which starts at ``x = y`` and ``z = x0``, by default ``A x``."""
-        x = y
+        x = y  # the starting point; x0 is that of z
         image: Any = None if A is None else A._forward(x, new_array(A.range, x, x.dtype))
         Ax = x if image is None else image
         z = Ax.copy() if x0 is None else x0.astype(x.dtype)
@@ -142,20 +140,15 @@ def admm(
     ----------
     f, g : ProxOperator
         The functions.
-    x0 : DistributedArray or StackedArray
-        The starting point.
     tau : float
         Step size.
     z0 : DistributedArray or StackedArray, optional
         The starting point of z; `x0` by default.
-    niter : int
-        Largest number of iterations.
     gfirst : bool
         Whether z is updated before x.
-    tol, rtol, objective
-        See :func:`proximal_gradient`; the objective is :math:`f(x) + g(x)`.
-    **run
-        Options of the run, see :func:`collops.solvers.cgls`; ``view.state.z`` is the second variable.
+    x0, niter, tol, rtol, objective, **run
+        As for :func:`proximal_gradient`; the objective is the function that is minimised. A callback finds z in
+        ``view.state.z``.
 
     Returns
     -------
@@ -169,17 +162,14 @@ def admm(
 
     Notes
     -----
+    Boyd et al. [2011, 3.1.1]:
+
     .. math::
         x_{k+1} &= \mathrm{prox}_{\tau f}(z_k - u_k) \\
         z_{k+1} &= \mathrm{prox}_{\tau g}(x_{k+1} + u_k) \\
         u_{k+1} &= u_k + x_{k+1} - z_{k+1}
 
     Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers.
-
-    References
-    ----------
-    .. [1] Boyd, S., Parikh, N., Chu, E., Peleato, B., Eckstein, J., "Distributed optimization and statistical learning
-       via the alternating direction method of multipliers", Foundations and Trends in Machine Learning 3, 1-122, 2011.
 
     Examples
     --------
@@ -191,8 +181,7 @@ def admm(
     array([ 2.,  0., -1.])
     """
     x = check_arguments(x0, niter, (z0,), f=f, g=g)
-    if z0 is not None and getattr(z0, "layout", None) is not x.layout:
-        raise LayoutError(f"z0 must have the layout {x.layout} of x0")
+    check_array("z0", z0, x.layout, optional=True)
     method = ADMM(f, g, *check_bounds(tol, rtol, objective), check_step(tau), bool(gfirst))
     return solve(method, None, x, z0, parts=(f, g), niter=niter, **run)
 
@@ -214,10 +203,10 @@ def linearized_admm(
 ) -> SolverResult:
     r"""Minimise :math:`f(x) + g(A x)` by linearised ADMM. Collective.
 
+    Results, exceptions and other parameters are those of :func:`admm`; the residual is :math:`A x - z`.
+
     Parameters
     ----------
-    f, g, x0, niter, tol, rtol, objective, **run
-        See :func:`admm`; the objective is :math:`f(x) + g(A x)`.
     A : LinearOperator
         An operator of any shape, whose domain has the layout of `x0`.
     tau, mu : float
@@ -225,28 +214,16 @@ def linearized_admm(
     z0 : DistributedArray or StackedArray, optional
         The starting point of z, in the range of `A`; ``A @ x0`` by default.
 
-    Returns
-    -------
-    SolverResult
-        The residual is :math:`A x - z`. In its details: ``z``, and ``objective`` if it was evaluated.
-
-    Raises
-    ------
-    UnsupportedTypeError, LayoutError, InputError
-        If an argument has the wrong type, layout or value.
-
     Notes
     -----
+    Parikh and Boyd [2014, 4.4.2]:
+
     .. math::
         x_{k+1} &= \mathrm{prox}_{\mu f}\big(x_k - \tfrac{\mu}{\tau} A^H (A x_k - z_k + u_k)\big) \\
         z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
         u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
 
     Besides the messages of `f`, `g` and `A`, an iteration sends one allreduce of three numbers.
-
-    References
-    ----------
-    .. [1] Parikh, N., Boyd, S., "Proximal algorithms", Foundations and Trends in Optimization 1, 127-239, 2014.
 
     Examples
     --------
@@ -258,7 +235,9 @@ def linearized_admm(
     >>> result.x.gather().round(1)
     array([1., 1., 1., 3., 3., 3.])
     """
-    check_operator("A", A, x0, z0)
+    check_operator("A", A)
+    check_array("x0", x0, A.domain)
+    check_array("z0", z0, A.range, optional=True)
     x = check_arguments(x0, niter, (A, z0), f=f, g=g)
     method = LinearizedADMM(f, g, *check_bounds(tol, rtol, objective), check_step(tau), mu=check_step(mu, "mu"))
     return solve(method, A, x, z0, parts=(f, g), niter=niter, **run)
@@ -283,10 +262,10 @@ def admm_l2(
 ) -> SolverResult:
     r"""Minimise :math:`\frac{1}{2} \|\mathrm{Op}\, x - b\|_2^2 + g(A x)` by ADMM. Collective.
 
+    Results, exceptions and other parameters are those of :func:`admm`; the residual is :math:`A x - z`.
+
     Parameters
     ----------
-    g, x0, tau, niter, gfirst, tol, rtol, objective, **run
-        See :func:`admm`; the objective is :math:`\frac{1}{2} \|\mathrm{Op}\, x - b\|_2^2 + g(A x)`.
     Op : LinearOperator
         The operator of the misfit, whose domain has the layout of `x0`.
     b : DistributedArray or StackedArray
@@ -298,18 +277,10 @@ def admm_l2(
     inner : int
         Iterations of CGLS in each iteration, always as many, starting from the last x.
 
-    Returns
-    -------
-    SolverResult
-        The residual is :math:`A x - z`. In its details: ``z``, and ``objective`` if it was evaluated.
-
-    Raises
-    ------
-    UnsupportedTypeError, LayoutError, InputError
-        If an argument has the wrong type, layout or value.
-
     Notes
     -----
+    Boyd et al. [2011, 6.4.1]:
+
     .. math::
         x_{k+1} &= \arg\min_x \tfrac{1}{2} \|\mathrm{Op}\, x - b\|_2^2 + \tfrac{1}{2 \tau} \|A x - z_k + u_k\|_2^2 \\
         z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
@@ -317,11 +288,6 @@ def admm_l2(
 
     Besides the messages of `g` and `A`, an iteration sends three small allreduces, and those of `inner` iterations of
     CGLS.
-
-    References
-    ----------
-    .. [1] Boyd, S., Parikh, N., Chu, E., Peleato, B., Eckstein, J., "Distributed optimization and statistical learning
-       via the alternating direction method of multipliers", Foundations and Trends in Machine Learning 3, 1-122, 2011.
 
     Examples
     --------
@@ -333,8 +299,10 @@ def admm_l2(
     >>> result.x.gather().round(1)  # flat, with one step
     array([1., 1., 1., 3., 3., 3.])
     """
-    check_operator("A", A, x0, z0)
-    check_operator("Op", Op, x0, b)
+    check_operator("A", A)
+    check_operator("Op", Op)
+    check_array("x0", x0, Op.domain)
+    check_array("z0", z0, A.range, optional=True)
     if b is None:
         raise LayoutError("admm_l2 needs data b in the range of Op")
     inner = check_count("inner", inner, smallest=1)

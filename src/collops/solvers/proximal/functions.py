@@ -1,4 +1,4 @@
-"""Functions with proximal points in closed form: the L0, L1, L21, Euclidean and nuclear norms, and bounds."""
+"""Functions with proximal points in closed form: norms, bounds, and functions of local arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collops.solvers.problem import check_count, check_number, rank_consistent
 from collops.solvers.proximal.operator import ProxOperator, like, total
 from collops.solvers.shrinkage import shrink
 
-__all__ = ["L0", "L1", "L21", "Box", "Euclidean", "Nuclear"]
+__all__ = ["L0", "L1", "L21", "Box", "Euclidean", "Nuclear", "lift_proximal"]
 
 
 class Separable(ProxOperator):
@@ -35,11 +35,6 @@ class L0(Separable):
     ----------
     sigma : float, DistributedArray or StackedArray
         Not negative; as an array, a real factor for each element.
-
-    Raises
-    ------
-    InputError
-        If `sigma` is a negative number.
 
     Notes
     -----
@@ -75,11 +70,6 @@ class L1(Separable):
         Not negative; as an array, a real factor for each element.
     g : DistributedArray or StackedArray, optional
         Subtracted from `x`; 0 by default.
-
-    Raises
-    ------
-    InputError
-        If `sigma` is a negative number.
 
     Notes
     -----
@@ -131,11 +121,6 @@ class Box(Separable):
     lower, upper : float, DistributedArray or StackedArray
         The bounds, for all elements or for each.
 
-    Raises
-    ------
-    InputError
-        If the bounds are numbers and `lower` is above `upper`, or one is NaN.
-
     Notes
     -----
     The proximal point is the projection :math:`\min(\max(x, l), u)`. Messages as for :class:`L0`.
@@ -179,11 +164,6 @@ class Euclidean(ProxOperator):
     sigma : float
         Not negative.
 
-    Raises
-    ------
-    InputError
-        If `sigma` is negative or no number.
-
     Notes
     -----
     .. math:: \mathrm{prox}_{\tau f}(x) = \Big(1 - \frac{\tau \sigma}{\max(\|x\|_2, \tau \sigma)}\Big) x, \quad
@@ -223,11 +203,6 @@ class L21(ProxOperator):
         array, which is not split.
     sigma : float
         Not negative.
-
-    Raises
-    ------
-    InputError
-        If `ndim` is no integer of at least 1, or `sigma` negative or no number.
 
     Notes
     -----
@@ -294,11 +269,6 @@ class Nuclear(ProxOperator):
     sigma : float or array_like
         Not negative; or a weight for each singular value, the largest value first.
 
-    Raises
-    ------
-    InputError
-        If `dim` is no shape of a matrix, or `sigma` negative or of another length.
-
     Notes
     -----
     .. math:: \mathrm{prox}_{\tau f}(X) = U\, T_{\tau \sigma}(\Lambda)\, V^H
@@ -348,6 +318,80 @@ class Nuclear(ProxOperator):
         return x.leaves[0].local_array.reshape(self._dim)
 
 
+def lift_proximal(local: Any) -> ProxOperator:
+    """Return the sum over all ranks of a function of each rank's part of an array.
+
+    Parameters
+    ----------
+    local : object or ProxOperator
+        Has ``prox(x, tau)`` or ``proxdual(x, tau)``, and ``local(x)`` for values, all for one-dimensional arrays; and
+        ``grad(x)`` where ``hasgrad`` is true. It must act on each element by itself, so that the result does not
+        depend on the layout. Each rank may pass its own, for its elements. A proximal operator of collops is returned
+        as it is.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `local` has neither ``prox`` nor ``proxdual``.
+
+    Notes
+    -----
+    No messages; a value takes one scalar allreduce. A Boolean value means 0 or infinity. The function is not captured,
+    since `local` may synchronise with the device.
+
+    Examples
+    --------
+    >>> import collops
+    >>> import pyproximal
+    >>> f = collops.lift_proximal(pyproximal.L1())
+    >>> f.prox(collops.full(2, 3.0), 1.0).gather()
+    array([2., 2.])
+    """
+    if isinstance(local, ProxOperator):
+        return local
+    if not callable(getattr(local, "prox", None)) and not callable(getattr(local, "proxdual", None)):
+        raise UnsupportedTypeError(
+            f"{type(local).__module__}.{type(local).__qualname__} has neither prox nor proxdual, so it is no proximal "
+            "operator"
+        )
+    return LiftedProximal(local)
+
+
+class LiftedProximal(ProxOperator):
+    """The function that :func:`lift_proximal` returns."""
+
+    capturable = False
+
+    def __init__(self, local: Any) -> None:
+        self._local = local
+        self.has_gradient = bool(getattr(local, "hasgrad", False))
+
+    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+        if not callable(getattr(self._local, "prox", None)):
+            return super()._prox(x, tau, out)
+        return _applied(lambda part: self._local.prox(part, tau), x, out)
+
+    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+        if not callable(getattr(self._local, "proxdual", None)):
+            return super()._proxdual(x, tau, out)
+        return _applied(lambda part: self._local.proxdual(part, tau), x, out)
+
+    def _grad(self, x: Any, out: Any) -> Any:
+        return _applied(self._local.grad, x, out) if self.has_gradient else super()._grad(x, out)
+
+    def _value(self, x: Any) -> Any:
+        return total(x, [self._local_value(leaf.local_array) for leaf in x.leaves])
+
+    def _local_value(self, part: Any) -> Any:
+        value = self._local(part.reshape(-1)) if part.size else 0.0
+        if isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b":
+            return 0.0 if value else float("inf")
+        return value
+
+    def __repr__(self) -> str:
+        return f"<LiftedProximal of {type(self._local).__module__}.{type(self._local).__qualname__}>"
+
+
 def _factors(sigma: Any) -> tuple[float, Any]:
     """Return a factor as a number and an array of factors, of which one is 1 or ``None``."""
     return (1.0, sigma) if hasattr(sigma, "leaves") else (check_number("sigma", sigma), None)
@@ -358,3 +402,14 @@ def _ratio(size: float, x: Any) -> Any:
     together, xp = rank_consistent(x), x.engine.xp
     norm = xp.sqrt(dots((together, together))[0])
     return divide(size, xp.maximum(norm, size))
+
+
+def _applied(function: Any, x: Any, out: Any) -> Any:
+    """Return a function of each rank's part of each leaf, ravelled."""
+    out = like(x, out)
+    for leaf, target in zip(x.leaves, out.leaves, strict=True):
+        part = leaf.local_array
+        if part.size:
+            point = function(part.reshape(-1)).reshape(part.shape)
+            target.local_array = out.engine.put(target.local_array, ..., point)
+    return out

@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, StackedArray, axpby, dots
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.array import axpby, dots
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
 from collops.solvers.cg import CG
-from collops.solvers.problem import check_count, check_number, precision_of, rank_consistent
+from collops.solvers.problem import (
+    check_array,
+    check_count,
+    check_number,
+    check_operator,
+    precision_of,
+    rank_consistent,
+)
 from collops.solvers.proximal.operator import ProxOperator, inner, like
 from collops.solvers.result import Status
 
@@ -29,7 +35,7 @@ class L2(ProxOperator):
     Parameters
     ----------
     Op : LinearOperator, optional
-        The operator :math:`A`; the identity by default.
+        The operator :math:`A`; by default the identity, for which `niter`, `x0` and `warm` have no effect.
     b : DistributedArray or StackedArray, optional
         The data; 0 by default.
     q : DistributedArray or StackedArray, optional
@@ -45,15 +51,6 @@ class L2(ProxOperator):
         Start of the first inner solution; 0 by default.
     warm : bool
         Whether each inner solution starts from the proximal point found before, rather than from `x0`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `Op` is no distributed operator.
-    LayoutError
-        If `b`, `q` or `x0` does not have the layout that `Op` requires.
-    InputError
-        If an option is invalid.
 
     Notes
     -----
@@ -88,13 +85,9 @@ class L2(ProxOperator):
         warm: bool = True,
     ) -> None:
         if Op is not None:
-            if not isinstance(Op, LinearOperator):
-                raise UnsupportedTypeError(f"Op must be a distributed operator, not {type(Op).__qualname__}")
+            check_operator("Op", Op)
             for name, array, layout in (("b", b, Op.range), ("q", q, Op.domain), ("x0", x0, Op.domain)):
-                if array is not None and not isinstance(array, DistributedArray | StackedArray):
-                    raise UnsupportedTypeError(f"{name} must be a distributed array, not {type(array).__qualname__}")
-                if array is not None and array.layout is not layout:
-                    raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}")
+                check_array(name, array, layout, optional=True)
         self._operator, self._b, self._q, self._x0 = Op, b, q, x0
         self._sigma, self._alpha = check_number("sigma", sigma), check_number("alpha", alpha)
         self._qgrad, self._warm = bool(qgrad), bool(warm)
@@ -109,9 +102,10 @@ class L2(ProxOperator):
         return {} if self._operator is None else {"_last": self._operator.domain, "_points": None}
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        if self._operator is None or not self._sigma:
+        weight = tau * self._sigma
+        if self._operator is None or not weight:
             return self._closed(1.0, x, 0.0, x, tau, out)
-        return self._solved(x, tau * self._sigma, like(x, out))
+        return self._solved(x, weight, like(x, out))
 
     def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
         if self._operator is None:
@@ -119,11 +113,12 @@ class L2(ProxOperator):
         return super()._prox_of_sum(a, x, b, y, tau, out)
 
     def _closed(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
-        """Return the point of ``a * x + b * y`` where the operator is the identity, or `sigma` is 0."""
-        scale = 1 / (1 + tau * self._sigma)
+        """Return the point of ``a * x + b * y`` where the operator is the identity, or ``tau * sigma`` is 0."""
+        weight = tau * self._sigma
+        scale = 1 / (1 + weight)
         point = axpby(a * scale, x, b * scale, y, out=out)
-        if self._b is not None and self._sigma:
-            point = axpby(tau * self._sigma * scale, self._b, 1.0, point, out=point)
+        if self._b is not None and weight:
+            point = axpby(weight * scale, self._b, 1.0, point, out=point)
         if self._q is not None:
             point = axpby(-tau * self._alpha * scale, self._q, 1.0, point, out=point)
         return point

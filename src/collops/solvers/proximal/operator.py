@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from numbers import Real
 from typing import Any
-
-import numpy as np
 
 from collops.array import axpby, dots
 from collops.array.operands import check_alike
@@ -22,7 +21,8 @@ class ProxOperator:
     Subclasses implement ``_prox(x, tau, out)`` or ``_proxdual(x, tau, out)``: by default each follows from the other by
     Moreau's identity. They return the result, for which they may use the memory of `out`: ``None``, an array like `x`,
     or `x` itself. Functions with values and gradients also implement ``_value(x)`` and ``_grad(x, out)``. A class
-    that finds the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``.
+    that finds the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``. The constructors of this
+    package raise InputError, UnsupportedTypeError or LayoutError if an option has the wrong value, type or layout.
 
     Attributes
     ----------
@@ -89,25 +89,14 @@ class ProxOperator:
         return self._value(x)
 
     def prox(self, x: Any, tau: float, out: Any = None) -> Any:
-        """Return the proximal point. Collective where the function is not separable.
+        """Return the proximal point for a positive `tau`. Collective where the function is not separable.
 
-        Parameters
-        ----------
-        x : DistributedArray or StackedArray
-            Where.
-        tau : float
-            Positive.
-        out : DistributedArray or StackedArray, optional
-            Memory for the result; may be `x`.
+        `out` is memory for the result; it may be `x`.
 
         Raises
         ------
-        InputError
-            If `tau` is not positive.
-        UnsupportedTypeError
-            If `x` is no distributed array, or the function is not defined for its elements.
-        LayoutError
-            If `x` does not have the layout of the operator's own arrays, or `out` not that of `x`.
+        InputError, UnsupportedTypeError, LayoutError
+            If `tau` is not positive, or the function is not defined for the elements or the layout of `x`.
         """
         _check_array(self, x, out)
         return self._prox(x, check_step(tau), out)
@@ -120,10 +109,7 @@ class ProxOperator:
     def grad(self, x: Any, out: Any = None) -> Any:
         """Return the gradient at `x`; `out` must not be `x`. Collective: the messages of the operators in the function.
 
-        Raises
-        ------
-        UnsupportedTypeError
-            If the function has no gradient.
+        Raises UnsupportedTypeError if the function has no gradient.
         """
         _check_array(self, x, out)
         return self._grad(x, out)
@@ -157,7 +143,7 @@ class ProxOperator:
         return Conjugate(self)
 
     def __mul__(self, sigma: Any) -> ProxOperator:
-        return self.postcomposition(float(sigma)) if isinstance(sigma, Real) else NotImplemented
+        return PostComposition(self, sigma) if isinstance(sigma, Real) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -179,17 +165,15 @@ class Composition(ProxOperator):
 class PostComposition(Composition):
     r""":math:`h(x) = \sigma f(x)`: :math:`\mathrm{prox}_{\tau h}(x) = \mathrm{prox}_{\sigma \tau f}(x)`."""
 
-    def __init__(self, f: ProxOperator, sigma: float) -> None:
+    def __init__(self, f: ProxOperator, sigma: Any) -> None:
         super().__init__(f)
-        self._sigma = check_number("sigma", sigma)
-        if not self._sigma:
-            raise InputError("sigma must be positive: 0 times a function has no use")
+        self._sigma = check_step(sigma, "sigma")
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        return self._f._prox(x, self._sigma * tau, out)
+        return self._f._prox(x, check_step(self._sigma * tau), out)
 
     def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
-        return self._f._prox_of_sum(a, x, b, y, self._sigma * tau, out)
+        return self._f._prox_of_sum(a, x, b, y, check_step(self._sigma * tau), out)
 
     def _value(self, x: Any) -> Any:
         return self._sigma * self._f._value(x)
@@ -204,13 +188,13 @@ class PreComposition(Composition):
 
     def __init__(self, f: ProxOperator, a: float, b: Any) -> None:
         super().__init__(f)
+        if not isinstance(a, Real) or not 0 < a * a <= sys.float_info.max:
+            raise InputError(f"a must be a number whose square is finite and not 0, not {a!r}")
         self._a = float(a)
-        if not 0 < abs(self._a) < float("inf"):
-            raise InputError(f"a must be a finite number other than 0, not {a!r}")
-        self._b: Any = b if hasattr(b, "leaves") else float(b)
+        self._b: Any = b if hasattr(b, "leaves") else check_number("b", b, smallest=-sys.float_info.max)
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        a, b, tau = self._a, self._b, self._a**2 * tau
+        a, b, tau = self._a, self._b, check_step(self._a * self._a * tau)
         if hasattr(b, "leaves"):
             point = self._f._prox_of_sum(a, x, 1.0, b, tau, out)
             return axpby(1 / a, point, -1 / a, b, out=point)
@@ -283,13 +267,7 @@ class Conjugate(ProxOperator):
 
 
 def check_function(name: str, function: Any) -> None:
-    """Raise unless a function is a proximal operator.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is not.
-    """
+    """Raise UnsupportedTypeError unless a function is a proximal operator."""
     if not isinstance(function, ProxOperator):
         raise UnsupportedTypeError(
             f"{name} must be a proximal operator, not {type(function).__module__}.{type(function).__qualname__}; "
@@ -298,15 +276,9 @@ def check_function(name: str, function: Any) -> None:
 
 
 def check_step(tau: Any, name: str = "tau") -> float:
-    """Return a step size as a float.
-
-    Raises
-    ------
-    InputError
-        If it is not positive and finite.
-    """
-    if isinstance(tau, Real | np.generic) and 0 < float(tau) < float("inf"):  # pyright: ignore[reportArgumentType]
-        return float(tau)  # pyright: ignore[reportArgumentType]
+    """Return a step size as a float; raise InputError if it is not positive and finite."""
+    if isinstance(tau, Real) and 0 < tau <= sys.float_info.max:  # pyright: ignore[reportOperatorIssue]
+        return float(tau)
     raise InputError(f"{name} must be a positive number, not {tau!r}")
 
 

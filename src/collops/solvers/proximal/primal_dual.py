@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from collops.array import axpby, zeros_like
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import solve
-from collops.solvers.problem import check_number
+from collops.solvers.problem import check_array, check_number, check_operator
 from collops.solvers.proximal.operator import ProxOperator, inner
 from collops.solvers.proximal.splitting import (
     BEFORE_FIRST,
@@ -24,7 +24,6 @@ from collops.solvers.proximal.splitting import (
     StepSizes,
     check_arguments,
     check_bounds,
-    check_operator,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import StepSums, advance
@@ -69,8 +68,7 @@ class PrimalDual(Splitting):
     )
 
     def init(self, A: Any, y: Any, x0: Any) -> PrimalDualState:
-        """Return the state before the first iteration, which starts at ``x = y`` and ``y = x0``, by default 0."""
-        x, image = y, new_array(A.range, y, y.dtype)
+        x, image = y, new_array(A.range, y, y.dtype)  # x0 is the starting point of the dual variable
         dual = zeros_like(image) if x0 is None else x0.astype(x.dtype)
         gradient = scratch_array(A.domain, x, x.dtype)
         sums = StepSums.over(x, dual, width=3, kept=1)
@@ -103,7 +101,6 @@ class PrimalDual(Splitting):
         state.y, _ = advance(state.sums, 1, state.y, base=state.image, update=UPDATE)
 
     def details(self, state: PrimalDualState, history: Any) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, the dual variable, and the norms of its updates."""
         return {
             **super().details(state, history),
             "y": state.y,
@@ -133,7 +130,7 @@ def primal_dual(
     objective: bool = False,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`g(A x) + f(x) + z^H x` by the primal-dual method of Chambolle and Pock. Collective.
+    r"""Minimise :math:`g(A x) + f(x) + z^H x` by the primal-dual method of Chambolle and Pock [2011]. Collective.
 
     Parameters
     ----------
@@ -152,19 +149,15 @@ def primal_dual(
         The vector of a linear term; for complex arrays, the real part of the product counts.
     theta : float
         Extrapolation, 0 to 1; 0 is the method of Arrow and Hurwicz.
-    niter : int
-        Largest number of iterations.
     gfirst : bool
         Whether y is updated before x.
     tol : float, optional
         Stop when the norms of the updates of x and of y are both at most this.
-    rtol : float, optional
-        Stop when the objective is below this multiple of the one at `x0`.
     objective : bool
         Whether to record the objective, which applies `A` once more in each iteration.
-    **run
-        Options of the run, see :func:`collops.solvers.cgls`; ``view.state.y`` is the dual variable. With a sequence of
-        step sizes no iteration is recorded as a CUDA graph, since the host reads them.
+    niter, rtol, **run
+        As for :func:`proximal_gradient`; ``view.state.y`` is the dual variable. With a sequence of step sizes no
+        iteration is recorded as a CUDA graph, since the host reads them.
 
     Returns
     -------
@@ -188,11 +181,6 @@ def primal_dual(
 
     Besides the messages of `f`, `g` and `A`, an iteration sends one allreduce of three numbers.
 
-    References
-    ----------
-    .. [1] Chambolle, A., Pock, T., "A first-order primal-dual algorithm for convex problems with applications to
-       imaging", Journal of Mathematical Imaging and Vision 40, 120-145, 2011.
-
     Examples
     --------
     >>> import numpy as np
@@ -203,10 +191,11 @@ def primal_dual(
     >>> result.x.gather().round(1)
     array([1., 1., 1., 3., 3., 3.])
     """
-    check_operator("A", A, x0, y0)
+    check_operator("A", A)
+    check_array("x0", x0, A.domain)
+    for name, array, layout in (("y0", y0, A.range), ("z", z, A.domain)):
+        check_array(name, array, layout, optional=True)
     x = check_arguments(x0, niter, (A, y0, z), f=f, g=g)
-    if z is not None and getattr(z, "layout", None) is not A.domain:
-        raise LayoutError(f"z must have the layout {A.domain} of x0")
     if not 0 <= check_number("theta", theta) <= 1:
         raise InputError(f"theta must be 0 to 1, not {theta!r}")
     sizes = StepSizes("tau", tau, niter), StepSizes("mu", mu, niter)

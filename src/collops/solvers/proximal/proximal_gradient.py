@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,6 @@ class ProximalGradient(Splitting):
     name = "Proximal gradient"
 
     def init(self, A: Any, y: Any, x0: Any) -> ProximalGradientState:
-        """Return the state before the first iteration, which starts at ``x = y``."""
         x, searching, accelerated = y, self.backtracking is not None, self.momenta is not None
         state = ProximalGradientState(
             x,
@@ -94,7 +94,6 @@ class ProximalGradient(Splitting):
         return state
 
     def details(self, state: ProximalGradientState, history: Any) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the last step size."""
         return {**super().details(state, history), "tau": state.tau}
 
     def _objective(self, A: Any, state: ProximalGradientState) -> Any:
@@ -117,7 +116,7 @@ class ProximalGradient(Splitting):
             excess.combine()
             if float(excess.values[0]) <= 0:
                 return
-            state.tau *= search.beta
+            state.tau = max(state.tau * search.beta, sys.float_info.min)  # a step size of 0 has no proximal point
 
 
 def proximal_gradient(
@@ -171,7 +170,7 @@ def proximal_gradient(
     objective : bool
         Whether to record the objective although there is no tolerance for it.
     **run
-        Options of the run, see :func:`collops.solvers.cgls`. With backtracking or a sequence as `epsg` no iteration is
+        Other options of :class:`collops.solvers.Run`. With backtracking or a sequence as `epsg` no iteration is
         recorded as a CUDA graph, since the host decides.
 
     Returns
@@ -187,6 +186,8 @@ def proximal_gradient(
 
     Notes
     -----
+    Parikh and Boyd [2014, 4.2 and 4.3], Beck and Teboulle [2009]:
+
     .. math::
         x_{k+1} &= y_k + \eta \big(\mathrm{prox}_{\tau \epsilon g}(y_k - \tau \nabla f(y_k)) - y_k\big) \\
         y_{k+1} &= x_{k+1} + \omega_k (x_{k+1} - x_k)
@@ -195,12 +196,6 @@ def proximal_gradient(
 
     Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers. A trial of a search sends
     two small ones, for which the host waits.
-
-    References
-    ----------
-    .. [1] Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM
-       Journal on Imaging Sciences 2, 183-202, 2009.
-    .. [2] Parikh, N., Boyd, S., "Proximal algorithms", Foundations and Trends in Optimization 1, 127-239, 2014.
 
     Examples
     --------

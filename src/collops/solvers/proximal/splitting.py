@@ -9,26 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import LinearOperator
+from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers.method import Method
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
 
-__all__ = [
-    "BEFORE_FIRST",
-    "NOT_FINITE",
-    "REDUCED",
-    "RESIDUAL",
-    "UPDATE",
-    "Splitting",
-    "StepSizes",
-    "check_arguments",
-    "check_bounds",
-    "check_operator",
-]
+__all__ = ["Splitting", "StepSizes"]
 
 RESIDUAL, UPDATE, OBJECTIVE, BEFORE = range(4)
 """Places of an iteration's numbers."""
@@ -101,19 +89,15 @@ class Splitting(Method):
         return state
 
     def report(self, state: Any) -> Any:
-        """Return the numbers of the iteration."""
         return state.sums.values
 
     def suspect(self, now: SplittingNumbers, iteration: int) -> str:
-        """Return the array that was first not finite."""
         return next((name for name, place in self.measured if not isfinite(now[place])), "objective")
 
     def residual_norm(self, now: SplittingNumbers) -> Any:
-        """Return the norm of the residual; NaN before the first iteration."""
         return np.sqrt(np.where(now.residual < 0, np.nan, now.residual))
 
     def details(self, state: Any, history: SplittingNumbers) -> dict[str, Any]:
-        """Return the objectives, if they were evaluated, and the second variable, if there is one."""
         found = {"objective": history.objective.copy()} if self.objective else {}
         return {**found, "z": state.z} if hasattr(state, "z") else found
 
@@ -129,14 +113,10 @@ class StepSizes:
 
     def __init__(self, name: str, sizes: Any, niter: int) -> None:
         self.varies = hasattr(sizes, "__len__")
+        self.capturable = not self.varies  # every iteration does the same
         self._sizes = [check_step(size, name) for size in (sizes if self.varies else [sizes])]
         if self.varies and len(self._sizes) < niter:
             raise InputError(f"{name} must be a number, or one for each of {niter} iterations, not {len(self._sizes)}")
-
-    @property
-    def capturable(self) -> bool:
-        """Whether every iteration does the same."""
-        return not self.varies
 
     def __getitem__(self, iteration: int) -> float:
         return self._sizes[iteration] if self.varies else self._sizes[0]
@@ -146,13 +126,6 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
     """Check arguments, and return the starting point: a copy in the dtype of the computation.
 
     The dtype is complex where `x0` is, or one of the `others`: operators, and arrays or ``None``.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If a function is no proximal operator, or `x0` no distributed array.
-    InputError
-        If `niter` is negative or no integer.
     """
     for name, function in functions.items():
         check_function(name, function)
@@ -165,32 +138,8 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
     return x0.astype(dtype)
 
 
-def check_operator(name: str, operator: Any, x0: Any, z0: Any = None) -> None:
-    """Check that an operator maps arrays such as `x0` to arrays such as `z0`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If it is no operator.
-    LayoutError
-        If the layouts differ.
-    """
-    if not isinstance(operator, LinearOperator):
-        raise UnsupportedTypeError(f"{name} must be a distributed operator, not {type(operator).__qualname__}")
-    if getattr(x0, "layout", None) is not operator.domain:
-        raise LayoutError(f"x0 must have the layout {operator.domain} of {name}")
-    if z0 is not None and getattr(z0, "layout", None) is not operator.range:
-        raise LayoutError(f"the second array must have the layout {operator.range}, to which {name} leads")
-
-
 def check_bounds(tol: Any, rtol: Any, objective: Any) -> tuple[float | None, float | None, bool]:
-    """Return both tolerances, and whether the objective is evaluated: if it is asked for, or a tolerance needs it.
-
-    Raises
-    ------
-    InputError
-        If a tolerance is negative or no number.
-    """
+    """Return both tolerances, and whether the objective is evaluated: if it is asked for, or a tolerance needs it."""
     tol = None if tol is None else check_number("tol", tol)
     rtol = None if rtol is None else check_number("rtol", rtol)
     return tol, rtol, bool(objective) or tol is not None or rtol is not None
