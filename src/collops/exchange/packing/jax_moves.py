@@ -32,6 +32,8 @@ _ONE_BY_ONE: dict[str, Callable[[Any, Any], Any]] = {
 
 def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Any:
     """Prepare a move; see :func:`collops.exchange.packing.numpy_moves.mover`. Without a target array it is a gather."""
+    if op == "replace":
+        source, target = target.last(source)
 
     def move(given: Any, taken: Any) -> Any:
         values = _values(given, source)
@@ -72,8 +74,7 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
 
 
 def _values(array: Any, index: Index) -> Any:
-    run = _run(index)
-    return array[run] if run is not None else array.at[index.points].get(mode=_IN_BOUNDS)
+    return array.at[index.points].get(mode=_IN_BOUNDS) if index.slice is None else array[index.slice]
 
 
 def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
@@ -84,12 +85,8 @@ def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
         op = _OF_BOOLEANS.get(op, op)
     if op in _TRUTHS:
         return _combined_truths(array, index, values, op)
-    if op == "replace" and not index.unique:
-        positions, index = index.last()
-        values = _values(values, positions)
-    run = _run(index)
-    place = array.at[index.points if run is None else run]
-    return getattr(place, _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
+    where = index.points if index.slice is None else index.slice
+    return getattr(array.at[where], _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
 
 
 def _combined_truths(array: Any, index: Index, values: Any, op: str) -> Any:
@@ -119,10 +116,3 @@ def _turns(index: Index) -> list[np.ndarray]:
             row[: len(turn)] = turn
         found.append(positions)
     return found
-
-
-def _run(index: Index) -> slice | None:
-    pattern = index.affine
-    if pattern is None or not pattern.contiguous:
-        return None
-    return slice(pattern.start, pattern.start + index.size)
