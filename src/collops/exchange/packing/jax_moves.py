@@ -43,7 +43,7 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
 
 
 def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
-    """Prepare a fetch from all points of the source; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
+    """Prepare a fetch from all points of the source array; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
     combine = _ONE_BY_ONE[op]
     tables = _turns(target)
 
@@ -54,20 +54,21 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
         before = jnp.concatenate([values, array[:0]])
 
         def turn(array: Any, where: tuple[Any, Any]) -> tuple[Any, Any]:
-            points, positions = where
+            points, slots = where
             old = array.at[points].get(mode="fill", fill_value=0)
-            given = values.at[positions].get(mode="fill", fill_value=0)
+            given = values.at[slots].get(mode="fill", fill_value=0)
             new = combine(old, given).astype(array.dtype)
             return array.at[points].set(new, mode="drop", unique_indices=True), old
 
         for positions in tables:
             # Places that a shorter turn does not need lie beyond the array, each a different one.
             idle = positions >= target.size
-            points = np.append(target.points, 0)[np.where(idle, target.size, positions)]
-            points = np.where(idle, size + positions, points)
-            array, old = lax.scan(turn, array, (jnp.asarray(points), jnp.asarray(positions)))
-            flat = old.reshape(positions.size, *values.shape[1:])
-            before = before.at[positions.reshape(-1)].set(flat, mode="drop", unique_indices=True)
+            known = np.where(idle, 0, positions)
+            points = np.where(idle, size + positions, target.points[known])
+            slots = np.where(idle, positions, source.points[known])
+            array, old = lax.scan(turn, array, (jnp.asarray(points), jnp.asarray(slots)))
+            flat = old.reshape(slots.size, *values.shape[1:])
+            before = before.at[slots.reshape(-1)].set(flat, mode="drop", unique_indices=True)
         return before, array
 
     return fetch

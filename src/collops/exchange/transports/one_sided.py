@@ -30,41 +30,29 @@ class Ends(NamedTuple):
 
     Attributes
     ----------
-    receivers, senders : int
-        Numbers of ranks that this one sends to, and receives from.
-    stops : array
-        Where the receivers' parts of the leaving values end, in points.
-    places : array
-        Addresses of the receivers' memory.
-    read_here, filled_there, filled_here, read_there : array
-        Addresses of counters: how often receivers have read and this rank has filled, how often senders have
-        filled and this rank has read.
-    incoming : array
-        What arrives.
-    state : array
-        How often this rank has sent and read, and how many blocks have done so in this turn.
+    sending : tuple
+        The number of receivers; where their parts of the leaving values end, in points; the addresses of their memory,
+        of counters of how often they have read, and of counters there of how often this rank has filled.
+    receiving : tuple
+        What arrives; the number of senders; the addresses of counters of how often they have filled, and of counters
+        there of how often this rank has read; and `state`, how often this rank has sent and read, and how many blocks
+        have done so in this turn.
     """
 
-    receivers: int
-    stops: Any
-    places: Any
-    read_here: Any
-    filled_there: Any
-    incoming: Any
-    senders: int
-    filled_here: Any
-    read_there: Any
-    state: Any
+    sending: tuple[int, Any, Any, Any, Any]
+    receiving: tuple[Any, int, Any, Any, Any]
 
     @property
-    def sending(self) -> tuple[Any, ...]:
-        """The arguments of kernels that send, in order."""
-        return self.receivers, self.stops, self.places, self.read_here, self.filled_there
+    def receivers(self) -> int:
+        return self.sending[0]
 
     @property
-    def receiving(self) -> tuple[Any, ...]:
-        """The arguments of kernels that receive, in order."""
-        return self.incoming, self.senders, self.filled_here, self.read_there, self.state
+    def senders(self) -> int:
+        return self.receiving[1]
+
+    @property
+    def state(self) -> Any:
+        return self.receiving[-1]
 
 
 def takes_itself(work: LocalWork) -> bool:
@@ -128,10 +116,11 @@ def arrival(ends: Ends, dtype: np.dtype) -> tuple[Launch, Launch] | None:
     """Prepare to wait for values, and to signal that they have been read; ``None`` if none arrive."""
     if not ends.senders:
         return None
+    _, senders, filled_here, read_there, state = ends.receiving
     wait, tell = (cupy_moves.kernel(name, "replace", dtype, _SOURCE) for name in ("arrive", "release"))
     return (
-        Launch(wait, 1, _WAITING, 0, ends.senders, ends.filled_here, ends.state),
-        Launch(tell, 1, _WAITING, 0, ends.senders, ends.read_there, ends.state),
+        Launch(wait, 1, _WAITING, 0, senders, filled_here, state),
+        Launch(tell, 1, _WAITING, 0, senders, read_there, state),
     )
 
 

@@ -13,12 +13,9 @@ import numpy as np
 
 from collops.comm.agreement import collective_errors
 from collops.exchange.exchange import PLACES, Exchange, LocalWork, Transfer
-from collops.exchange.transports.shared import landing_starts, most_arriving
+from collops.exchange.transports.shared import landings
 
 if TYPE_CHECKING:
-    from collops.backend import Engine
-    from collops.comm import Communicator
-    from collops.exchange.pattern import Pattern
     from collops.exchange.transports.one_sided import Ends
 
 _ALIGNMENT = 256
@@ -35,22 +32,19 @@ class SymmetricExchange(Exchange):
         On every rank, if some GPU cannot address another's memory.
     """
 
-    def __init__(
-        self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
-    ) -> None:
+    def __init__(self, *arguments: Any) -> None:
         from collops.exchange.transports import one_sided
 
-        super().__init__(comm, pattern, dtype, width, engine)
+        super().__init__(*arguments)
         self._kernels = one_sided
-        xp = engine.xp
+        comm, pattern, dtype, engine, xp = self.comm, self.pattern, self.dtype, self.engine, self.engine.xp
         sends, receives, arriving = pattern.sends.segments, pattern.receives.segments, pattern.receives.points.size
-        block = () if width == 1 else (width,)
-        unit = dtype.itemsize * width
-        buffer = -(-most_arriving(comm, pattern) * unit // _ALIGNMENT) * _ALIGNMENT
+        unit = dtype.itemsize * self.width
+        most, starts = landings(self)
+        buffer = -(-most * unit // _ALIGNMENT) * _ALIGNMENT
         self._values = comm.symmetric((PLACES * buffer,), np.uint8, engine=engine.name)
         # By use (filled, read), place and rank.
         self._counters = comm.symmetric((2, PLACES, comm.size), np.uint64, engine=engine.name)
-        starts = landing_starts(comm, pattern) * unit
         peers = {}
         with collective_errors(comm):
             for rank in {segment.rank for segment in (*sends, *receives)}:
@@ -66,21 +60,15 @@ class SymmetricExchange(Exchange):
         self._ends: list[Ends] = []
         for place in range(PLACES):
             local = self._values.local[place * buffer : place * buffer + arriving * unit]
-            self.incoming[place] = local.view(dtype).reshape(arriving, *block)
-            self._ends.append(
-                one_sided.Ends(
-                    len(to),
-                    stops,
-                    addresses([peers[rank][0] + place * buffer + int(starts[rank]) for rank in to]),
-                    addresses([mine[1, place, rank:].data.ptr for rank in to]),
-                    addresses([peers[rank][1][0, place, me:].data.ptr for rank in to]),
-                    self.incoming[place],
-                    len(by),
-                    addresses([mine[0, place, rank:].data.ptr for rank in by]),
-                    addresses([peers[rank][1][1, place, me:].data.ptr for rank in by]),
-                    states[place],
-                )
-            )
+            self.incoming[place] = local.view(dtype).reshape(arriving, *self.block)
+            places = addresses([peers[rank][0] + place * buffer + int(starts[rank]) * unit for rank in to])
+            read_here = addresses([mine[1, place, rank:].data.ptr for rank in to])
+            filled_there = addresses([peers[rank][1][0, place, me:].data.ptr for rank in to])
+            filled_here = addresses([mine[0, place, rank:].data.ptr for rank in by])
+            read_there = addresses([peers[rank][1][1, place, me:].data.ptr for rank in by])
+            sending = len(to), stops, places, read_here, filled_there
+            receiving = self.incoming[place], len(by), filled_here, read_there, states[place]
+            self._ends.append(one_sided.Ends(sending, receiving))
         self._arrivals = [one_sided.arrival(ends, dtype) for ends in self._ends]
         engine.synchronize()
         comm.barrier()
