@@ -18,7 +18,6 @@ from tests.exchange.test_forest import forest_of
 FAKED = (
     "collops.exchange.packing.launch",
     "collops.exchange.packing.cupy_moves",
-    "collops.exchange.transports.one_sided",
     "collops.exchange.transports.symmetric",
 )
 
@@ -67,11 +66,10 @@ def device(comm, tmp_path_factory):
         patch.delattr(collops.exchange.packing, "cupy_moves", raising=False)
         symmetric = importlib.import_module("collops.exchange.transports.symmetric")
         # Threads of a block cannot wait for each other here, but blocks can.
-        kernels = importlib.import_module("collops.exchange.transports.one_sided")
         patch.setattr(
             sys.modules["collops.exchange.packing.cupy_moves"], "patience", str, raising=False
         )  # deadlines of devices
-        kernels._THREADS = kernels._WAITING = 1
+        symmetric._THREADS = symmetric._WAITING = 1
         engine = _Engine("cupy", sys.modules["cupy"], "device")
 
         def exchange_of(pattern, dtype, width):
@@ -94,7 +92,7 @@ def device(comm, tmp_path_factory):
 )
 def test_kernels(comm, device, monkeypatch, dtype, block, op, most):
     # Some ranks take what arrives by the kernel that waits for it, and some by others, where `most` is small.
-    monkeypatch.setattr(sys.modules["collops.exchange.transports.one_sided"], "_MOST_AT_ONCE", most)
+    monkeypatch.setattr(sys.modules["collops.exchange.transports.symmetric"], "_MOST_AT_ONCE", most)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         graph = Graph.drawn(rng, comm.size, most_roots=5, most_leaves=12)

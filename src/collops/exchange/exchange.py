@@ -71,22 +71,12 @@ class InFlight:
 
 
 class LocalWork(NamedTuple):
-    """What one rank does to its own arrays when values move, and how they are combined with those of the target.
+    """What one rank does to its own arrays when values move, and how they are combined with those of the target."""
 
-    Attributes
-    ----------
-    leaving, arriving : Index
-        Points of the source that are packed, and of the target that received values are combined with.
-    here, there : Index
-        Points of the source and of the target between which values stay on this rank.
-    packing : module
-        Of the engine, see :mod:`collops.exchange.packing`.
-    """
-
-    leaving: Index
-    arriving: Index
-    here: Index
-    there: Index
+    leaving: Index  # points of the source that are packed
+    arriving: Index  # points of the target that received values are combined with
+    here: Index  # points of the source whose values stay on this rank
+    there: Index  # and of the target, where they go
     op: str
     dtype: np.dtype
     width: int
@@ -153,17 +143,7 @@ class Exchange:
     All ranks use the places of an exchange in turn. A rank that begins more transfers than there are places first
     copies the oldest one's values to other memory, so that no rank waits for another one to finish.
 
-    Parameters
-    ----------
-    comm : Communicator
-    pattern : Pattern
-        Of this rank.
-    dtype : dtype
-    width : int
-        Values of a point.
-    engine : Engine
-    tag : int
-        Distinguishes the messages of one star forest from those of others.
+    A point has `width` values. The `tag` distinguishes the messages of one star forest from those of others.
     """
 
     def __init__(
@@ -209,7 +189,7 @@ class Exchange:
         """Free the memory and the requests. Collective."""
 
     def work(self, op: str, deterministic: bool) -> LocalWork:
-        """Return this rank's work for an operation."""
+        """Return the local work of this rank for an operation."""
         pattern = self.pattern
         ends = pattern.sends.points, pattern.receives.points, pattern.here, pattern.there
         return LocalWork(*ends, op, self.dtype, self.width, deterministic, packing_for(self.engine))
@@ -316,17 +296,8 @@ class Mover:
 
     Its ``move(source, target)`` is a start and a finish; it returns the target. Both arrays have been checked.
 
-    Parameters
-    ----------
-    exchange : Exchange
-    op : str
-        How values are combined with those of the target.
-    block : tuple of int
-        Shape of the values of a point.
-    deterministic : bool
-        Whether sums have one order.
-    way : str
-        From where to where; distinguishes it from others where ``COLLOPS_CHECK`` compares the calls of all ranks.
+    The points are of the shape `block`. The direction, `way`, distinguishes it from other movers where
+    ``COLLOPS_CHECK`` compares the calls of all ranks.
     """
 
     __slots__ = ("_announce", "_begin", "_elements", "_finish", "_nbytes", "_sends", "_shape", "_start", "move")

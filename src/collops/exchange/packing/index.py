@@ -14,39 +14,17 @@ __all__ = ["Index", "Segments"]
 
 
 class Segments(NamedTuple):
-    """An index sorted by point, equal points staying in their order.
+    """An index sorted by point, equal points staying in their order."""
 
-    Attributes
-    ----------
-    points : numpy.ndarray
-        The different points, ascending.
-    starts : numpy.ndarray
-        Where the entries of each begin in `order`; one more than there are points.
-    order : numpy.ndarray
-        Positions in the index.
-    """
-
-    points: np.ndarray
-    starts: np.ndarray
-    order: np.ndarray
+    points: np.ndarray  # the different points, ascending
+    starts: np.ndarray  # where the entries of each begin in `order`; one more than there are points
+    order: np.ndarray  # positions in the index
 
 
 class Index:
     """Some points of an array along its first axis, in a fixed order, possibly with repetitions.
 
-    Parameters
-    ----------
-    points : array of int, 1-D
-        Non-negative.
-
-    Attributes
-    ----------
-    points : numpy.ndarray
-        64-bit, as the host addresses memory.
-    size : int
-        Number of points.
-    slice : slice or None
-        The same points, where their distance is constant and positive.
+    Its `slice` has the same points, where their distance is constant and positive; otherwise it is ``None``.
     """
 
     def __init__(self, points: Any) -> None:

@@ -37,23 +37,8 @@ _OFTEN = 1000  # moves, from when it pays for few points, too
 def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Move:
     """Prepare ``target_array[target] op= source_array[source]``.
 
-    Parameters
-    ----------
-    source, target : Index
-        Of one size.
-    op : str
-        See `OPERATIONS`.
-    dtype : dtype
-        Of both arrays.
-    width : int
-        Values of a point; the arrays have the shape ``(points, width)``, or ``(points,)`` where it is 1.
-    deterministic : bool
-        Ignored: sums always have one order here.
-
-    Returns
-    -------
-    callable
-        Takes the two arrays, and returns the second one, which it writes to.
+    The move takes the two arrays, and returns the second one, which it writes to. They have the shape ``(points,
+    width)``, or ``(points,)`` where `width` is 1. Both indices have one size. Sums always have one order here.
     """
     if not target.size:
         return lambda given, taken: taken
@@ -71,11 +56,8 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
 def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
     """Prepare a move as in :func:`mover` that also returns the values from just before each one was combined.
 
-    Returns
-    -------
-    callable
-        Takes the two arrays, and an array of the source's shape for the earlier values at the points of `source`, which
-        may be the source's array. Returns the earlier values and the target.
+    It takes a third array, of the source's shape, for the earlier values at the points of `source`, which may be the
+    source's array, and returns that one and the target.
     """
     turns = [(source.points[turn], target.points[turn]) for turn in target.rounds]
     ufunc = _UFUNCS.get(op)
