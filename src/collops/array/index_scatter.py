@@ -86,14 +86,8 @@ class IndexScatter:
         self._places, self._slots = Index(places), Index.run(len(places))
         # One leaf for each place where that is possible, so that values go there at once.
         self._direct = not comm.allreduce(np.array(not self._places.unique, np.int8), "max")
-        self.forest = StarForest(
-            comm,
-            source.local_size(comm.rank) if isinstance(source, Layout) else source,
-            places if self._direct else None,
-            ranks,
-            indices,
-            **options,
-        )
+        nroots = source.local_size(comm.rank) if isinstance(source, Layout) else source
+        self.forest = StarForest(comm, nroots, places if self._direct else None, ranks, indices, **options)
         self._moves: dict[Any, Any] = {}
 
     @classmethod

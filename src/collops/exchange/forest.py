@@ -59,7 +59,6 @@ class StarForest:
 
     Attributes
     ----------
-    comm : Communicator
     nroots, nleaves : int
         Number of roots and leaves of this rank.
     leaf_space : int
