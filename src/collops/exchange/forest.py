@@ -376,15 +376,13 @@ class StarForest:
 
     def _prepared(self, down: bool, op: str, source: Any, target: Any) -> tuple[Mover, Any, Any]:
         """Return the mover between these arrays, the source, contiguous, and the target, by default zeros."""
-        kind = None
-        if target is not None:
-            try:
-                kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
-                mover = self._checked.get(kind)
-                if mover and source.flags.c_contiguous and target.flags.c_contiguous:
-                    return mover, source, target  # arrays like ones that have passed all checks
-            except AttributeError:
-                pass  # no arrays; the checks raise a better error
+        try:
+            kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
+            mover = self._checked.get(kind)
+            if mover and source.flags.c_contiguous and target.flags.c_contiguous:
+                return mover, source, target  # arrays like ones that have passed all checks
+        except AttributeError:
+            kind = None  # no target, or no arrays, for which the checks raise a better error
         engine = engine_of(source)
         names = ("roots", "leaves") if down else ("leaves", "roots")
         if target is not None:
