@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,30 @@ def test_sequential_and_parallel(comm):
     np.testing.assert_array_equal(added.gather(), total)
     np.testing.assert_array_equal(to_own.reverse(ones, collops.zeros(layout, comm=comm), "sum").gather(), total)
     np.testing.assert_array_equal(from_own.reverse(dx, np.zeros(mine)), names)
+
+
+@pytest.mark.parametrize("transport", ["auto", "mpi"])
+def test_interleaved_shares_move_as_slices_and_without_temporaries(comm, transport):
+    share = 4096 * comm.size
+    layout = Layout.split(share * comm.size, comm.size)
+    interleaved = np.arange(share) * comm.size + comm.rank
+    scatter = IndexScatter(share, None, layout, interleaved, comm=comm, transport=transport)
+    pattern = scatter.forest.pattern
+    moves = [pattern.here, pattern.there]
+    if comm.size <= 2:  # with one other rank
+        moves += [pattern.sends.points, pattern.receives.points]
+    assert all(points.slice is not None for points in moves)
+    x, y = np.arange(share, dtype=float), collops.zeros(layout, comm=comm)
+    for _ in range(2):  # prepares the moves of both directions and uses both places
+        scatter.reverse(scatter.forward(x, y), x)
+    tracemalloc.start()
+    try:
+        scatter.reverse(scatter.forward(x, y), x)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < x.nbytes // 8
+    np.testing.assert_array_equal(x, np.arange(share))
 
 
 def test_to_all_and_to_zero(comm):

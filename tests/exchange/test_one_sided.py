@@ -10,7 +10,7 @@ import pytest
 
 import collops.exchange.packing
 from collops.backend import Engine
-from collops.exchange.exchange import Exchange, Fetcher, Mover
+from collops.exchange.exchange import Exchange, Mover
 from tests.exchange.host_cuda import COMPILER, Array, fake_cupy
 from tests.exchange.model import Graph, values
 from tests.exchange.test_forest import forest_of
@@ -18,7 +18,6 @@ from tests.exchange.test_forest import forest_of
 FAKED = (
     "collops.exchange.packing.launch",
     "collops.exchange.packing.cupy_moves",
-    "collops.exchange.transports.one_sided",
     "collops.exchange.transports.symmetric",
 )
 
@@ -67,17 +66,15 @@ def device(comm, tmp_path_factory):
         patch.delattr(collops.exchange.packing, "cupy_moves", raising=False)
         symmetric = importlib.import_module("collops.exchange.transports.symmetric")
         # Threads of a block cannot wait for each other here, but blocks can.
-        kernels = importlib.import_module("collops.exchange.transports.one_sided")
         patch.setattr(
             sys.modules["collops.exchange.packing.cupy_moves"], "wait_while_source", str, raising=False
         )  # deadlines of devices
-        kernels._THREADS = kernels._WAITING = 1
+        symmetric._THREADS = symmetric._WAITING = 1
         engine = _Engine("cupy", sys.modules["cupy"], "device")
 
         def exchange_of(pattern, dtype, width):
             kind = symmetric.SymmetricExchange if pattern.most_points and width else Exchange
-            arguments = (0,) if kind is not Exchange else ()
-            return kind(_Ranks(comm), pattern, dtype, width, engine, *arguments)
+            return kind(_Ranks(comm), pattern, dtype, width, engine, 0)
 
         yield exchange_of
         for name in FAKED:
@@ -95,7 +92,7 @@ def device(comm, tmp_path_factory):
 )
 def test_kernels(comm, device, monkeypatch, dtype, block, op, most):
     # Some ranks take what arrives by the kernel that waits for it, and some by others, where `most` is small.
-    monkeypatch.setattr(sys.modules["collops.exchange.transports.one_sided"], "_MOST_AT_ONCE", most)
+    monkeypatch.setattr(sys.modules["collops.exchange.transports.symmetric"], "_MOST_AT_ONCE", most)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         graph = Graph.drawn(rng, comm.size, most_roots=5, most_leaves=12)
@@ -105,7 +102,7 @@ def test_kernels(comm, device, monkeypatch, dtype, block, op, most):
         mine = [arrays[comm.rank].view(Array) for arrays in (roots, leaves)]
         patterns = forest.pattern, forest.pattern.reversed()
         down, up = (device(pattern, np.dtype(dtype), int(np.prod(block))) for pattern in patterns)
-        movers = [Mover(exchange, op, block, True, {}) for exchange in (down, up)]
+        movers = [Mover(exchange, op, block, True, "") for exchange in (down, up)]
         wants = graph.bcast(roots, leaves, op)[comm.rank], graph.reduce(leaves, roots, op)[comm.rank]
         under_way = []
         for turn in range(3):  # more than there are places
@@ -118,9 +115,5 @@ def test_kernels(comm, device, monkeypatch, dtype, block, op, most):
         for number in np.random.default_rng(seed + comm.rank).permutation(len(under_way)):
             started, want = under_way[number]
             assert started.finish().tobytes() == want.tobytes()
-        if op == "sum":
-            fetched = Fetcher(up, down, op, ({}, {})).start(mine[0].copy(), mine[1], np.zeros_like(mine[1])).finish()
-            want = graph.fetch_and_op(roots, leaves, [np.zeros_like(part) for part in leaves], op)[1]
-            assert fetched.tobytes() == want[comm.rank].tobytes()
         for exchange in (down, up):
             exchange.free()

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array import fused, reductions
-from collops.array.operands import local_operand
+from collops.array.operands import Operand, local_operand
 from collops.array.redistribute import check_copies
 from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     from os import PathLike
     from typing import Self
-
-    from collops.array.plans import ReductionPlan
-    from collops.backend import Engine
-    from collops.comm import Communicator
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
@@ -41,30 +37,13 @@ def _unary_operator(function: Callable[[Any], Any]) -> Any:
 _copy, _real, _imag = operator.methodcaller("copy"), operator.attrgetter("real"), operator.attrgetter("imag")
 
 
-class BaseArray:
-    """A distributed or a stacked array. Only the former has a `local_array`, only the latter has `arrays`.
+class BaseArray(Operand):
+    """What :class:`DistributedArray` and :class:`StackedArray` inherit.
 
     Operators are in terms of `_binary`, `_unary`, `_map` and `_in_place`, which apply a function to all local arrays.
     """
 
     __slots__ = ()
-
-    layout: Any
-    comm: Communicator
-    engine: Engine
-    _plan: ReductionPlan
-
-    if TYPE_CHECKING:
-        leaves: Any
-        arrays: Any
-        local_array: Any
-        dtype: Any
-        shape: Any
-        ndim: Any
-        _hold: Any
-        _like: Any
-        _unary: Any
-        _map: Any
 
     # NumPy then calls this class for `number * array` and `numpy_array * array`; the latter raises an error.
     __array_priority__ = 1000.0

@@ -9,17 +9,16 @@ import numpy as np
 
 from collops.array.dtypes import accumulator, real_of
 from collops.array.kernels import kernels_for
-from collops.array.operands import check_alike
+from collops.array.operands import Operand, check_alike
 from collops.backend import engine as find_engine
 from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
-    from collops.array.base import BaseArray
     from collops.backend import Engine
     from collops.comm import Communicator
 
-Array = TypeVar("Array", bound="BaseArray")
+Array = TypeVar("Array", bound="Operand")
 
 __all__ = ["axpby", "divide", "dots", "shared", "square_of_sum", "update_solution_and_direction"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
 from collops.array.layout_arguments import Shape, integers
+from collops.array.operands import Operand
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
@@ -14,7 +15,6 @@ from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
     from collops.comm import Communicator
 
 __all__ = ["HaloPlan", "extended_array", "halo_widths"]
@@ -130,7 +130,7 @@ def _plan(comm: Communicator, layout: Layout, widths: tuple[tuple[int, int], ...
     return HaloPlan(layout, widths, comm, periodic=periodic)
 
 
-def extended_array(x: DistributedArray, halo: Shape, boundary: str = "zero") -> tuple[Layout, Any]:
+def extended_array(x: Operand, halo: Shape, boundary: str = "zero") -> tuple[Layout, Any]:
     """Return the layout with halos, and this rank's block of `x` in it; see :meth:`DistributedArray.halo`.
 
     Collective: one exchange.

@@ -81,15 +81,13 @@ class IndexScatter:
         self.comm = comm
         self.source, self.target = source, target
         with collective_errors(comm):
-            pairs = _Pairs(comm, source, source_indices, target, target_indices)
-        ranks, indices, places = pairs.at_targets()
-        self._places = Index(places)
+            pairs = _checked_pairs(comm, source, source_indices, target, target_indices)
+        ranks, indices, places = _at_targets(comm, source, target, pairs)
+        self._places, self._slots = Index(places), Index.run(len(places))
         # One leaf for each place where that is possible, so that values go there at once.
         self._direct = not comm.allreduce(np.array(not self._places.unique, np.int8), "max")
-        self.forest = StarForest(
-            comm, _size(source, comm.rank), places if self._direct else None, ranks, indices, **options
-        )
-        self._points = _size(target, comm.rank)
+        nroots = source.local_size(comm.rank) if isinstance(source, Layout) else source
+        self.forest = StarForest(comm, nroots, places if self._direct else None, ranks, indices, **options)
         self._moves: dict[Any, Any] = {}
 
     @classmethod
@@ -136,27 +134,20 @@ class IndexScatter:
             return _result(out, taken, self.forest.bcast(given, taken, op))
         check_operation(op, given.dtype)
         slots = self.forest.bcast(given, engine_of(given).xp.empty(self._places.size, given.dtype))
-        return _result(out, taken, self._move(True, op, taken)(slots, taken))
+        return _result(out, taken, self._move(slots, self._slots, op, taken, self._places))
 
     def reverse(self, y: Any, out: Any, op: str = "replace") -> Any:
         """Move values of the target back to the source, ``out[source_indices[k]] = y[target_indices[k]]``. Collective.
 
-        Parameters
-        ----------
-        y, out, op
-            As for :meth:`forward`, with source and target exchanged.
-
-        Raises
-        ------
-        LayoutError
-            As for :meth:`forward`; or if the source is replicated, whose copies would no longer be equal.
+        Arguments and errors are those of :meth:`forward`, with source and target exchanged. A replicated source is a
+        :class:`LayoutError`, because its copies would no longer be equal.
         """
         if isinstance(self.source, Layout) and self.source.is_replicated and self.comm.size > 1:
             raise LayoutError("cannot scatter back into a replicated source: its copies would differ")
         given, taken = _flat(y, self.target, "the target"), _flat(out, self.source, "the source")
         if not self._direct:
             slots = engine_of(given).xp.empty(self._places.size, given.dtype)
-            given = self._move(False, "replace", given)(given, slots)
+            given = self._move(given, self._places, "replace", slots, self._slots)
         return _result(out, taken, self.forest.reduce(given, taken, op))
 
     def with_transport(self, transport: str) -> IndexScatter:
@@ -174,58 +165,53 @@ class IndexScatter:
         """Free the memory and the requests of the forest. Collective."""
         self.forest.free()
 
-    def _move(self, forward: bool, op: str, like: Any) -> Any:
-        """Return the move of values between the leaves of the forest and their places."""
-        engine = engine_of(like)
-        key = (forward, op, like.dtype, engine)
+    def _move(self, given: Any, source: Index, op: str, taken: Any, target: Index) -> Any:
+        """Move values between the leaves of the forest and their places."""
+        engine = engine_of(given)
+        key = (source is self._slots, op, given.dtype, engine)
         if key not in self._moves:
-            slots = Index.run(self._places.size)
-            ends = (slots, self._places) if forward else (self._places, slots)
-            self._moves[key] = packing_for(engine).mover(*ends, op, like.dtype, 1, True)
-        return self._moves[key]
+            self._moves[key] = packing_for(engine).mover(source, target, op, given.dtype, 1, True)
+        return self._moves[key](given, taken)
 
     def __repr__(self) -> str:
         return f"<IndexScatter from {self.source} to {self.target}>"
 
 
-class _Pairs:
-    """The pairs that this rank gives, and their way to the ranks that hold the targets."""
+def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: End, to_indices: Any) -> np.ndarray:
+    """Return the pairs that this rank gives, one a row: its number, the index in the source and that in the target."""
+    for end, what in ((source, "source"), (target, "target")):
+        if isinstance(end, Layout):
+            if end.ranks != comm.size:
+                raise LayoutError(f"a {what} on {end.ranks} ranks does not fit a communicator of {comm.size}")
+        elif isinstance(end, bool) or not isinstance(end, int | np.integer):
+            raise LayoutError(f"a {what} is a layout or a number of elements, not {end!r}")
+        else:
+            as_count(end, f"elements of the {what}")
+    if isinstance(target, Layout) and not target.is_replicated and _has_copies(target):
+        raise LayoutError(f"the target must be split or replicated as a whole, unlike {target}")
+    given = _indices(source, from_indices, comm.rank, "source_indices")
+    taken = _indices(target, to_indices, comm.rank, "target_indices")
+    if len(given) != len(taken):
+        raise LayoutError(f"{len(given)} source_indices need as many target_indices, not {len(taken)}")
+    return np.stack([np.full(len(given), comm.rank), given, taken], axis=1)
 
-    def __init__(self, comm: Communicator, source: End, from_indices: Any, target: End, to_indices: Any) -> None:
-        self._comm, self._source, self._target = comm, source, target
-        for end, what in ((source, "source"), (target, "target")):
-            if isinstance(end, Layout):
-                if end.ranks != comm.size:
-                    raise LayoutError(f"a {what} on {end.ranks} ranks does not fit a communicator of {comm.size}")
-            elif isinstance(end, bool) or not isinstance(end, int | np.integer):
-                raise LayoutError(f"a {what} is a layout or a number of elements, not {end!r}")
-            else:
-                as_count(end, f"elements of the {what}")
-        if isinstance(target, Layout) and not target.is_replicated and _has_copies(target):
-            raise LayoutError(f"the target must be split or replicated as a whole, unlike {target}")
-        self._from = _indices(source, from_indices, comm.rank, "source_indices")
-        self._to = _indices(target, to_indices, comm.rank, "target_indices")
-        if len(self._from) != len(self._to):
-            raise LayoutError(f"{len(self._from)} source_indices need as many target_indices, not {len(self._to)}")
 
-    def at_targets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return rank and local index of the source, and local index of the target, of pairs whose target is here."""
-        comm, source, target = self._comm, self._source, self._target
-        named_by = np.full(len(self._from), comm.rank)
-        pairs = np.stack([named_by, self._from, self._to], axis=1)
-        if isinstance(target, Layout) and comm.size > 1:
-            if target.is_replicated:
-                pairs = comm.allgatherv(pairs)
-            else:
-                pairs[:, 0], there = owners(target, comm.rank, self._to)
-                order = np.argsort(pairs[:, 0], kind="stable")
-                leaving = np.bincount(pairs[:, 0], minlength=comm.size).astype(np.int64)
-                pairs[:, 0], pairs[:, 2] = comm.rank, there
-                arriving = comm.alltoall(leaving)
-                pairs = comm.alltoallv(pairs[order], leaving.tolist(), arriving.tolist())
-        if isinstance(source, Layout):
-            return *owners(source, comm.rank, pairs[:, 1]), pairs[:, 2]
-        return pairs[:, 0], pairs[:, 1], pairs[:, 2]
+def _at_targets(
+    comm: Communicator, source: End, target: End, pairs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rank and local index of the source, and local index of the target, of pairs whose target is here."""
+    if isinstance(target, Layout) and comm.size > 1:
+        if target.is_replicated:
+            pairs = comm.allgatherv(pairs)
+        else:
+            ranks, pairs[:, 2] = owners(target, comm.rank, pairs[:, 2])
+            leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
+            arriving = comm.alltoall(leaving)
+            order = np.argsort(ranks, kind="stable")
+            pairs = comm.alltoallv(pairs[order], leaving.tolist(), arriving.tolist())
+    if isinstance(source, Layout):
+        return *owners(source, comm.rank, pairs[:, 1]), pairs[:, 2]
+    return pairs[:, 0], pairs[:, 1], pairs[:, 2]
 
 
 def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
@@ -252,10 +238,6 @@ def _check_layout(layout: Any, comm: Communicator) -> None:
 
 def _has_copies(layout: Layout) -> bool:
     return len(layout.split_axes) < sum(extent > 1 for extent in layout.process_grid)
-
-
-def _size(end: End, rank: int) -> int:
-    return end.local_size(rank) if isinstance(end, Layout) else int(end)
 
 
 def _flat(array: Any, end: End, what: str) -> Any:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
+from collops.array.operands import Operand
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
@@ -19,7 +20,6 @@ from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
 
 if TYPE_CHECKING:
-    from collops.array.distributed import DistributedArray
     from collops.comm import Communicator
 
 __all__ = ["Move"]
@@ -105,7 +105,7 @@ def on_root(layout: Layout, root: int) -> Layout:
     return Layout.split(layout.shape, layout.ranks, sizes=sizes)
 
 
-def check_copies(x: DistributedArray) -> None:
+def check_copies(x: Operand) -> None:
     """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective."""
     values = x.engine.to_host(x.local_array)
     digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from collops.array.base import BaseArray
 from collops.array.layout import Layout
+from collops.array.operands import Operand
 from collops.array.redistribute import moved
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chunk_files", "save", "sync", "write_store"]
 
-_Saved: TypeAlias = BaseArray | Mapping[str, "_Saved"]
+_Saved: TypeAlias = Operand | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
 
 VERSION = 1
@@ -140,7 +140,7 @@ def _members(arrays: _Saved) -> list[tuple[str, _Saved]] | None:
     """Return the members of a stack or a dictionary by name; ``None`` for a single array."""
     if hasattr(arrays, "local_array"):
         return None
-    if isinstance(arrays, BaseArray):
+    if isinstance(arrays, Operand):
         return [(str(number), array) for number, array in enumerate(arrays.arrays)]
     if not isinstance(arrays, Mapping) or not arrays:
         raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
@@ -162,7 +162,7 @@ def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any]
         for key, value in members:
             _create(place, f"{name}/{key}" if name else key, value, None, durable)
         return node
-    assert isinstance(arrays, BaseArray)
+    assert isinstance(arrays, Operand)
     layout = arrays.layout
     mine |= {
         "kind": "array",
@@ -194,7 +194,7 @@ def _write(node: Any, arrays: _Saved, durable: bool) -> None:
         for name, value in members:
             _write(node[name], value, durable)
         return
-    assert isinstance(arrays, BaseArray)
+    assert isinstance(arrays, Operand)
     layout = _aligned(arrays.layout, node.chunks)
     comm = arrays.comm
     local = moved(arrays.local_array, arrays.layout, layout, comm)

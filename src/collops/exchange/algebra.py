@@ -18,20 +18,27 @@ if TYPE_CHECKING:
 _NOBODY = -1
 
 
+def edges_of_roots(forest: StarForest) -> tuple[np.ndarray, np.ndarray]:
+    """Return the root and the multi-root of each edge that begins on this rank, in the order of sums."""
+    pattern, comm = forest.pattern, forest.comm
+    away = np.repeat(np.arange(comm.size), pattern.sends.counts(comm.size))
+    roots = np.concatenate([pattern.here.points, pattern.sends.points.points])
+    ranks = np.concatenate([np.full(pattern.here.size, comm.rank), away])
+    multi = np.empty(len(roots), np.int64)
+    multi[np.lexsort((ranks, roots))] = np.arange(len(roots))
+    return roots, multi
+
+
 def multi_forest(forest: StarForest) -> StarForest:
     """Return the forest in which every leaf has a root of its own. Collective."""
     pattern, comm = forest.pattern, forest.comm
-    away = np.repeat(np.arange(comm.size), pattern.sends.counts(comm.size))
-    points = np.concatenate([pattern.here.points, pattern.sends.points.points])
-    ranks = np.concatenate([np.full(pattern.here.size, comm.rank), away])
-    places = np.empty(len(points), np.int64)
-    places[np.lexsort((np.arange(len(points)), ranks, points))] = np.arange(len(points))
+    _, multi = edges_of_roots(forest)
     indices = np.empty(forest.nleaves, np.int64)
     local, others = edges_by_rank(forest.remote_ranks, comm.rank)
-    indices[local] = places[: len(local)]
+    indices[local] = multi[: len(local)]
     given, wanted = (side.counts(comm.size) for side in (pattern.sends, pattern.receives))
-    indices[others] = comm.alltoallv(places[len(local) :], given, wanted)
-    return _like(forest, len(points), forest.leaves, forest.remote_ranks, indices)
+    indices[others] = comm.alltoallv(multi[len(local) :], given, wanted)
+    return _like(forest, len(multi), forest.leaves, forest.remote_ranks, indices)
 
 
 def inverse(forest: StarForest) -> StarForest:
@@ -43,10 +50,9 @@ def inverse(forest: StarForest) -> StarForest:
         On every rank, if a root has more than one leaf.
     """
     _check_single(forest, "the inverse of a forest")
-    places = _places(forest.comm.rank, np.arange(forest.leaf_space))
-    found = np.full((forest.nroots, 2), _NOBODY, np.int64)
-    forest.move_once(False, places, found)
-    return _from_places(forest, forest.leaf_space, found)
+    points = np.arange(forest.leaf_space)
+    known = np.stack([np.full_like(points, forest.comm.rank), points], axis=1)
+    return _through(forest, forest.leaf_space, forest, False, known)
 
 
 def compose(forest: StarForest, other: StarForest) -> StarForest:
@@ -60,14 +66,12 @@ def compose(forest: StarForest, other: StarForest) -> StarForest:
         On every rank, if `other` has fewer roots than this forest's ``leaf_space``, or other ranks.
     """
     _check_together(forest, other)
-    forest.comm.check(
-        LayoutError(f"the second forest has {other.nroots} roots for a leaf array of {forest.leaf_space} points")
-        if other.nroots < forest.leaf_space
-        else None
-    )
-    found = np.full((other.leaf_space, 2), _NOBODY, np.int64)
-    other.move_once(True, _roots_of_leaves(forest, other.nroots), found)
-    return _from_places(forest, forest.nroots, found)
+    with collective_errors(forest.comm):
+        if other.nroots < forest.leaf_space:
+            raise LayoutError(
+                f"the second forest has {other.nroots} roots for a leaf array of {forest.leaf_space} points"
+            )
+    return _through(forest, forest.nroots, other, True, _roots_of_leaves(forest, other.nroots))
 
 
 def compose_inverse(forest: StarForest, other: StarForest) -> StarForest:
@@ -80,9 +84,8 @@ def compose_inverse(forest: StarForest, other: StarForest) -> StarForest:
     """
     _check_together(forest, other)
     _check_single(other, "the second forest of compose_inverse")
-    found = np.full((other.nroots, 2), _NOBODY, np.int64)
-    other.move_once(False, _roots_of_leaves(forest, max(forest.leaf_space, other.leaf_space)), found)
-    return _from_places(forest, forest.nroots, found)
+    points = max(forest.leaf_space, other.leaf_space)
+    return _through(forest, forest.nroots, other, False, _roots_of_leaves(forest, points))
 
 
 def embed_roots(forest: StarForest, selected: Any) -> StarForest:
@@ -119,7 +122,11 @@ def strided(
     """
     comm = forest.comm
     with collective_errors(comm):
-        _check_strides(forest, block, root_stride, leaf_stride)
+        as_count(block, "values of a point")
+        for stride, points, what in ((root_stride, forest.nroots, "root"), (leaf_stride, forest.leaf_space, "leaf")):
+            if stride is not None and as_count(stride, f"points in a {what} stride") < points:
+                raise LayoutError(f"a {what} stride of {stride} is shorter than the array of {points} points")
+            as_count(block * (points if stride is None else stride), f"{what} values")
     strides = comm.allgather(np.array(_NOBODY if root_stride is None else root_stride, np.int64))
     values = np.arange(block)
 
@@ -164,7 +171,7 @@ def concatenate(
     for forest in forests:
         _check_together(forests[0], forest)
     comm = forests[0].comm
-    counts = np.array([forest.nroots for forest in forests], np.int64)
+    counts = np.array([forest.nroots for forest in forests])
     with collective_errors(comm):
         if shared_roots and (counts != counts[0]).any():
             raise LayoutError(f"forests with shared roots must have equally many, not {counts.tolist()}")
@@ -176,15 +183,12 @@ def concatenate(
     # Where the roots of each forest begin on each rank.
     starts = np.zeros_like(counts) if shared_roots else np.cumsum(counts) - counts
     begin = comm.allgather(starts)
-    return _like(
-        forests[0],
-        int(counts[0] if shared_roots else counts.sum()),
-        np.concatenate([forest.leaves + offset for forest, offset in zip(forests, offsets, strict=True)]),
-        np.concatenate([forest.remote_ranks for forest in forests]),
-        np.concatenate(
-            [forest.remote_indices + begin[forest.remote_ranks, number] for number, forest in enumerate(forests)]
-        ),
-    )
+    edges = [
+        (forest.leaves + offset, forest.remote_ranks, forest.remote_indices + begin[forest.remote_ranks, number])
+        for number, (forest, offset) in enumerate(zip(forests, offsets, strict=True))
+    ]
+    nroots = int(counts[0] if shared_roots else counts.sum())
+    return _like(forests[0], nroots, *map(np.concatenate, zip(*edges, strict=True)))
 
 
 def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]:
@@ -229,9 +233,9 @@ def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]
     return values, here
 
 
-def _like(forest: StarForest, nroots: int, leaves: Any, ranks: Any, indices: Any) -> StarForest:
+def _like(forest: StarForest, nroots: int, *edges: Any) -> StarForest:
     options = {"transport": forest.transport, "deterministic": forest.deterministic}
-    return type(forest)(forest.comm, nroots, leaves, ranks, indices, **options)
+    return type(forest)(forest.comm, nroots, *edges, **options)
 
 
 def _part(forest: StarForest, kept: np.ndarray) -> StarForest:
@@ -239,14 +243,12 @@ def _part(forest: StarForest, kept: np.ndarray) -> StarForest:
     return _like(forest, forest.nroots, *edges)
 
 
-def _from_places(forest: StarForest, nroots: int, found: np.ndarray) -> StarForest:
-    """Make a forest whose leaves are the points that know the place of a root."""
+def _through(forest: StarForest, nroots: int, other: StarForest, down: bool, known: np.ndarray) -> StarForest:
+    """Return the forest from roots that are known at one end of `other` to the points of its other end."""
+    found = np.full((other.leaf_space if down else other.nroots, 2), _NOBODY, np.int64)
+    other.move_once(down, known, found)
     leaves = np.flatnonzero(found[:, 0] != _NOBODY)
-    return _like(forest, nroots, leaves, found[leaves, 0], found[leaves, 1])
-
-
-def _places(rank: int, points: np.ndarray) -> np.ndarray:
-    return np.stack([np.full_like(points, rank), points], axis=1)
+    return _like(forest, nroots, leaves, *found[leaves].T)
 
 
 def _roots_of_leaves(forest: StarForest, points: int) -> np.ndarray:
@@ -271,12 +273,10 @@ def _chosen(forest: StarForest, selected: Any, points: int, what: str) -> np.nda
 
 def _check_single(forest: StarForest, what: str) -> None:
     degrees = forest.degrees()
-    most = int(degrees.max(initial=0))
-    forest.comm.check(
-        LayoutError(f"{what} needs roots with one leaf at most, but root {int(np.argmax(degrees))} has {most}")
-        if most > 1
-        else None
-    )
+    with collective_errors(forest.comm):
+        if degrees.max(initial=0) > 1:
+            root = int(np.argmax(degrees))
+            raise LayoutError(f"{what} needs roots with one leaf at most, but root {root} has {degrees[root]}")
 
 
 def _check_together(first: StarForest, second: StarForest) -> None:
@@ -285,11 +285,3 @@ def _check_together(first: StarForest, second: StarForest) -> None:
             raise UnsupportedTypeError(f"expected a star forest, not {type(forest).__qualname__}")
     if first.comm is not second.comm:
         raise LayoutError("forests on different communicators do not go together")
-
-
-def _check_strides(forest: StarForest, block: int, root_stride: int | None, leaf_stride: int | None) -> None:
-    values = as_count(block, "values of a point")
-    for stride, points, what in ((root_stride, forest.nroots, "root"), (leaf_stride, forest.leaf_space, "leaf")):
-        if stride is not None and as_count(stride, f"points in a {what} stride") < points:
-            raise LayoutError(f"a {what} stride of {stride} is shorter than the array of {points} points")
-        as_count(values * (points if stride is None else stride), f"{what} values")

@@ -29,7 +29,6 @@ class ExchangePlan:
     Parameters
     ----------
     comm : Communicator
-        Whose ranks take part.
     sends : sequence of (int, Box)
         The rank that receives a box of this rank's source array.
     receives : sequence of (int, Box)
@@ -183,24 +182,19 @@ class ExchangePlan:
         """Start messages by address, without a view of each box, which would cost more than its message."""
         xp, combine = engine.xp, engine.put if op == "replace" else engine.add
         itemsize = target.dtype.itemsize
-        packed, landings = [], []
-        sends, receives = [], []
+        packed, landings, sends, receives = [], [], [], []
         for (peer, part, box, _, elements), place in zip(self._sends, places.sent_from, strict=True):
+            array = sources[part]
             if place is None:
-                array = xp.ascontiguousarray(sources[part][box])
+                array, place = xp.ascontiguousarray(array[box]), 0
                 packed.append(array)
-                address = array.data.ptr
-            else:
-                address = sources[part].data.ptr + place
-            sends.append((peer, address, elements * itemsize))
+            sends.append((peer, array.data.ptr + place, elements * itemsize))
         for (peer, _, box, shape, elements), place in zip(self._receives, places.received_at, strict=True):
+            array = target
             if place is None or op != "replace":
-                landing = xp.empty(shape, target.dtype)
-                landings.append((box, landing))
-                address = landing.data.ptr
-            else:
-                address = target.data.ptr + place
-            receives.append((peer, address, elements * itemsize))
+                array, place = xp.empty(shape, target.dtype), 0
+                landings.append((box, array))
+            receives.append((peer, array.data.ptr + place, elements * itemsize))
         pending = transport.start_addresses(sends, receives, on_side_stream)
         return InFlight(partial(_complete, pending, combine, landings, packed), target)
 
@@ -213,18 +207,17 @@ class ExchangePlan:
             If an array does not contain its boxes.
         """
         key = (tuple((array.shape, array.strides) for array in sources), target.shape, target.strides)
-        places = self._places.get(key)
-        if places is None:
+        if key not in self._places:
             sent = [(sources[part], box) for _, part, box, *_ in self._sends]
             received = [(target, box) for _, _, box, *_ in self._receives]
             kept = [pair for given, taken in self._local for pair in ((sources[0], given), (target, taken))]
             for array, box in (*sent, *received, *kept):
                 if len(box) != array.ndim or any(a.stop > n for a, n in zip(box, array.shape, strict=True)):
                     raise LayoutError(f"an exchange cannot move the box {box} of an array of shape {array.shape}")
-            places = self._places[key] = _Places(
+            self._places[key] = _Places(
                 [_place(box, array) for array, box in sent], [_place(box, array) for array, box in received]
             )
-        return places
+        return self._places[key]
 
 
 class _Places(NamedTuple):
@@ -273,8 +266,7 @@ def _remote(boxes: Sequence[tuple[int, Box]], parts: Sequence[int], rank: int) -
 def _place(box: Box, array: Any) -> int | None:
     """Return the offset in bytes of a box in `array`; ``None`` if it is not contiguous."""
     expected = array.dtype.itemsize
-    for axis, length, stride in reversed(list(zip(box, array.shape, array.strides, strict=True))):
-        count = len(range(axis.start, axis.stop, axis.step or 1))
+    for axis, count, length, stride in reversed([*zip(box, extent(box), array.shape, array.strides, strict=True)]):
         if (axis.step or 1) != 1 or axis.stop > length or (count > 1 and stride != expected):
             return None
         expected *= count

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.packing import Index, check_operation, packing_for
 from collops.profile import benchmark, messages
 from collops.profile.marks import Span, active
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["PLACES", "Exchange", "Fetcher", "InFlight", "LocalWork", "Mover", "Transfer"]
+__all__ = ["PLACES", "Exchange", "InFlight", "LocalWork", "Mover", "Transfer"]
 
 PLACES = 2
 """Number of buffers of an exchange, which all ranks use in turn."""
@@ -72,29 +71,12 @@ class InFlight:
 
 
 class LocalWork(NamedTuple):
-    """What one rank does to its own arrays when values move.
+    """What one rank does to its own arrays when values move, and how they are combined with those of the target."""
 
-    Attributes
-    ----------
-    leaving, arriving : Index
-        Points of the source that are packed, and of the target that received values are combined with.
-    here, there : Index
-        Points of the source and of the target between which values stay on this rank.
-    op : str
-        How values are combined with those of the target.
-    dtype : dtype
-    width : int
-        Values of a point.
-    deterministic : bool
-        Whether sums have one order.
-    packing : module
-        Of the engine, see :mod:`collops.exchange.packing`.
-    """
-
-    leaving: Index
-    arriving: Index
-    here: Index
-    there: Index
+    leaving: Index  # points of the source that are packed
+    arriving: Index  # points of the target that received values are combined with
+    here: Index  # points of the source whose values stay on this rank
+    there: Index  # and of the target, where they go
     op: str
     dtype: np.dtype
     width: int
@@ -121,27 +103,16 @@ class LocalWork(NamedTuple):
 
 
 class Transfer:
-    """One use of an exchange, in one of its places.
-
-    Attributes
-    ----------
-    place : int
-    use : int
-        How often the place has been used, this time included.
-    displaced : bool
-        Whether the received values have been copied out of the place.
-    incoming : array
-        The received values, one row for each point.
-    """
+    """One use of an exchange, in one of its places."""
 
     __slots__ = ("_arrived", "_exchange", "displaced", "incoming", "place", "use")
 
     def __init__(self, exchange: Exchange, place: int, use: int) -> None:
         self._exchange = exchange
         self.place = place
-        self.use = use
-        self.displaced = self._arrived = False
-        self.incoming = exchange.incoming[place]
+        self.use = use  # how often the place has been used, this time included
+        self.displaced = self._arrived = False  # whether the received values have been copied out of the place
+        self.incoming = exchange.incoming[place]  # one row for each point
 
     def wait(self) -> None:
         """Return when everything has arrived (on devices: order the current stream after it)."""
@@ -172,41 +143,24 @@ class Exchange:
     All ranks use the places of an exchange in turn. A rank that begins more transfers than there are places first
     copies the oldest one's values to other memory, so that no rank waits for another one to finish.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    pattern : Pattern
-        Of this rank.
-    dtype : dtype
-        Of the values.
-    width : int
-        Values of a point.
-    engine : Engine
-        Of the arrays.
-
-    Attributes
-    ----------
-    pieces : sequence of (int, int)
-        How the outgoing buffer is cut, in points; each piece is packed by itself.
-    outgoing : list of list of array
-        For each place, the pieces of the outgoing buffer.
-    incoming : list of array
-        For each place, the received values.
-    busy : list of (Transfer or None)
-        The transfer in each place.
+    A point has `width` values. The `tag` distinguishes the messages of one star forest from those of others.
     """
 
-    def __init__(self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine) -> None:
+    def __init__(
+        self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
+    ) -> None:
         self.comm = comm
         self.pattern = pattern
         self.dtype = dtype
         self.width = width
+        self.block = () if width == 1 else (width,)  # shape of a point's values in a buffer
         self.engine = engine
+        self.tag = tag
+        # The outgoing buffer is cut, in points, into pieces that are packed one by one.
         self.pieces: tuple[tuple[int, int], ...] = ()
-        self.outgoing: list[list[Any]] = [[] for _ in range(PLACES)]
+        self.outgoing: list[list[Any]] = [[] for _ in range(PLACES)]  # for each place these pieces
         self.incoming: list[Any] = [None] * PLACES
-        self.busy: list[Transfer | None] = [None] * PLACES
+        self.busy: list[Transfer | None] = [None] * PLACES  # the transfer in each place
         self._begun = 0
 
     def allocate(self) -> None:
@@ -215,7 +169,7 @@ class Exchange:
         self.pieces = ((0, sides[0]),)
         for place in range(PLACES):
             leaving, self.incoming[place] = (
-                self.engine.xp.empty((points, *_flat(self.width)), self.dtype) for points in sides
+                self.engine.xp.empty((points, *self.block), self.dtype) for points in sides
             )
             self.outgoing[place] = [leaving]
 
@@ -235,7 +189,7 @@ class Exchange:
         """Free the memory and the requests. Collective."""
 
     def work(self, op: str, deterministic: bool) -> LocalWork:
-        """Return this rank's work for an operation."""
+        """Return the local work of this rank for an operation."""
         pattern = self.pattern
         ends = pattern.sends.points, pattern.receives.points, pattern.here, pattern.there
         return LocalWork(*ends, op, self.dtype, self.width, deterministic, packing_for(self.engine))
@@ -257,14 +211,7 @@ class Exchange:
         return place, use + 1
 
     def starter(self, work: LocalWork) -> Callable[[Any, Any, Transfer], Any]:
-        """Prepare the start of a move.
-
-        Returns
-        -------
-        callable
-            Takes source, target and transfer: packs and sends values, moves those that stay on this rank, and returns
-            the target.
-        """
+        """Prepare a function that packs and sends values, moves those that stay here, and returns the target."""
         packing, stay, send = self._packing(work), work.stay(), self.send
 
         def start(source: Any, target: Any, transfer: Transfer) -> Any:
@@ -277,14 +224,7 @@ class Exchange:
         return start
 
     def finisher(self, work: LocalWork) -> Callable[[Transfer, Any], Any]:
-        """Prepare the end of a move.
-
-        Returns
-        -------
-        callable
-            Takes transfer and target: waits for the values, combines them with the target, ends the transfer, and
-            returns the target.
-        """
+        """Prepare a function that waits for values, combines them with the target, and returns the target."""
         unpack = work.unpacker()
 
         def finish(transfer: Transfer, target: Any) -> Any:
@@ -297,13 +237,7 @@ class Exchange:
         return finish
 
     def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
-        """Prepare a move whose end follows its start at once, without a transfer object.
-
-        Returns
-        -------
-        callable
-            Takes source and target, and returns the target.
-        """
+        """Prepare a start and a finish in one function, which returns the target, without a transfer object."""
         packing, stay, unpack, incoming = self._packing(work), work.stay(), work.unpacker(), self.incoming
         turn, prepare, send, receive, consume = self.turn, self.prepare, self.send, self.receive, self.consume
 
@@ -339,13 +273,7 @@ class Exchange:
         return move
 
     def wait_for(self, test: Callable[[], bool]) -> None:
-        """Return when `test` is true.
-
-        Raises
-        ------
-        CommunicationTimeout
-            When the deadline of the communicator passes.
-        """
+        """Return when `test` is true; raise an error when the deadline of the communicator passes."""
         for _ in range(_LOOKS):
             if test():
                 return
@@ -354,8 +282,6 @@ class Exchange:
 
 class _Condition:
     """What :meth:`Communicator.wait` waits for."""
-
-    __slots__ = ("_test",)
 
     def __init__(self, test: Callable[[], bool]) -> None:
         self._test = test
@@ -368,34 +294,21 @@ class _Condition:
 class Mover:
     """An exchange with an operation, for points of one block shape.
 
-    Parameters
-    ----------
-    exchange : Exchange
-        Carries the values.
-    op : str
-        How they are combined with those of the target.
-    block : tuple of int
-        Shape of the values of a point.
-    deterministic : bool
-        Whether sums have one order.
-    facts : dict, optional
-        Tell this exchange from others where ``COLLOPS_CHECK`` compares the calls of all ranks.
+    Its ``move(source, target)`` is a start and a finish; it returns the target. Both arrays have been checked.
 
-    Attributes
-    ----------
-    move : callable
-        Takes source and target, both checked, and returns the target.
+    The points are of the shape `block`. The direction, `way`, distinguishes it from other movers where
+    ``COLLOPS_CHECK`` compares the calls of all ranks.
     """
 
-    __slots__ = ("_begin", "_elements", "_facts", "_finish", "_nbytes", "_sends", "_shape", "_start", "move")
+    __slots__ = ("_announce", "_begin", "_elements", "_finish", "_nbytes", "_sends", "_shape", "_start", "move")
 
-    def __init__(
-        self, exchange: Exchange, op: str, block: tuple[int, ...], deterministic: bool, facts: dict[str, Any]
-    ) -> None:
+    def __init__(self, exchange: Exchange, op: str, block: tuple[int, ...], deterministic: bool, way: str) -> None:
         check_operation(op, exchange.dtype)
         width, pattern = exchange.width, exchange.pattern
-        self._shape = _flat(width)
-        self._facts = (exchange.comm, facts) if exchange.comm.calls is not None else None
+        self._shape = exchange.block
+        facts = {"way": way, "forest": exchange.tag, "values": width, "dtype": str(exchange.dtype)}
+        announces = exchange.comm.calls is not None
+        self._announce = partial(exchange.comm.announce, "star forest", **facts) if announces else None
         self._sends = pattern.most_points > 0 and width > 0
         self._elements = pattern.sends.points.size * width
         self._nbytes = self._elements * exchange.dtype.itemsize
@@ -411,36 +324,34 @@ class Mover:
         """Start a move between arrays that have been checked; `source` may be changed at once. Collective."""
         if not self._sends:
             return InFlight(None, self.move(source, target))
-        if messages.active or self._facts is not None:
-            self._record()
+        self._record()
         return self._started(source, target)
 
     @benchmark(label="communication")
     def _started(self, source: Any, target: Any) -> InFlight:
         shape = self._shape
-        points = _points(target, shape)
+        points = points_of(target, shape)
         transfer = self._begin()
-        result = self._start(_points(source, shape), points, transfer)
+        result = self._start(points_of(source, shape), points, transfer)
         return InFlight(partial(self._complete, transfer), _shaped(result, points, target))
 
     @benchmark(label="communication: finish")
     def _complete(self, transfer: Transfer, target: Any) -> Any:
-        points = _points(target, self._shape)
+        points = points_of(target, self._shape)
         return _shaped(self._finish(transfer, points), points, target)
 
     def _record(self) -> None:
         if messages.active:
             messages.record("exchange", self._elements, self._nbytes)
-        if self._facts is not None:
-            comm, facts = self._facts
-            comm.announce("star forest", **facts)
+        if self._announce is not None:
+            self._announce()
 
     def _whole(self, carry: Callable[[Any, Any], Any], flat: bool) -> Callable[[Any, Any], Any]:
         """Return the move from start to end; more calls than these would delay small messages."""
         shape = self._shape
 
         def move(source: Any, target: Any) -> Any:
-            if messages.active or self._facts is not None:
+            if messages.active or self._announce is not None:
                 self._record()
             if not active:  # without the cost of a mark
                 return carry(source, target)
@@ -448,133 +359,14 @@ class Mover:
                 return carry(source, target)
 
         def move_blocks(source: Any, target: Any) -> Any:
-            points = _points(target, shape)
-            return _shaped(whole(_points(source, shape), points), points, target)
+            points = points_of(target, shape)
+            return _shaped(whole(points_of(source, shape), points), points, target)
 
         whole = move if self._sends else carry
         return whole if flat else move_blocks
 
 
-class Fetcher:
-    """Values of leaves combined with their roots, one after the other; each leaf gets what its root had before.
-
-    Parameters
-    ----------
-    up, down : Exchange
-        From leaves to roots, and back, of one dtype, width and engine.
-    op : str
-        How values are combined.
-    facts : sequence of dict
-        Those of `up` and of `down`, see :class:`Mover`.
-    """
-
-    def __init__(self, up: Exchange, down: Exchange, op: str, facts: tuple[dict[str, Any], dict[str, Any]]) -> None:
-        check_operation(op, up.dtype)
-        pattern, engine, dtype, width = up.pattern, up.engine, up.dtype, up.width
-        self._shape = _flat(width)
-        self.returns_roots = not engine.mutable
-        self._ways = tuple(zip((up, down), facts, strict=True)) if width and pattern.most_points else None
-        self._local = pattern.here.size if width else 0
-        packing, leaves, roots = packing_for(engine), pattern.sends.points, pattern.receives.points
-        kind = "replace", dtype, width, True
-        local = Index.run(pattern.here.size)
-        self._new = partial(engine.xp.empty, (self._local, *self._shape), dtype)
-        self._gather = packing.mover(pattern.here, local, *kind)
-        self._fetch_local = packing.fetcher(local, pattern.there, op, dtype, width)
-        self._scatter = packing.mover(local, pattern.here, *kind)
-        if self._ways is None:
-            return
-        # What arrives is combined by this class: the exchanges leave it in their buffers.
-        nothing, arrived = Index.run(0), Index.run(roots.size)
-        self._send = up.starter(LocalWork(leaves, arrived, nothing, nothing, *kind, packing))
-        self._answer = down.starter(LocalWork(arrived, leaves, nothing, nothing, *kind, packing))
-        self._fetch = packing.fetcher(arrived, roots, op, dtype, width)
-        self._unpack = packing.mover(Index.run(leaves.size), leaves, *kind)
-
-    def start(self, roots: Any, leaves: Any, fetched: Any) -> InFlight:
-        """Send the leaves' values; all arrays have been checked. Collective."""
-        given = _points(leaves, self._shape)
-        transfer = None
-        if self._ways is not None:
-            transfer = self._begin(0)
-            self._send(given, given, transfer)
-        mine = self._gather(given, self._new()) if self._local else None
-        return InFlight(partial(self._complete, transfer, mine, roots), fetched)
-
-    def _begin(self, way: int) -> Transfer:
-        assert self._ways is not None
-        exchange, facts = self._ways[way]
-        if exchange.comm.calls is not None:
-            exchange.comm.announce("star forest", **facts)
-        if messages.active:
-            elements = exchange.pattern.sends.points.size * exchange.width
-            messages.record("exchange", elements, elements * exchange.dtype.itemsize)
-        return exchange.begin()
-
-    def _complete(self, transfer: Transfer | None, mine: Any, roots: Any, fetched: Any) -> Any:
-        """Combine, answer, and return the fetched values, with new roots where those given are immutable."""
-        shape = self._shape
-        given, points = _points(roots, shape), _points(fetched, shape)
-        sums, result = given, points
-        if mine is not None:
-            before, sums = self._fetch_local(mine, sums, mine)
-            result = self._scatter(before, result)
-        if transfer is not None:
-            transfer.wait()
-            before, sums = self._fetch(transfer.incoming, sums, transfer.incoming)
-            answer = self._begin(1)
-            self._answer(before, before, answer)
-            transfer.release()
-            answer.wait()
-            result = self._unpack(answer.incoming, result)
-            answer.release()
-        result = _shaped(result, points, fetched)
-        return (result, _shaped(sums, given, roots)) if self.returns_roots else result
-
-
-def flat_points(array: Any, engine: Engine, points: int, exact: bool, name: str, written: bool) -> Any:
-    """Check one array of a move and return it, contiguous.
-
-    Raises
-    ------
-    LayoutError
-        If it has not as many points as needed, or must be written to and is not contiguous.
-    """
-    if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
-        wanted = f"{points}" if exact else f"at least {points}"
-        raise LayoutError(f"{name} must have {wanted} points along the first axis, not shape {tuple(array.shape)}")
-    if not engine.mutable or array.flags.c_contiguous:
-        return array
-    if written:
-        raise LayoutError(f"{name} must be contiguous, since they are written to")
-    return engine.xp.ascontiguousarray(array)
-
-
-def check_alike(source: Any, target: Any, engine: Engine, engine_of_target: Engine) -> None:
-    """Check that two arrays of a move have one engine, dtype and block.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If engines or dtypes differ.
-    LayoutError
-        If the shapes of their points differ.
-    """
-    if engine_of_target is not engine or source.dtype != target.dtype:
-        raise UnsupportedTypeError("roots and leaves must share engine and dtype")
-    if source.shape[1:] != target.shape[1:]:
-        raise LayoutError(
-            f"a point has the shape {tuple(source.shape[1:])} among the source and {tuple(target.shape[1:])} "
-            "among the target"
-        )
-
-
-def _flat(width: int) -> tuple[int, ...]:
-    """Return the shape of a point's values in a buffer."""
-    return () if width == 1 else (width,)
-
-
-def _points(array: Any, shape: tuple[int, ...]) -> Any:
+def points_of(array: Any, shape: tuple[int, ...]) -> Any:
     """Return an array with one axis of points, and at most one for the values of a point."""
     return array if array.ndim == len(shape) + 1 else array.reshape(array.shape[0], *shape)
 

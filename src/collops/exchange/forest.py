@@ -11,10 +11,11 @@ import numpy as np
 from collops.backend import Engine, engine_of, repeatable
 from collops.comm.agreement import collective_errors
 from collops.comm.given import checked_communicator
-from collops.errors import LayoutError
+from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import algebra
-from collops.exchange.exchange import Exchange, Fetcher, InFlight, Mover, check_alike, flat_points
+from collops.exchange.exchange import Exchange, InFlight, Mover, points_of
 from collops.exchange.indices import as_count, as_indices, edges_of, owners
+from collops.exchange.packing import Index, check_operation, packing_for
 from collops.exchange.pattern import pattern_of_edges
 from collops.exchange.transports import exchange_of, transport_name
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["StarForest"]
 
 _MOST_CHECKED = 64  # kinds of arrays
+_WAYS = {True: "roots to leaves", False: "leaves to roots"}
 
 
 class StarForest:
@@ -39,7 +41,6 @@ class StarForest:
     Parameters
     ----------
     comm : Communicator
-        The ranks.
     nroots : int
         Number of roots of this rank.
     leaves : sequence of int or None
@@ -58,7 +59,6 @@ class StarForest:
 
     Attributes
     ----------
-    comm : Communicator
     nroots, nleaves : int
         Number of roots and leaves of this rank.
     leaf_space : int
@@ -72,8 +72,6 @@ class StarForest:
     ------
     LayoutError
         On every rank, if lengths differ, a leaf is used twice, or a rank or a root does not exist.
-    InputError
-        If there is no such transport.
 
     Notes
     -----
@@ -111,17 +109,16 @@ class StarForest:
         transport = transport_name(transport, wire)
         self.comm = checked_communicator(comm)
         with collective_errors(comm):
-            edges = _Edges(comm, nroots, leaves, remote_ranks, remote_indices)
-        counts = comm.allgather(np.array(edges.nroots, np.int64))
-        comm.check(edges.wrong_root(counts))
-        self.nroots = edges.nroots
-        self.leaves, self.remote_ranks, self.remote_indices = edges.arrays
-        for array in edges.arrays:
-            array.flags.writeable = False
+            self.nroots = as_count(nroots, "roots")
+            edges = _checked_edges(comm, leaves, remote_ranks, remote_indices)
+        self.leaves, self.remote_ranks, self.remote_indices = edges
+        counts = comm.allgather(np.array(self.nroots, np.int64))
+        with collective_errors(comm):
+            _check_roots(self.remote_ranks, self.remote_indices, counts)
         self.nleaves = len(self.leaves)
         self.leaf_space = int(self.leaves.max()) + 1 if self.nleaves else 0
         self.deterministic = deterministic or repeatable()
-        self.pattern = pattern_of_edges(comm, *edges.arrays)
+        self.pattern = pattern_of_edges(comm, *edges)
         self._reset(transport)
 
     def _reset(self, transport: str) -> None:
@@ -143,8 +140,8 @@ class StarForest:
 
         Parameters
         ----------
-        comm : Communicator
-            The ranks.
+        comm, **options
+            As for the class.
         pattern : str
             ``"allgather"``: every rank's roots are leaves of all ranks, in the order of ranks; ``"gather"``: only of
             rank `root`; ``"alltoall"``: root block *i* of rank *j* is leaf block *j* of rank *i*.
@@ -153,13 +150,6 @@ class StarForest:
             the same on all ranks.
         root : int
             For ``"gather"``.
-        **options
-            As for the class.
-
-        Raises
-        ------
-        InputError
-            If there is no such pattern, or no rank `root`.
         """
         checked_communicator(comm)
         return cls(comm, *edges_of(comm, pattern, count, root), **options)
@@ -177,17 +167,13 @@ class StarForest:
 
         Parameters
         ----------
-        comm : Communicator
-            The ranks.
+        comm, leaves, **options
+            As for the class.
         layout : Layout
             Of the roots, any process grid. Root arrays are this rank's parts, ravelled. Where copies exist, leaves take
             the nearest: this rank's own, or that of its row or column of the process grid.
         indices : sequence of int
             For each leaf the index of its root in the global array, in C order.
-        leaves : sequence of int, optional
-            As for the class.
-        **options
-            As for the class.
 
         Raises
         ------
@@ -273,16 +259,12 @@ class StarForest:
         UnsupportedTypeError
             If dtypes or engines differ, or `op` has no meaning for the dtype.
         """
-        mover = self._seen(True, op, roots, leaves)
-        if mover is None:
-            mover, roots, leaves = self._down(roots, leaves, op)
+        mover, roots, leaves = self._prepared(True, op, roots, leaves)
         return mover.move(roots, leaves)
 
     def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> InFlight:
         """Start a :meth:`bcast`, whose result :meth:`InFlight.finish` returns. Collective."""
-        mover = self._seen(True, op, roots, leaves)
-        if mover is None:
-            mover, roots, leaves = self._down(roots, leaves, op)
+        mover, roots, leaves = self._prepared(True, op, roots, leaves)
         return mover.start(roots, leaves)
 
     def reduce(self, leaves: Any, roots: Any, op: str = "sum") -> Any:
@@ -290,34 +272,21 @@ class StarForest:
 
         Parameters
         ----------
-        leaves : array
-            Shape ``(at least leaf_space, *block)``.
-        roots : array
-            Shape ``(nroots, *block)``, contiguous; values are combined with what is there. With ``"replace"`` a root
-            gets the last of its leaves in the order that the class describes.
-        op : str
-            As for :meth:`bcast`.
+        leaves, roots, op
+            As for :meth:`bcast`; the roots are contiguous and combined with. With ``"replace"`` a root gets the last of
+            its leaves in the order that the class describes.
 
         Returns
         -------
         array
             The roots.
-
-        Raises
-        ------
-        LayoutError, UnsupportedTypeError
-            As for :meth:`bcast`.
         """
-        mover = self._seen(False, op, leaves, roots)
-        if mover is None:
-            mover, leaves = self._up(leaves, roots, op)
+        mover, leaves, roots = self._prepared(False, op, leaves, roots)
         return mover.move(leaves, roots)
 
     def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> InFlight:
         """Start a :meth:`reduce`, whose result :meth:`InFlight.finish` returns. Collective."""
-        mover = self._seen(False, op, leaves, roots)
-        if mover is None:
-            mover, leaves = self._up(leaves, roots, op)
+        mover, leaves, roots = self._prepared(False, op, leaves, roots)
         return mover.start(leaves, roots)
 
     def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
@@ -327,46 +296,44 @@ class StarForest:
 
         Parameters
         ----------
-        roots : array
-            Shape ``(nroots, *block)``, contiguous; changed as by :meth:`reduce`.
-        leaves : array
-            Shape ``(at least leaf_space, *block)``.
+        roots, leaves, op
+            As for :meth:`reduce`; ``"replace"`` hands values on from leaf to leaf.
         fetched : array, optional
             Like `leaves`, contiguous; receives the result. By default zeros.
-        op : str
-            As for :meth:`bcast`; ``"replace"`` hands values on from leaf to leaf.
 
         Returns
         -------
         array
             The fetched values; of JAX arrays, whose roots are immutable, a pair: these and new roots.
-
-        Raises
-        ------
-        LayoutError, UnsupportedTypeError
-            As for :meth:`bcast`.
         """
         return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
 
     def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> InFlight:
         """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
         engine = engine_of(leaves)
-        check_alike(leaves, roots, engine, engine_of(roots))
-        leaves = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
-        flat_points(roots, engine, self.nroots, True, "roots", True)
+        self._check_alike(leaves, roots)
+        leaves = self._checked_points("leaves", leaves, engine)
+        self._checked_points("roots", roots, engine, True)
+        check_operation(op, leaves.dtype)
         if fetched is None:
             fetched = engine.xp.zeros(leaves.shape, leaves.dtype)
-        else:
-            check_alike(leaves, fetched, engine, engine_of(fetched))
-            flat_points(fetched, engine, self.leaf_space, False, "fetched", True)
-        block, dtype = leaves.shape[1:], leaves.dtype
-        key = ("fetch", op, dtype, block, engine)
+        multi, block, dtype, width = self.multi, leaves.shape[1:], leaves.dtype, prod(leaves.shape[1:])
+        slots = engine.xp.empty((multi.nroots, *block), dtype)
+        back, _, _ = multi._prepared(True, "replace", slots, fetched)
+        key, flat = ("fetch", op, dtype, width, engine), () if width == 1 else (width,)
         if key not in self._movers:
-            width = prod(block)
-            up, down = (self._exchange(way, width, dtype, engine) for way in (False, True))
-            facts = self._facts(False, up), self._facts(True, down)
-            self._movers[key] = Fetcher(up, down, op, facts)
-        return self._movers[key].start(roots, leaves, fetched)
+            edges, places = map(Index, algebra.edges_of_roots(self))
+            self._movers[key] = packing_for(engine).fetcher(places, edges, op, dtype, width)
+        fetch = self._movers[key]
+        collected = multi.start_reduce(leaves, slots, "replace")
+
+        def complete(fetched: Any) -> Any:
+            given = points_of(collected.finish(), flat)
+            before, sums = fetch(given, points_of(roots, flat), given)
+            result = back.move(before.reshape(slots.shape), fetched)
+            return result if engine.mutable else (result, sums.reshape(roots.shape))
+
+        return InFlight(complete, fetched)
 
     def gather(self, leaves: Any, multi_roots: Any = None) -> Any:
         """Collect the leaves of every root, side by side, in the order of ranks and then of leaves. Collective.
@@ -374,10 +341,9 @@ class StarForest:
         Parameters
         ----------
         leaves : array
-            Shape ``(at least leaf_space, *block)``.
+            As for :meth:`bcast`.
         multi_roots : array, optional
-            Shape ``(sum of degrees, *block)``, contiguous; receives the result: the leaves of root 0, those of root 1,
-            ...
+            Shape ``(sum of degrees, *block)``, contiguous; receives the leaves of root 0, those of root 1, ...
 
         Returns
         -------
@@ -408,50 +374,54 @@ class StarForest:
             self._multi = algebra.multi_forest(self)
         return self._multi
 
-    def _down(self, roots: Any, leaves: Any, op: str) -> tuple[Mover, Any, Any]:
-        """Return the mover of these roots to these leaves, and both."""
-        engine = engine_of(roots)
-        given = flat_points(roots, engine, self.nroots, True, "roots", False)
-        if leaves is None:
-            leaves = engine.xp.zeros((self.leaf_space, *given.shape[1:]), given.dtype)
-        else:
-            check_alike(given, leaves, engine, engine_of(leaves))
-            flat_points(leaves, engine, self.leaf_space, False, "leaves", True)
-        return self._mover(True, op, given, leaves, engine), given, leaves
-
-    def _up(self, leaves: Any, roots: Any, op: str) -> tuple[Mover, Any]:
-        """Return the mover of these leaves to these roots, and the leaves."""
-        engine = engine_of(leaves)
-        check_alike(leaves, roots, engine, engine_of(roots))
-        given = flat_points(leaves, engine, self.leaf_space, False, "leaves", False)
-        flat_points(roots, engine, self.nroots, True, "roots", True)
-        return self._mover(False, op, given, roots, engine), given
-
-    def _seen(self, down: bool, op: str, source: Any, target: Any) -> Mover | None:
-        """Return the mover of arrays like ones that have passed all checks; more would delay small messages."""
-        if target is None:
-            return None
+    def _prepared(self, down: bool, op: str, source: Any, target: Any) -> tuple[Mover, Any, Any]:
+        """Return the mover between these arrays, the source, contiguous, and the target, by default zeros."""
         try:
             kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
             mover = self._checked.get(kind)
+            if mover and source.flags.c_contiguous and target.flags.c_contiguous:
+                return mover, source, target  # arrays like ones that have passed all checks
         except AttributeError:
-            return None  # no arrays; the checks raise a better error
-        return mover if mover and source.flags.c_contiguous and target.flags.c_contiguous else None
-
-    def _mover(self, down: bool, op: str, source: Any, target: Any, engine: Engine) -> Mover:
+            kind = None  # no target, or no arrays, for which the checks raise a better error
+        engine = engine_of(source)
+        names = ("roots", "leaves") if down else ("leaves", "roots")
+        if target is not None:
+            self._check_alike(source, target)
+        source = self._checked_points(names[0], source, engine)
         block, dtype = source.shape[1:], source.dtype
+        if target is None:
+            target = engine.xp.zeros((self.leaf_space, *block), dtype)
+        else:
+            self._checked_points(names[1], target, engine, True)
         key = (down, op, dtype, block, engine)
-        mover = self._movers.get(key)
-        if mover is None:
+        if key not in self._movers:
             exchange = self._exchange(down, prod(block), dtype, engine)
-            facts = self._facts(down, exchange)
-            mover = self._movers[key] = Mover(exchange, op, block, self.deterministic, facts)
-        if engine.mutable:
+            self._movers[key] = Mover(exchange, op, block, self.deterministic, _WAYS[down])
+        mover = self._movers[key]
+        if kind is not None and engine.mutable:
             if len(self._checked) >= _MOST_CHECKED:
                 self._checked.clear()
-            kind = down, op, type(source), dtype, source.shape, type(target), target.dtype, target.shape
             self._checked[kind] = mover
-        return mover
+        return mover, source, target
+
+    def _check_alike(self, source: Any, target: Any) -> None:
+        if engine_of(source) is not engine_of(target) or source.dtype != target.dtype:
+            raise UnsupportedTypeError("roots and leaves must share engine and dtype")
+        blocks = [tuple(array.shape[1:]) for array in (source, target)]
+        if blocks[0] != blocks[1]:
+            raise LayoutError(f"a point has the shape {blocks[0]} among the source and {blocks[1]} among the target")
+
+    def _checked_points(self, name: str, array: Any, engine: Engine, written: bool = False) -> Any:
+        """Return an array of roots or leaves, contiguous, which it must be already if it is written to."""
+        exact, points = name == "roots", self.nroots if name == "roots" else self.leaf_space
+        if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
+            wanted = f"{points}" if exact else f"at least {points}"
+            raise LayoutError(f"{name} must have {wanted} points along the first axis, not shape {tuple(array.shape)}")
+        if not engine.mutable or array.flags.c_contiguous:
+            return array
+        if written:
+            raise LayoutError(f"{name} must be contiguous, since they are written to")
+        return engine.xp.ascontiguousarray(array)
 
     def _exchange(self, down: bool, width: int, dtype: Any, engine: Engine) -> Exchange:
         """Return the exchange for one direction and kind of values. Collective where it is new."""
@@ -461,17 +431,12 @@ class StarForest:
             self._exchanges[key] = exchange_of(self.comm, self.transport, pattern, dtype, width, engine, self._tag)
         return self._exchanges[key]
 
-    def _facts(self, down: bool, exchange: Exchange) -> dict[str, Any]:
-        """Return what distinguishes an exchange from others where ``COLLOPS_CHECK`` is on."""
-        way = "roots to leaves" if down else "leaves to roots"
-        return {"way": way, "forest": self._tag, "values": exchange.width, "dtype": str(exchange.dtype)}
-
     def move_once(self, down: bool, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Move host arrays once by messages, without keeping anything, to make forests of forests. Collective."""
         engine, block = engine_of(source), source.shape[1:]
         pattern = self.pattern if down else self.pattern.reversed()
         exchange = exchange_of(self.comm, "mpi", pattern, source.dtype, prod(block), engine, self._tag)
-        return Mover(exchange, "replace", block, True, self._facts(down, exchange)).move(source, target)
+        return Mover(exchange, "replace", block, True, _WAYS[down]).move(source, target)
 
     # Forests made of forests
 
@@ -485,37 +450,31 @@ class StarForest:
     distribute = algebra.distribute
 
 
-class _Edges:
-    """The edges that end on a rank, checked as far as one rank can."""
-
-    def __init__(self, comm: Communicator, nroots: Any, leaves: Any, ranks: Any, indices: Any) -> None:
-        self._comm = comm
-        self.nroots = as_count(nroots, "roots")
-        ranks, indices = as_indices(ranks, "remote_ranks"), as_indices(indices, "remote_indices")
-        leaves = np.arange(len(ranks), dtype=np.int64) if leaves is None else as_indices(leaves, "leaves")
-        if not len(leaves) == len(ranks) == len(indices):
-            raise LayoutError(
-                f"{len(leaves)} leaves need as many roots, but there are {len(ranks)} remote_ranks "
-                f"and {len(indices)} remote_indices"
-            )
-        if len(leaves):
-            if leaves.min() < 0:
-                raise LayoutError(f"leaf {leaves.min()} is negative")
-            different, counts = np.unique(leaves, return_counts=True)
-            if len(different) < len(leaves):
-                raise LayoutError(f"leaf {different[np.argmax(counts)]} is used {counts.max()} times")
-            wrong = ranks[(ranks < 0) | (ranks >= comm.size)]
-            if len(wrong):
-                raise LayoutError(f"a leaf has its root on rank {wrong[0]}, but there are {comm.size} ranks")
-        self.arrays = leaves, ranks, indices
-
-    def wrong_root(self, counts: np.ndarray) -> LayoutError | None:
-        """Return what is wrong with the numbers of roots, given how many each rank has."""
-        _, ranks, indices = self.arrays
-        wrong = np.flatnonzero((indices < 0) | (indices >= counts[ranks]))
-        if not len(wrong):
-            return None
-        first = wrong[0]
-        return LayoutError(
-            f"a leaf names root {indices[first]} of rank {ranks[first]}, which has {counts[ranks[first]]} roots"
+def _checked_edges(comm: Communicator, leaves: Any, ranks: Any, indices: Any) -> tuple[np.ndarray, ...]:
+    """Return the edges that end on a rank, checked as far as one rank can."""
+    ranks, indices = as_indices(ranks, "remote_ranks"), as_indices(indices, "remote_indices")
+    leaves = np.arange(len(ranks), dtype=np.int64) if leaves is None else as_indices(leaves, "leaves")
+    if not len(leaves) == len(ranks) == len(indices):
+        raise LayoutError(
+            f"{len(leaves)} leaves need as many roots, but there are {len(ranks)} remote_ranks "
+            f"and {len(indices)} remote_indices"
         )
+    if leaves.min(initial=0) < 0:
+        raise LayoutError(f"leaf {leaves.min()} is negative")
+    different, counts = np.unique(leaves, return_counts=True)
+    if len(different) < len(leaves):
+        raise LayoutError(f"leaf {different[np.argmax(counts)]} is used {counts.max()} times")
+    wrong = ranks[(ranks < 0) | (ranks >= comm.size)]
+    if len(wrong):
+        raise LayoutError(f"a leaf has its root on rank {wrong[0]}, but there are {comm.size} ranks")
+    for array in (leaves, ranks, indices):
+        array.flags.writeable = False
+    return leaves, ranks, indices
+
+
+def _check_roots(ranks: np.ndarray, indices: np.ndarray, counts: np.ndarray) -> None:
+    """Check that the roots of edges exist, given how many each rank has."""
+    wrong = np.flatnonzero((indices < 0) | (indices >= counts[ranks]))
+    if len(wrong):
+        rank, index = ranks[wrong[0]], indices[wrong[0]]
+        raise LayoutError(f"a leaf names root {index} of rank {rank}, which has {counts[rank]} roots")

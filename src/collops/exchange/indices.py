@@ -19,13 +19,7 @@ _LARGEST = 2**63 - 1
 
 
 def as_count(value: Any, what: str) -> int:
-    """Return a checked count.
-
-    Raises
-    ------
-    LayoutError
-        If it is no integer from 0 to ``2**63 - 1``.
-    """
+    """Return a count; raise :class:`LayoutError` if it is no integer from 0 to ``2**63 - 1``."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -38,7 +32,7 @@ def as_count(value: Any, what: str) -> int:
 
 
 def as_indices(values: Any, name: str) -> np.ndarray:
-    """Return a list of integers as a 64-bit array, which may be negative.
+    """Return a list of integers, which may be negative, as a new 64-bit array.
 
     Raises
     ------
@@ -88,20 +82,8 @@ def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[i
 def owners(layout: Any, rank: int, indices: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return which rank holds each element of a layout, and its place in that rank's ravelled part.
 
-    Parameters
-    ----------
-    layout : Layout
-    rank : int
-        Of several copies of an element, the one on this rank's coordinates is returned.
-    indices : sequence of int
-        Global, in C order.
-
-    Raises
-    ------
-    LayoutError
-        If there is no such element, or the indices are no list.
-    UnsupportedTypeError
-        If they are no integers.
+    The indices are global, in C order. Of several copies of an element, the one on the coordinates of `rank` is
+    returned. The errors are those of :func:`as_indices`, and :class:`LayoutError` if there is no such element.
     """
     indices = as_indices(indices, "global indices")
     wrong = indices[(indices < 0) | (indices >= layout.size)]

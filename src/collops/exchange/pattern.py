@@ -32,18 +32,10 @@ class Segment(NamedTuple):
 
 
 class Side(NamedTuple):
-    """The values that a rank sends, or those that it receives.
+    """The values that a rank sends, or those that it receives."""
 
-    Attributes
-    ----------
-    points : Index
-        Where the points of the packed buffer are in the array.
-    segments : tuple of Segment
-        The other ranks, ascending, and their parts of the buffer.
-    """
-
-    points: Index
-    segments: tuple[Segment, ...]
+    points: Index  # where the points of the packed buffer are in the array
+    segments: tuple[Segment, ...]  # the other ranks, ascending, and their parts of the buffer
 
     def counts(self, ranks: int) -> list[int]:
         """Return the number of points for each of `ranks` ranks."""
@@ -54,25 +46,13 @@ class Side(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The points that one rank sends, receives and keeps.
+    """The points that one rank sends, receives and keeps."""
 
-    Attributes
-    ----------
-    sends : Side
-        Of the source array.
-    receives : Side
-        Of the target array.
-    here, there : Index
-        Points of the source and of the target between which values stay on this rank.
-    most_points : int
-        Length of the longest packed buffer of any rank; 0 where no rank sends anything.
-    """
-
-    sends: Side
-    receives: Side
-    here: Index
-    there: Index
-    most_points: int
+    sends: Side  # of the source array
+    receives: Side  # of the target array
+    here: Index  # the points of the source whose values stay on this rank
+    there: Index  # and of the target, where they go
+    most_points: int  # of the longest packed buffer of any rank; 0 where no rank sends anything
 
     def reversed(self) -> Pattern:
         """Return the pattern from target to source."""
@@ -92,12 +72,7 @@ def edges_by_rank(ranks: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]
 def pattern_of_edges(comm: Communicator, leaves: np.ndarray, ranks: np.ndarray, indices: np.ndarray) -> Pattern:
     """Return the pattern that takes roots to leaves. Collective: the indices of roots travel once.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    leaves, ranks, indices : numpy.ndarray
-        For each edge that ends on this rank, checked: the leaf, and the rank and the index of its root.
+    Each edge that ends on this rank has a leaf, and the rank and the index of its root; all have been checked.
     """
     local, others = edges_by_rank(ranks, comm.rank)
     wanted = np.bincount(ranks[others], minlength=comm.size).astype(np.int64)

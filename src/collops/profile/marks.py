@@ -8,20 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from collops.errors import CollopsError, UnsupportedTypeError
 from collops.profile.device import CudaClock, Stamp
-
-if TYPE_CHECKING:
-    from collops.profile.recording import Recording
 
 __all__ = ["Span", "active", "benchmark", "mark"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-active: list[Recording] = []
+active: list[Any] = []
 """The open recordings, outermost first. An empty list means that nothing records."""
 
 # Module variables, not arguments, so that tests can replace them by a simulated clock and device.

@@ -1,12 +1,43 @@
 """Kernels that move values between points of two arrays, one module for each engine.
 
-Only this code of the room differs between engines. Each module has ``mover(source, target, op, dtype, width,
-deterministic)`` and ``fetcher(source, target, op, dtype, width)``, which prepare a move between two indices once, on
-arrays of shape ``(points, width)``. A move returns its target: the array itself where its engine is mutable, else a
-new one.
+Each module has ``mover(source, target, op, dtype, width, deterministic)`` and ``fetcher(source, target, op, dtype,
+width)``, which prepare a move between two indices once, on arrays of shape ``(points, width)``. A move returns its
+target: the array itself where its engine is mutable, else a new one.
+
+Values are combined by the operations of :mod:`collops.comm.reductions` without the average, or replaced. On booleans
+``sum`` and ``max`` are *or*, ``prod`` and ``min`` are *and*.
 """
 
-from collops.exchange.packing.index import Affine, Index, Segments
-from collops.exchange.packing.operations import OPERATIONS, check_operation, packing_for
+from __future__ import annotations
 
-__all__ = ["OPERATIONS", "Affine", "Index", "Segments", "check_operation", "packing_for"]
+import importlib
+from typing import Any
+
+from collops.backend import Engine
+from collops.comm.reductions import check_reduction
+from collops.errors import UnsupportedTypeError
+from collops.exchange.packing.index import Index
+
+__all__ = ["OPERATIONS", "Index", "check_operation", "packing_for"]
+
+OPERATIONS = ("replace", "sum", "prod", "min", "max", "land", "lor", "lxor")
+
+
+def check_operation(op: str, dtype: Any) -> None:
+    """Raise unless an operation is defined for a dtype.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        For an unknown `op`, orderings of complex numbers, and logical operations on inexact numbers.
+    """
+    if op not in OPERATIONS:
+        raise UnsupportedTypeError(f"there is no operation {op!r}; choose one of {', '.join(OPERATIONS)}")
+    # Values are combined after they have arrived, so products of complex numbers are allowed here.
+    if op != "replace" and not (op == "prod" and dtype.kind == "c"):
+        check_reduction(op, dtype)
+
+
+def packing_for(engine: Engine) -> Any:
+    """Return the module of moves for `engine`, imported at its first use."""
+    return importlib.import_module(f"collops.exchange.packing.{engine.name}_moves")

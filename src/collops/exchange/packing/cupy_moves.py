@@ -17,9 +17,9 @@ import numpy as np
 
 from collops.comm import wait_while_source
 from collops.errors import LayoutError
+from collops.exchange.packing import OPERATIONS
 from collops.exchange.packing.index import Index
 from collops.exchange.packing.launch import Launch
-from collops.exchange.packing.operations import OPERATIONS
 
 __all__ = ["described", "kernel", "processors", "segments"]
 
@@ -37,14 +37,13 @@ _BLOCKS_PER_PROCESSOR = 16
 def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Move:
     """Prepare a move; see :func:`collops.exchange.packing.numpy_moves.mover`."""
     if not target.size:
-        return _nothing
-    if op == "replace" and not target.unique:
-        positions, target = target.last()
-        source = Index(source.points[positions.points])
+        return lambda given, taken: taken
+    if op == "replace":
+        source, target = target.last(source)
     if target.unique:
         source, target = target.ascending(source)
-        if op == "replace" and _is_run(source) and _is_run(target):
-            return _copying(source, target, dtype, width)
+        if op == "replace" and source.contiguous and target.contiguous:
+            return _copying(source, target, dtype.itemsize * width)
         return _launching("move", source, op, dtype, width, target.size, described(target))
     if not deterministic and op == "sum" and dtype.name in _ADDED_ATOMICALLY:
         return _launching("add_atomically", source, op, dtype, width, target.size, described(target))
@@ -56,25 +55,20 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     count = len(target.segments.points)
     if not count:
         return lambda given, taken, before: (before, taken)
-    launch = Launch(
-        kernel("fetch", op, dtype), *_grid(count * width), 3, count, width, *described(source), *segments(target)
-    )
+    launch = _launching("fetch", source, op, dtype, width, count, segments(target), 3)
     return lambda given, taken, before: (launch(given, taken, before), taken)
 
 
-def _nothing(given: Any, taken: Any) -> Any:
-    return taken
-
-
 def _launching(
-    name: str, source: Index, op: str, dtype: np.dtype, width: int, count: int, target: tuple[Any, ...]
-) -> Move:
-    return Launch(kernel(name, op, dtype), *_grid(count * width), 2, count, width, *described(source), *target)
+    name: str, source: Index, op: str, dtype: np.dtype, width: int, count: int, target: tuple[Any, ...], arrays: int = 2
+) -> Launch:
+    most = _BLOCKS_PER_PROCESSOR * processors(cupy.cuda.Device().id)
+    blocks = max(1, min(-(-count * width // _THREADS), most))
+    return Launch(kernel(name, op, dtype), blocks, _THREADS, arrays, count, width, *described(source), *target)
 
 
-def _copying(source: Index, target: Index, dtype: np.dtype, width: int) -> Move:
-    unit = dtype.itemsize * width
-    start, begin, nbytes = _start(source) * unit, _start(target) * unit, target.size * unit
+def _copying(source: Index, target: Index, unit: int) -> Move:
+    start, begin, nbytes = int(source.points[0]) * unit, int(target.points[0]) * unit, target.size * unit
     stream = cupy.cuda.get_current_stream
 
     def copy(given: Any, taken: Any) -> Any:
@@ -84,27 +78,11 @@ def _copying(source: Index, target: Index, dtype: np.dtype, width: int) -> Move:
     return copy
 
 
-def _is_run(index: Index) -> bool:
-    return index.affine is not None and index.affine.contiguous
-
-
-def _start(index: Index) -> int:
-    assert index.affine is not None
-    return index.affine.start
-
-
-def described(index: Index) -> tuple[Any, ...]:
+def described(index: Index) -> tuple[Any, int, int]:
     """Return the arguments that describe an index to a kernel."""
-    pattern = index.affine
-    if pattern is None:
-        return _numbers(index), 0, 1, 1, 0, 0, 0
-    inner, middle, _ = (*pattern.extents[::-1], 1, 1)[:3]
-    by_inner, by_middle, by_outer = (*pattern.strides[::-1], 0, 0)[:3]
-    return np.uint64(0), pattern.start, max(inner, 1), max(middle, 1), by_inner, by_middle, by_outer
-
-
-def _numbers(index: Index) -> Any:
-    return index.kept((cupy.cuda.Device().id, "numbers"), lambda: _on_device(index.points))
+    if index.slice is None:
+        return index.kept((cupy.cuda.Device().id, "points"), lambda: _on_device(index.points)), 0, 0
+    return np.uint64(0), index.slice.start, index.slice.step
 
 
 def segments(index: Index) -> tuple[Any, Any, Any]:
@@ -123,12 +101,6 @@ def _on_device(numbers: np.ndarray) -> Any:
     if numbers.max(initial=0) > np.iinfo(np.int32).max:
         raise LayoutError(f"a rank has at most {np.iinfo(np.int32).max} points on a device, not {numbers.max() + 1}")
     return cupy.asarray(numbers.astype(np.int32))
-
-
-def _grid(values: int) -> tuple[int, int]:
-    """Return the numbers of blocks and of their threads."""
-    most = _BLOCKS_PER_PROCESSOR * processors(cupy.cuda.Device().id)
-    return max(1, min(-(-values // _THREADS), most)), _THREADS
 
 
 @cache

@@ -1,7 +1,6 @@
-"""Points of an array: a nested arithmetic progression where possible, else an index array.
+"""Points of an array: a slice where that is possible, else an index array.
 
-Runs, strided runs and boxes need no index array and are copied as views. Repeated points are found once, when an
-exchange is prepared, since only they need care when values are combined.
+Repeated points are found once, when an exchange is prepared, since only they need care when values are combined.
 """
 
 from __future__ import annotations
@@ -11,85 +10,44 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Affine", "Index", "Segments"]
-
-_MOST_AXES = 3
-
-
-class Affine(NamedTuple):
-    """A nested arithmetic progression: ``start + i * strides[0] + j * strides[1] + ...``, the last axis fastest.
-
-    Attributes
-    ----------
-    start : int
-    extents, strides : tuple of int
-        One of each per axis; one axis with stride 1 is a contiguous run.
-    """
-
-    start: int
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether the points follow each other."""
-        return len(self.extents) == 1 and (self.strides[0] == 1 or self.extents[0] <= 1)
+__all__ = ["Index", "Segments"]
 
 
 class Segments(NamedTuple):
-    """An index sorted by point, equal points staying in their order.
+    """An index sorted by point, equal points staying in their order."""
 
-    Attributes
-    ----------
-    points : numpy.ndarray
-        The different points, ascending.
-    starts : numpy.ndarray
-        Where the entries of each begin in `order`; one more than there are points.
-    order : numpy.ndarray
-        Positions in the index.
-    """
-
-    points: np.ndarray
-    starts: np.ndarray
-    order: np.ndarray
+    points: np.ndarray  # the different points, ascending
+    starts: np.ndarray  # where the entries of each begin in `order`; one more than there are points
+    order: np.ndarray  # positions in the index
 
 
 class Index:
     """Some points of an array along its first axis, in a fixed order, possibly with repetitions.
 
-    Parameters
-    ----------
-    points : array of int, 1-D
-        Non-negative.
-
-    Attributes
-    ----------
-    points : numpy.ndarray
-        64-bit, as the host addresses memory.
-    size : int
-        Number of points.
-    affine : Affine or None
-        The progression, if it is one.
+    Its `slice` has the same points, where their distance is constant and positive; otherwise it is ``None``.
     """
 
     def __init__(self, points: Any) -> None:
         self.points = np.ascontiguousarray(points, np.int64).reshape(-1)
         self.points.flags.writeable = False
         self.size = len(self.points)
-        self.affine = _affine(self.points)
-        self._on_engine: dict[Any, Any] = {}
+        self.slice = _slice(self.points)
+        self._kept: dict[Any, Any] = {}
 
     @classmethod
     def run(cls, size: int) -> Index:
         """Return the points ``0 .. size - 1``."""
         return cls(np.arange(size))
 
+    @property
+    def contiguous(self) -> bool:
+        """Whether the points follow each other."""
+        return self.slice is not None and self.slice.step == 1
+
     @cached_property
     def unique(self) -> bool:
         """Whether no point is repeated."""
-        if self.affine is not None and len(self.affine.extents) == 1:
-            return self.affine.strides[0] != 0 or self.size < 2
-        return len(self.segments.points) == self.size
+        return self.slice is not None or len(self.segments.points) == self.size
 
     @cached_property
     def segments(self) -> Segments:
@@ -107,55 +65,39 @@ class Index:
         sorted_by_turn = np.argsort(turn, kind="stable")
         return np.split(sorted_by_turn, np.cumsum(np.bincount(turn))[:-1]) if self.size else []
 
-    def last(self) -> tuple[Index, Index]:
-        """Return the last position of each point, and the points: the result of one write after the other."""
+    def last(self, source: Index) -> tuple[Index, Index]:
+        """Return source and this target of a move without the values that a later one of the same point replaces."""
+        if self.unique:
+            return source, self
         points, starts, order = self.segments
-        return Index(order[starts[1:] - 1]), Index(points)
+        return Index(source.points[order[starts[1:] - 1]]), Index(points)
 
     def ascending(self, source: Index) -> tuple[Index, Index]:
-        """Return source and this target of a move, ordered by target unless it is a progression."""
-        if self.affine is not None or (self.points[1:] > self.points[:-1]).all():
+        """Return source and this target of a move, which repeats no point, ordered by target."""
+        if self.slice is not None or (self.points[1:] > self.points[:-1]).all():
             return source, self
-
-        def ordered() -> tuple[Index, Index]:
-            points, _, order = self.segments
-            return Index(source.points[order]), Index(points)
-
-        # Equal patterns are one key: moves by other operations and of other dtypes use the same pairs.
-        return self.kept(source if source.affine is None else source.affine, ordered)
+        # Equal slices are one key: moves by other operations and of other dtypes use the same pairs.
+        key = source if source.slice is None else (source.slice.start, source.slice.step)
+        return self.kept(key, lambda: (Index(source.points[self.segments.order]), Index(self.segments.points)))
 
     def piece(self, start: int, stop: int) -> Index:
         """Return the points at the positions ``start .. stop - 1``."""
         return self if (start, stop) == (0, self.size) else Index(self.points[start:stop])
 
     def kept(self, key: Any, make: Any) -> Any:
-        """Return ``make()``, called once for each `key` (an engine, or the other end of a move)."""
-        try:
-            return self._on_engine[key]
-        except KeyError:
-            return self._on_engine.setdefault(key, make())
+        """Return ``make()``, called once for each `key`."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
     def __repr__(self) -> str:
-        return f"<Index of {self.size} points, {self.affine or 'irregular'}>"
+        return f"<Index of {self.size} points, {self.slice or 'irregular'}>"
 
 
-def _affine(points: np.ndarray) -> Affine | None:
-    """Recognise a nested arithmetic progression of at most three axes."""
-    if not len(points):
-        return Affine(0, (0,), (1,))
-    start, extents, strides = int(points[0]), [], []
-    while len(points) > 1:
-        if len(extents) == _MOST_AXES:
-            return None
-        steps = np.diff(points)
-        other = np.flatnonzero(steps != steps[0])
-        run = int(other[0]) + 1 if len(other) else len(points)
-        if len(points) % run or (run == 1 and len(other)):
-            return None
-        rows = points.reshape(-1, run)
-        if len(other) and (rows != rows[:, :1] + steps[0] * np.arange(run)).any():
-            return None
-        extents.insert(0, run)
-        strides.insert(0, int(steps[0]))
-        points = rows[:, 0]
-    return Affine(start, tuple(extents) or (1,), tuple(strides) or (1,))
+def _slice(points: np.ndarray) -> slice | None:
+    if len(points) < 2:
+        first = int(points[0]) if len(points) else 0
+        return slice(first, first + len(points), 1)
+    step = int(points[1] - points[0])
+    regular = step > 0 and (np.diff(points) == step).all()
+    return slice(int(points[0]), int(points[-1]) + 1, step) if regular else None

@@ -32,6 +32,8 @@ _ONE_BY_ONE: dict[str, Callable[[Any, Any], Any]] = {
 
 def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Any:
     """Prepare a move; see :func:`collops.exchange.packing.numpy_moves.mover`. Without a target array it is a gather."""
+    if op == "replace":
+        source, target = target.last(source)
 
     def move(given: Any, taken: Any) -> Any:
         values = _values(given, source)
@@ -41,7 +43,7 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
 
 
 def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
-    """Prepare a fetch from all points of the source; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
+    """Prepare a fetch from all points of the source array; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
     combine = _ONE_BY_ONE[op]
     tables = _turns(target)
 
@@ -52,28 +54,28 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
         before = jnp.concatenate([values, array[:0]])
 
         def turn(array: Any, where: tuple[Any, Any]) -> tuple[Any, Any]:
-            points, positions = where
+            points, slots = where
             old = array.at[points].get(mode="fill", fill_value=0)
-            given = values.at[positions].get(mode="fill", fill_value=0)
+            given = values.at[slots].get(mode="fill", fill_value=0)
             new = combine(old, given).astype(array.dtype)
             return array.at[points].set(new, mode="drop", unique_indices=True), old
 
         for positions in tables:
             # Places that a shorter turn does not need lie beyond the array, each a different one.
             idle = positions >= target.size
-            points = np.append(target.points, 0)[np.where(idle, target.size, positions)]
-            points = np.where(idle, size + positions, points)
-            array, old = lax.scan(turn, array, (jnp.asarray(points), jnp.asarray(positions)))
-            flat = old.reshape(positions.size, *values.shape[1:])
-            before = before.at[positions.reshape(-1)].set(flat, mode="drop", unique_indices=True)
+            known = np.where(idle, 0, positions)
+            points = np.where(idle, size + positions, target.points[known])
+            slots = np.where(idle, positions, source.points[known])
+            array, old = lax.scan(turn, array, (jnp.asarray(points), jnp.asarray(slots)))
+            flat = old.reshape(slots.size, *values.shape[1:])
+            before = before.at[slots.reshape(-1)].set(flat, mode="drop", unique_indices=True)
         return before, array
 
     return fetch
 
 
 def _values(array: Any, index: Index) -> Any:
-    run = _run(index)
-    return array[run] if run is not None else array.at[index.points].get(mode=_IN_BOUNDS)
+    return array.at[index.points].get(mode=_IN_BOUNDS) if index.slice is None else array[index.slice]
 
 
 def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
@@ -84,12 +86,8 @@ def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
         op = _OF_BOOLEANS.get(op, op)
     if op in _TRUTHS:
         return _combined_truths(array, index, values, op)
-    if op == "replace" and not index.unique:
-        positions, index = index.last()
-        values = _values(values, positions)
-    run = _run(index)
-    place = array.at[index.points if run is None else run]
-    return getattr(place, _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
+    where = index.points if index.slice is None else index.slice
+    return getattr(array.at[where], _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
 
 
 def _combined_truths(array: Any, index: Index, values: Any, op: str) -> Any:
@@ -119,10 +117,3 @@ def _turns(index: Index) -> list[np.ndarray]:
             row[: len(turn)] = turn
         found.append(positions)
     return found
-
-
-def _run(index: Index) -> slice | None:
-    pattern = index.affine
-    if pattern is None or not pattern.contiguous:
-        return None
-    return slice(pattern.start, pattern.start + index.size)

@@ -18,29 +18,9 @@ _BYTES = 8  # of every argument: smaller ones are read from the low end
 class Launch:
     """A launch of a kernel on the current stream.
 
-    Parameters
-    ----------
-    kernel : cupy.RawKernel
-        Its first parameters are the arrays of each call.
-    blocks, threads : int
-        Of the launch.
-    arrays : int
-        How many arrays a call gives.
-    *fixed : array or int
-        The other arguments: arrays, which are kept alive, and whole numbers (also addresses), all of 8 bytes or less.
+    The first parameters of `kernel` are the `arrays` arrays of each call. The other ones are `fixed`: arrays, which are
+    kept alive, and whole numbers (also addresses), all of 8 bytes or less.
     """
-
-    __slots__ = (
-        "_blocks",
-        "_function",
-        "_kept",
-        "_parameters",
-        "_pointers",
-        "_stream",
-        "_submit",
-        "_threads",
-        "_values",
-    )
 
     def __init__(self, kernel: Any, blocks: int, threads: int, arrays: int, *fixed: Any) -> None:
         count = arrays + len(fixed)

@@ -176,28 +176,17 @@ typedef unsigned long long Element;
 __device__ inline Element combine(Element old, Element value) { return combine_numbers(old, value); }
 #endif
 
-// ---- Points: an index array, or a nested arithmetic progression of up to three axes
+// ---- Points: an index array, or points of equal distance
 
 struct Points {
     const int* numbers;
-    Long start, inner, middle, by_inner, by_middle, by_outer;
+    Long start, step;
 
-    __device__ inline Long operator[](Long i) const
-    {
-        if (numbers) return numbers[i];
-        if (i < inner) return start + i * by_inner;
-        const unsigned position = static_cast<unsigned>(i), row = position / static_cast<unsigned>(inner);
-        const unsigned plane = row / static_cast<unsigned>(middle);
-        return start + (position - row * static_cast<unsigned>(inner)) * by_inner
-            + (row - plane * static_cast<unsigned>(middle)) * by_middle + plane * by_outer;
-    }
+    __device__ inline Long operator[](Long i) const { return numbers ? numbers[i] : start + i * step; }
 };
 
-#define POINTS(name)                                                                                                   \
-    const int *name##_numbers, Long name##_start, Long name##_inner, Long name##_middle, Long name##_by_inner,        \
-        Long name##_by_middle, Long name##_by_outer
-#define AS_POINTS(name)                                                                                                \
-    Points { name##_numbers, name##_start, name##_inner, name##_middle, name##_by_inner, name##_by_middle, name##_by_outer }
+#define POINTS(name) const int *name##_numbers, Long name##_start, Long name##_step
+#define AS_POINTS(name) Points { name##_numbers, name##_start, name##_step }
 
 // Every thread goes over the values of all points with the stride of the grid.
 #define FOR_VALUES(t, count)                                                                                           \

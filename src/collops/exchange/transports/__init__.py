@@ -84,18 +84,7 @@ def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
 def exchange_of(
     comm: Communicator, name: str, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
 ) -> Exchange:
-    """Return a pattern made ready for one kind of values. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    name : str
-        One of `TRANSPORTS`.
-    pattern, dtype, width, engine
-        See :class:`Exchange`.
-    tag : int
-        Distinguishes the messages of one star forest from those of others.
+    """Return a pattern made ready for one kind of values, see :class:`Exchange`, on a transport. Collective.
 
     Raises
     ------
@@ -104,12 +93,11 @@ def exchange_of(
     CommunicationError, MemoryError
         If the transport cannot be set up. For ``"auto"`` the next one is taken where that is so on all ranks.
     """
+    arguments = comm, pattern, dtype, width, engine, tag
     if not pattern.most_points or not width:
-        return Exchange(comm, pattern, dtype, width, engine)
+        return Exchange(*arguments)
     if engine.traced:
-        from collops.exchange.transports.traced import TracedExchange
-
-        return TracedExchange(comm, pattern, dtype, width, engine)
+        return _class("traced.TracedExchange")(*arguments)
     possible = possible_transports(comm, engine)
     if name != "auto" and name not in possible:
         raise InputError(
@@ -119,13 +107,13 @@ def exchange_of(
     *preferred, last = possible if name == "auto" else [name]
     for each in preferred:
         try:
-            return _class(each)(comm, pattern, dtype, width, engine, tag)
+            return _class(_CLASSES[each])(*arguments)
         except (CommunicationError, MemoryError) as error:
             if not getattr(error, "on_all_ranks", isinstance(error, MemoryError)):
                 raise
-    return _class(last)(comm, pattern, dtype, width, engine, tag)
+    return _class(_CLASSES[last])(*arguments)
 
 
 def _class(name: str) -> Any:
-    module, _, kind = _CLASSES[name].partition(".")
+    module, _, kind = name.partition(".")
     return getattr(importlib.import_module(f"collops.exchange.transports.{module}"), kind)

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from collops.comm.mpi import PersistentMessages
 from collops.exchange.exchange import PLACES, Exchange
 
-if TYPE_CHECKING:
-    from collops.backend import Engine
-    from collops.comm import Communicator
-    from collops.exchange.pattern import Pattern
-
 
 class MpiExchange(Exchange):
     """One persistent message to and from each other rank, in each place. Collective."""
 
-    def __init__(
-        self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
-    ) -> None:
-        super().__init__(comm, pattern, dtype, width, engine)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.allocate()
-        self._synchronize = engine.synchronize if engine.memory == "device" else None
+        self._synchronize = self.engine.synchronize if self.engine.memory == "device" else None
         self._messages = []
         for place in range(PLACES):
             leaving, arriving = self._buffers(place)
-            sends = [(rank, leaving[start:stop]) for rank, start, stop in pattern.sends.segments]
-            receives = [(rank, arriving[start:stop]) for rank, start, stop in pattern.receives.segments]
-            self._messages.append(PersistentMessages(comm, sends, receives, tag))
+            sends = [(rank, leaving[start:stop]) for rank, start, stop in self.pattern.sends.segments]
+            receives = [(rank, arriving[start:stop]) for rank, start, stop in self.pattern.receives.segments]
+            self._messages.append(PersistentMessages(self.comm, sends, receives, self.tag))
 
     def _buffers(self, place: int) -> tuple[Any, Any]:
         """Return the memory that messages leave from and arrive in."""

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collops.exchange.exchange import PLACES, Exchange
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from collops.backend import Engine
-    from collops.comm import Communicator
-    from collops.exchange.pattern import Pattern
 
 
 class NcclExchange(Exchange):
     """Messages by the communicator's own transport. Not collective."""
 
-    def __init__(
-        self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
-    ) -> None:
-        super().__init__(comm, pattern, dtype, width, engine)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.allocate()
-        transport: Any = comm.transport_of(engine.xp.empty(0, dtype))
+        transport: Any = self.comm.transport_of(self.engine.xp.empty(0, self.dtype))
         self._start = transport.start_addresses
         self._messages = []
         self._pending: list[Any] = [None] * PLACES
         for place in range(PLACES):
             (leaving,), arriving = self.outgoing[place], self.incoming[place]
-            sends = [_message(rank, leaving[start:stop]) for rank, start, stop in pattern.sends.segments]
-            receives = [_message(rank, arriving[start:stop]) for rank, start, stop in pattern.receives.segments]
+            sends = [_message(rank, leaving[start:stop]) for rank, start, stop in self.pattern.sends.segments]
+            receives = [_message(rank, arriving[start:stop]) for rank, start, stop in self.pattern.receives.segments]
             self._messages.append((sends, receives))
 
     def send(self, place: int, use: int) -> None:

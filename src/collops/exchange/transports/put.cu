@@ -131,7 +131,7 @@ __device__ inline void take(Element* target, Long width, Long arriving, const Po
 {
     const Count use = now(state + READ) + 1;
     wait_for_all(senders, filled_here, use);
-    move_values(incoming, target, arriving, width, Points{0, 0, arriving, 1, 1, 0, 0}, to);
+    move_values(incoming, target, arriving, width, Points{0, 0, 1}, to);
     if (comes_last(state + READING)) {
         state[READ] = use;
         tell_all(senders, read_there, use);
@@ -182,7 +182,7 @@ extern "C" __global__ void fill(Element* target, Long width, Long arriving, POIN
 extern "C" __global__ void fill_in_turn(
     Element* target, Long width, Long different, const int* to, const int* starts, const int* order, ARRIVING)
 {
-    take_in_turn(target, target, width, 0, Points{0, 0, 1, 1, 0, 0, 0}, different, to, starts, order, incoming, senders,
+    take_in_turn(target, target, width, 0, Points{0, 0, 0}, different, to, starts, order, incoming, senders,
         filled_here, read_there, state);
 }
 
@@ -197,7 +197,7 @@ extern "C" __global__ void exchange(
 extern "C" __global__ void exchange_in_turn(const Element* source, Element* target, Long width, LEAVING, Long staying,
     POINTS(here), Long different, const int* to, const int* starts, const int* order, ARRIVING)
 {
-    const Points nothing = {0, 0, 1, 1, 0, 0, 0};
+    const Points nothing = {0, 0, 0};
     send(source, target, width, leaving, AS_POINTS(from), receivers, stops, places, read_here, filled_there, 0, nothing,
         nothing, state);
     take_in_turn(source, target, width, staying, AS_POINTS(here), different, to, starts, order, incoming, senders,

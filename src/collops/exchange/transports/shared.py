@@ -8,16 +8,11 @@ counter at the sender.
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from collops.exchange.exchange import PLACES, Exchange
-
-if TYPE_CHECKING:
-    from collops.backend import Engine
-    from collops.comm import Communicator
-    from collops.exchange.pattern import Pattern
 
 _LINE = 64  # bytes of a cache line: no two ranks write to the same one
 _LOOKS = 100  # some microseconds
@@ -26,15 +21,14 @@ _LOOKS = 100  # some microseconds
 class SharedExchange(Exchange):
     """Memory shared by all ranks, which are on one host; only :meth:`free` gives it back. Collective."""
 
-    def __init__(
-        self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
-    ) -> None:
-        super().__init__(comm, pattern, dtype, width, engine)
-        block = () if width == 1 else (width,)
-        unit = width * dtype.itemsize
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        comm, pattern, dtype = self.comm, self.pattern, self.dtype
+        unit = self.width * dtype.itemsize
         # For each use (filled, read), place and rank a counter, then the incoming buffers.
         header = 2 * PLACES * comm.size * _LINE
-        buffer = -(-most_arriving(comm, pattern) * unit // _LINE) * _LINE
+        most, starts = landings(self)
+        buffer = -(-most * unit // _LINE) * _LINE
         self._memory = comm.symmetric((header + PLACES * buffer,), np.uint8, engine="numpy")
 
         def counters_of(rank: int) -> np.ndarray:
@@ -43,10 +37,9 @@ class SharedExchange(Exchange):
 
         def values_of(rank: int, place: int, start: int, points: int) -> np.ndarray:
             begin = header + place * buffer + start * unit
-            return self._memory.peer(rank)[begin : begin + points * unit].view(dtype).reshape(points, *block)
+            return self._memory.peer(rank)[begin : begin + points * unit].view(dtype).reshape(points, *self.block)
 
         sends, me = pattern.sends.segments, comm.rank
-        starts = landing_starts(comm, pattern)
         self.pieces = tuple((start, stop) for _, start, stop in sends)
         mine = counters_of(me)
         receivers, senders = ([rank for rank, *_ in side.segments] for side in (pattern.sends, pattern.receives))
@@ -99,17 +92,14 @@ class SharedExchange(Exchange):
         self._memory.free()
 
 
-def most_arriving(comm: Communicator, pattern: Pattern) -> int:
-    """Return the number of points that the rank which receives most of them receives. Collective."""
-    return int(comm.allreduce(np.array(pattern.receives.points.size, np.int64), "max"))
-
-
-def landing_starts(comm: Communicator, pattern: Pattern) -> np.ndarray:
-    """Return for each other rank where this rank's part of its incoming buffer starts, in points. Collective."""
+def landings(exchange: Exchange) -> tuple[int, np.ndarray]:
+    """Return the most points that a rank receives, and where this rank's start in each rank's buffer. Collective."""
+    comm, receives = exchange.comm, exchange.pattern.receives
+    most = comm.allreduce(np.array(receives.points.size, np.int64), "max")
     starts = np.zeros(comm.size, np.int64)
-    for rank, start, _ in pattern.receives.segments:
+    for rank, start, _ in receives.segments:
         starts[rank] = start
-    return comm.alltoall(starts)
+    return int(most), comm.alltoall(starts)
 
 
 def _nothing() -> None:

@@ -31,5 +31,12 @@ class TracedExchange(Exchange):
 
         return start
 
+    def finisher(self, work: LocalWork) -> Callable[[Transfer, Any], Any]:
+        finish, concatenate = super().finisher(work), self.engine.xp.concatenate
+        if work.arriving.size:
+            return finish
+        # Where no values arrive, the target must depend on the message as well: all ranks take part in its derivative.
+        return lambda transfer, target: concatenate([finish(transfer, target), transfer.incoming])
+
     def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
         return self.mover_in_steps(work)
