@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array.dtypes import is_half
-from collops.array.operands import Operand
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot(x: Operand, ax: Axes | None = None, **options: Any) -> Axes | None:
+def plot(x: Any, ax: Axes | None = None, **options: Any) -> Axes | None:
     """Plot a vector as a line or a matrix as an image, with thin lines at the boundaries between ranks. Collective.
 
     Parameters
@@ -62,6 +61,6 @@ def plot(x: Operand, ax: Axes | None = None, **options: Any) -> Axes | None:
     return axes
 
 
-def _boundaries(x: Operand, axis: int) -> list[float]:
+def _boundaries(x: Any, axis: int) -> list[float]:
     """Return the positions of the boundaries between ranks along an axis."""
     return [end - 0.5 for end in accumulate(x.layout.sizes[axis][:-1]) if 0 < end < x.shape[axis]]
