@@ -24,9 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:A new implementation of Kirchhof
 SHOTS = 5
 
 
-def small_problem(comm, *, towed: bool, start: float = 0.0) -> Problem:
+def small_problem(comm, *, towed: bool, start: float = 0.0, mode: str = "eikonal") -> Problem:
     grid = Grid(25, 17, 12.5, 10.0, 100.0)
-    velocity = on_grid(Gradient(1500, 0.6), grid, None, [])
+    velocity = on_grid(Gradient(1500, 0.6 if mode == "eikonal" else 0.0), grid, None, [])
     sources = np.stack([np.linspace(103, 350, SHOTS), np.full(SHOTS, 3.0)])
     spread = np.stack([np.linspace(110, 300, 7), np.zeros(7)])
     groups = [spread] * SHOTS
@@ -34,7 +34,7 @@ def small_problem(comm, *, towed: bool, start: float = 0.0) -> Problem:
         groups = [spread[:, : 4 + shot % 3] + np.array([[10.0 * shot], [0.0]]) for shot in range(SHOTS)]
     geometry = Geometry(sources, groups, 90, 0.004, start)
     truth = reflectivity(grid, velocity, 25.0)
-    return Problem(geometry, shots_of(comm.rank, SHOTS, comm.size), grid, velocity, None, "eikonal", 25.0, truth)
+    return Problem(geometry, shots_of(comm.rank, SHOTS, comm.size), grid, velocity, None, mode, 25.0, truth)
 
 
 def pylops_operator(problem: Problem):
