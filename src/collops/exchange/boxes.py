@@ -6,7 +6,7 @@ packed nor unpacked, and nothing is kept between calls. Halos, derivatives and r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from collops.backend import engine_of
 from collops.errors import ARGUMENT_ERRORS, LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import InFlight
-from collops.profile import mark, messages
+from collops.profile import messages
+from collops.profile.marks import Span, active
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -115,9 +116,9 @@ class ExchangePlan:
         """
         sources = source if self._several else (source,)
         try:
-            engine = engine_of(target)
+            engine, dtype = engine_of(target), target.dtype
             for given in sources:
-                if engine_of(given) is not engine or given.dtype != target.dtype:
+                if given.dtype != dtype or engine_of(given) is not engine:
                     raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
             if op != "replace" and op != "sum":
                 raise UnsupportedTypeError(f"boxes are combined by 'replace' or 'sum', not {op!r}")
@@ -126,25 +127,29 @@ class ExchangePlan:
         except ARGUMENT_ERRORS as error:
             self.comm.reject("exchange", error)
             raise
+        complete = None
         if messages.active and self.travels:
-            messages.record(self.kind, self._elements, self._elements * target.dtype.itemsize)
+            messages.record(self.kind, self._elements, self._elements * dtype.itemsize)
         if places is None:
             values = [(taken, source[given]) for given, taken in self._local]
             if self.travels:
                 values += self._exchanged(engine, sources)
             return InFlight(partial(_combined, combine, values), target)
-        in_flight = InFlight(None, target)
         if self.travels:
             transport = self.comm.begin(target)
-            with mark("communication"):
-                if transport.by_address:
-                    in_flight = self._start_by_address(transport, sources, target, places, on_side_stream, engine, op)
-                else:
-                    in_flight = self._start_arrays(transport, sources, target, engine, op)
+            begin = self._start_arrays
+            if transport.by_address:
+                begin = partial(self._start_by_address, places, on_side_stream)
+            arguments = transport, sources, target, engine.xp, combine, op == "replace"
+            if active:  # without the cost of a mark
+                with Span("communication"):
+                    complete = begin(*arguments)
+            else:
+                complete = begin(*arguments)
         # After the messages, since the neighbours wait for those.
         for given, taken in self._local:
             combine(target, taken, source[given])
-        return in_flight
+        return InFlight(complete, target)
 
     def __call__(self, source: Any, target: Any, *, op: str = "replace") -> Any:
         """Start, finish, and return the filled target. Collective."""
@@ -162,25 +167,36 @@ class ExchangePlan:
         )
         return [(receive.box, values) for receive, values in zip(self._receives, arrived, strict=True)]
 
-    def _start_arrays(self, transport: Any, sources: Any, target: Any, engine: Any, op: str) -> InFlight:
-        """Start messages of contiguous arrays: boxes that are contiguous, and copies of those that are not."""
-        xp, combine = engine.xp, engine.put if op == "replace" else engine.add
+    def _start_arrays(
+        self, transport: Any, sources: Any, target: Any, xp: Any, combine: Any, in_place: bool
+    ) -> Callable[[Any], Any]:
+        """Start messages of contiguous arrays: boxes that are contiguous, and copies of those that are not.
+
+        Returns the function that completes the exchange.
+        """
         sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, *_ in self._sends]
         receives, landings = [], []
         for peer, _, box, shape, _ in self._receives:
             landing = target[box]
-            if op != "replace" or not landing.flags.c_contiguous:
+            if not in_place or not landing.flags.c_contiguous:
                 landing = xp.empty(shape, target.dtype)
                 landings.append((box, landing))
             receives.append((peer, landing))
         pending = transport.start_exchange(sends, receives, self._tag)
-        return InFlight(partial(_complete, pending, combine, landings, sends), target)
+        return partial(_complete, pending, combine, landings, sends)
 
     def _start_by_address(
-        self, transport: Any, sources: Any, target: Any, places: _Places, on_side_stream: bool, engine: Any, op: str
-    ) -> InFlight:
+        self,
+        places: _Places,
+        on_side_stream: bool,
+        transport: Any,
+        sources: Any,
+        target: Any,
+        xp: Any,
+        combine: Any,
+        in_place: bool,
+    ) -> Callable[[Any], Any]:
         """Start messages by address, without a view of each box, which would cost more than its message."""
-        xp, combine = engine.xp, engine.put if op == "replace" else engine.add
         itemsize = target.dtype.itemsize
         packed, landings, sends, receives = [], [], [], []
         for (peer, part, box, _, elements), place in zip(self._sends, places.sent_from, strict=True):
@@ -191,12 +207,12 @@ class ExchangePlan:
             sends.append((peer, array.data.ptr + place, elements * itemsize))
         for (peer, _, box, shape, elements), place in zip(self._receives, places.received_at, strict=True):
             array = target
-            if place is None or op != "replace":
+            if place is None or not in_place:
                 array, place = xp.empty(shape, target.dtype), 0
                 landings.append((box, array))
             receives.append((peer, array.data.ptr + place, elements * itemsize))
         pending = transport.start_addresses(sends, receives, on_side_stream)
-        return InFlight(partial(_complete, pending, combine, landings, packed), target)
+        return partial(_complete, pending, combine, landings, packed)
 
     def _places_in(self, sources: Any, target: Any) -> _Places:
         """Return where the boxes of messages lie in arrays of these shapes.
@@ -206,18 +222,22 @@ class ExchangePlan:
         LayoutError
             If an array does not contain its boxes.
         """
-        key = (tuple((array.shape, array.strides) for array in sources), target.shape, target.strides)
-        if key not in self._places:
+        if self._several:
+            key: Any = (target.shape, target.strides, *((array.shape, array.strides) for array in sources))
+        else:
+            key = (target.shape, target.strides, sources[0].shape, sources[0].strides)
+        places = self._places.get(key)
+        if places is None:
             sent = [(sources[part], box) for _, part, box, *_ in self._sends]
             received = [(target, box) for _, _, box, *_ in self._receives]
             kept = [pair for given, taken in self._local for pair in ((sources[0], given), (target, taken))]
             for array, box in (*sent, *received, *kept):
                 if len(box) != array.ndim or any(a.stop > n for a, n in zip(box, array.shape, strict=True)):
                     raise LayoutError(f"an exchange cannot move the box {box} of an array of shape {array.shape}")
-            self._places[key] = _Places(
+            places = self._places[key] = _Places(
                 [_place(box, array) for array, box in sent], [_place(box, array) for array, box in received]
             )
-        return self._places[key]
+        return places
 
 
 class _Places(NamedTuple):
@@ -244,7 +264,10 @@ def extent(box: Box) -> tuple[int, ...]:
 
 def _complete(pending: Any, combine: Any, landings: list[tuple[Box, Any]], sent: Any, target: Any) -> Any:
     """Wait for messages and combine what did not arrive in place; `sent` lives until the messages have left."""
-    with mark("communication: finish"):
+    if active:
+        with Span("communication: finish"):
+            pending.wait()
+    else:
         pending.wait()
     return _combined(combine, landings, target) if landings else target
 
