@@ -38,7 +38,7 @@ _copy, _real, _imag = operator.methodcaller("copy"), operator.attrgetter("real")
 
 
 class BaseArray(Operand):
-    """What :class:`DistributedArray` and :class:`StackedArray` inherit.
+    """The base of :class:`DistributedArray` and :class:`StackedArray`.
 
     Operators are in terms of `_binary`, `_unary`, `_map` and `_in_place`, which apply a function to all local arrays.
     """

@@ -89,7 +89,7 @@ class CallAgreement:
         """
         if self._sites:
             facts = {**facts, "at": call_site(with_function=False)}
-        # Every rank receives all pieces: one that did not see a difference between two others would go on alone.
+        # Every rank receives all pieces: one that did not see a difference between two others would continue alone.
         pieces = None if sends is None or receives is None else (sends, receives)
         rank = self._channel.rank
         others = [other for other in range(self.size) if other != rank]

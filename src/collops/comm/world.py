@@ -263,7 +263,7 @@ def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | 
     try:
         best, why = _best(facts)
     except CollopsError as error:
-        error.on_all_ranks = True  # each raises it by itself
+        error.on_all_ranks = True  # since every rank raises it
         raise
     return best, why, LEVELS[max(fact.check for fact in facts)]
 

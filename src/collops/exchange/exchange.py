@@ -71,7 +71,7 @@ class InFlight:
 
 
 class LocalWork(NamedTuple):
-    """What one rank does to its own arrays when values move, and how they are combined with those of the target."""
+    """The work of one rank on its own arrays when values move, and their combination with the values of the target."""
 
     leaving: Index  # points of the source that are packed
     arriving: Index  # points of the target that received values are combined with

@@ -389,7 +389,7 @@ def _options(method: Any) -> dict[str, Any]:
 
 
 def _described(value: Any) -> Any:
-    """Return an option that JSON cannot hold in terms of such that it can; the shapes of an operator or array."""
+    """Return values that JSON can hold for an option that it cannot; of an operator or an array, the shapes."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, complex):

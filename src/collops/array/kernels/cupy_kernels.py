@@ -261,7 +261,7 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
         x, y = _factor_arrays(x, y, conjugate)
         mine = _functions_for(x.dtype)
         if mine is None or mine.number_dtype != dtype:
-            # Of another dtype than the other results, or of integers, which have no kernel.
+            # A result of another dtype than the others, or of integers, which have no kernel.
             if mine is not None:
                 value = _launch_dot(mine, x, y, conjugate)
             else:

@@ -35,7 +35,7 @@ class TracedExchange(Exchange):
         finish, concatenate = super().finisher(work), self.engine.xp.concatenate
         if work.arriving.size:
             return finish
-        # Where no values arrive, the target must depend on the message as well: all ranks take part in its derivative.
+        # If no values arrive, the target must depend on the message as well: all ranks take part in its derivative.
         return lambda transfer, target: concatenate([finish(transfer, target), transfer.incoming])
 
     def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:

@@ -80,7 +80,7 @@ class Summa:
             if panel.column == here
         }
         self._scratch = Scratch()
-        # On devices, messages travel on a stream beside the one that multiplies; a CUDA graph can capture both.
+        # On devices, messages travel on a second stream during the products; a CUDA graph can capture both.
         self._side = SideStream() if len(plan) > 1 and engine.name == "cupy" else None
         if self._side is not None:
             events = [engine.xp.cuda.Event(disable_timing=True) for _ in range(4)]
