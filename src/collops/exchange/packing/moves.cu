@@ -42,6 +42,7 @@ __device__ inline unsigned short narrow_half(float value)
 {
     return __builtin_bit_cast(unsigned short, static_cast<_Float16>(value));
 }
+#define ANY_REGISTER "+v"
 #else
 __device__ inline float widen_half(unsigned short bits)
 {
@@ -55,6 +56,7 @@ __device__ inline unsigned short narrow_half(float value)
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
+#define ANY_REGISTER "+l"
 #endif
 
 typedef long long Long;
@@ -182,7 +184,14 @@ struct Points {
     const int* numbers;
     Long start, step;
 
-    __device__ inline Long operator[](Long i) const { return numbers ? numbers[i] : start + i * step; }
+    __device__ inline Long operator[](Long i) const
+    {
+        if (numbers) return numbers[i];
+        // Hides from the compiler where `i` comes from. Otherwise it keeps a running sum for every point of a loop, in
+        // more registers than there are: a scatter of 64 MiB between two H200 took 280 us instead of 254.
+        asm("" : ANY_REGISTER(i));
+        return start + i * step;
+    }
 };
 
 #define POINTS(name) const int *name##_numbers, Long name##_start, Long name##_step

@@ -35,16 +35,18 @@ __device__ inline void wait_for_all(Long ranks, const Count* const* counters, Co
 {
     for (Long r = threadIdx.x; r < ranks; r += blockDim.x)
         WAIT_WHILE(now(counters[r]) < least);
-    __threadfence_system();
-    __syncthreads();
+    if (threadIdx.x < ranks) __threadfence_system();
+    __syncthreads();  // which passes on what those threads have seen
 }
 
-// Whether this thread speaks for the grid: every block has come here, and what they stored can be seen everywhere.
+// Whether this thread speaks for the grid: every block has come here, and what they stored can be seen everywhere. As in
+// the grid barriers of CUDA, one thread's fence is enough for all that its block has done before.
 __device__ inline bool comes_last(Count* come)
 {
-    __threadfence_system();
     __syncthreads();
-    if (threadIdx.x || atomicAdd(come, static_cast<Count>(1)) + 1 != gridDim.x) return false;
+    if (threadIdx.x) return false;
+    __threadfence_system();
+    if (atomicAdd(come, static_cast<Count>(1)) + 1 != gridDim.x) return false;
     *come = 0;
     __threadfence_system();
     return true;
