@@ -15,7 +15,7 @@ from collops.solvers.problem import check_count
 
 __all__ = ["DeviceHistory", "History", "open_history"]
 
-_KINDS = {"f": 0, "d": 1}
+_KINDS = {np.dtype(np.float32): np.int32(0), np.dtype(np.float64): np.int32(1)}
 _SCALARS = 4
 _abandoned: list[DeviceHistory] = []
 
@@ -85,13 +85,11 @@ class DeviceHistory(History):
         if hasattr(values, "ndim"):
             kernel("record.cu", "record_block")((1,), (32,), (values, np.int32(values.size), target, self._next))
             return
-        if len(values) > _SCALARS or any(value.dtype.char not in _KINDS for value in values):
+        kinds = [_KINDS.get(value.dtype) for value in values]
+        if len(values) > _SCALARS or None in kinds:
             raise UnsupportedTypeError("a method reports up to four numbers of single or double precision")
-        kinds = [_KINDS[value.dtype.char] for value in values]
-        unused = _SCALARS - len(values)
-        arguments: list[Any] = []
-        for value, kind in zip([*values, *values[:1] * unused], [*kinds, *kinds[:1] * unused], strict=True):
-            arguments += [value, np.int32(kind)]
+        arguments = [part for pair in zip(values, kinds, strict=True) for part in pair]
+        arguments += arguments[:2] * (_SCALARS - len(values))
         kernel("record.cu", "record_scalars")((1,), (1,), (*arguments, np.int32(len(values)), target, self._next))
 
     def advance(self) -> None:

@@ -379,8 +379,8 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
     if functions is None:
         raise UnsupportedTypeError(f"scalars of dtype {dtype} have no square of a sum")
     out = cupy.empty((), dtype)
-    of_w, of_both, of_q, a, b = (_scalar(value, dtype) for value in (ww, wq, qq, *quotient))
-    functions.square_of_sum((1,), (1,), (of_w, of_both, of_q, functions.number(factor), a, b, out))
+    a, b = [each if each.dtype == dtype else each.astype(dtype) for each in quotient]
+    functions.square_of_sum((1,), (1,), (ww, wq, qq, functions.number(factor), a, b, out))
     return out
 
 

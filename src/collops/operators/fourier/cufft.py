@@ -81,11 +81,10 @@ class Transforms:
         return plan
 
 
-def _fit(source: Any, target: Any, *parts: int) -> bool:
+def _fit(source: Any, target: Any, given: int = 0, taken: int = 0) -> bool:
     """Return whether arrays, and parts of them of so many elements, begin where cuFFT can read complex numbers."""
-    unit = max(source.itemsize, target.itemsize)
-    offsets = [elements * array.itemsize for elements, array in zip(parts, (source, target), strict=False)]
-    return all(offset % unit == 0 for offset in (source.data.ptr, target.data.ptr, *offsets))
+    offsets = source.data.ptr, target.data.ptr, given * source.itemsize, taken * target.itemsize
+    return math.gcd(*offsets) % max(source.itemsize, target.itemsize) == 0
 
 
 def _scale(array: Any, samples: int, norm: str) -> None:

@@ -204,8 +204,8 @@ class _Placement:
         return self._assembled(self._back, self._extents[0], source, target, engine)
 
     def _assembled(self, pairs: list[_Pair], extent: int, source: Any, target: Any, engine: Engine) -> Any:
-        if self.identity and target is None:
-            return source
+        if self.identity:
+            return source if target is None else engine.put(target, ..., source)
         leading = (slice(None),) * self._axis
         if target is None:
             target = engine.xp.zeros(_with(source, self._axis, extent), source.dtype)
