@@ -53,9 +53,9 @@ def take(package: str) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "pylops_mpi"]:
         del sys.modules[name]
     if package == "collops":
-        from collops.compat.pylops_mpi.__main__ import replace
+        from collops.compat.pylops_mpi import install
 
-        replace()
+        install()
 
 
 def main(folder: str, *words: str) -> None:

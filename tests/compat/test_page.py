@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from collops.compat.pylops_mpi.__main__ import replace
+from collops.compat.pylops_mpi import install
 from tests.operators.problems import assert_close
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-pylops-mpi.md"
@@ -18,7 +18,7 @@ def test_both_programs_compute_the_same(comm, monkeypatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "pylops_mpi"]:
         monkeypatch.delitem(sys.modules, name)
     before = set(sys.modules)
-    replace()
+    install()
     found: list[dict] = [{}, {}]
     try:
         for text, names in zip((theirs, native), found, strict=True):

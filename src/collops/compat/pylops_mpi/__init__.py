@@ -1,8 +1,8 @@
 """The interface of PyLops-MPI 0.8.0: its programs run unchanged.
 
-Use ``import collops.compat.pylops_mpi as pylops_mpi``, or run a script unchanged with
-``python -m collops.compat.pylops_mpi script.py``. ``docs/from-pylops-mpi.md`` compares both interfaces and lists the
-intended differences.
+Use ``import collops.compat.pylops_mpi as pylops_mpi``, with :func:`install` if the program also has other imports of
+``pylops_mpi``; or run a script unchanged with ``python -m collops.compat.pylops_mpi script.py``.
+``docs/from-pylops-mpi.md`` compares both interfaces and lists the intended differences.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from itertools import accumulate
 
-from collops.compat.pylops_mpi import _arrays, _grids, _linear_operator, _operators, _proximal, _solvers, _utilities
+from collops.compat.pylops_mpi import (
+    _arrays,
+    _grids,
+    _linear_operator,
+    _messages,
+    _operators,
+    _proximal,
+    _solvers,
+    _utilities,
+)
 from collops.compat.pylops_mpi._arrays import DistributedArray, Partition, StackedDistributedArray
 from collops.compat.pylops_mpi._grids import MPIHalo, MPIMatrixMult
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, asmpilinearoperator
@@ -59,6 +68,7 @@ __all__ = [
     "cg",
     "cgls",
     "fista",
+    "install",
     "ista",
     "optimization",
     "plot_distributed_array",
@@ -73,11 +83,13 @@ __all__ = [
 __version__ = version = "0.8.0"
 version_tuple = (0, 8, 0)
 
-_HOMES = (_arrays, _linear_operator, _operators, _grids, _solvers, _proximal, _utilities)
+_HOMES = (_arrays, _linear_operator, _operators, _grids, _solvers, _proximal, _messages, _utilities)
 
 # PyLops-MPI's modules and the names in each. A package also has the names of its modules.
 _MODULES = {
-    "DistributedArray": "DistributedArray Partition StackedDistributedArray local_split subcomm_split",
+    "Distributed": "DistributedMixIn NcclCommunicatorType",
+    "DistributedArray": "DistributedArray NcclCommunicatorType Partition StackedDistributedArray local_split "
+    "subcomm_split to_scalar",
     "LinearOperator": "MPILinearOperator asmpilinearoperator",
     "StackedLinearOperator": "MPIStackedLinearOperator",
     "basicoperators.BlockDiag": "MPIBlockDiag MPIStackedBlockDiag",
@@ -104,7 +116,11 @@ _MODULES = {
     "signalprocessing.FFTND": "MPIFFTND",
     "signalprocessing.Fredholm1": "MPIFredholm1",
     "signalprocessing.NonStatConvolve1d": "MPINonStationaryConvolve1D",
-    "utils._nccl": "initialize_nccl_comm",
+    "utils._common": "_unroll_allgather_recv",
+    "utils._mpi": "_prepare_allgather_inputs_mpi mpi_allgather mpi_allreduce mpi_bcast mpi_recv mpi_send mpi_sendrecv",
+    "utils._nccl": "NcclOp _nccl_buf_size _nccl_sync _prepare_allgather_inputs_nccl cupy_to_nccl_dtype "
+    "initialize_nccl_comm mpi_op_to_nccl nccl_allgather nccl_allreduce nccl_asarray nccl_bcast nccl_recv nccl_send "
+    "nccl_sendrecv nccl_split",
     "utils.benchmark": "benchmark mark",
     "utils.decorators": "reshaped",
     "utils.deps": "cuda_aware_mpi_enabled mpi4py_fft mpi4py_fft_import nccl_enabled nccl_import",
@@ -128,8 +144,29 @@ def _make_modules() -> None:
                 # Some classes and functions have the name of their module and hide it.
                 vars(package).setdefault(full.rpartition(".")[2], module)
             package = sys.modules[name]
+            vars(package).setdefault("__all__", []).extend(names.split())
             for each in names.split():
                 setattr(package, each, getattr(next(home for home in (*_HOMES, here) if hasattr(home, each)), each))
+
+
+def install() -> None:
+    """Let every later import of ``pylops_mpi`` and its modules in this process find this package. No message.
+
+    Call it before the program imports ``pylops_mpi``, which need not be installed. Modules of the real package that are
+    loaded already are forgotten: names that were imported from them remain what they were. Of these, only ``Partition``
+    can be passed to this package.
+
+    Examples
+    --------
+    >>> import collops.compat.pylops_mpi as pylops_mpi
+    >>> pylops_mpi.install()  # before other imports  # doctest: +SKIP
+    >>> from pylops_mpi.DistributedArray import Partition  # doctest: +SKIP
+    """
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pylops_mpi"]:
+        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if f"{name}.".startswith(f"{__name__}."):
+            sys.modules["pylops_mpi" + name.removeprefix(__name__)] = module
 
 
 _make_modules()

@@ -9,14 +9,7 @@ from pathlib import Path
 import collops
 import collops.compat.pylops_mpi as package
 
-__all__ = ["main", "replace"]
-
-
-def replace() -> None:
-    """Let imports of ``pylops_mpi`` and its modules find the modules of this package in this process."""
-    for name, module in list(sys.modules.items()):
-        if name == package.__name__ or name.startswith(package.__name__ + "."):
-            sys.modules["pylops_mpi" + name.removeprefix(package.__name__)] = module
+__all__ = ["main"]
 
 
 def main(arguments: list[str]) -> None:
@@ -27,7 +20,7 @@ def main(arguments: list[str]) -> None:
     if not Path(script).exists():
         sys.exit(f"there is no script {script}")
     collops.world()  # from now on, an error on one rank ends all ranks
-    replace()
+    package.install()
     sys.argv = list(arguments)
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")

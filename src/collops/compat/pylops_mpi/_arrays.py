@@ -15,6 +15,8 @@ from collops.array import Layout
 from collops.array.halo import extended_array
 from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
+from collops.comm import Communicator
+from collops.compat.pylops_mpi._messages import DistributedMixIn
 from collops.compat.pylops_mpi._native import communicator, mpi_comm, reinterpret, to_layout, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
@@ -27,17 +29,30 @@ class Partition(Enum):
     SCATTER = "Scatter"
 
 
+def _member(partition: Any) -> Partition:
+    """Return the member for `partition`, which may be one of PyLops-MPI's own: those are recognised by their names."""
+    known = type(partition).__name__ == "Partition" and isinstance(partition, Enum)
+    if not known or partition.name not in Partition.__members__:
+        raise InputError(f"partition must be one of {', '.join(map(str, Partition))}, not {partition!r}")
+    return Partition[partition.name]
+
+
 _COPIES = (Partition.BROADCAST, Partition.UNSAFE_BROADCAST)
 
 
 def local_split(global_shape: Any, base_comm: Any, partition: Partition, axis: int) -> tuple[int, ...]:
     """Return the shape of this rank's part."""
     comm = communicator(base_comm)
-    return _layout(as_shape(global_shape), comm.size, partition, axis).local_shape(comm.rank)
+    return _layout(as_shape(global_shape), comm.size, _member(partition), axis).local_shape(comm.rank)
 
 
 def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
-    """Return the mpi4py communicator of the ranks with the same entry in `mask` as this one. Collective."""
+    """Return the mpi4py communicator of the ranks with the same entry in `mask` as this one. Collective.
+
+    If `comm` is one of ``initialize_nccl_comm``, so is the result.
+    """
+    if isinstance(comm, Communicator):
+        return comm.subgroup(tuple(map(operator.index, mask)))
     comm = mpi_comm(comm)
     return comm.Split(color=operator.index(mask[comm.Get_rank()]), key=comm.Get_rank())
 
@@ -96,7 +111,7 @@ class _Array:
         return (self.native.vdot(other.native) if vdot else self.native.dot(other.native)).item()
 
 
-class DistributedArray(_Array):
+class DistributedArray(DistributedMixIn, _Array):
     """An array split along one axis, or replicated; see PyLops-MPI for the parameters and methods.
 
     It wraps `native`, a :class:`collops.DistributedArray` on the same memory. With ``BROADCAST``, an assignment
@@ -131,8 +146,7 @@ class DistributedArray(_Array):
         dtype: Any = np.float64,
     ) -> None:
         shape = as_shape(global_shape)
-        if not isinstance(partition, Partition):
-            raise InputError(f"partition must be one of {', '.join(map(str, Partition))}, not {partition!r}")
+        partition = _member(partition)
         axis = _axis(axis, shape)
         if local_array is not None:
             engine = engine_of(local_array).name

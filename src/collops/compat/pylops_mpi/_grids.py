@@ -16,6 +16,7 @@ from collops.comm import Communicator
 from collops.comm.mpi import mpi4py_module
 from collops.compat.pylops_mpi._arrays import kept_of_halo, wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
+from collops.compat.pylops_mpi._messages import DistributedMixIn
 from collops.compat.pylops_mpi._native import Reinterpreted, communicator, reinterpret, to_layout, vector_layout
 from collops.compat.pylops_mpi._operators import ranks_may_be_inactive
 from collops.errors import InputError, UnsupportedTypeError
@@ -84,7 +85,7 @@ def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
     return reinterpret(x.native, _tiles(orig_shape, comm.Get_size())).gather()
 
 
-class MPIMatrixMult(MPILinearOperator):
+class MPIMatrixMult(DistributedMixIn, MPILinearOperator):
     """Multiply matrices whose ravelled blocks are the parts of vectors, see :class:`collops.operators.MatrixMult`.
 
     Collective. `A` is this rank's block and `M` the number of columns of the model. The number of ranks must be a
@@ -151,7 +152,7 @@ def halo_block_split(
     )
 
 
-class MPIHalo(MPILinearOperator):
+class MPIHalo(DistributedMixIn, MPILinearOperator):
     """Extend each rank's ravelled block by its neighbours' values, see :class:`collops.operators.Halo`. Collective.
 
     As in PyLops-MPI, a single width adds no halo at the ends of the array, several widths add zeros there; and

@@ -28,7 +28,8 @@ def communicator(base_comm: Any) -> Communicator:
     if base_comm is None:
         return collops.world()
     MPI = mpi4py_module()
-    alike = MPI.Comm.Compare(base_comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
+    known = isinstance(base_comm, MPI.Intracomm)  # otherwise from_mpi4py raises an error
+    alike = known and MPI.Comm.Compare(base_comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
     return collops.world() if alike else collops.from_mpi4py(base_comm)
 
 

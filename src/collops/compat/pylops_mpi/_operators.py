@@ -18,6 +18,7 @@ from collops.array import Layout
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, Operator
+from collops.compat.pylops_mpi._messages import DistributedMixIn
 from collops.compat.pylops_mpi._native import Reinterpreted, communicator, vector_layout, with_layouts
 from collops.errors import InputError, LayoutError
 from collops.operators import (
@@ -140,7 +141,7 @@ class MPIBlockDiag(_LocalStack):
         super()._make(ops, base_comm)
 
 
-class MPIVStack(_LocalStack):
+class MPIVStack(DistributedMixIn, _LocalStack):
     """Vertical stack of all ranks' local operators, see :class:`collops.VStack`. Collective."""
 
     partitions = (_BROADCAST, _SCATTER)

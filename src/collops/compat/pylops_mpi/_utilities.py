@@ -16,7 +16,7 @@ import numpy as np
 import collops
 from collops import profile
 from collops.array import Layout
-from collops.compat.pylops_mpi._arrays import Partition, wrap
+from collops.compat.pylops_mpi._arrays import Partition, subcomm_split, wrap
 from collops.compat.pylops_mpi._native import mpi_comm, to_layout
 from collops.errors import InputError, TransportError
 
@@ -157,6 +157,11 @@ def _shifted(shift: str, x: Any, axes: int | Sequence[int] | None) -> Any:
     return x
 
 
+def to_scalar(x: Any) -> Any:
+    """Return the only element of an array as a Python number, and other values as they are."""
+    return x.item() if hasattr(x, "item") else x
+
+
 # Optional packages
 
 
@@ -191,6 +196,11 @@ def initialize_nccl_comm() -> Any:
     if comm.size > 1 and comm.device_transport != "nccl":
         raise TransportError(f"NCCL is not the transport of device arrays:\n{comm.describe()}")
     return comm
+
+
+def nccl_split(mask: Sequence[Any]) -> Any:
+    """Return the native communicator of the ranks with the same entry in `mask` as this one. Collective."""
+    return subcomm_split(mask, initialize_nccl_comm())
 
 
 # Plots

@@ -1,0 +1,360 @@
+"""PyLops-MPI's functions for messages and the mix-in class for operators that send some, by native communicators.
+
+A communicator may be mpi4py's or one of :func:`initialize_nccl_comm`; messages do not match those that a program sends
+by mpi4py itself. The transport depends on the array: `engine` has no effect on it, and device arrays go by NCCL also
+without an NCCL communicator. The first call with a communicator of mpi4py is collective, all calls but sends and
+receives are. Buffers that get a result must be contiguous.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from collops.backend import engine as engine_named
+from collops.backend import engine_of
+from collops.comm import Communicator
+from collops.comm.mpi import mpi4py_module, name_of_operation
+from collops.comm.reductions import DTYPES, OPERATIONS
+from collops.compat.pylops_mpi._native import communicator
+from collops.errors import InputError, LayoutError
+
+NcclCommunicatorType = Communicator
+NcclOp = IntEnum("NcclOp", {name.upper(): OPERATIONS[name].nccl for name in ("sum", "prod", "max", "min")})
+NcclOp.__doc__ = "NCCL's numbers of reductions."
+cupy_to_nccl_dtype = {name: known.nccl for name, known in DTYPES.items() if known.nccl is not None}
+
+
+def _ranks(comm: Any) -> Communicator:
+    """Return the native communicator for one of mpi4py or for a native one."""
+    return comm if isinstance(comm, Communicator) else communicator(comm)
+
+
+def _chosen(base_comm: Any, base_comm_nccl: Any) -> Any:
+    return base_comm if base_comm_nccl is None else base_comm_nccl
+
+
+# pylops_mpi.utils._mpi and _common
+
+
+def mpi_allreduce(
+    base_comm: Any, send_buf: Any, recv_buf: Any = None, engine: str | None = "numpy", op: Any = None
+) -> Any:
+    """Return the vector of the elements of `send_buf` reduced over the ranks, in `recv_buf` if that is given.
+
+    `op` is one of mpi4py's operations, by default the sum. Raises an UnsupportedTypeError for one that has no meaning
+    for the dtype, or is none of :meth:`collops.comm.Communicator.allreduce`.
+    """
+    name = "sum" if op is None else name_of_operation(op) or repr(op)
+    return _stored(_ranks(base_comm).allreduce(send_buf.reshape(-1), name), recv_buf)
+
+
+def mpi_allgather(base_comm: Any, send_buf: Any, recv_buf: Any = None, engine: str | None = "numpy") -> list[Any]:
+    """Return the arrays of all ranks, whose shapes may differ; they lie one after the other in `recv_buf` if given."""
+    comm = _ranks(base_comm)
+    shapes = [tuple(shape) for shape in comm.allgather_metadata(list(send_buf.shape))]
+    return _gathered(comm, send_buf, shapes, recv_buf)
+
+
+def _gathered(comm: Communicator, array: Any, shapes: Sequence[tuple[int, ...]], recv_buf: Any = None) -> list[Any]:
+    given, gathered, starts, counts = _prepare_allgather_inputs_mpi(array, shapes, engine_of(array).name)
+    comm.allgatherv(given.reshape(-1), counts, out=gathered)
+    return _unroll_allgather_recv(_stored(gathered, recv_buf), given.shape, shapes, starts)
+
+
+def _stored(result: Any, recv_buf: Any) -> Any:
+    """Return a vector, after it has been copied to `recv_buf` if that is given."""
+    if recv_buf is not None:
+        recv_buf[...] = result.reshape(recv_buf.shape)
+    return result
+
+
+def mpi_bcast(base_comm: Any, send_buf: Any, root: int = 0, engine: str | None = "numpy") -> Any:
+    """Replace the elements of `send_buf` by those of `root`, and return it."""
+    return _ranks(base_comm).bcast(send_buf, root, out=send_buf)
+
+
+def mpi_send(
+    base_comm: Any,
+    send_buf: Any,
+    dest: int,
+    count: int | None = None,
+    tag: int = 0,
+    engine: str | None = "numpy",
+) -> None:
+    """Send the first `count` elements of `send_buf`, by default all, to `dest`, which may be ``MPI.PROC_NULL``."""
+    _exchange(base_comm, send_buf.reshape(-1)[:count], dest, tag, None, 0, 0)
+
+
+def mpi_recv(
+    base_comm: Any,
+    recv_buf: Any = None,
+    source: int = 0,
+    count: int | None = None,
+    tag: int = 0,
+    engine: str | None = "numpy",
+) -> Any:
+    """Receive the first `count` elements of `recv_buf`, by default all, from `source`; return `recv_buf`.
+
+    Without `recv_buf`, receive `count` integers of 32 bits. `source` may be ``MPI.PROC_NULL``, but neither
+    ``MPI.ANY_SOURCE`` nor `tag` ``MPI.ANY_TAG``.
+    """
+    if recv_buf is None:
+        if count is None:
+            raise InputError("a receive needs recv_buf, or count for integers of 32 bits")
+        recv_buf = engine_named(engine).xp.zeros(count, "int32")
+    _exchange(base_comm, None, 0, 0, _flat(recv_buf)[:count], source, tag)
+    return recv_buf
+
+
+def mpi_sendrecv(
+    base_comm: Any,
+    sendbuf: Any,
+    recvbuf: Any,
+    dest: int = 0,
+    sendtag: int = 0,
+    source: int = 0,
+    recvtag: int = 0,
+    engine: str | None = "numpy",
+) -> Any:
+    """Send `sendbuf` to `dest` while receiving `recvbuf` from `source`; return `recvbuf`."""
+    if recvbuf is None:
+        raise InputError("mpi_sendrecv needs recvbuf")
+    _exchange(base_comm, sendbuf.reshape(-1), dest, sendtag, _flat(recvbuf), source, recvtag)
+    return recvbuf
+
+
+def _flat(buffer: Any) -> Any:
+    """Return a buffer that receives as a vector on the same memory."""
+    if not buffer.flags.c_contiguous:
+        raise LayoutError("a buffer that receives a message must be contiguous")
+    return buffer.reshape(-1)
+
+
+def _exchange(base_comm: Any, sent: Any, dest: int, sendtag: int, received: Any, source: int, recvtag: int) -> None:
+    """Send, receive, or both at once; ``None`` is not sent or received."""
+    comm, nobody = _ranks(base_comm), mpi4py_module().PROC_NULL
+    with comm.group():
+        if sent is not None and dest != nobody:
+            comm.send(sent, dest, sendtag)
+        if received is not None and source != nobody:
+            comm.recv(received, source, recvtag)
+
+
+def _prepare_allgather_inputs_mpi(
+    send_buf: Any, send_buf_shapes: Sequence[tuple[int, ...]], engine: str | None
+) -> tuple[Any, Any, list[int] | None, list[int]]:
+    """Return what a gathering of arrays of these shapes needs.
+
+    These are `send_buf` made contiguous, a vector of zeros for all elements, where each rank's elements begin in it
+    (``None`` if the shapes are equal), and how many there are.
+    """
+    xp = engine_named(engine).xp
+    counts = [math.prod(shape) for shape in send_buf_shapes]
+    starts = None if len(set(send_buf_shapes)) == 1 else [sum(counts[:rank]) for rank in range(len(counts))]
+    return xp.ascontiguousarray(send_buf), xp.zeros(sum(counts), send_buf.dtype), starts, counts
+
+
+def _unroll_allgather_recv(
+    recv_buf: Any,
+    buffer_chunk_shape: Sequence[int],
+    send_buf_shapes: Sequence[tuple[int, ...]],
+    displs: Sequence[int] | None = None,
+) -> list[Any]:
+    """Return the arrays of all ranks, as views of the vector that gathered them.
+
+    They begin at `displs`. Without these, each is padded to `buffer_chunk_shape`.
+    """
+    if displs is not None:
+        starts = zip(displs, send_buf_shapes, strict=True)
+        return [recv_buf[start : start + math.prod(shape)].reshape(shape) for start, shape in starts]
+    shape = len(send_buf_shapes), *buffer_chunk_shape
+    padded = recv_buf[: math.prod(shape)].reshape(shape)
+    return [chunk[tuple(map(slice, kept))] for chunk, kept in zip(padded, send_buf_shapes, strict=True)]
+
+
+# pylops_mpi.utils._nccl
+
+
+def nccl_allgather(nccl_comm: Any, send_buf: Any, recv_buf: Any = None) -> Any:
+    """Return the vector of the elements of all ranks, which pass equal numbers of them; `recv_buf` if that is given."""
+    gathered = _ranks(nccl_comm).allgather(_on_device(send_buf).reshape(-1)).reshape(-1)
+    _stored(gathered, recv_buf)
+    return gathered if recv_buf is None else recv_buf
+
+
+def nccl_allreduce(nccl_comm: Any, send_buf: Any, recv_buf: Any = None, op: Any = None) -> Any:
+    """Return the vector of the elements reduced over the ranks; `recv_buf` if that is given."""
+    reduced = mpi_allreduce(nccl_comm, _on_device(send_buf), recv_buf, op=op)
+    return reduced if recv_buf is None else recv_buf
+
+
+def nccl_bcast(nccl_comm: Any, send_buf: Any, root: int = 0) -> None:
+    """Replace the elements of `send_buf` by those of `root`."""
+    mpi_bcast(nccl_comm, _on_device(send_buf), root)
+
+
+def nccl_asarray(nccl_comm: Any, local_array: Any, local_shapes: Sequence[tuple[int, ...]], axis: int) -> Any:
+    """Return the arrays of all ranks, whose shapes are given, joined along `axis`."""
+    parts = _gathered(_ranks(nccl_comm), local_array, [tuple(shape) for shape in local_shapes])
+    return engine_of(local_array).xp.concatenate(parts, axis=axis)
+
+
+def nccl_send(nccl_comm: Any, send_buf: Any, dest: int, count: int | None) -> None:
+    """Send the first `count` elements of `send_buf` to `dest`."""
+    mpi_send(nccl_comm, send_buf, dest, count)
+
+
+def nccl_recv(nccl_comm: Any, recv_buf: Any, source: int, count: int | None = None) -> None:
+    """Receive the first `count` elements of `recv_buf`, by default all, from `source`."""
+    mpi_recv(nccl_comm, recv_buf, source, count)
+
+
+def nccl_sendrecv(nccl_comm: Any, sendbuf: Any, dest: int, recvbuf: Any, source: int) -> None:
+    """Send `sendbuf` to `dest` while receiving `recvbuf` from `source`."""
+    mpi_sendrecv(nccl_comm, sendbuf, recvbuf, dest, source=source)
+
+
+def mpi_op_to_nccl(mpi_op: Any) -> Any:
+    """Return NCCL's number of one of mpi4py's operations. Raises an InputError if NCCL has no such reduction."""
+    name = str(name_of_operation(mpi_op)).upper()
+    if name not in NcclOp.__members__:
+        raise InputError(f"NCCL has no reduction {mpi_op!r}; choose one of {', '.join(NcclOp.__members__)}")
+    return NcclOp[name]
+
+
+def _nccl_buf_size(buf: Any, count: int | None = None) -> int:
+    """Return how many of NCCL's numbers `count` elements of `buf` are, by default all of them."""
+    return (count or buf.size) * DTYPES[buf.dtype.name].width
+
+
+def _nccl_sync() -> None:
+    """Wait until the current device has finished; no effect if the program uses none."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and cupy.cuda.runtime.getDeviceCount():
+        cupy.cuda.runtime.deviceSynchronize()
+
+
+def _prepare_allgather_inputs_nccl(
+    send_buf: Any, send_buf_shapes: Sequence[tuple[int, ...]], engine: str | None
+) -> tuple[Any, Any]:
+    """Return `send_buf` with zeros up to the largest extent of each axis, and a vector of zeros for all ranks."""
+    xp = engine_named(engine).xp
+    padded = xp.zeros([max(extents) for extents in zip(*send_buf_shapes, strict=True)], send_buf.dtype)
+    padded[tuple(map(slice, send_buf.shape))] = send_buf
+    return padded, xp.zeros(len(send_buf_shapes) * padded.size, send_buf.dtype)
+
+
+def _on_device(values: Any) -> Any:
+    return engine_named("cupy").xp.asarray(values)
+
+
+# pylops_mpi.Distributed
+
+
+class DistributedMixIn:
+    """Messages for operators, which PyLops-MPI's users derive from this class.
+
+    Each method takes an mpi4py communicator, and one of :func:`initialize_nccl_comm` or ``None``: with ``None`` it
+    returns the result of the function of ``utils._mpi``, otherwise that of ``utils._nccl``.
+    """
+
+    def _allreduce(
+        self,
+        base_comm: Any,
+        base_comm_nccl: Any,
+        send_buf: Any,
+        recv_buf: Any = None,
+        op: Any = None,
+        engine: str = "numpy",
+    ) -> Any:
+        """Reduce over all ranks, see :func:`mpi_allreduce`."""
+        if base_comm_nccl is not None:
+            return nccl_allreduce(base_comm_nccl, send_buf, recv_buf, op)
+        return mpi_allreduce(base_comm, send_buf, recv_buf, engine, op)
+
+    def _allreduce_subcomm(
+        self,
+        sub_comm: Any,
+        base_comm_nccl: Any,
+        send_buf: Any,
+        recv_buf: Any = None,
+        op: Any = None,
+        engine: str = "numpy",
+    ) -> Any:
+        """Reduce over the ranks of `sub_comm`, of either kind."""
+        return self._allreduce(sub_comm, None if base_comm_nccl is None else sub_comm, send_buf, recv_buf, op, engine)
+
+    def _allgather(
+        self, base_comm: Any, base_comm_nccl: Any, send_buf: Any, recv_buf: Any = None, engine: str = "numpy"
+    ) -> Any:
+        """Return the list of all ranks' arrays, see :func:`mpi_allgather`, or of their integers, tuples or lists.
+
+        With an NCCL communicator, integers, tuples and lists of them give one device vector.
+        """
+        if isinstance(send_buf, tuple | list | int):
+            if base_comm_nccl is not None:
+                return nccl_allgather(base_comm_nccl, send_buf, recv_buf)
+            texts = _ranks(base_comm).allgather_metadata(pickle.dumps(send_buf).hex())
+            return [pickle.loads(bytes.fromhex(text)) for text in texts]
+        return mpi_allgather(_chosen(base_comm, base_comm_nccl), send_buf, recv_buf, engine)
+
+    def _allgather_subcomm(
+        self, sub_comm: Any, base_comm_nccl: Any, send_buf: Any, recv_buf: Any = None, engine: str = "numpy"
+    ) -> Any:
+        """Return the list of the arrays of the ranks of `sub_comm`, of either kind."""
+        return self._allgather(sub_comm, None if base_comm_nccl is None else sub_comm, send_buf, recv_buf, engine)
+
+    def _bcast(self, base_comm: Any, base_comm_nccl: Any, send_buf: Any, root: int = 0, engine: str = "numpy") -> Any:
+        """Replace the elements of `send_buf` by those of `root`, and return it."""
+        return mpi_bcast(_chosen(base_comm, base_comm_nccl), send_buf, root, engine)
+
+    def _send(
+        self,
+        base_comm: Any,
+        base_comm_nccl: Any,
+        send_buf: Any,
+        dest: int,
+        count: int | None = None,
+        tag: int = 0,
+        engine: str = "numpy",
+    ) -> None:
+        """Send to one rank, see :func:`mpi_send`."""
+        mpi_send(_chosen(base_comm, base_comm_nccl), send_buf, dest, count, tag, engine)
+
+    def _recv(
+        self,
+        base_comm: Any,
+        base_comm_nccl: Any,
+        recv_buf: Any = None,
+        source: int = 0,
+        count: int | None = None,
+        tag: int = 0,
+        engine: str = "numpy",
+    ) -> Any:
+        """Receive from one rank, see :func:`mpi_recv`; with an NCCL communicator `recv_buf` is required."""
+        if base_comm_nccl is None:
+            return mpi_recv(base_comm, recv_buf, source, count, tag, engine)
+        if recv_buf is None:
+            raise InputError("_recv needs recv_buf with an NCCL communicator")
+        return mpi_recv(base_comm_nccl, recv_buf, source, count, tag)
+
+    def _sendrecv(
+        self,
+        base_comm: Any,
+        base_comm_nccl: Any,
+        sendbuf: Any,
+        recvbuf: Any,
+        dest: int = 0,
+        sendtag: int = 0,
+        source: int = 0,
+        recvtag: int = 0,
+        engine: str | None = "numpy",
+    ) -> Any:
+        """Send to one rank while receiving from one, see :func:`mpi_sendrecv`."""
+        comm = _chosen(base_comm, base_comm_nccl)
+        return mpi_sendrecv(comm, sendbuf, recvbuf, dest, sendtag, source, recvtag, engine)
