@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
 import logging
 import pkgutil
 import pydoc
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from enum import Enum
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,11 +24,21 @@ import pytest
 import collops.compat.pylops_mpi as pylops_mpi
 from collops.compat.pylops_mpi.utils import benchmark, dottest, mark
 from collops.compat.pylops_mpi.utils.fft_helper import fftshift_nd, ifftshift_nd
+from tests.compat.played import peers_nccl
+from tests.compat.source import source
 
 OURS = "collops.compat.pylops_mpi"
-# Modules and names that carry PyLops-MPI's messages. They are not documented, and have no counterpart.
-INNER = {"Distributed", "utils._common", "utils._mpi", "signalprocessing._baseffts"}
-NOT_HERE = {"DistributedArray.NcclCommunicatorType", "DistributedArray.to_scalar"}
+# A module, and names of other modules, that none of the peer's pages, scripts and tests use.
+INNER = {"signalprocessing._baseffts"}
+NOT_HERE = {
+    **dict.fromkeys(("cupy_message", "nccl_message", "mpi4py_fft_message"), "why a package could not be imported"),
+    "ENABLE_BENCHMARK": "the environment's BENCH_PYLOPS_MPI at import, which is read here when a function is decorated",
+    "NcclCommunicator": "CuPy's class",
+    "_mpi_calls": "calls a method of mpi4py",
+    **dict.fromkeys(("commit_id", "__commit_id__", "__version_tuple__"), "of the peer's repository"),
+    "logger": "the peer's own",
+    "pyproximal_version": "of another package",
+}
 # Arguments that differ from PyLops-MPI's, and why.
 DIFFERENT = {
     "CG.finalize": "takes further arguments, as PyLops' solvers do",
@@ -37,25 +50,44 @@ DIFFERENT = {
     "MPIProxOperator.precomposition": "b may be left out",
     "ADMML2": "kwargs_solver is None by default, which means the same as {}",
 }
+WITHOUT_ARGUMENTS = ("Partition", "NcclOp", "NcclCommunicatorType")
 NEEDS_PEER = pytest.mark.skipif(importlib.util.find_spec("pylops_mpi") is None, reason="PyLops-MPI is not installed")
 
 
-def documented_modules() -> Iterator[tuple[str, ModuleType]]:
-    """Go through PyLops-MPI's package and documented modules, by their names within the package."""
+def peers_modules() -> Iterator[tuple[str, ModuleType]]:
+    """Go through PyLops-MPI's package and modules, by their names within the package."""
     import pylops_mpi as peer
 
+    assert "collops" not in peer.__name__
     yield "", peer
     for found in pkgutil.walk_packages(peer.__path__, "pylops_mpi."):
         path = found.name.removeprefix("pylops_mpi.")
-        # The module of NCCL cannot be imported without CuPy.
-        if path not in INNER and (path != "utils._nccl" or importlib.util.find_spec("cupy")):
+        if path == "utils._nccl":  # cannot be imported without CuPy
+            with peers_nccl() as module:
+                yield path, module
+        elif path not in INNER:
             yield path, importlib.import_module(found.name)
 
 
-def defined(module: ModuleType) -> dict[str, Any]:
-    """Return the public classes and functions that a module defines."""
-    found = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    return {name: value for name, value in found.items() if getattr(value, "__module__", None) == module.__name__}
+def assigned(statements: list[Any]) -> Iterator[str]:
+    """Go through the names that statements of a module define or assign."""
+    for node in statements:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.If):
+            yield from assigned([*node.body, *node.orelse])
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def defined(path: str, module: ModuleType) -> dict[str, Any]:
+    """Return what a module defines or assigns: public names, those it exports, and all names of a private module."""
+    private = path.rpartition(".")[2].startswith("_")
+    names = set(assigned(ast.parse(Path(str(module.__file__)).read_text("utf-8")).body))
+    names -= {"all", "__all__"}  # its own lists of exported names
+    listed = getattr(module, "__all__", [])
+    return {name: getattr(module, name) for name in names if private or name in listed or not name.startswith("_")}
 
 
 def with_methods(name: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -63,17 +95,18 @@ def with_methods(name: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, 
     yield name, theirs, ours
     if inspect.isclass(theirs):
         for member in vars(theirs):
-            if not member.startswith("_"):
+            # Programs call the private methods of the mix-in class, which has no others.
+            if not member.startswith("_") or (name == "DistributedMixIn" and not member.startswith("__")):
                 assert hasattr(ours, member), f"{name}.{member}"
                 yield f"{name}.{member}", getattr(theirs, member), getattr(ours, member)
 
 
 def arguments(function: Any) -> list[tuple[str, Any, Any]]:
-    """Return the name, kind and default of each argument, with None for its synonym ``MPI.COMM_WORLD``."""
+    """Return the name, kind and default of each argument, with None for ``MPI.COMM_WORLD`` and ``MPI.SUM``."""
     from mpi4py import MPI
 
     found = inspect.signature(function).parameters.values()
-    defaults = [None if isinstance(argument.default, MPI.Comm) else argument.default for argument in found]
+    defaults = [None if isinstance(argument.default, MPI.Comm | MPI.Op) else argument.default for argument in found]
     return [
         (argument.name, argument.kind, repr(default) if isinstance(default, Enum) else default)
         for argument, default in zip(found, defaults, strict=True)
@@ -83,15 +116,17 @@ def arguments(function: Any) -> list[tuple[str, Any, Any]]:
 @pytest.mark.serial
 @NEEDS_PEER
 def test_modules_names_and_arguments_are_those_of_the_peer() -> None:
-    compared, different = 0, set()
-    for path, module in documented_modules():
+    compared, different, left_out = 0, set(), set()
+    for path, module in peers_modules():
         here = importlib.import_module(f"{OURS}.{path}".rstrip("."))
-        for name, value in defined(module).items():
-            if f"{path}.{name}" in NOT_HERE:
+        for name, value in defined(path, module).items():
+            if name in NOT_HERE:
+                left_out.add(name)
                 continue
             assert hasattr(here, name), f"{path}.{name}"
+            assert path == "" or name in here.__all__, f"{path}.{name}"
             for what, theirs, ours in with_methods(name, value, getattr(here, name)):
-                if not callable(theirs) or isinstance(theirs, Enum) or what == "Partition":
+                if not callable(theirs) or isinstance(theirs, Enum) or what in WITHOUT_ARGUMENTS:
                     continue
                 expected, actual = arguments(theirs), arguments(ours)
                 if any(kind is inspect.Parameter.VAR_POSITIONAL for _, kind, _ in expected):
@@ -105,13 +140,14 @@ def test_modules_names_and_arguments_are_those_of_the_peer() -> None:
                 compared += 1
     assert compared > 100
     assert different == DIFFERENT.keys()
+    assert left_out == NOT_HERE.keys()
 
 
 @pytest.mark.serial
 @NEEDS_PEER
 def test_names_of_packages_are_those_of_the_peer() -> None:
     checked = 0
-    for path, module in documented_modules():
+    for path, module in peers_modules():
         if not hasattr(module, "__path__"):
             continue
         here = importlib.import_module(f"{OURS}.{path}".rstrip("."))
@@ -121,6 +157,41 @@ def test_names_of_packages_are_those_of_the_peer() -> None:
             assert hasattr(here, name), f"{path}.{name}"
             checked += 1
     assert checked > 40
+
+
+def names_in_use(folder: Path) -> Iterator[str]:
+    """Go through the names below ``pylops_mpi`` that the peer's pages, scripts and tests import or mention."""
+    folders = [path for name in ("docs", "examples", "tutorials*", "tests*") for path in folder.glob(name)]
+    for path in [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".rst")]:
+        text = path.read_text("utf-8")
+        yield from re.findall(r"\bpylops_mpi((?:\.[A-Za-z_]\w*)+)", text)
+        for module, names in re.findall(r"from pylops_mpi([\w.]*) import (\([^)]*\)|(?:[^\n]*\\\n)*[^\n]*)", text):
+            yield from (f"{module}.{name}" for name in re.findall(r"([A-Za-z_]\w*)(?: as \w+)?", names))
+
+
+def found_in(package: str, path: str) -> bool:
+    """Return whether a name below a package can be imported or reached by attributes."""
+    parts = path.strip(".").split(".")
+    for number in range(len(parts) + 1):
+        try:
+            value = importlib.import_module(".".join([package, *parts[:number]]))
+        except ModuleNotFoundError:
+            return False
+        for name in parts[number:]:
+            value = getattr(value, name, None)
+        if value is not None:
+            return True
+    return False
+
+
+@pytest.mark.serial
+@NEEDS_PEER
+def test_names_that_the_peers_pages_and_programs_use(request, tmp_path) -> None:
+    names = set(names_in_use(source(request.config, tmp_path)))
+    assert {".utils._nccl.initialize_nccl_comm", ".utils._common._unroll_allgather_recv"} <= names
+    assert len(names) > 100
+    with peers_nccl():
+        assert [name for name in names if found_in("pylops_mpi", name) and not found_in(OURS, name)] == []
 
 
 def test_each_name_is_one_object_with_a_description() -> None:

@@ -7,12 +7,10 @@ Tutorials, and the longest example, are made smaller, unless the environment's C
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import numpy as np
 import pytest
 
 from collops.compat.pylops_mpi.__main__ import main
+from tests.compat.source import source
 from tests.launch import mpiexec
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(14400)]
@@ -89,18 +88,8 @@ Replay = Callable[[str], list[Left]]
 @pytest.fixture(scope="module")
 def scripts(request, tmp_path_factory) -> dict[str, Path]:
     """Every script by its name, in a folder that holds the data that they read."""
-    if importlib.util.find_spec("pylops_mpi") is None:
-        pytest.skip("PyLops-MPI is not installed")
-    archives = Path(request.config.cache.mkdir("pylops-mpi"))
-    fetch = [sys.executable, "-m", "pip", "download", "pylops-mpi==0.8.0", "--no-deps", "--no-binary", ":all:"]
-    if not list(archives.glob("*.tar.gz")):
-        done = subprocess.run([*fetch, "-q", "-d", str(archives)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"pip cannot fetch PyLops-MPI's source distribution: {done.stderr.strip()[-300:]}")
-    folder = tmp_path_factory.mktemp("scripts")
-    with tarfile.open(next(iter(archives.glob("*.tar.gz")))) as archive:
-        archive.extractall(folder, filter="data")
-    found = {path.stem: path for kind in ("examples", "tutorials") for path in folder.glob(f"*/{kind}/*.py")}
+    folder = source(request.config, tmp_path_factory.mktemp("scripts"))
+    found = {path.stem: path for kind in ("examples", "tutorials") for path in folder.glob(f"{kind}/*.py")}
     assert set(found) == {*EXAMPLES, *ON_SQUARES, FOURIER, *TUTORIALS}
     for name, changes in SMALLER.items() if not FULL else ():
         text = found[name].read_text()
