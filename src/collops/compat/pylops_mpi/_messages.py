@@ -24,7 +24,7 @@ from collops.compat.pylops_mpi._native import communicator
 from collops.errors import InputError, LayoutError
 
 NcclCommunicatorType = Communicator
-NcclOp = IntEnum("NcclOp", {name.upper(): OPERATIONS[name].nccl for name in ("sum", "prod", "max", "min")})
+NcclOp: Any = IntEnum("NcclOp", {name.upper(): OPERATIONS[name].nccl for name in ("sum", "prod", "max", "min")})
 NcclOp.__doc__ = "NCCL's numbers of reductions."
 cupy_to_nccl_dtype = {name: known.nccl for name, known in DTYPES.items() if known.nccl is not None}
 
