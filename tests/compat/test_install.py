@@ -68,6 +68,21 @@ def test_other_partitions_are_refused() -> None:
             pylops_mpi.DistributedArray(4, partition=wrong)
 
 
+@NEEDS_PEER
+def test_objects_of_the_real_package_are_named(comm) -> None:
+    theirs = importlib.import_module("pylops_mpi")
+    x, op = theirs.DistributedArray(4), theirs.MPILinearOperator(shape=(4, 4), dtype=np.float64)
+    ours = pylops_mpi.DistributedArray(4)
+    remedy = r"a \w+ of the real PyLops-MPI \(call install\(\)"
+    for wrong in (
+        lambda: pylops_mpi.StackedDistributedArray([x]),
+        lambda: pylops_mpi.MPIFirstDerivative(4) @ x,
+        lambda: pylops_mpi.cgls(op, ours, ours),
+    ):
+        with pytest.raises((TypeError, ValueError), match=remedy):
+            wrong()
+
+
 @pytest.mark.serial
 @NEEDS_PEER
 @pytest.mark.parametrize("install", ["", "; pylops_mpi.install()"])

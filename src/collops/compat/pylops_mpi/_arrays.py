@@ -17,7 +17,7 @@ from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._messages import DistributedMixIn
-from collops.compat.pylops_mpi._native import communicator, mpi_comm, reinterpret, to_layout, vector_layout
+from collops.compat.pylops_mpi._native import communicator, kind_of, mpi_comm, reinterpret, to_layout, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 
@@ -398,7 +398,7 @@ def checked_array(x: Any) -> Any:
     """Return `x`; raise an UnsupportedTypeError unless it is one of PyLops-MPI's arrays."""
     if isinstance(x, _Array):
         return x
-    raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {type(x).__name__}")
+    raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {kind_of(x)}")
 
 
 def leaves(x: Any) -> list[DistributedArray]:

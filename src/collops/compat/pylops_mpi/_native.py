@@ -20,6 +20,14 @@ def mpi_comm(base_comm: Any) -> Any:
     return mpi4py_module().COMM_WORLD if base_comm is None else base_comm
 
 
+def kind_of(value: Any) -> str:
+    """Return the name of a value's type for an error, with what to do about objects of the real PyLops-MPI."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] != "pylops_mpi":
+        return kind.__name__
+    return f"a {kind.__name__} of the real PyLops-MPI (call install() before the program imports pylops_mpi)"
+
+
 def communicator(base_comm: Any) -> Communicator:
     """Return the native communicator for an mpi4py one, or the world for ``None``. The first call is collective.
 
