@@ -29,21 +29,13 @@ class Partition(Enum):
     SCATTER = "Scatter"
 
 
-def _member(partition: Any) -> Partition:
-    """Return the member for `partition`, which may be one of PyLops-MPI's own: those are recognised by their names."""
-    known = type(partition).__name__ == "Partition" and isinstance(partition, Enum)
-    if not known or partition.name not in Partition.__members__:
-        raise InputError(f"partition must be one of {', '.join(map(str, Partition))}, not {partition!r}")
-    return Partition[partition.name]
-
-
 _COPIES = (Partition.BROADCAST, Partition.UNSAFE_BROADCAST)
 
 
 def local_split(global_shape: Any, base_comm: Any, partition: Partition, axis: int) -> tuple[int, ...]:
     """Return the shape of this rank's part."""
     comm = communicator(base_comm)
-    return _layout(as_shape(global_shape), comm.size, _member(partition), axis).local_shape(comm.rank)
+    return _layout(as_shape(global_shape), comm.size, _as_partition(partition), axis).local_shape(comm.rank)
 
 
 def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
@@ -145,8 +137,7 @@ class DistributedArray(DistributedMixIn, _Array):
         engine: str | None = "numpy",
         dtype: Any = np.float64,
     ) -> None:
-        shape = as_shape(global_shape)
-        partition = _member(partition)
+        shape, partition = as_shape(global_shape), _as_partition(partition)
         axis = _axis(axis, shape)
         if local_array is not None:
             engine = engine_of(local_array).name
@@ -443,6 +434,14 @@ def kept_of_halo(layout: Layout, rank: int, widths: Sequence[tuple[int, int]], b
         first, last = (before, after) if beyond else (min(before, offset), min(after, extent - offset - n))
         box.append(slice(before - first, before + n + last))
     return tuple(box)
+
+
+def _as_partition(given: Any) -> Partition:
+    """Return the partition that `given` names: a member of this enumeration or of the one in the real PyLops-MPI."""
+    named = isinstance(given, Enum) and type(given).__name__ == "Partition"
+    if not named or given.name not in Partition.__members__:
+        raise InputError(f"partition: Should be either {', '.join(map(str, Partition))}, not {given!r}")
+    return Partition[given.name]
 
 
 def _axis(axis: int, shape: tuple[int, ...]) -> int:

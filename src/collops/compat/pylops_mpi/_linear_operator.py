@@ -13,15 +13,7 @@ import numpy as np
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._arrays import DistributedArray, Partition, StackedDistributedArray, checked_array, wrap
-from collops.compat.pylops_mpi._native import (
-    FromFunctions,
-    OnCopies,
-    communicator,
-    kind_of,
-    mpi_comm,
-    to_layout,
-    with_layouts,
-)
+from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communicator, mpi_comm, to_layout, with_layouts
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
@@ -145,7 +137,9 @@ class Operator:
         if isinstance(x, Operator):
             return self._product(x)
         if not np.isscalar(x):
-            raise InputError(f"cannot multiply an operator by {kind_of(x)}: expected an array, operator or number")
+            raise InputError(
+                f"cannot multiply an operator by {type(x).__name__}: expected an array, operator or number"
+            )
         scaled = self._derived(
             "Scaled", (self,), lambda a: a * x, lambda v: self._matvec(v) * x, lambda v: self._rmatvec(v) * np.conj(x)
         )
@@ -348,7 +342,8 @@ def asmpilinearoperator(Op: Any) -> MPILinearOperator:
 def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
     """Return the native operator of `op`; for a user's class, one with the layouts of `model` and `data`."""
     if not isinstance(op, Operator):
-        raise UnsupportedTypeError(f"expected an MPILinearOperator or an MPIStackedLinearOperator, not {kind_of(op)}")
+        kind = type(op).__name__
+        raise UnsupportedTypeError(f"expected an MPILinearOperator or an MPIStackedLinearOperator, not {kind}")
     x, y = checked_array(model).native, checked_array(data).native
     op._settle(x.comm)
     if op.native is not None:

@@ -16,7 +16,7 @@ import numpy as np
 import collops
 from collops import profile
 from collops.array import Layout
-from collops.compat.pylops_mpi._arrays import Partition, subcomm_split, wrap
+from collops.compat.pylops_mpi._arrays import Partition, wrap
 from collops.compat.pylops_mpi._native import mpi_comm, to_layout
 from collops.errors import InputError, TransportError
 
@@ -200,7 +200,7 @@ def initialize_nccl_comm() -> Any:
 
 def nccl_split(mask: Sequence[Any]) -> Any:
     """Return the native communicator of the ranks with the same entry in `mask` as this one. Collective."""
-    return subcomm_split(mask, initialize_nccl_comm())
+    return initialize_nccl_comm().subgroup(tuple(map(int, mask)))
 
 
 # Plots
