@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -297,6 +298,18 @@ def test_numbers_of_nccl(packages) -> None:
         with pytest.raises(ValueError, match="NCCL"):
             module.mpi_op_to_nccl(MPI.BAND)
     assert {name: ours.cupy_to_nccl_dtype[name] for name in theirs.cupy_to_nccl_dtype} == theirs.cupy_to_nccl_dtype
+
+
+def test_synchronisation(packages, monkeypatch) -> None:
+    import cupy
+
+    calls = []
+    for devices, expected in ((0, 0), (1, 2)):
+        runtime = SimpleNamespace(getDeviceCount=lambda n=devices: n, deviceSynchronize=lambda: calls.append(1))
+        monkeypatch.setattr(cupy.cuda, "runtime", runtime)
+        for package, _ in packages:
+            importlib.import_module(f"{package}.utils._nccl")._nccl_sync()
+        assert len(calls) == expected
 
 
 @NEEDS_PEER

@@ -144,9 +144,9 @@ def _make_modules() -> None:
                 # Some classes and functions have the name of their module and hide it.
                 vars(package).setdefault(full.rpartition(".")[2], module)
             package = sys.modules[name]
-            vars(package).setdefault("__all__", []).extend(names.split())
             for each in names.split():
                 setattr(package, each, getattr(next(home for home in (*_HOMES, here) if hasattr(home, each)), each))
+        vars(package)["__all__"] = names.split()
 
 
 def install() -> None:

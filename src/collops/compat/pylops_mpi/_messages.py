@@ -1,16 +1,15 @@
-"""PyLops-MPI's functions for messages and the mix-in class for operators that send some, by native communicators.
+"""PyLops-MPI's mix-in class for operators that communicate, and its functions for messages, by native communicators.
 
-A communicator may be mpi4py's or one of :func:`initialize_nccl_comm`; messages do not match those that a program sends
-by mpi4py itself. The transport depends on the array: `engine` has no effect on it, and device arrays go by NCCL also
-without an NCCL communicator. The first call with a communicator of mpi4py is collective, all calls but sends and
-receives are. Buffers that get a result must be contiguous.
+A communicator may be mpi4py's or one of ``initialize_nccl_comm``. The first call with one of mpi4py's is collective, as
+are all calls except sends and receives. The array determines the transport: `engine` has no effect on it, and device
+arrays go by NCCL with or without an NCCL communicator. These messages cannot be paired with those that a program sends
+by mpi4py itself.
 """
 
 from __future__ import annotations
 
 import math
 import pickle
-import sys
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
@@ -20,6 +19,7 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.mpi import mpi4py_module, name_of_operation
 from collops.comm.reductions import DTYPES, OPERATIONS
+from collops.comm.world import device_count
 from collops.compat.pylops_mpi._native import communicator
 from collops.errors import InputError, LayoutError
 
@@ -233,10 +233,9 @@ def _nccl_buf_size(buf: Any, count: int | None = None) -> int:
 
 
 def _nccl_sync() -> None:
-    """Wait until the current device has finished; no effect if the program uses none."""
-    cupy = sys.modules.get("cupy")
-    if cupy is not None and cupy.cuda.runtime.getDeviceCount():
-        cupy.cuda.runtime.deviceSynchronize()
+    """Wait until the current device has finished; no effect without a device."""
+    if device_count():
+        engine_named("cupy").xp.cuda.runtime.deviceSynchronize()
 
 
 def _prepare_allgather_inputs_nccl(
@@ -257,10 +256,10 @@ def _on_device(values: Any) -> Any:
 
 
 class DistributedMixIn:
-    """Messages for operators, which PyLops-MPI's users derive from this class.
+    """Messages for arrays and operators, and for operators that users derive from this class.
 
-    Each method takes an mpi4py communicator, and one of :func:`initialize_nccl_comm` or ``None``: with ``None`` it
-    returns the result of the function of ``utils._mpi``, otherwise that of ``utils._nccl``.
+    Each method takes an mpi4py communicator, and one of ``initialize_nccl_comm`` or ``None``. With ``None`` it returns
+    the result of the function of ``utils._mpi``, otherwise that of ``utils._nccl``.
     """
 
     def _allreduce(
