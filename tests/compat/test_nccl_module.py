@@ -110,7 +110,7 @@ def test_allreduce_into_a_buffer(comm, sides) -> None:
     assert_same(results)
 
 
-def test_reductions_over_a_part_of_the_ranks(comm, sides) -> None:
+def test_collectives_of_a_part_of_the_ranks(comm, sides) -> None:
     from mpi4py import MPI
 
     color = comm.rank % 2
@@ -127,6 +127,8 @@ def test_reductions_over_a_part_of_the_ranks(comm, sides) -> None:
     assert_same(results)
     members = range(color, comm.size, 2)
     np.testing.assert_array_equal(results[1], sum(values(r, (3,)) for r in members))
+    shapes = sides[1][0]._allgather_subcomm(part, None, (comm.rank, 4))
+    assert shapes == [(rank, 4) for rank in members]
     for found in gathered:
         np.testing.assert_array_equal(found, [values(r, (3,)) for r in members])
     part.Free()
@@ -369,6 +371,10 @@ def test_errors(comm) -> None:
             module.mpi_allreduce(MPI.COMM_WORLD, np.ones(2), op=op)
     with pytest.raises(ValueError, match="recv_buf, or count"):
         module.mpi_recv(MPI.COMM_WORLD)
+    with pytest.raises(InputError, match="source"):
+        module.mpi_recv(MPI.COMM_WORLD, np.ones(2), MPI.ANY_SOURCE)
+    with pytest.raises(InputError, match="tag"):
+        module.mpi_recv(MPI.COMM_WORLD, np.ones(2), 0, tag=MPI.ANY_TAG)
     with pytest.raises(InputError, match="recvbuf"):
         module.mpi_sendrecv(MPI.COMM_WORLD, np.ones(2), None)
     with pytest.raises(InputError, match="NCCL"):
