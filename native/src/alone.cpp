@@ -1,7 +1,7 @@
 // The transport of a single rank on a host: results are copies, and messages are queued until they are received.
+#include <algorithm>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <mutex>
 
 #include "api.h"
@@ -52,13 +52,17 @@ class SingleRankTransport final : public Transport {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const Message& send : sends) {
       const auto* bytes = static_cast<const char*>(send.data);
-      waiting_[send.tag].emplace_back(bytes, bytes + send.count * send.width);
+      waiting_.push_back({send.tag, {bytes, bytes + send.count * send.width}});
     }
     for (const Message& receive : receives) {
-      auto& queue = waiting_[receive.tag];
-      if (queue.empty()) return "recv: nothing was sent with tag " + std::to_string(receive.tag);
-      const std::vector<char> message = std::move(queue.front());
-      queue.pop_front();
+      const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& sent) {
+        return receive.tag < 0 || sent.tag == receive.tag;  // negative: any tag
+      });
+      if (found == waiting_.end()) {
+        return "recv: nothing was sent with " + (receive.tag < 0 ? "any tag" : "tag " + std::to_string(receive.tag));
+      }
+      const std::vector<char> message = std::move(found->bytes);
+      waiting_.erase(found);
       if (static_cast<std::int64_t>(message.size()) != receive.count * receive.width) {
         return "recv: a message of " + std::to_string(message.size()) + " bytes arrived for an array of " +
                std::to_string(receive.count * receive.width);
@@ -70,8 +74,12 @@ class SingleRankTransport final : public Transport {
   Failure barrier(void*, Place) override { return {}; }
 
  private:
+  struct Waiting {
+    int tag;
+    std::vector<char> bytes;
+  };
   std::mutex mutex_;
-  std::map<int, std::deque<std::vector<char>>> waiting_;
+  std::deque<Waiting> waiting_;
 };
 
 }  // namespace

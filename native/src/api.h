@@ -7,7 +7,7 @@
 
 // The version of these functions, of their enumerations and of the handlers. Increase it with every change to them, here and in
 // src/collops/jax/native.py, which raises an error for any other version.
-constexpr int kInterface = 3;
+constexpr int kInterface = 4;
 COLLOPS_API int collops_interface();
 
 // Adds the transport of a single rank. Returns its number.

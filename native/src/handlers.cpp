@@ -140,7 +140,7 @@ ffi::Error alltoall(Place at, std::int64_t number, Integers leaving, Integers ar
 }
 
 ffi::Error exchange(Place at, std::int64_t number, Integers destinations, Integers send_tags, Integers sources,
-                    Integers receive_tags, Arguments in, Results out) {
+                    Integers receive_tags, std::int64_t status, Arguments in, Results out) {
   std::vector<Message> sends, receives;
   Type worst = Type::U8;
   for (std::size_t i = 0; i < destinations.size(); ++i) {
@@ -151,7 +151,8 @@ ffi::Error exchange(Place at, std::int64_t number, Integers destinations, Intege
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const Array y = result(out, i);
     worst = std::max(worst, y.type);
-    receives.push_back({static_cast<int>(sources[i]), static_cast<int>(receive_tags[i]), y.data, y.count, y.width});
+    receives.push_back({static_cast<int>(sources[i]), static_cast<int>(receive_tags[i]), y.data, y.count, y.width,
+                        reinterpret_cast<void*>(status)});
   }
   return on_transport(number, Array{nullptr, 0, 1, worst}, [&](Transport& t) { return t.exchange(sends, receives, at); });
 }
@@ -203,5 +204,5 @@ COLLOPS_HANDLER(scatter, INTEGER("wire") INTEGER("root") ARRAYS)
 COLLOPS_HANDLER(reduce_scatter, INTEGER("wire") INTEGER("op") INTEGERS("counts") ARRAYS)
 COLLOPS_HANDLER(alltoall, INTEGER("wire") INTEGERS("leaving") INTEGERS("arriving") ARRAYS)
 COLLOPS_HANDLER(exchange, INTEGER("wire") INTEGERS("destinations") INTEGERS("send_tags") INTEGERS("sources")
-                              INTEGERS("receive_tags") ARRAYS)
+                              INTEGERS("receive_tags") INTEGER("status") ARRAYS)
 COLLOPS_HANDLER(barrier, INTEGER("wire") ARRAYS)

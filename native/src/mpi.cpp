@@ -199,9 +199,9 @@ class MpiTransport final : public Transport {
       ++started;
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      if (Failure failure = wait(0, &requests[i], i < receives.size() ? "recv" : "send"); !failure.empty()) {
-        return failure;
-      }
+      const bool arriving = i < receives.size();
+      Failure failure = wait(0, &requests[i], arriving ? "recv" : "send", arriving ? receives[i].status : nullptr);
+      if (!failure.empty()) return failure;
     }
     return {};
   }
@@ -245,11 +245,12 @@ class MpiTransport final : public Transport {
     return std::string(operation) + ": MPI reports: " + text;
   }
 
-  Failure wait(int code, H* request, const char* operation) {
+  Failure wait(int code, H* request, const char* operation, void* status = nullptr) {
     if (code) return failed(code, operation);
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
-    alignas(16) char status[256];
+    alignas(16) char ignored[256];
+    if (status == nullptr) status = ignored;
     for (std::int64_t polls = 0;; ++polls) {
       int done = 0;
       if (const int error = mpi_.call.test(request, &done, status)) return failed(error, operation);

@@ -24,6 +24,7 @@ struct Message {
   void* data;
   std::int64_t count;  // elements
   int width;           // bytes of one element
+  void* status = nullptr;  // MPI's status of a receive, to be filled; null: none
 };
 
 // Where a call runs: on a stream of a device; on the host if the stream is null.

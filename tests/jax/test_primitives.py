@@ -207,6 +207,6 @@ def test_argument_errors(comm):
     with pytest.raises(UnsupportedTypeError, match="median"):
         cj.allreduce(x, "median", comm=comm)
     with pytest.raises(UnsupportedTypeError, match="complex"):
-        cj.allreduce(x + 1j, "prod", comm=comm)
+        cj.allreduce(x + 1j, "max", comm=comm)
     with pytest.raises(UnsupportedTypeError, match="rounded"):
         cj.allreduce(jnp.ones(2, int), "avg", comm=comm)

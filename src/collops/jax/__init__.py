@@ -7,6 +7,7 @@ from collops.jax.barrier import barrier
 from collops.jax.devices import Clique, clique, use_local_device
 from collops.jax.distribution import gather, scatter
 from collops.jax.exchange import neighbor_exchange, recv, send, sendrecv
+from collops.jax.folding import scan
 from collops.jax.gathering import allgather, allgatherv, reduce_scatter
 from collops.jax.order import jit
 from collops.jax.rooted import bcast, reduce
@@ -27,6 +28,7 @@ __all__ = [
     "recv",
     "reduce",
     "reduce_scatter",
+    "scan",
     "scatter",
     "send",
     "sendrecv",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from collops.jax.arguments import checked_convention, reduction
+from collops.jax.arguments import array, checked_convention, reduction
 from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.folding import folded, folded_operation
 from collops.jax.primitive import collective, linear, local_adjoint
 
 __all__ = ["allreduce"]
@@ -19,7 +20,8 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     x : array
         The same shape and dtype on every rank.
     op : str or mpi4py.MPI.Op
-        ``sum, prod, min, max, avg, land, lor, lxor``, or ``MPI.SUM`` and its like.
+        ``sum, prod, min, max, avg, land, lor, lxor, band, bor, bxor, maxloc, minloc``, or ``MPI.SUM`` and its like.
+        The last two reduce pairs of a value and its index along a last axis of 2.
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
     cotangents : str
@@ -40,7 +42,8 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     Notes
     -----
     The derivative of ``min`` and ``max`` is divided equally among the ranks that have the extreme value; the derivative
-    of ``prod`` gathers the factors.
+    of ``prod`` gathers the factors. No transport knows bitwise operations, ``maxloc``, ``minloc`` and products of complex
+    numbers: for these, every rank receives the arrays of all ranks.
 
     Examples
     --------
@@ -50,8 +53,12 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     True
     """
     comm = native_comm(comm)
+    x = array(x)
+    replicated = checked_convention(cotangents)
+    if (name := folded_operation(op, x)) is not None:
+        return folded(x, name, comm)
     x, op, converted = reduction(x, op, comm)
-    return converted(reduced(x, op, comm, checked_convention(cotangents)))
+    return converted(reduced(x, op, comm, replicated))
 
 
 def reduced(x: Any, op: str, comm: NativeComm, replicated: bool = False) -> Any:

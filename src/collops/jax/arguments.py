@@ -39,7 +39,10 @@ def operation(op: Any, dtype: Any) -> str:
     """Return the name of a reduction of `dtype`, which is given by name or as an operation of mpi4py."""
     name = op if isinstance(op, str) else name_of_operation(op)
     if name is None:
-        raise UnsupportedTypeError(f"{op!r} is no reduction of collops.jax; choose one by name, such as 'sum'")
+        raise UnsupportedTypeError(
+            f"{op!r} is no reduction of collops.jax: choose one by name, such as 'sum'. A compiled program cannot call "
+            "an operation that a user has defined: gather the arrays and combine them"
+        )
     check_reduction(name, dtype)
     return LOGICAL.get(name, name) if dtype.kind == "b" else name
 

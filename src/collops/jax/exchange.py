@@ -16,6 +16,7 @@ from jax import dtypes, lax
 from jax.core import ShapedArray
 from jax.interpreters import ad, batching
 
+from collops.comm.mpi import mpi4py_module
 from collops.errors import InputError
 from collops.jax.arguments import array, checked_rank, checked_tag
 from collops.jax.communicators import NativeComm, native_comm
@@ -24,7 +25,24 @@ from collops.jax.primitive import collective, whole
 __all__ = ["neighbor_exchange", "recv", "send", "sendrecv"]
 
 Messages = tuple[tuple[int, int], ...]
-"""The other rank and the tag of each message."""
+"""The other rank and the tag of each message; negative for any."""
+
+
+class Status:
+    """A status of mpi4py as a parameter of the primitive, which keeps it alive; equal if it is the same object."""
+
+    def __init__(self, status: Any) -> None:
+        mpi = mpi4py_module()
+        if not isinstance(status, mpi.Status):
+            raise InputError(f"status must be an mpi4py.MPI.Status, not {type(status).__name__}")
+        self._status = status
+        self.address: int = mpi._addressof(status)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Status) and self._status is other._status
+
+    def __hash__(self) -> int:
+        return hash(self.address)
 
 
 def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
@@ -48,11 +66,11 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     >>> float(ring(jnp.array(2.0)))
     2.0
     """
-    (receipt,) = _messages([x], [], [(dest, tag)], [], comm)
-    return lax.select(np.False_, receipt, jnp.zeros_like(receipt))  # the handler does not write the receipt's memory
+    (receipt,) = messages([x], [], [(dest, tag)], [], comm)
+    return with_derivative(jnp.zeros_like(receipt), receipt)  # the handler does not write the receipt's memory
 
 
-def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
+def recv(x: Any, source: int | None, tag: int | None = 0, *, comm: Any = None, status: Any = None) -> Any:
     """Receive an array like `x` from rank `source`, which calls :func:`send`.
 
     `x` has arbitrary values. For a derivative it must depend on the variable of differentiation, for instance as
@@ -71,11 +89,19 @@ def recv(x: Any, source: int, tag: int = 0, *, comm: Any = None) -> Any:
     >>> float(ring(jnp.array(2.0)))
     2.0
     """
-    return _messages([], [x], [], [(source, tag)], comm)[0]
+    return messages([], [x], [], [(source, tag)], comm, status)[0]
 
 
 def sendrecv(
-    sendbuf: Any, recvbuf: Any, source: int, dest: int, sendtag: int = 0, recvtag: int = 0, *, comm: Any = None
+    sendbuf: Any,
+    recvbuf: Any,
+    source: int | None,
+    dest: int,
+    sendtag: int = 0,
+    recvtag: int | None = 0,
+    *,
+    comm: Any = None,
+    status: Any = None,
 ) -> Any:
     """Send `sendbuf` to `dest` and receive an array like `recvbuf` from `source`, at once.
 
@@ -86,11 +112,15 @@ def sendrecv(
     recvbuf : array
         Of the shape and dtype of the received array, with arbitrary values.
     source, dest : int
-        The ranks from which to receive and to which to send.
+        The ranks from which to receive and to which to send. ``None`` receives from any rank: on hosts only, and
+        without a derivative.
     sendtag, recvtag : int
-        Identify messages between the same two ranks (on hosts; NCCL matches them by their order).
+        Identify messages between the same two ranks (on hosts; NCCL matches them by their order). ``None`` receives any
+        tag. Its cotangent returns with `sendtag`, or 0 for :func:`recv`.
     comm
         As for :func:`allreduce`.
+    status : mpi4py.MPI.Status, optional
+        Is filled in each time the program runs, on hosts with several ranks. Read it when the result is ready.
 
     Returns
     -------
@@ -100,7 +130,7 @@ def sendrecv(
     Raises
     ------
     InputError
-        If a rank or a tag is invalid.
+        If a rank, a tag or a status is invalid or not available here.
 
     Examples
     --------
@@ -111,7 +141,7 @@ def sendrecv(
     >>> float(collops.jax.sendrecv(jnp.array(2.0), jnp.array(0.0), source=left, dest=right))
     2.0
     """
-    return _messages([sendbuf], [recvbuf], [(dest, sendtag)], [(source, recvtag)], comm)[0]
+    return messages([sendbuf], [recvbuf], [(dest, sendtag)], [(source, recvtag)], comm, status)[0]
 
 
 def neighbor_exchange(
@@ -162,53 +192,82 @@ def neighbor_exchange(
             f"and {len(templates)} templates for {len(sources)} sources"
         )
     leaving, arriving = ([(rank, tag) for rank in ranks] for ranks in (destinations, sources))
-    return _messages(sends, templates, leaving, arriving, comm)[: len(templates)]
+    return messages(sends, templates, leaving, arriving, comm)[: len(templates)]
 
 
-def _messages(
+def messages(
     sends: Sequence[Any],
     templates: Sequence[Any],
     destinations: Sequence[tuple[int, int]],
-    sources: Sequence[tuple[int, int]],
+    sources: Sequence[tuple[int | None, int | None]],
     comm: Any,
+    status: Any = None,
 ) -> list[Any]:
-    """Check the arguments and bind the primitive, unless there are no messages."""
+    """Check the arguments and bind the primitive, unless there are no messages; without `sources` return a receipt."""
     comm = native_comm(comm)
     leaving = tuple((checked_rank(rank, comm, "dest"), checked_tag(tag)) for rank, tag in destinations)
-    arriving = tuple((checked_rank(rank, comm, "source"), checked_tag(tag)) for rank, tag in sources)
+    arriving = tuple(_arriving(rank, tag, comm) for rank, tag in sources)
+    filled = checked_status(status, comm)
     if not leaving and not arriving:
         return []
-    return exchange_p.bind(
-        *map(array, sends), *map(array, templates), destinations=leaving, sources=arriving, comm=comm
-    )
+    operands = [*map(array, sends), *map(array, templates)]
+    return exchange_p.bind(*operands, destinations=leaving, sources=arriving, comm=comm, status=filled)
 
 
-def _shapes(*avals: Any, destinations: Messages, sources: Messages, comm: NativeComm) -> list[ShapedArray]:
+def checked_status(status: Any, comm: NativeComm) -> Status | None:
+    """Return a checked status as a parameter of the primitive."""
+    if status is not None and (comm.size == 1 or comm.on_devices):
+        raise InputError("MPI fills in status=: it needs several ranks with arrays on hosts")
+    return None if status is None else Status(status)
+
+
+def _arriving(rank: int | None, tag: int | None, comm: NativeComm) -> tuple[int, int]:
+    """Return checked numbers; for ``None`` the negative numbers by which MPI knows any rank and any tag."""
+    if rank is None and comm.on_devices:
+        raise InputError("NCCL receives from a known rank only: name the source")
+    any_rank, any_tag = (-1, -1) if comm.size == 1 else (mpi4py_module().ANY_SOURCE, mpi4py_module().ANY_TAG)
+    source = any_rank if rank is None else checked_rank(rank, comm, "source")
+    return source, any_tag if tag is None else checked_tag(tag)
+
+
+def with_derivative(x: Any, other: Any) -> Any:
+    """Return `x`; its cotangent also reaches `other`, as zeros, so that this rank takes part in a derivative."""
+    if x.dtype != other.dtype or not jnp.issubdtype(x.dtype, np.inexact):
+        return x
+    return lax.select(np.False_, jnp.broadcast_to(jnp.sum(other), x.shape), x)
+
+
+def _shapes(*avals: Any, destinations: Messages, sources: Messages, **_: Any) -> list[ShapedArray]:
     received = [aval.update(weak_type=False) for aval in avals[len(destinations) :]]
     return received or [ShapedArray((), avals[0].dtype)]
 
 
-def _attributes(_: Any, parameters: dict[str, Messages]) -> dict[str, Any]:
-    destinations, sources = parameters["destinations"], parameters["sources"]
+def _attributes(_: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    destinations, sources, status = (parameters[name] for name in ("destinations", "sources", "status"))
     return {
         "destinations": tuple(rank for rank, _ in destinations),
         "send_tags": tuple(tag for _, tag in destinations),
         "sources": tuple(rank for rank, _ in sources),
         "receive_tags": tuple(tag for _, tag in sources),
+        "status": 0 if status is None else status.address,
     }
 
 
 exchange_p = collective("exchange", _shapes, _attributes, operands=lambda destinations, **_: len(destinations))
 
 
-def _jvp(primals: Any, tangents: Any, *, destinations: Messages, sources: Messages, comm: NativeComm) -> Any:
-    results = exchange_p.bind(*primals, destinations=destinations, sources=sources, comm=comm)
+def _jvp(
+    primals: Any, tangents: Any, *, destinations: Messages, sources: Messages, comm: NativeComm, status: Status | None
+) -> Any:
     moving = [jnp.issubdtype(primal.dtype, np.inexact) for primal in primals]
     count = len(destinations)
     kept = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
     leaving = tuple(message for message, moves in zip(destinations, moving[:count], strict=True) if moves)
     arriving = tuple(message for message, moves in zip(sources, moving[count:], strict=True) if moves)
-    arrived = iter(exchange_p.bind(*kept, destinations=leaving, sources=arriving, comm=comm))
+    if any(rank < 0 for rank, _ in arriving):
+        raise InputError("a message from any rank has no derivative: name the source")
+    results = exchange_p.bind(*primals, destinations=destinations, sources=sources, comm=comm, status=status)
+    arrived = iter(exchange_p.bind(*kept, destinations=leaving, sources=arriving, comm=comm, status=None))
     if not sources:
         return results, list(arrived)
     return results, [
@@ -217,12 +276,29 @@ def _jvp(primals: Any, tangents: Any, *, destinations: Messages, sources: Messag
     ]
 
 
-def _transpose(cotangents: Any, *operands: Any, destinations: Messages, sources: Messages, comm: NativeComm) -> Any:
+def _returning(destinations: Messages, sources: Messages) -> tuple[Messages, Messages]:
+    """Return the destinations and the sources of cotangents.
+
+    A receive of any tag does not know for which tag the sender waits. It returns the tag of its own call, which is
+    that of all ranks if they run one program, and waits for any tag itself.
+    """
+    wild = [tag for _, tag in sources if tag < 0]
+    if not wild:
+        return sources, destinations
+    own = destinations[0][1] if destinations else 0
+    back = tuple((rank, own if tag < 0 else tag) for rank, tag in sources)
+    return back, tuple((rank, wild[0]) for rank, _ in destinations)
+
+
+def _transpose(
+    cotangents: Any, *operands: Any, destinations: Messages, sources: Messages, comm: NativeComm, status: None
+) -> Any:
     count = len(destinations)
     back = [whole(cotangent) for cotangent in cotangents[: len(sources)]]
     shapes = [operand.aval if ad.is_undefined_primal(operand) else operand for operand in operands[:count]]
     templates = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
-    returned = exchange_p.bind(*back, *templates, destinations=sources, sources=destinations, comm=comm)
+    to, origins = _returning(destinations, sources)
+    returned = exchange_p.bind(*back, *templates, destinations=to, sources=origins, comm=comm, status=status)
     taken = [
         cotangent if ad.is_undefined_primal(operand) else None
         for cotangent, operand in zip(returned, operands[:count], strict=False)

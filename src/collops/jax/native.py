@@ -30,7 +30,7 @@ _MPI_FUNCTIONS = (
 )
 
 
-_INTERFACE = 3  # of native/src/api.h
+_INTERFACE = 4  # of native/src/api.h
 
 
 @cache

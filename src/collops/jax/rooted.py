@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from collops.jax.arguments import array, checked_convention, checked_rank, reduction
 from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.folding import folded, folded_operation
 from collops.jax.primitive import collective, linear
 
 __all__ = ["bcast", "reduce"]
@@ -63,8 +64,11 @@ def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
     comm = native_comm(comm)
     root = checked_rank(root, comm, "root")
     x = array(x)
-    given, op, converted = reduction(x, op, comm)
-    result = converted(_reduced_to(given, op, root, comm))
+    if (name := folded_operation(op, x)) is not None:
+        result = folded(x, name, comm)
+    else:
+        given, op, converted = reduction(x, op, comm)
+        result = converted(_reduced_to(given, op, root, comm))
     return result if comm.rank == root else x
 
 

@@ -1,0 +1,170 @@
+"""The interface of mpi4jax 0.9.1: ``import collops.compat.mpi4jax as mpi4jax`` runs its programs.
+
+Arguments, their order and results are those of mpi4jax. Functions also take the ``token=`` of programs for versions
+before 0.8, and then return it after the result, as those did. The order of calls never depends on it.
+``docs/from-mpi4jax.md`` lists the intended differences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+import collops.jax as cj
+from collops.comm.mpi import mpi4py_module
+from collops.jax.communicators import native_comm
+from collops.jax.devices import has_devices
+from collops.jax.exchange import checked_status, exchange_p, messages, with_derivative
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "bcast",
+    "gather",
+    "has_cuda_support",
+    "has_sycl_support",
+    "recv",
+    "reduce",
+    "scan",
+    "scatter",
+    "send",
+    "sendrecv",
+]
+
+__version__ = "0.9.1"
+
+_MPI = mpi4py_module()
+_NO_TOKEN = object()
+
+
+def allgather(x: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Stack every rank's `x`; see :func:`collops.jax.allgather`."""
+    return _with(token, cj.allgather(x, comm=comm))
+
+
+def allreduce(x: Any, op: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Reduce `x` over the ranks; the cotangent of a sum is the cotangent of every summand, without a message."""
+    return _with(token, cj.allreduce(x, op, comm=comm, cotangents="replicated"))
+
+
+def alltoall(x: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Send block ``x[r]`` to rank *r*; see :func:`collops.jax.alltoall`."""
+    return _with(token, cj.alltoall(x, comm=comm))
+
+
+def barrier(*, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Wait for all ranks; see :func:`collops.jax.barrier`."""
+    cj.barrier(comm=comm)
+    return _alone(token)
+
+
+def bcast(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Broadcast `x` from `root`; see :func:`collops.jax.bcast`."""
+    return _with(token, cj.bcast(x, root, comm=comm))
+
+
+def gather(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Stack every rank's `x` on `root`; on other ranks return `x`. See :func:`collops.jax.gather`."""
+    return _with(token, cj.gather(x, root, comm=comm))
+
+
+def reduce(x: Any, op: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Reduce `x` to `root`; on other ranks return `x`. See :func:`collops.jax.reduce`."""
+    return _with(token, cj.reduce(x, op, root, comm=comm))
+
+
+def scan(x: Any, op: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Reduce `x` over this rank and those before it; see :func:`collops.jax.scan`."""
+    return _with(token, cj.scan(x, op, comm=comm))
+
+
+def scatter(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Give rank *r* the block ``x[r]`` of `root`; see :func:`collops.jax.scatter`."""
+    return _with(token, cj.scatter(x, root, comm=comm))
+
+
+def send(x: Any, dest: int, *, tag: int = 0, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+    """Send `x` to `dest`, which may be ``MPI.PROC_NULL``."""
+    if dest != _MPI.PROC_NULL:
+        cj.send(x, dest, tag, comm=comm)
+    return _alone(token)
+
+
+def recv(
+    x: Any,
+    source: int = _MPI.ANY_SOURCE,
+    *,
+    tag: int = _MPI.ANY_TAG,
+    comm: Any = None,
+    status: Any = None,
+    token: Any = _NO_TOKEN,
+) -> Any:
+    """Receive an array like `x`; from ``MPI.PROC_NULL`` return `x`. See :func:`collops.jax.recv`."""
+    if source == _MPI.PROC_NULL:
+        return _with(token, _nothing(x, comm, status))
+    return _with(token, cj.recv(x, _named(source, _MPI.ANY_SOURCE), _named(tag, _MPI.ANY_TAG), comm=comm, status=status))
+
+
+def sendrecv(
+    sendbuf: Any,
+    recvbuf: Any,
+    source: int,
+    dest: int,
+    *,
+    sendtag: int = 0,
+    recvtag: int = _MPI.ANY_TAG,
+    comm: Any = None,
+    status: Any = None,
+    token: Any = _NO_TOKEN,
+) -> Any:
+    """Send `sendbuf` to `dest` and receive an array like `recvbuf` from `source`; see :func:`collops.jax.sendrecv`.
+
+    From ``MPI.PROC_NULL`` comes `recvbuf`. Each rank takes part in a derivative if `sendbuf` does.
+    """
+    sendbuf, recvbuf = jnp.asarray(sendbuf), jnp.asarray(recvbuf)
+    leaving = [] if dest == _MPI.PROC_NULL else [(dest, sendtag)]
+    if source == _MPI.PROC_NULL:
+        receipts = messages([sendbuf][: len(leaving)], [], leaving, [], comm)
+        result = _nothing(recvbuf, comm, status)
+        return _with(token, with_derivative(result, receipts[0]) if receipts else result)
+    if not leaving:
+        recvbuf = with_derivative(recvbuf, sendbuf)
+    arriving = [(_named(source, _MPI.ANY_SOURCE), _named(recvtag, _MPI.ANY_TAG))]
+    (result,) = messages([sendbuf][: len(leaving)], [recvbuf], leaving, arriving, comm, status)
+    return _with(token, result)
+
+
+def has_cuda_support() -> bool:
+    """Return whether JAX's arrays are on GPUs here, where NCCL moves them."""
+    return has_devices()
+
+
+def has_sycl_support() -> bool:
+    """Return ``False``: Intel's GPUs are not supported."""
+    return False
+
+
+def _with(token: Any, result: Any) -> Any:
+    return result if token is _NO_TOKEN else (result, token)
+
+
+def _alone(token: Any) -> Any:
+    return None if token is _NO_TOKEN else token
+
+
+def _named(number: Any, wildcard: int) -> Any:
+    """Return a rank or a tag; ``None`` instead of MPI's wildcard."""
+    return None if number == wildcard else number
+
+
+def _nothing(x: Any, comm: Any, status: Any) -> Any:
+    """Return `x`, which a message from nobody leaves as it is; such a message has a status too."""
+    joined = native_comm(comm)
+    filled = checked_status(status, joined)
+    if filled is not None:
+        source = ((_MPI.PROC_NULL, _MPI.ANY_TAG),)
+        exchange_p.bind(jnp.zeros(0, jnp.int8), destinations=(), sources=source, comm=joined, status=filled)
+    return jnp.asarray(x)

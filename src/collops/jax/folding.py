@@ -1,0 +1,122 @@
+"""``scan``, and the reductions that no transport knows: the arrays of all ranks are gathered and combined on each rank.
+
+A gather cannot be confused with the program's own messages, which may wait for any source and any tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from collops.comm.mpi import mpi4py_module
+from collops.errors import UnsupportedTypeError
+from collops.jax.arguments import array, operation
+from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.gathering import gathered
+
+__all__ = ["scan"]
+
+
+def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
+    """Reduce `x` over this rank and all ranks before it. Collective.
+
+    Parameters
+    ----------
+    x : array
+        The same shape and dtype on every rank.
+    op, comm
+        As for :func:`allreduce`, without ``avg``.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape and dtype of `x`.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If `op` is not defined for the dtype.
+
+    Notes
+    -----
+    Every rank receives the arrays of all ranks. The adjoint returns to each rank the cotangents of this array.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import collops.jax
+    >>> float(collops.jax.scan(jnp.array(1.0))) == collops.world().rank + 1
+    True
+    """
+    comm = native_comm(comm)
+    x = array(x)
+    name = folded_operation(op, x) or operation(op, x.dtype)
+    if name == "avg":
+        raise UnsupportedTypeError("'avg' is no operation of scan: use 'sum' and divide by the number of ranks")
+    return _folded(_gathered(x, comm)[: comm.rank + 1], _COMBINE[name])
+
+
+def folded_operation(op: Any, x: Any) -> str | None:
+    """Return the name of a reduction that no transport knows, checked for `x`; ``None`` for other operations."""
+    known = (*_FOLDED, "prod")
+    name = op if isinstance(op, str) else next((x for x in known if op == getattr(mpi4py_module(), x.upper())), None)
+    kind = x.dtype.kind
+    if name == "prod" and kind == "c":
+        return name
+    if name not in _FOLDED:
+        return None
+    if name in _BITWISE and kind not in "biu":
+        raise UnsupportedTypeError(f"{name!r} needs booleans or integers, not {x.dtype}")
+    if name not in _BITWISE and (kind in "bc" or x.shape[-1:] != (2,)):
+        raise UnsupportedTypeError(
+            f"{name!r} needs pairs of a value and its index, as real numbers along a last axis of 2, "
+            f"not {x.dtype} of shape {x.shape}"
+        )
+    return name
+
+
+def folded(x: Any, name: str, comm: NativeComm) -> Any:
+    """Reduce `x` over all ranks by an operation of :func:`folded_operation`."""
+    return _folded(_gathered(x, comm), _COMBINE[name])
+
+
+def _gathered(x: Any, comm: NativeComm) -> Any:
+    return gathered(x[None], (1,) * comm.size, comm)
+
+
+def _folded(rows: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """Combine rows pair by pair, which keeps their order."""
+    while (count := rows.shape[0]) > 1:
+        pairs = combine(rows[: count - 1 : 2], rows[1::2])
+        rows = pairs if count % 2 == 0 else jnp.concatenate([pairs, rows[-1:]])
+    return rows[0]
+
+
+def _logical(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda a, b: combine(a, b).astype(a.dtype)
+
+
+def _extreme(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the operation on pairs that keeps the better value, and of equal values the lower index."""
+
+    def combine(a: Any, b: Any) -> Any:
+        first = better(a[..., 0], b[..., 0]) | ((a[..., 0] == b[..., 0]) & (a[..., 1] <= b[..., 1]))
+        return jnp.where(first[..., None], a, b)
+
+    return combine
+
+
+_BITWISE = {"band": jnp.bitwise_and, "bor": jnp.bitwise_or, "bxor": jnp.bitwise_xor}
+_FOLDED = {**_BITWISE, "maxloc": _extreme(jnp.greater), "minloc": _extreme(jnp.less)}
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    **_FOLDED,
+    "sum": jnp.add,
+    "prod": jnp.multiply,
+    "min": jnp.minimum,
+    "max": jnp.maximum,
+    "land": _logical(jnp.logical_and),
+    "lor": _logical(jnp.logical_or),
+    "lxor": _logical(jnp.logical_xor),
+}
