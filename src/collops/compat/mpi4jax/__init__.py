@@ -105,7 +105,9 @@ def recv(
     """Receive an array like `x`; from ``MPI.PROC_NULL`` return `x`. See :func:`collops.jax.recv`."""
     if source == _MPI.PROC_NULL:
         return _with(token, _nothing(x, comm, status))
-    return _with(token, cj.recv(x, _named(source, _MPI.ANY_SOURCE), _named(tag, _MPI.ANY_TAG), comm=comm, status=status))
+    return _with(
+        token, cj.recv(x, _named(source, _MPI.ANY_SOURCE), _named(tag, _MPI.ANY_TAG), comm=comm, status=status)
+    )
 
 
 def sendrecv(
