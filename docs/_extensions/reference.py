@@ -30,11 +30,12 @@ PACKAGES = (
     "collops.errors",
     "collops.backend",
     "collops.compat.pylops_mpi",
+    "collops.compat.mpi4jax",
 )
 
 
 # What a package cannot be imported without.
-NEEDS = {"collops.jax": "jax"}
+NEEDS = {"collops.jax": ["jax"], "collops.compat.mpi4jax": ["jax", "mpi4py"]}
 
 
 def public_packages() -> dict[str, ModuleType]:
@@ -42,7 +43,7 @@ def public_packages() -> dict[str, ModuleType]:
     return {
         name: importlib.import_module(name)
         for name in PACKAGES
-        if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None
+        if all(importlib.util.find_spec(need) is not None for need in NEEDS.get(name, ()))
     }
 
 

@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 import inspect
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -413,3 +415,31 @@ def test_gradient_through_shallow_water(jax_double):
     found = jax.jit(jax.grad(lambda h: distributed_waves(ours, h)[1]))(jnp.asarray(bump()[own_rows()]))
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(found, expected[own_rows()], rtol=1e-11, atol=1e-13)
+
+
+SCRIPT = """
+import sys
+import jax
+import jax.numpy as jnp
+import mpi4jax
+from mpi4py import MPI
+from functools import partial
+
+@partial(jax.jit, static_argnames="times")
+def total(x, times):
+    return times * mpi4jax.allreduce(x, op=MPI.SUM)
+
+assert mpi4jax.__name__ == "collops.compat.mpi4jax", mpi4jax
+print(total(jnp.ones(2), times=3), jax.grad(lambda x: total(x, times=3)[0])(jnp.ones(2)), type(total).__name__)
+"""
+
+
+@pytest.mark.serial
+def test_scripts_run_unchanged(tmp_path):
+    """``mpi4jax`` is ours, and ``jax.jit`` is the compiler with the fast dispatch."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "collops.compat.mpi4jax", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[3. 3.] [3. 0.] Jit\n"

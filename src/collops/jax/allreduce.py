@@ -42,8 +42,8 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     Notes
     -----
     The derivative of ``min`` and ``max`` is divided equally among the ranks that have the extreme value; the derivative
-    of ``prod`` gathers the factors. No transport knows bitwise operations, ``maxloc``, ``minloc`` and products of complex
-    numbers: for these, every rank receives the arrays of all ranks.
+    of ``prod`` gathers the factors. Bitwise operations, ``maxloc``, ``minloc`` and products of complex numbers send the
+    arrays of all ranks to every rank.
 
     Examples
     --------

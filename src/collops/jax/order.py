@@ -62,6 +62,7 @@ ORDER = Order()
 versions.allow_everywhere(Order)
 
 
+_jax_jit = jax.jit  # compat.mpi4jax may put `jit` in its place
 _recordable = ContextVar("recordable", default=False)
 
 
@@ -85,10 +86,10 @@ class Jit:
             raise InputError(f"collops.jax.jit has no option {unknown[0]!r}; it takes {', '.join(sorted(_OPTIONS))}")
         functools.update_wrapper(self, function)
         self._function = function
-        self._plain = jax.jit(function, **options)
-        self._alone = jax.jit(_without_effect(function), **options)
+        self._plain = _jax_jit(function, **options)
+        self._alone = _jax_jit(_without_effect(function), **options)
         shifted = {name: _after_token(name, value) for name, value in options.items()}
-        self._in_turn = jax.jit(_with_token(function), keep_unused=True, **shifted)
+        self._in_turn = _jax_jit(_with_token(function), keep_unused=True, **shifted)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiling it at the first call with such arguments."""

@@ -46,7 +46,7 @@ def allgather(x: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
 
 
 def allreduce(x: Any, op: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
-    """Reduce `x` over the ranks; the cotangent of a sum is the cotangent of every summand, without a message."""
+    """Reduce `x` over the ranks; see :func:`collops.jax.allreduce` with ``cotangents="replicated"``."""
     return _with(token, cj.allreduce(x, op, comm=comm, cotangents="replicated"))
 
 
@@ -67,12 +67,12 @@ def bcast(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any
 
 
 def gather(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
-    """Stack every rank's `x` on `root`; on other ranks return `x`. See :func:`collops.jax.gather`."""
+    """Stack every rank's `x` on `root`, and return `x` elsewhere; see :func:`collops.jax.gather`."""
     return _with(token, cj.gather(x, root, comm=comm))
 
 
 def reduce(x: Any, op: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
-    """Reduce `x` to `root`; on other ranks return `x`. See :func:`collops.jax.reduce`."""
+    """Reduce `x` to `root`, and return `x` elsewhere; see :func:`collops.jax.reduce`."""
     return _with(token, cj.reduce(x, op, root, comm=comm))
 
 
@@ -87,7 +87,7 @@ def scatter(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> A
 
 
 def send(x: Any, dest: int, *, tag: int = 0, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
-    """Send `x` to `dest`, which may be ``MPI.PROC_NULL``."""
+    """Send `x` to `dest`, or to nobody if that is ``MPI.PROC_NULL``; see :func:`collops.jax.send`."""
     if dest != _MPI.PROC_NULL:
         cj.send(x, dest, tag, comm=comm)
     return _alone(token)
@@ -102,12 +102,11 @@ def recv(
     status: Any = None,
     token: Any = _NO_TOKEN,
 ) -> Any:
-    """Receive an array like `x`; from ``MPI.PROC_NULL`` return `x`. See :func:`collops.jax.recv`."""
+    """Receive an array like `x`, or return `x` from ``MPI.PROC_NULL``; see :func:`collops.jax.recv`."""
     if source == _MPI.PROC_NULL:
         return _with(token, _nothing(x, comm, status))
-    return _with(
-        token, cj.recv(x, _named(source, _MPI.ANY_SOURCE), _named(tag, _MPI.ANY_TAG), comm=comm, status=status)
-    )
+    source, tag = _named(source, _MPI.ANY_SOURCE), _named(tag, _MPI.ANY_TAG)
+    return _with(token, cj.recv(x, source, tag, comm=comm, status=status))
 
 
 def sendrecv(
@@ -140,12 +139,27 @@ def sendrecv(
 
 
 def has_cuda_support() -> bool:
-    """Return whether JAX's arrays are on GPUs here, where NCCL moves them."""
+    """Return whether JAX's arrays are on GPUs here, where NCCL moves them.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import collops.compat.mpi4jax as mpi4jax
+    >>> mpi4jax.has_cuda_support() == (jax.default_backend() == "gpu")
+    True
+    """
     return has_devices()
 
 
 def has_sycl_support() -> bool:
-    """Return ``False``: Intel's GPUs are not supported."""
+    """Return ``False``: Intel's GPUs are not supported.
+
+    Examples
+    --------
+    >>> import collops.compat.mpi4jax as mpi4jax
+    >>> mpi4jax.has_sycl_support()
+    False
+    """
     return False
 
 
