@@ -8,6 +8,7 @@ import inspect
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -334,6 +335,24 @@ def test_names_and_arguments():
         assert defaults[0] == defaults[1], name
 
 
+def test_uncompiled_calls_compile_once(jax_double):
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+    x = jnp.asarray(values(RANK))
+    ours.allreduce(x * 1j, MPI.SUM)
+    assert any("backend_compile" in event for event in compiled)
+    compiled.clear()
+    for _ in range(3):
+        ours.allreduce(x * 1j, MPI.SUM)
+    assert not any("backend_compile" in event for event in compiled)
+
+
+@pytest.mark.skipif(SIZE > 1, reason="several ranks fill in the status")
+def test_status_on_one_rank(jax_double):
+    with pytest.raises(InputError, match="several ranks"):
+        ours.recv(jnp.ones(3), 0, status=MPI.Status())
+
+
 def test_support_of_devices(jax_double):
     assert ours.has_cuda_support() is (jax.default_backend() == "gpu")
     assert ours.has_sycl_support() is False
@@ -415,6 +434,16 @@ def test_gradient_through_shallow_water(jax_double):
     found = jax.jit(jax.grad(lambda h: distributed_waves(ours, h)[1]))(jnp.asarray(bump()[own_rows()]))
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(found, expected[own_rows()], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.serial
+def test_differences_have_their_tests():
+    """The page names a test for each difference."""
+    page = Path(__file__).parents[2] / "docs" / "from-mpi4jax.md"
+    table = page.read_text("utf-8").partition("## What still differs")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[-1] for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 10
+    assert [row for row in rows if row.strip("`| ") not in globals()] == []
 
 
 SCRIPT = """

@@ -168,6 +168,20 @@ def test_the_table_of_jax_is_the_records():
             )
 
 
+def test_the_table_of_mpi4jax_is_the_record():
+    text = (DOCS / "from-mpi4jax.md").read_text("utf-8")
+    rows = re.findall(r"^\| (8 bytes|1 MiB), (1|20) allreduces?((?: \| [\d.]+ [mµ]s){3}) \|$", text, re.M)
+    assert len(rows) == 4
+    found = read_record(measured.RESULTS / "jax-cpu-2-cores-2.json").measurements
+    for size, many, cells in rows:
+        case = "one allreduce in a call" if many == "1" else "20 allreduces in a call"
+        programs = ("mpi4jax", "collops in jax.jit", "collops")
+        for program, cell in zip(programs, cells.split(" | ")[1:], strict=True):
+            value, unit = cell.split()
+            seconds = seconds_in_jax(found, case, program, bytes={"8 bytes": 8, "1 MiB": 1 << 20}[size])
+            assert float(value) * UNITS[unit] == pytest.approx(seconds, rel=1e-2)
+
+
 def test_what_an_allreduce_costs_is_what_the_page_of_jax_says():
     text = " ".join((DOCS / "from-mpi4jax.md").read_text("utf-8").split())
     one, each = records_of_jax()
