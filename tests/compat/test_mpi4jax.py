@@ -302,7 +302,7 @@ BAD = {
     "no pairs": (UnsupportedTypeError, "pairs", lambda x: ours.reduce(x, MPI.MAXLOC, 0)),
     "an average": (UnsupportedTypeError, "scan", lambda x: ours.scan(x, "avg")),
     "a root outside": (InputError, "root", lambda x: ours.bcast(x, SIZE)),
-    "a root that is no number": (InputError, "root", lambda x: ours.gather(x, None)),
+    "a root that is no number": (InputError, "root", lambda x: ours.gather(x, None)),  # pyright: ignore[reportArgumentType]
     "a rank outside": (InputError, "source", lambda x: ours.recv(x, SIZE)),
     "a negative tag": (InputError, "tag", lambda x: ours.send(x, 0, tag=-77)),
     "a communicator by name": (InputError, "communicator", lambda x: ours.allreduce(x, MPI.SUM, comm="world")),

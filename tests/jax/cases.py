@@ -106,6 +106,7 @@ LINEAR = [
         lambda cj, comm, x: cj.reduce(x, "sum", comm.size - 1, comm=comm),
         lambda xs, rank: sum(xs) if rank == len(xs) - 1 else xs[rank],
     ),
+    Case("scan", lambda cj, comm, x: cj.scan(x, comm=comm), lambda xs, rank: sum(xs[: rank + 1])),
     Case("bcast", lambda cj, comm, x: cj.bcast(x, comm.size - 1, comm=comm), lambda xs, rank: xs[-1]),
     Case("allgather", lambda cj, comm, x: cj.allgather(x, comm=comm), lambda xs, rank: np.stack(xs)),
     Case(
@@ -167,6 +168,12 @@ NONLINEAR = [
         lambda cj, comm, x: cj.allreduce(x, "prod", comm=comm),
         lambda xs, rank: np.prod(xs, axis=0),
         tangent=product_tangent,
+    ),
+    Case(
+        "scan prod",
+        lambda cj, comm, x: cj.scan(x, "prod", comm=comm),
+        lambda xs, rank: np.prod(xs[: rank + 1], axis=0),
+        tangent=lambda xs, ts, rank: product_tangent(xs[: rank + 1], ts[: rank + 1], rank),
     ),
     Case(
         "reduce max",

@@ -137,11 +137,14 @@ def exchange(
 def _alone(
     comm: Communicator, x: Any, *, op: str | None = None, root: int = 0, counts: Sequence[int] | None = None
 ) -> bool:
-    """Return whether there is one rank only. If so, make the checks that the primitives make for several."""
-    if comm.size > 1:
-        return False
+    """Return whether there is one rank only. If so, make the checks that the primitives make for several.
+
+    The primitives know more operations than the other transports of a communicator do.
+    """
     if op is not None:
         operation(op, x.dtype)
+    if comm.size > 1:
+        return False
     checked_rank(root, comm, "root")
     if counts is not None and list(counts) != list(x.shape[:1]):
         raise LayoutError(
