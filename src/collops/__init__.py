@@ -1,6 +1,6 @@
 """collops: distributed arrays, linear operators and solvers over MPI, NCCL and NVSHMEM.
 
-Names are imported when they are first used, so that ``import collops`` needs only NumPy and takes no time.
+Names and packages are imported when they are first used, so that ``import collops`` needs only NumPy and takes no time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collops import errors, profile
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
+    from collops import apps, array, backend, cli, comm, compat, exchange, jax, operators, solvers
     from collops.array import (
         DistributedArray,
         IndexScatter,
@@ -107,19 +108,23 @@ _ROOMS = {
         *("linearized_admm", "primal_dual", "proximal_gradient"),
     ),
 }
+_PACKAGES = {"apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "operators", "solvers"}
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = ["CollopsError", "__version__", "errors", "profile", *sorted(_HOME)]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _HOME and name not in _PACKAGES:
         raise AttributeError(f"module 'collops' has no attribute {name!r}")
     importlib.import_module("collops.array")  # registers the engine of JAX, whose arrays a communicator takes as well
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
+    try:
+        home = importlib.import_module(_HOME.get(name, f"collops.{name}"))
+    except ModuleNotFoundError as error:  # not the error of an attribute, which inspection of dir() expects
+        raise AttributeError(f"collops.{name} needs the package {error.name}, which is not installed") from error
+    value = globals()[name] = getattr(home, name) if name in _HOME else home
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *_PACKAGES})

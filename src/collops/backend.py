@@ -79,6 +79,9 @@ class Engine:
         """Return an array of the engine's package without special semantics, such as masks; no copy."""
         return array
 
+    def check_devices(self, array: Any) -> None:
+        """Raise an UnsupportedTypeError if `array` is spread over several devices, from which no messages are sent."""
+
     def dtype(self, dtype: Any) -> np.dtype:
         """Return the engine's dtype for `dtype`: single instead of double precision in JAX without 64 bits."""
         return np.dtype(dtype)

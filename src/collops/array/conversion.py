@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -153,7 +154,8 @@ def from_local(
     LayoutError
         On every rank, if the parts do not fit together or do not fit `layout`.
     UnsupportedTypeError
-        On every rank, if one of them is not an array, or its byte order is not this machine's.
+        On every rank, if one of them is not an array, its byte order is not this machine's, or, with several ranks, it
+        is spread over several devices.
 
     Examples
     --------
@@ -166,15 +168,21 @@ def from_local(
     """
     comm = communicator_or_world(comm)
     if layout is None:
-        return DistributedArray(Layout._from_local(lambda: _shape_of(local_array), comm, axis, mask), comm, local_array)
+        shape = partial(_shape_of, local_array, comm)
+        return DistributedArray(Layout._from_local(shape, comm, axis, mask), comm, local_array)
     if mask is not None:
         raise LayoutError("from_local takes a layout or a mask; give the mask to the layout")
     with collective_errors(comm):
+        _shape_of(local_array, comm)
         return DistributedArray(layout, comm, local_array)
 
 
-def _shape_of(local_array: Any) -> tuple[int, ...]:
-    array = engine_of(local_array).adopt(local_array)
+def _shape_of(local_array: Any, comm: Communicator) -> tuple[int, ...]:
+    """Return the shape of a local array that can take part in messages."""
+    engine = engine_of(local_array)
+    array = engine.adopt(local_array)
+    if comm.size > 1:
+        engine.check_devices(array)
     as_dtype(array.dtype)
     check_byte_order(array.dtype)
     return tuple(array.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collops.jax.arguments import array, checked_convention, reduction
+from collops.jax.arguments import array, checked_convention, leaf_by_leaf, reduction
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.folding import folded, folded_operation
 from collops.jax.primitive import collective, linear, local_adjoint
@@ -12,6 +12,7 @@ from collops.jax.primitive import collective, linear, local_adjoint
 __all__ = ["allreduce"]
 
 
+@leaf_by_leaf
 def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "ranks") -> Any:
     """Reduce `x` over the ranks; every rank gets the result. Collective.
 

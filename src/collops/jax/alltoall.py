@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from collops.errors import LayoutError
-from collops.jax.arguments import array, blocks, checked_counts
+from collops.jax.arguments import array, blocks, checked_counts, leaf_by_leaf
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
 __all__ = ["alltoall", "alltoallv"]
 
 
+@leaf_by_leaf
 def alltoall(x: Any, *, comm: Any = None) -> Any:
     """Send block ``x[r]`` to rank *r*; return the stack of the received blocks. Collective.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar, cast
 
+import jax
 import jax.numpy as jnp
 
 from collops.comm import Communicator
@@ -14,17 +16,68 @@ from collops.comm.reductions import LOGICAL, check_reduction, nccl_reduction, wi
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.jax.communicators import NativeComm
 from collops.jax.native import TYPES
+from collops.jax.order import Jit
 
+F = TypeVar("F", bound=Callable[..., Any])
 _COTANGENTS = ("ranks", "replicated")
 _TAGS = 1 << 20
 
 
 def array(x: Any) -> Any:
     """Return `x` as a JAX array, if its dtype can be sent."""
-    x = jnp.asarray(x)
-    if x.dtype.name not in TYPES:
-        raise UnsupportedTypeError(f"arrays of dtype {x.dtype} cannot be sent")
+    if not isinstance(x, jax.Array):
+        try:
+            x = jnp.asarray(x)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UnsupportedTypeError(f"expected an array of numbers, not {x!r:.60}: {error}") from error
+    check_dtype(x.dtype)
     return x
+
+
+def check_dtype(dtype: Any) -> None:
+    """Check that arrays of a dtype can be sent."""
+    if dtype.name in TYPES:
+        return
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise UnsupportedTypeError(
+            "keys of random numbers cannot be sent: send jax.random.key_data(key), "
+            "and turn the result into a key by jax.random.wrap_key_data"
+        )
+    wider = "float16" if jnp.issubdtype(dtype, jnp.floating) else "int8"
+    raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be sent: convert them first, as by x.astype({wider!r})")
+
+
+def leaf_by_leaf(function: F) -> F:
+    """Make a collective function of one array accept any pytree of arrays.
+
+    The collectives of all leaves are one compiled program, so that nothing is sent if a leaf is invalid.
+    """
+
+    @functools.wraps(function)
+    def of_leaves(x: Any, *args: Any, **options: Any) -> Any:
+        if jax.tree_util.all_leaves((x,), is_leaf=_is_array):
+            return function(x, *args, **options)
+        leaves, tree = jax.tree.flatten(x, is_leaf=_is_array)
+        leaves = [array(leaf) for leaf in leaves]
+        # Operations of mpi4py are not hashable.
+        values = (x if isinstance(x, Hashable) else name_of_operation(x) for x in (*args, *options.values()))
+        return tree.unflatten(_together(function, len(args), tuple(options), *values)(leaves))
+
+    return cast("F", of_leaves)
+
+
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "__array__")  # also of a distributed array, whose parts must not be taken for messages
+
+
+@functools.lru_cache(maxsize=256)
+def _together(function: Callable[..., Any], positional: int, names: tuple[str, ...], *values: Any) -> Jit:
+    args, options = values[:positional], dict(zip(names, values[positional:], strict=True))
+
+    def on_leaves(leaves: list[Any]) -> list[Any]:
+        return [function(leaf, *args, **options) for leaf in leaves]
+
+    return Jit(on_leaves, {})
 
 
 def blocks(x: Any, comm: NativeComm, name: str) -> Any:
@@ -43,6 +96,7 @@ def operation(op: Any, dtype: Any) -> str:
             f"{op!r} is no reduction of collops.jax: choose one by name, such as 'sum'. A compiled program cannot call "
             "an operation that a user has defined: gather the arrays and combine them"
         )
+    check_dtype(dtype)
     check_reduction(name, dtype)
     return LOGICAL.get(name, name) if dtype.kind == "b" else name
 

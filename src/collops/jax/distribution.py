@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from collops.jax.arguments import array, blocks, checked_rank
+from collops.jax.arguments import array, blocks, checked_rank, leaf_by_leaf
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
 __all__ = ["gather", "scatter"]
 
 
+@leaf_by_leaf
 def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     """Stack every rank's `x` on `root`; on other ranks return `x`. Collective.
 
@@ -48,6 +49,7 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     return stack if comm.rank == root else x
 
 
+@leaf_by_leaf
 def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     """Give rank *r* the block ``x[r]`` of `root`. Collective.
 

@@ -42,6 +42,14 @@ class JaxEngine(Engine):
         with jax.ensure_compile_time_eval():
             return jnp.asarray(array, self.dtype(array.dtype))
 
+    def check_devices(self, array: Any) -> None:
+        """Raise an UnsupportedTypeError if `array` is spread over several devices, from which no messages are sent."""
+        if not isinstance(array, Tracer) and len(array.sharding.device_set) > 1:
+            raise UnsupportedTypeError(
+                f"the local array of a rank is on one device, but this one is spread over {len(array.devices())}: "
+                "use jax.device_put(array, jax.local_devices()[0]), or start a rank for each device"
+            )
+
     def dtype(self, dtype: Any) -> np.dtype:
         """Return JAX's dtype for `dtype`: single instead of double precision without ``jax_enable_x64``."""
         return np.dtype(jax.dtypes.canonicalize_dtype(dtype))

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from collops.errors import LayoutError
-from collops.jax.arguments import array, blocks, checked_convention, checked_counts, reduction
+from collops.jax.arguments import array, blocks, checked_convention, checked_counts, leaf_by_leaf, reduction
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
 __all__ = ["allgather", "allgatherv", "reduce_scatter"]
 
 
+@leaf_by_leaf
 def allgather(x: Any, *, comm: Any = None, cotangents: str = "ranks") -> Any:
     """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank. Collective.
 
@@ -76,6 +77,7 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     return gathered(x, rows, comm, checked_convention(cotangents))
 
 
+@leaf_by_leaf
 def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     """Reduce the blocks ``x[r]`` over the ranks; rank *r* gets block *r*. Collective.
 

@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
+from types import MethodType
 from typing import Any
 
 import jax
@@ -39,7 +40,6 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from collops.errors import InputError
 from collops.jax import versions
 
 __all__ = ["jit"]
@@ -74,45 +74,65 @@ def recordable() -> bool:
     return _recordable.get()
 
 
-_OPTIONS = {"compiler_options", "donate_argnames", "donate_argnums", "static_argnames", "static_argnums"}
+_PLACING = {"backend", "device", "in_shardings", "out_shardings"}
 
 
 class Jit:
-    """A compiled function; see :func:`jit`."""
+    """A compiled function with the methods of ``jax.jit``; see :func:`jit`."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise InputError(f"collops.jax.jit has no option {unknown[0]!r}; it takes {', '.join(sorted(_OPTIONS))}")
+        plain = _jax_jit(function, **options)  # raises errors in the options
         functools.update_wrapper(self, function)
-        self._function = function
-        self._plain = _jax_jit(function, **options)
-        self._alone = _jax_jit(_without_effect(function), **options)
-        shifted = {name: _after_token(name, value) for name, value in options.items()}
-        self._in_turn = _jax_jit(_with_token(function), keep_unused=True, **shifted)
+        self._plain = plain
+        self._as_jax = not _PLACING.isdisjoint(options)
+        traced = plain
+        if "compiler_options" in options:  # which JAX does not take for a part of a program
+            traced = _jax_jit(function, **{name: value for name, value in options.items() if name != "compiler_options"})
+        options = {name: value for name, value in options.items() if name not in _PLACING}
+        self._alone = _jax_jit(_without_effect(function, traced), **options)
+        self._in_turn = _jax_jit(_with_token(function, traced), **{**options, "keep_unused": True})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiling it at the first call with such arguments."""
-        if not versions.at_top_level():
+        if self._as_jax or versions.jit_disabled() or not versions.at_top_level():
             return self._plain(*args, **kwargs)
         return self.dispatch(*args, **kwargs)
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """Bind the function to an object, as a method."""
-        return self if owner is None else functools.partial(self, owner)
+        return self if owner is None else MethodType(self, owner)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on values, after all earlier computations with collectives."""
-        if not _on_hosts():
-            return self._alone(*args, **kwargs)
-        token = versions.get_runtime_token(ORDER)
-        token, result = self._in_turn(_first_token() if token is None else token, *args, **kwargs)
+        try:
+            if not _on_hosts():
+                return self._alone(*args, **kwargs)
+            token, result = self._in_turn(*args, **kwargs, _collops_token=_last_token())
+        except FloatingPointError as error:  # in the results, found by jax_debug_nans or jax_debug_infs
+            error.add_note(
+                "collops.jax.jit does not repeat a program to find the operation, because other ranks would not take "
+                "part in its messages; run it in 'with jax.disable_jit():' on all ranks instead"
+            )
+            raise
         versions.set_runtime_token(ORDER, token)
         return result
 
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace the function for these arguments, like ``jax.jit``."""
+        return self._plain.trace(*args, **kwargs)
+
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lower the function for these arguments, like ``jax.jit``, for inspection."""
+        """Lower the function for these arguments, like ``jax.jit``; the compiled program is dispatched by JAX."""
         return self._plain.lower(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the shapes and dtypes of the results for these arguments, like ``jax.jit``."""
+        return self._plain.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget all compiled programs of the function."""
+        for compiled in (self._plain, self._alone, self._in_turn):
+            compiled.clear_cache()
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -123,23 +143,27 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     function : callable
         As for ``jax.jit``. Without it, a decorator is returned.
     **options
-        Options of ``jax.jit``: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames``,
-        ``compiler_options``. Options that place arguments on devices are not supported; use ``jax.jit``.
+        All options of ``jax.jit``. With ``in_shardings``, ``out_shardings``, ``device`` or ``backend``, JAX dispatches
+        the program itself, which takes longer.
 
     Returns
     -------
     Jit
         Called with values, it runs at once, in order with all other collectives. In transformations and inside other
-        compiled functions it acts like ``jax.jit(function)``.
+        compiled functions it acts like ``jax.jit(function)``. It has the methods ``trace``, ``lower``, ``eval_shape``
+        and ``clear_cache`` of ``jax.jit``.
 
     Raises
     ------
-    InputError
-        For other options.
+    TypeError
+        If there is no such option, or `function` is not callable.
 
     Notes
     -----
     Not collective, but all ranks must call compiled functions in the same order.
+
+    With ``jax_debug_nans`` a NaN in the result on this rank raises ``FloatingPointError``. Unlike ``jax.jit``, the
+    function is not called again to find the operation, since ranks without a NaN would not take part in its messages.
 
     Examples
     --------
@@ -148,6 +172,8 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     >>> double = collops.jax.jit(lambda x: 2 * collops.jax.allreduce(x))
     >>> float(double(jnp.array(1.0))) == 2 * collops.world().size
     True
+    >>> double.eval_shape(jnp.ones(3)).shape
+    (3,)
     """
     if function is None:
         return functools.partial(jit, **options)
@@ -165,30 +191,38 @@ def _first_token() -> Any:
         return jnp.zeros(0, bool)
 
 
-def _after_token(name: str, value: Any) -> Any:
-    """Return argument positions shifted by one for the token."""
-    if name not in ("static_argnums", "donate_argnums"):
-        return value
-    positions = (value,) if isinstance(value, int) else value
-    return tuple(position if position < 0 else position + 1 for position in positions)
+def _last_token() -> Any:
+    """Return the token of the last program, or the first token if no program has to be waited for."""
+    token = versions.get_runtime_token(ORDER)
+    if token is None:
+        return _first_token()
+    if _several_devices():  # JAX would not take a token that may be on another device than the arguments
+        versions.wait_until_ready(token)
+        return _first_token()
+    return token
 
 
-def _without_effect(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` as a program without an effect for JAX."""
+@functools.cache
+def _several_devices() -> bool:
+    return jax.local_device_count() > 1
 
+
+def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function`, which `traced` is compiled from, as a program that does not have the effect for JAX."""
+
+    @versions.without_repetition
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
-        traced = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tracer)]
 
-        def on_leaves(*values: Any) -> Any:
-            for place, value in zip(traced, values, strict=True):
-                leaves[place] = value
-            args, kwargs = jax.tree.unflatten(tree, leaves)
-            return function(*args, **kwargs)
+        def on_operands(*operands: Any) -> Any:
+            values = iter(operands)
+            given = [next(values) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
+            args, kwargs = jax.tree.unflatten(tree, given)
+            return traced(*args, **kwargs)
 
-        operands = [leaves[place] for place in traced]
-        program, shapes = jax.make_jaxpr(on_leaves, return_shape=True)(*operands)
+        operands = [leaf for leaf in leaves if isinstance(leaf, Tracer)]
+        program, shapes = jax.make_jaxpr(on_operands, return_shape=True)(*operands)
         name = getattr(function, "__name__", "ordered")
         results = _whole_p.bind(*operands, program=versions.lowered(program), name=name)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
@@ -196,25 +230,31 @@ def _without_effect(function: Callable[..., Any]) -> Callable[..., Any]:
     return inside
 
 
-def _with_token(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` without its effect, with a token as the first argument and the first result."""
-    without_effect = _without_effect(function)
+def _with_token(function: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` without its effect; it takes a token as another keyword, and returns one as its first result.
 
-    def inside(token: Any, *args: Any, **kwargs: Any) -> Any:
-        return jnp.zeros_like(token), without_effect(*args, **kwargs)
+    A keyword leaves the positions of all other arguments as they are.
+    """
+    without_effect = _without_effect(function, traced)
+
+    @versions.without_repetition
+    @functools.wraps(function)
+    def inside(*args: Any, _collops_token: Any, **kwargs: Any) -> Any:
+        return jnp.zeros_like(_collops_token), without_effect(*args, **kwargs)
 
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return inside
-    token = inspect.Parameter("_token", inspect.Parameter.POSITIONAL_ONLY)
-    parameters = [token, *signature.parameters.values()]
+    token = inspect.Parameter("_collops_token", inspect.Parameter.KEYWORD_ONLY)
+    parameters = sorted([*signature.parameters.values(), token], key=lambda parameter: parameter.kind)
     inside.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return inside
 
 
-def _whole_avals(*_: Any, program: Any, name: str) -> Iterable[Any]:
-    return program.out_avals
+def _whole(*_: Any, program: Any, name: str) -> tuple[Any, set[Any]]:
+    """Return the abstract results and the effects other than the order, such as those of ``jax.debug.print``."""
+    return program.out_avals, program.effects - {ORDER}
 
 
 def _lower_whole(context: Any, *operands: Any, program: Any, name: str) -> Any:
@@ -228,5 +268,5 @@ def _lower_whole(context: Any, *operands: Any, program: Any, name: str) -> Any:
 
 _whole_p = Primitive("collops_whole_program")
 _whole_p.multiple_results = True
-_whole_p.def_abstract_eval(_whole_avals)
+_whole_p.def_effectful_abstract_eval(_whole)
 mlir.register_lowering(_whole_p, _lower_whole)

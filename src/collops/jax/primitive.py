@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
@@ -108,7 +109,11 @@ def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tup
 
 
 def _run(primitive: Primitive, *values: Any, **parameters: Any) -> Any:
-    return _compiled(primitive, tuple(sorted(parameters.items()))).dispatch(*values)
+    compiled = _compiled(primitive, tuple(sorted(parameters.items())))
+    if not versions.jit_disabled():
+        return compiled.dispatch(*values)
+    with jax.disable_jit(False):
+        return compiled.dispatch(*values)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -116,6 +121,7 @@ def _compiled(primitive: Primitive, parameters: tuple[tuple[str, Any], ...]) -> 
     def run(*values: Any) -> Any:
         return primitive.bind(*values, **dict(parameters))
 
+    run.__name__ = run.__qualname__ = primitive.name
     return Jit(run, {})
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from collops.jax.arguments import array, checked_convention, checked_rank, reduction
+from collops.jax.arguments import array, checked_convention, checked_rank, leaf_by_leaf, reduction
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.folding import folded, folded_operation
 from collops.jax.primitive import collective, linear
@@ -14,6 +14,7 @@ from collops.jax.primitive import collective, linear
 __all__ = ["bcast", "reduce"]
 
 
+@leaf_by_leaf
 def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks") -> Any:
     """Broadcast `x` from `root`. Collective.
 
@@ -48,6 +49,7 @@ def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks")
     return broadcast(array(x), root, comm, checked_convention(cotangents))
 
 
+@leaf_by_leaf
 def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
     """Reduce `x` over the ranks to `root`; on other ranks return `x`. Collective.
 

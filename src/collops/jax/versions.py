@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
@@ -21,6 +24,18 @@ RUNS_BEFORE_RECORDING = jax.__version_info__ >= (0, 11)
 Effect = _effects.Effect
 at_top_level = _core.trace_state_clean
 _tokens = _dispatch.runtime_tokens
+_SECONDS_BETWEEN_LOOKS = 2e-5
+
+
+def jit_disabled() -> bool:
+    """Return whether functions are to run operation by operation: ``jax_disable_jit``."""
+    return _config.disable_jit.value
+
+
+def without_repetition(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function that JAX is not to call again, operation by operation, to find the origin of a NaN."""
+    function._apply_primitive = True  # type: ignore[attr-defined]
+    return function
 
 
 def allow_everywhere(kind: type[Effect]) -> None:
@@ -54,6 +69,12 @@ def get_runtime_token(effect: Effect) -> Any:
     return None
 
 
+def wait_until_ready(token: Any) -> None:
+    """Wait until the computation of a token of :func:`get_runtime_token` has ended, also if it ends by an error."""
+    while not token.is_ready():
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
 def set_runtime_token(effect: Effect, array: Any) -> None:
     """Make `array` the token for which the next computation with `effect` waits."""
     token: Any = _core.Token(array)
@@ -62,9 +83,17 @@ def set_runtime_token(effect: Effect, array: Any) -> None:
 
 
 def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name: str) -> Any:
-    """Lower a call of `jaxpr`, which has `effect`, to a computation without effects: its tokens begin and end here."""
-    inner = context.replace(tokens_in=_mlir.TokenSet({effect: _mlir.create_token()}), tokens_out=None)
-    return _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
+    """Lower a call of `jaxpr` to a computation without `effect`, whose tokens begin and end here.
+
+    Other effects of `jaxpr`, such as ordered callbacks, are effects of the computation.
+    """
+    others = context.tokens_in
+    tokens = _mlir.TokenSet({**dict(others.items()), effect: _mlir.create_token()})
+    inner = context.replace(tokens_in=tokens, tokens_out=None)
+    results = _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
+    if len(others):
+        context.set_tokens_out(inner.tokens_out.subset(others.effects()))
+    return results
 
 
 def lowered(program: Any) -> Any:

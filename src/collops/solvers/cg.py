@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
-from collops.solvers.driver import solve
+from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
 from collops.solvers.problem import (
     check_problem,
@@ -188,6 +188,7 @@ def _curvature(A: LinearOperator, value: Any) -> Any:
     return abs(value) if A.clinear else value.real
 
 
+@solver
 def cg(
     A: LinearOperator,
     y: Any,

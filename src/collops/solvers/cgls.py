@@ -10,7 +10,7 @@ from collops.array import axpby, dots, finite, quotient, square_of_sum, update_s
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG
-from collops.solvers.driver import solve
+from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite, over
 from collops.solvers.problem import (
     check_problem,
@@ -244,6 +244,7 @@ class SingleReductionCGLS(CGLS):
         return state
 
 
+@solver
 def cgls(
     A: LinearOperator,
     y: Any,

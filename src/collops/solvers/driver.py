@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
+import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,12 +24,13 @@ from collops.solvers.method import Method
 from collops.solvers.problem import group_of
 from collops.solvers.result import SolverResult, Status
 
-__all__ = ["ProgressBar", "Run", "View", "open_progress", "solve"]
+__all__ = ["ProgressBar", "Run", "View", "open_progress", "solve", "solver"]
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 _FEWEST_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not save
 
 Callback = Callable[[int, "View"], Any]
+Solver = TypeVar("Solver", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +142,27 @@ class View:
         return float(self._method.residual_norm(self._method.numbers(*self._history.row(self.iteration))))
 
 
+def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -> Solver:
+    """Make a function with ``**`` options, which it passes on, raise the TypeError for unknown ones itself.
+
+    Its message has the name of the function and the most similar option.
+    """
+    parameters = [known for taker in (function, *passed_to) for known in inspect.signature(taker).parameters.values()]
+    known = sorted({parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD})
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> Any:
+        for name in options:
+            if name not in known:
+                similar = difflib.get_close_matches(name, known, 1)
+                advice = f"did you mean {similar[0]!r}?" if similar else f"it takes {', '.join(known)}"
+                raise TypeError(f"{function.__name__}() has no option {name!r}; {advice}")
+        return function(*args, **options)
+
+    return cast("Solver", checked)
+
+
+@solver
 def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] = (), **options: Any) -> SolverResult:
     """Run a method until a test or the callback stops it, or `niter` iterations are done. Collective.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from collops.backend import Engine
 from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import solve
+from collops.solvers.driver import Run, solve, solver
 from collops.solvers.kernels import Rule
 from collops.solvers.method import Method, not_finite
 from collops.solvers.power import power_iteration
@@ -292,6 +293,7 @@ def prepare(
     )
 
 
+@solver
 def ista(
     A: LinearOperator,
     y: Any,
@@ -388,6 +390,7 @@ def ista(
     return solve(method, A, y, x0, parts=() if SOp is None else (SOp,), niter=niter, **run)
 
 
+@functools.partial(solver, passed_to=(ista, Run))
 def fista(A: LinearOperator, y: Any, x0: Any = None, **options: Any) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
 

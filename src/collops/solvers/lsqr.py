@@ -19,7 +19,7 @@ from collops.backend import Engine
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
-from collops.solvers.driver import solve
+from collops.solvers.driver import solve, solver
 from collops.solvers.kernels import kernel
 from collops.solvers.method import Method, not_finite
 from collops.solvers.problem import (
@@ -193,6 +193,7 @@ class LSQR(Method):
         return {"r2norm": last.pop("rnorm"), **last, "var": state.variance}
 
 
+@solver
 def lsqr(
     A: LinearOperator,
     y: Any,

@@ -11,7 +11,7 @@ import numpy as np
 from collops.array import Finite, axpby, divide, dots, random
 from collops.errors import LayoutError
 from collops.operators import LinearOperator
-from collops.solvers.driver import solve
+from collops.solvers.driver import solve, solver
 from collops.solvers.method import Method, not_finite
 from collops.solvers.problem import check_number, check_problem, rank_consistently, working_dtype
 from collops.solvers.result import SolverResult, Status
@@ -105,6 +105,7 @@ class PowerIteration(Method):
         return {"eigenvalue": complex(real, imaginary) if state.x.dtype.kind == "c" else real}
 
 
+@solver
 def power_iteration(
     A: LinearOperator,
     x0: Any = None,

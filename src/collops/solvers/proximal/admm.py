@@ -11,7 +11,7 @@ from collops.errors import LayoutError
 from collops.operators import LinearOperator, StackedVStack
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
-from collops.solvers.driver import solve
+from collops.solvers.driver import solve, solver
 from collops.solvers.problem import check_array, check_count, check_operator, precision_of
 from collops.solvers.proximal.l2 import L2, solve_inner
 from collops.solvers.proximal.operator import ProxOperator, check_step
@@ -120,6 +120,7 @@ class ADMML2(ADMM):
         return solve_inner(method, self.both, data, state.x, self.inner, gradient)
 
 
+@solver
 def admm(
     f: ProxOperator,
     g: ProxOperator,
@@ -186,6 +187,7 @@ def admm(
     return solve(method, None, x, z0, parts=(f, g), niter=niter, **run)
 
 
+@solver
 def linearized_admm(
     f: ProxOperator,
     g: ProxOperator,
@@ -243,6 +245,7 @@ def linearized_admm(
     return solve(method, A, x, z0, parts=(f, g), niter=niter, **run)
 
 
+@solver
 def admm_l2(
     g: ProxOperator,
     Op: LinearOperator,

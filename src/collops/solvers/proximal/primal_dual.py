@@ -11,7 +11,7 @@ from collops.array import axpby, zeros_like
 from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.driver import solve
+from collops.solvers.driver import solve, solver
 from collops.solvers.problem import check_array, check_number, check_operator
 from collops.solvers.proximal.operator import ProxOperator, inner
 from collops.solvers.proximal.splitting import (
@@ -112,6 +112,7 @@ class PrimalDual(Splitting):
         return value if self.z is None else value + inner(self.z, state.x)
 
 
+@solver
 def primal_dual(
     f: ProxOperator,
     g: ProxOperator,

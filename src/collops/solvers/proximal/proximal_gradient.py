@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.array import axpby, dots
 from collops.errors import InputError, UnsupportedTypeError
-from collops.solvers.driver import solve
+from collops.solvers.driver import solve, solver
 from collops.solvers.iterative_thresholding import Schedule, momenta
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
@@ -119,6 +119,7 @@ class ProximalGradient(Splitting):
             state.tau = max(state.tau * search.beta, sys.float_info.min)  # a step size of 0 has no proximal point
 
 
+@solver
 def proximal_gradient(
     f: ProxOperator,
     g: ProxOperator,
