@@ -194,8 +194,6 @@ def test_argument_errors(comm):
         jax.jit(lambda x, root: cj.bcast(x, root, comm=comm))(x, 0)
     with pytest.raises(InputError, match="counts must be"):
         cj.allgatherv(x, [1.5] * comm.size, comm=comm)
-    with pytest.raises(InputError, match="no option 'in_shardings'"):
-        cj.jit(lambda x: x, in_shardings=None)
     with pytest.raises(InputError, match="tag"):
         cj.send(x, 0, -1, comm=comm)
     with pytest.raises(InputError, match="convention"):
