@@ -12,7 +12,7 @@ from collops import errors, profile
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
-    from collops import apps, array, backend, cli, comm, compat, exchange, jax, operators, solvers
+    from collops import apps, array, backend, comm, exchange, jax, operators, solvers
     from collops.array import (
         DistributedArray,
         IndexScatter,
@@ -121,7 +121,8 @@ def __getattr__(name: str) -> Any:
     try:
         home = importlib.import_module(_HOME.get(name, f"collops.{name}"))
     except ModuleNotFoundError as error:  # not the error of an attribute, which inspection of dir() expects
-        raise AttributeError(f"collops.{name} needs the package {error.name}, which is not installed") from error
+        missing = str(error.name).partition(".")[0]
+        raise AttributeError(f"collops.{name} needs the package {missing}, which is not installed") from error
     value = globals()[name] = getattr(home, name) if name in _HOME else home
     return value
 

@@ -79,32 +79,32 @@ CALLS = {
     "static name by position": ({"static_argnames": ["n"]}, lambda jit, f: jit(lambda x, n: f(x) * n)(jnp.ones(2), 3)),
     "static tuple": ({"static_argnums": 1}, lambda jit, f: jit(lambda x, n: f(x) * n[0])(jnp.ones(2), (3, "a"))),
     "unhashable": ({"static_argnums": 1}, lambda jit, f: jit(lambda x, n: f(x))(jnp.ones(2), [3])),
-    "no such position": ({"static_argnums": 3}, lambda jit, f: jit(lambda x: f(x))(jnp.ones(2))),
-    "no such name": ({"static_argnames": "m"}, lambda jit, f: jit(lambda x: f(x))(jnp.ones(2))),
+    "no such position": ({"static_argnums": 3}, lambda jit, f: jit(f)(jnp.ones(2))),
+    "no such name": ({"static_argnames": "m"}, lambda jit, f: jit(f)(jnp.ones(2))),
     "unused": ({"keep_unused": True}, lambda jit, f: jit(lambda x, y: f(x))(jnp.ones(2), jnp.ones(3))),
-    "inline": ({"inline": True}, lambda jit, f: jit(lambda x: f(x))(jnp.ones(2))),
+    "inline": ({"inline": True}, lambda jit, f: jit(f)(jnp.ones(2))),
     "shardings": (
         {"in_shardings": (DEVICE, {"b": None}), "out_shardings": DEVICE},
         lambda jit, f: jit(lambda x, tree: f(x) + tree["b"])(jnp.ones(2), {"b": jnp.ones(2)}),
     ),
-    "device": ({"device": jax.devices()[0]}, lambda jit, f: jit(lambda x: f(x))(jnp.ones(2))),
-    "backend": ({"backend": jax.default_backend()}, lambda jit, f: jit(lambda x: f(x))(jnp.ones(2))),
+    "device": ({"device": jax.devices()[0]}, lambda jit, f: jit(f)(jnp.ones(2))),
+    "backend": ({"backend": jax.default_backend()}, lambda jit, f: jit(f)(jnp.ones(2))),
     "compiler options": (
         {"compiler_options": {"xla_embed_ir_in_executable": False}},
-        lambda jit, f: jit(lambda x: f(x))(jnp.ones(2)),
+        lambda jit, f: jit(f)(jnp.ones(2)),
     ),
-    "unknown option": ({"statics": 1}, lambda jit, f: jit(lambda x: f(x))(jnp.ones(2))),
+    "unknown option": ({"statics": 1}, lambda jit, f: jit(f)(jnp.ones(2))),
     "not callable": ({}, lambda jit, f: jit(3)),
-    "text": ({}, lambda jit, f: jit(lambda x: f(x))("a")),
+    "text": ({}, lambda jit, f: jit(f)("a")),
     "text as a result": ({}, lambda jit, f: jit(lambda x: (f(x), "a"))(jnp.ones(2))),
-    "too many arguments": ({}, lambda jit, f: jit(lambda x: f(x))(1.0, 2.0)),
+    "too many arguments": ({}, lambda jit, f: jit(f)(1.0, 2.0)),
     "branch on a value": ({}, lambda jit, f: jit(lambda x: f(x) if x > 0 else x)(1.0)),
     "random key": ({}, lambda jit, f: jit(lambda k: f(jax.random.normal(jax.random.split(k)[0])))(jax.random.key(0))),
     "small floats": ({}, lambda jit, f: jit(lambda x: (f(1.0), (2 * x).astype(float)))(jnp.ones(2, "float8_e4m3fn"))),
-    "batch": ({}, lambda jit, f: jax.vmap(jit(lambda x: f(x)))(jnp.ones((2, 3)))),
-    "derivative": ({}, lambda jit, f: jax.grad(lambda x: jit(lambda x: f(x) ** 2)(x))(3.0)),
+    "batch": ({}, lambda jit, f: jax.vmap(jit(f))(jnp.ones((2, 3)))),
+    "derivative": ({}, lambda jit, f: jax.grad(jit(lambda x: f(x) ** 2))(3.0)),
     "derivative inside": ({}, lambda jit, f: jit(jax.grad(lambda x: f(x) ** 2))(3.0)),
-    "nested": ({}, lambda jit, f: jit(lambda x: jit(lambda x: f(x))(x) + 1)(3.0)),
+    "nested": ({}, lambda jit, f: jit(lambda x: jit(f)(x) + 1)(3.0)),
     "of a partial": ({}, lambda jit, f: jit(functools.partial(lambda a, x: a * f(x), 2))(3.0)),
     "of a compiled method": ({}, lambda jit, f: jit(Scaled(jit, f).static)(3.0)),
     "method": ({}, lambda jit, f: Scaled(jit, f).apply(3.0)),
@@ -132,7 +132,9 @@ def test_calls_and_errors_are_those_of_jax(comm, name):
     def of(compile):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of device and backend
-            return outcome(lambda: call(functools.partial(compile, **options), functools.partial(cj.allreduce, comm=comm)))
+            return outcome(
+                lambda: call(functools.partial(compile, **options), functools.partial(cj.allreduce, comm=comm))
+            )
 
     found, expected = of(cj.jit), of(jax.jit)
     if isinstance(expected[0], type):

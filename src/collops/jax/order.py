@@ -131,6 +131,7 @@ class Jit:
 
     def clear_cache(self) -> None:
         """Forget all compiled programs of the function."""
+        compiled: Any
         for compiled in (self._plain, self._alone, self._in_turn):
             compiled.clear_cache()
 

@@ -149,13 +149,14 @@ def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -
     """
     parameters = [known for taker in (function, *passed_to) for known in inspect.signature(taker).parameters.values()]
     known = sorted({parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD})
+    in_lower_case = {name.lower(): name for name in known}
 
     @functools.wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
         for name in options:
             if name not in known:
-                similar = difflib.get_close_matches(name, known, 1)
-                advice = f"did you mean {similar[0]!r}?" if similar else f"it takes {', '.join(known)}"
+                similar = difflib.get_close_matches(name.lower(), in_lower_case, 1)
+                advice = f"did you mean {in_lower_case[similar[0]]!r}?" if similar else f"it takes {', '.join(known)}"
                 raise TypeError(f"{function.__name__}() has no option {name!r}; {advice}")
         return function(*args, **options)
 
