@@ -95,7 +95,7 @@ CALLS = {
     ),
     "unknown option": ({"statics": 1}, lambda jit, f: jit(f)(jnp.ones(2))),
     "not callable": ({}, lambda jit, f: jit(3)),
-    "text": ({}, lambda jit, f: jit(f)("a")),
+    "text": ({}, lambda jit, f: jit(lambda x: 2 * f(x))("a")),
     "text as a result": ({}, lambda jit, f: jit(lambda x: (f(x), "a"))(jnp.ones(2))),
     "too many arguments": ({}, lambda jit, f: jit(f)(1.0, 2.0)),
     "branch on a value": ({}, lambda jit, f: jit(lambda x: f(x) if x > 0 else x)(1.0)),

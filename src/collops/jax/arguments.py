@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from collops.comm import Communicator
 from collops.comm.mpi import name_of_operation
@@ -27,7 +28,7 @@ def array(x: Any) -> Any:
     """Return `x` as a JAX array, if its dtype can be sent."""
     if not isinstance(x, jax.Array):
         try:
-            x = jnp.asarray(x)
+            x = jnp.asarray(np.asarray(x) if _is_array(x) and not isinstance(x, np.ndarray) else x)
         except (TypeError, ValueError, OverflowError) as error:
             raise UnsupportedTypeError(f"expected an array of numbers, not {x!r:.60}: {error}") from error
     check_dtype(x.dtype)
