@@ -18,7 +18,7 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
 
     Parameters
     ----------
-    x : array
+    x : array or pytree of arrays
         The same shape and dtype on every rank.
     op : str or mpi4py.MPI.Op
         ``sum, prod, min, max, avg, land, lor, lxor, band, bor, bxor, maxloc, minloc``, or ``MPI.SUM`` and its like.

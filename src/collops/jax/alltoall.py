@@ -19,7 +19,7 @@ def alltoall(x: Any, *, comm: Any = None) -> Any:
 
     Parameters
     ----------
-    x : array
+    x : array or pytree of arrays
         Of shape ``(size, *shape)``, the same on every rank.
     comm
         As for :func:`allreduce`.

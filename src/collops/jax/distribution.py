@@ -17,7 +17,7 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
 
     Parameters
     ----------
-    x : array
+    x : array or pytree of arrays
         The same shape and dtype on every rank.
     root : int
         The rank that gets the stack.
@@ -55,7 +55,7 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
 
     Parameters
     ----------
-    x : array
+    x : array or pytree of arrays
         On `root` of shape ``(size, *shape)``; elsewhere of shape `shape`, with arbitrary values.
     root, comm
         As for :func:`bcast`.

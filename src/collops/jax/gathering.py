@@ -19,7 +19,7 @@ def allgather(x: Any, *, comm: Any = None, cotangents: str = "ranks") -> Any:
 
     Parameters
     ----------
-    x : array
+    x : array or pytree of arrays
         The same shape and dtype on every rank.
     comm, cotangents
         As for :func:`allreduce`.
@@ -83,7 +83,7 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
 
     Parameters
     ----------
-    x : array
+    x : array or pytree of arrays
         Of shape ``(size, *shape)``, the same on every rank.
     op, comm
         As for :func:`allreduce`.

@@ -20,7 +20,7 @@ def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks")
 
     Parameters
     ----------
-    x : array
+    x : array or pytree of arrays
         The values on `root`; elsewhere an array of the same shape and dtype, with arbitrary values.
     root : int
         The rank whose array is sent.
