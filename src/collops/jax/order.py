@@ -87,7 +87,9 @@ class Jit:
         self._as_jax = not _PLACING.isdisjoint(options)
         traced = plain
         if "compiler_options" in options:  # which JAX does not take for a part of a program
-            traced = _jax_jit(function, **{name: value for name, value in options.items() if name != "compiler_options"})
+            traced = _jax_jit(
+                function, **{name: value for name, value in options.items() if name != "compiler_options"}
+            )
         options = {name: value for name, value in options.items() if name not in _PLACING}
         self._alone = _jax_jit(_without_effect(function, traced), **options)
         self._in_turn = _jax_jit(_with_token(function, traced), **{**options, "keep_unused": True})
