@@ -46,7 +46,7 @@ def test_parts_of_given_shapes(comm) -> None:
         x = Distributed(7, local_shapes=shapes)
         x[:] = np.arange(x.local_shape[0])
         np.testing.assert_array_equal(x.asarray(), np.arange(7))
-    with pytest.raises(ValueError, match="do not make up"):
+    with pytest.raises(ValueError, match="don't align with the global shape"):
         Distributed(SHAPE, local_shapes=[(3, 4)] * comm.size)
 
 
@@ -54,7 +54,7 @@ def test_a_local_array_decides(comm) -> None:
     local = np.full((2, 3), comm.rank, np.float32)
     x = Distributed((2 * comm.size, 3), local_array=local, dtype=np.int8)
     assert x.local_array is local and x.dtype == np.float32
-    with pytest.raises(ValueError, match="local_array has the shape"):
+    with pytest.raises(ValueError, match="local_array has shape"):
         Distributed((2 * comm.size, 3), local_array=np.zeros((5, 5)))
 
 
@@ -164,7 +164,7 @@ def test_other_shapes(comm) -> None:
     assert back.global_shape == SHAPE
     np.testing.assert_array_equal(back.asarray(), values)
     for wrong in (lambda: x.redistribute(2), lambda: flat.reshape(x.local_shape, axis=2)):
-        with pytest.raises(IndexError, match="no axis 2"):
+        with pytest.raises(IndexError, match="Axis 2 out of range"):
             wrong()
 
 
@@ -186,6 +186,7 @@ def test_stacked_arrays(comm) -> None:
     stacked = Stacked([x, Stacked([y, x])])
     full = np.concatenate([a, b, a])
     assert stacked.global_shape == (full.size,) and stacked.engine == "numpy" and stacked.dtype == np.float64
+    assert (stacked.rank, stacked.size, stacked.narrays) == (comm.rank, comm.size, 2)
     assert stacked[0] is x
     np.testing.assert_array_equal(stacked.asarray(), full)
     for made, value in (
@@ -223,5 +224,5 @@ def test_an_error_on_one_rank_is_raised_on_all(comm) -> None:
     assert x.norm(1) == 6 * comm.size
     copies = Distributed(6, partition=Partition.BROADCAST)
     if comm.size > 1:
-        with pytest.raises(LayoutError, match=r"one shape, not \(2, 3\) and \(3, 2\)"):
+        with pytest.raises(LayoutError, match=r"be identical for .*, not \(2, 3\) and \(3, 2\)"):
             copies.reshape((2, 3) if comm.rank else (3, 2))

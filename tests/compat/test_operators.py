@@ -389,7 +389,7 @@ def test_complex_multiples_of_what_takes_real_parts(comm) -> None:
         pylops_mpi.signalprocessing.MPIFFTND((4, 6), axes=(1,), real=True, dtype="float64"),
         pylops_mpi.waveeqprocessing.MPIMDC(G, nt=5, nv=1, nfreq=2),
     ):
-        y = given(vector(op.shape[0], "complex128", 2))
+        y = Distributed.to_dist(vector(op.shape[0], "complex128", 2), partition=op.partitions[1])
         assert_close((((1 + 2j) * op).H @ y).asarray(), (op.H @ (y * (1 - 2j))).asarray())
 
 

@@ -73,7 +73,7 @@ def test_sparse_models(problem, name) -> None:
     assert_close(x.asarray(), expected[0].ravel(), factor=10)
     assert iterations == expected[1] == 6
     np.testing.assert_allclose(cost, expected[2])
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(ValueError, match="threshkind must be hard, soft, half"):
         getattr(pylops_mpi, name)(op, y, start(op, y), threshkind="hard-percentile")
 
 

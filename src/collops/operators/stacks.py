@@ -120,7 +120,9 @@ class _LocalStack(LinearOperator):
         extent, *others = sorted({extent for entries in extents for extent in entries})
         if others:
             shown = ", ".join(map(str, [extent, *others]))
-            raise LayoutError(f"{name} needs operators with one number of {what}, not {shown}")
+            raise LayoutError(
+                f"Operators have different number of {what}: {name} needs one number of {what}, not {shown}"
+            )
         shape = (extent,) if dims is None else as_shape(dims)
         if math.prod(shape) != extent:
             raise LayoutError(f"{name}: dims {shape} have {math.prod(shape)} elements, the operators {extent} {what}")

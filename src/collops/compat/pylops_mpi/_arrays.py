@@ -76,10 +76,9 @@ class _Array:
     native: Any
     _each: Any
     _in_place: Any
+    _check_alike: Any  # raises unless the argument, an array of the same class, can be combined with this one
 
-    global_shape = _forwarded("native.shape", "Shape of the whole array; number of elements of a stacked array.")
     dtype = _forwarded("native.dtype", "Element type.")
-    engine = _forwarded("native.engine.name", '``"numpy"`` or ``"cupy"``.')
     base_comm = property(lambda self: mpi_comm(self._base_comm), doc="The mpi4py communicator of the ranks.")
 
     __neg__ = _unary(operator.neg, "Return the negative.")
@@ -100,7 +99,14 @@ class _Array:
     def _inner(self, other: Any, vdot: bool) -> Any:
         if not isinstance(other, DistributedArray if isinstance(self, DistributedArray) else StackedDistributedArray):
             raise UnsupportedTypeError(f"no inner product of a {type(self).__name__} and a {type(other).__name__}")
-        return (self.native.vdot(other.native) if vdot else self.native.dot(other.native)).item()
+        self._check_alike(other)
+        value = (self.native.vdot(other.native) if vdot else self.native.dot(other.native)).item()
+        return complex(value) if np.result_type(self.dtype, other.dtype).kind == "c" else value
+
+    def _vector_norm(self, ord: float | None, *axis: int) -> Any:
+        if ord in ("fro", "nuc"):
+            raise InputError(f"norm-{ord} not possible for vectors")
+        return self.native.norm(ord, *axis)
 
 
 class DistributedArray(DistributedMixIn, _Array):
@@ -142,19 +148,19 @@ class DistributedArray(DistributedMixIn, _Array):
         if local_array is not None:
             engine = engine_of(local_array).name
         if base_comm_nccl is not None and engine != "cupy":
-            raise InputError("base_comm_nccl requires engine='cupy'")
+            raise InputError(f"NCCL Communicator only works with engine `cupy`, not with {engine!r}")
         comm = communicator(base_comm)
         layout = _layout(shape, comm.size, partition, axis, local_shapes, mask)
         expected = layout.local_shape(comm.rank)
         if local_array is None:
             self.native = arrays.empty(layout, comm=comm, dtype=dtype, engine=engine or "numpy")
         elif tuple(local_array.shape) != expected:
-            raise InputError(f"local_array has the shape {tuple(local_array.shape)}; this rank's part has {expected}")
+            raise InputError(f"local_array has shape {tuple(local_array.shape)}, expected {expected}")
         else:
             self.native = arrays.DistributedArray(layout, comm, local_array)
         self.partition, self.axis, self.mask = partition, axis, mask
         self._base_comm, self.base_comm_nccl = base_comm, base_comm_nccl
-        self._sub_comm: Any = None
+        self._engine, self._sub_comm = self.native.engine.name, None
 
     def _like(self, array: arrays.DistributedArray, **changes: Any) -> Self:
         """Wrap another native array with the attributes of this one, except for `changes`."""
@@ -179,6 +185,8 @@ class DistributedArray(DistributedMixIn, _Array):
         result[:] = x[result.native.layout.slices(result.rank)]
         return result
 
+    global_shape = _forwarded("native.shape", "Shape of the whole array.")
+    engine = _forwarded("_engine", '``"numpy"`` or ``"cupy"``.')
     local_array = _forwarded("native.local_array", "This rank's part.")
     local_shape = _forwarded("native.local_array.shape", "Shape of this rank's part.")
     ndim = _forwarded("native.ndim", "Number of axes.")
@@ -213,14 +221,32 @@ class DistributedArray(DistributedMixIn, _Array):
         if not other:
             return self._like(function(self.native))
         if isinstance(other[0], DistributedArray):
+            self._check_alike(other[0])
             return self._like(function(self.native, other[0].native))
         # a number, or a NumPy array that is combined with this rank's part
         local = function(self.local_array, other[0])
         return self._like(arrays.DistributedArray(self.native.layout, self.native.comm, local))
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
-        self.native = function(self.native, other.native if isinstance(other, DistributedArray) else other)
+        if isinstance(other, DistributedArray):
+            self._check_alike(other)
+            other = other.native
+        self.native = function(self.native, other)
         return self
+
+    def _check_alike(self, other: Any) -> None:
+        if self.partition is not other.partition:
+            raise LayoutError(
+                f"Partition of both the arrays must be same: {self.partition} and {other.partition} cannot be combined"
+            )
+        mine, theirs = self.native.layout, other.native.layout
+        if mine is not theirs and mine.without_mask() is theirs.without_mask():
+            raise LayoutError(f"Mask of both the arrays must be same: {self.mask} and {other.mask} cannot be combined")
+        if mine is not theirs:
+            raise LayoutError(
+                f"Local Array Shape Mismatch - {self.local_shape} != {other.local_shape} on rank {self.rank}; "
+                f"the arrays have different layouts:\n  {mine}\n  {theirs}"
+            )
 
     def add(self, dist_array: Any) -> Self:
         """Return the sum."""
@@ -240,9 +266,11 @@ class DistributedArray(DistributedMixIn, _Array):
 
     def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
         """Return a vector norm of all elements, or an array of norms along `axis`. Collective."""
-        result = self.native.norm(ord, axis)
         if axis is None:
-            return result.item()
+            return self._vector_norm(ord).item()
+        if axis >= self.ndim:
+            raise InputError(f"axis={axis} is out of range for array of dimension {self.ndim}")
+        result = self._vector_norm(ord, axis)
         return result.gather() if isinstance(result, arrays.DistributedArray) else result
 
     def asarray(self, masked: bool = False) -> Any:
@@ -285,13 +313,21 @@ class DistributedArray(DistributedMixIn, _Array):
         axis = _axis(axis or 0, shape)
         wrong = math.prod(shape) != self.local_array.size
         comm.check(LayoutError(f"cannot reshape {self.local_shape} to {shape}") if wrong else None)
-        if self.partition in _COPIES:
-            shapes = {tuple(other) for other in comm.allgather_metadata(list(shape))}
-            if len(shapes) > 1:
-                raise LayoutError(f"all copies must have one shape, not {' and '.join(map(str, sorted(shapes)))}")
+        shapes = [tuple(other) for other in comm.allgather_metadata(list(shape))]
+        copies = self.partition in _COPIES
+        rest = set(shapes) if copies else {other[:axis] + other[axis + 1 :] for other in shapes}
+        if len(rest) > 1:
+            rule = (
+                f"be identical for {_COPIES[0]} and {_COPIES[1]}" if copies else f"match on every axis except {axis=}"
+            )
+            found = " and ".join(map(str, sorted(set(shapes))))
+            raise LayoutError(f"All local shapes must {rule}, not {found}")
+        if copies:
             layout = Layout.replicated(shape, comm.size, mask=self.mask)
         else:
-            layout = Layout.from_local(shape, comm, axis, mask=self.mask)
+            sizes = [other[axis] for other in shapes]
+            whole = (*shape[:axis], sum(sizes), *shape[axis + 1 :])
+            layout = Layout.split(whole, comm.size, axis, sizes=sizes, mask=self.mask)
         return self._like(reinterpret(self.native, layout), axis=axis)
 
     def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> Any:
@@ -322,9 +358,19 @@ class StackedDistributedArray(_Array):
         self.narrays = len(self.distarrays)
         if not self.distarrays:
             raise InputError("a stacked array must have at least one part")
-        if len({part.engine for part in self.distarrays}) > 1:
-            raise InputError("the parts of a stacked array must have the same engine")
+        engines = [part.engine for part in self.distarrays]
+        if len(set(engines)) > 1:
+            raise InputError(f"Stacked arrays have mismatching engines: {engines}")
         self._base_comm = self.distarrays[0]._base_comm if base_comm is None else base_comm
+
+    engine = property(lambda self: self.distarrays[0].engine, doc='``"numpy"`` or ``"cupy"``.')
+    rank = property(lambda self: self.base_comm.Get_rank(), doc="Number of this rank.")
+    size = property(lambda self: self.base_comm.Get_size(), doc="Number of ranks.")
+
+    @property
+    def global_shape(self) -> tuple[int, ...]:
+        """Sum of the parts' shapes, axis by axis: the number of elements only if all parts are vectors."""
+        return tuple(map(sum, zip(*(part.global_shape for part in self.distarrays), strict=False)))
 
     @property
     def native(self) -> arrays.StackedArray:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -335,7 +381,12 @@ class StackedDistributedArray(_Array):
         return self.distarrays[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.distarrays[index][:] = value
+        part = self.distarrays[index]
+        if isinstance(part, StackedDistributedArray):
+            for number in range(part.narrays):
+                part[number] = value[number]
+        else:
+            part[:] = value[:] if isinstance(value, DistributedArray) else value
 
     def asarray(self) -> Any:
         """Gather the elements of all parts in one vector. Collective."""
@@ -346,9 +397,18 @@ class StackedDistributedArray(_Array):
         """Pair each part with the part of another stacked array, or with a number."""
         if not isinstance(other, StackedDistributedArray):
             return zip(self.distarrays, [other] * self.narrays, strict=True)
-        if other.narrays != self.narrays:
-            raise LayoutError(f"cannot combine stacked arrays of {self.narrays} and {other.narrays} parts")
+        self._check_alike(other)
         return zip(self.distarrays, other.distarrays, strict=True)
+
+    def _check_alike(self, other: Any) -> None:
+        if other.narrays != self.narrays:
+            raise LayoutError(f"Stacked arrays must be composed of as many arrays: {self.narrays} and {other.narrays}")
+        for number, (mine, theirs) in enumerate(zip(self.distarrays, other.distarrays, strict=True)):
+            if mine.global_shape != theirs.global_shape:
+                raise LayoutError(
+                    f"Stacked arrays {number} have different global shape: {mine.global_shape} / {theirs.global_shape}"
+                )
+            mine._check_alike(theirs)
 
     def _each(self, function: Callable[..., Any], *other: Any) -> Self:
         if not other:
@@ -374,11 +434,11 @@ class StackedDistributedArray(_Array):
 
     def dot(self, stacked_array: Any, vdot: bool = False) -> Any:
         """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce."""
-        return self._inner(stacked_array, vdot)
+        return 0.0 + self._inner(stacked_array, vdot)  # a float also for integers
 
     def norm(self, ord: float | None = None) -> Any:
         """Return a norm of the vector of all elements. Collective: one scalar allreduce."""
-        return self.native.norm(ord).item()
+        return self._vector_norm(ord).item()
 
     def __repr__(self) -> str:
         parts = "".join(f"\n{part!r}" for part in self.distarrays)
@@ -447,7 +507,7 @@ def _as_partition(given: Any) -> Partition:
 def _axis(axis: int, shape: tuple[int, ...]) -> int:
     """Return `axis` counted from the first axis."""
     if not -len(shape) <= operator.index(axis) < len(shape):
-        raise IndexError(f"there is no axis {axis} in an array of shape {shape}")
+        raise IndexError(f"Axis {axis} out of range for DistributedArray of shape {shape}")
     return operator.index(axis) % len(shape)
 
 
@@ -457,11 +517,14 @@ def _layout(
     sizes = None
     if local_shapes is not None:
         parts = [as_shape(part) for part in local_shapes]
-        split_axis = None if partition in _COPIES else axis
-        whole = {tuple(shape[axis] if a == split_axis else n for a, n in enumerate(part)) for part in parts}
-        if len(parts) != ranks or whole != {shape}:
-            raise LayoutError(f"the local shapes {parts} do not make up an array of shape {shape} on {ranks} ranks")
-        sizes = [part[axis] for part in parts]
+        if len(parts) != ranks:
+            raise LayoutError(f"Length of local shapes is not equal to number of processes; {len(parts)} != {ranks}")
+        if partition in _COPIES and set(parts) != {shape}:
+            raise LayoutError(f"Local shape is not equal to global shape {shape}: {parts}")
+        sizes = [part[axis] if len(part) == len(shape) else -1 for part in parts]
+        rest = {part[:axis] + part[axis + 1 :] for part in parts}
+        if partition not in _COPIES and (sum(sizes) != shape[axis] or rest != {shape[:axis] + shape[axis + 1 :]}):
+            raise LayoutError(f"Local shapes don't align with the global shape; {parts} != {shape}")
     if partition in _COPIES:
         return Layout.replicated(shape, ranks, mask=mask)
     return Layout.split(shape, ranks, axis, sizes=sizes, mask=mask)

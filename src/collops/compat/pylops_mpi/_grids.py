@@ -30,7 +30,7 @@ def _grid(shape: Any, grid: Any, ranks: int) -> Layout:
     shape = as_shape(shape)
     grid = (*(1 for _ in shape[1:]), ranks) if grid is None else as_shape(grid)
     if len(grid) != len(shape) or math.prod(grid) != ranks:
-        raise InputError(f"the process grid {grid} of an array of shape {shape} must have {ranks} ranks")
+        raise InputError(f"grid_shape {grid} does not match comm size {ranks}, for an array of shape {shape}")
     return Layout.grid(shape, grid, sizes=[_blocks(extent, parts) for extent, parts in zip(shape, grid, strict=True)])
 
 
@@ -46,7 +46,7 @@ def _blocks(extent: int, parts: int) -> list[int]:
 def _side(ranks: int) -> int:
     side = math.isqrt(ranks)
     if side * side != ranks:
-        raise RuntimeError(f"a square process grid needs a square number of ranks, not {ranks}")
+        raise RuntimeError(f"Number of processes must be a square number, a perfect square, not {ranks}")
     return side
 
 
@@ -76,7 +76,7 @@ def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tupl
     """Return the block of `rank` of a matrix on a square process grid."""
     size = comm.Get_size()
     if not 0 <= int(rank) < size:
-        raise InputError(f"the rank must be between 0 and {size - 1}, not {rank}")
+        raise InputError(f"rank must be an integer in [0, {size}), got {rank!r}")
     return _tiles(global_shape, size).slices(int(rank))
 
 
@@ -92,9 +92,11 @@ class MPIMatrixMult(DistributedMixIn, MPILinearOperator):
     square; natively any number is possible. `saveAt` and `base_comm_nccl` have no effect.
     """
 
+    _taken = (True, True)
+
     def _make(self, A, M, saveAt=False, base_comm=None, kind="summa", dtype="float64", base_comm_nccl=None):
         if kind not in ("summa", "block"):
-            raise NotImplementedError(f"kind must be 'summa' or 'block', not {kind!r}")
+            raise NotImplementedError(f"kind must be summa or block, not {kind!r}")
         comm = communicator(base_comm)
         side = _side(comm.size)
         self.M = operator.index(M)
@@ -118,6 +120,8 @@ class MPIMatrixMult(DistributedMixIn, MPILinearOperator):
             model = Layout((int(A.shape[1]), self.M), comm.size, (side, side), (None, 1), [None, widths])
             native = MatrixMult(A, model, kind, gather_range=True, comm=transposed, **options)
         self.K, self.N = model.shape[0], native.shape[0] // self.M
+        held = self.M * (side if kind == "block" else 1)  # columns of the vectors, whose parts repeat
+        self.dims, self.dimsd = (self.K, held), (self.N, held)
         return Reinterpreted(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
 
     def _matvec(self, x: Any) -> Any:
@@ -160,11 +164,17 @@ class MPIHalo(DistributedMixIn, MPILinearOperator):
     adjoint, which adds them.
     """
 
+    _taken = (True, True)
+
     def _make(self, dims, halo, proc_grid_shape=None, comm=None, dtype=np.float64):
         self.base_comm, self.global_dims = comm, self.dims
         ranks = communicator(comm)
         layout = _grid(dims, proc_grid_shape, ranks.size)
         self.proc_grid_shape = tuple(len(sizes) for sizes in layout.sizes)
+        if np.ndim(halo) and len(halo) not in (1, layout.ndim, 2 * layout.ndim):
+            raise InputError(f"Invalid halo length {len(halo)} for ndim={layout.ndim}")
+        if np.any(np.asarray(halo) < 0):
+            raise InputError(f"Halo widths must be non-negative, not {halo}")
         widths = halo_widths(halo, layout.ndim)
         self.halo = tuple(width for pair in widths for width in pair)
         native = _Extension(layout, widths, np.ndim(halo) > 0, ranks, dtype)
@@ -182,8 +192,13 @@ class _Extension(LinearOperator):
     def __init__(
         self, layout: Layout, widths: tuple[tuple[int, int], ...], beyond: bool, comm: Communicator, dtype: Any
     ) -> None:
+        every = comm.allgather_metadata([list(pair) for pair in widths])  # each rank may have its own widths
+        widths = tuple((max(b for b, _ in pairs), max(a for _, a in pairs)) for pairs in zip(*every, strict=True))
         self._plan = HaloPlan(layout, widths, comm)
-        kept = [kept_of_halo(layout, rank, widths, beyond) for rank in range(comm.size)]
+        kept = []
+        for rank, own in enumerate(every):
+            box = zip(kept_of_halo(layout, rank, own, beyond), widths, own, strict=True)
+            kept.append(tuple(slice(s.start + w[0] - o[0], s.stop + w[0] - o[0]) for s, w, o in box))
         self.extents = [tuple(s.stop - s.start for s in box) for box in kept]
         self._shape, self._extent = layout.local_shape(comm.rank), self.extents[comm.rank]
         self._kept = kept[comm.rank]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import partial, reduce
 from numbers import Integral
@@ -12,20 +13,38 @@ import numpy as np
 
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
-from collops.compat.pylops_mpi._arrays import DistributedArray, Partition, StackedDistributedArray, checked_array, wrap
+from collops.compat.pylops_mpi._arrays import (
+    DistributedArray,
+    Partition,
+    StackedDistributedArray,
+    checked_array,
+    leaves,
+    wrap,
+)
 from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communicator, mpi_comm, to_layout, with_layouts
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
+_SCATTER = Partition.SCATTER
+
 
 def _extents(name: str, side: int, doc: str) -> Any:
     """Return a property for the shape of the model or the data; by default that of a vector."""
+    public = name.removeprefix("_")
 
     def read(self: Operator) -> tuple[int, ...]:
         given = getattr(self, name)
+        if given is None and self._known_shape() is None:
+            raise AttributeError(f"'{type(self).__name__}' object has no attributes '{public}' or 'shape'")
         return (self.shape[side],) if given is None else given
 
-    return property(read, lambda self, value: setattr(self, name, as_shape(value)), doc=doc)
+    def write(self: Operator, value: Any) -> None:
+        extents = as_shape(value)
+        if self._shape is not None and math.prod(extents) != self._shape[side]:
+            raise InputError(f"{public} incompatible with shape[{side}]: {extents} and {self._shape}")
+        setattr(self, name, extents)
+
+    return property(read, write, doc=doc)
 
 
 class Operator:
@@ -40,6 +59,7 @@ class Operator:
 
     # Partitions of model and data: with a single rank, layouts do not distinguish them.
     partitions: tuple[Partition, Partition] = (Partition.SCATTER, Partition.SCATTER)
+    _taken: tuple[bool, bool] = (False, False)  # whether model and data must have these partitions
     dtype: Any = None
     _make: Callable[..., LinearOperator | None]
     _native: LinearOperator | None = None
@@ -79,21 +99,34 @@ class Operator:
     size = property(lambda self: self.base_comm.Get_size(), doc="Number of ranks.")
     rank = property(lambda self: self.base_comm.Get_rank(), doc="Number of this rank.")
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of rows and columns."""
+    def _known_shape(self) -> tuple[int, int] | None:
         if self._shape is None and self.native is not None:
             self._shape = self.native.shape
         if self._shape is None and self._dims is not None and self._dimsd is not None:
-            self._shape = (int(np.prod(self._dimsd)), int(np.prod(self._dims)))
-        if self._shape is None:
-            raise InputError(f"{type(self).__name__} has no shape: pass shape, or dims and dimsd")
+            self._shape = (math.prod(self._dimsd), math.prod(self._dims))
         return self._shape
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        shape = self._known_shape()
+        if shape is None:
+            raise AttributeError(
+                f"'{type(self).__name__}' object has no attribute 'shape' nor both of its fallbacks 'dims' and 'dimsd'"
+            )
+        return shape
 
     @shape.setter
     def shape(self, value: Any) -> None:
-        rows, columns = value
-        self._shape = (int(rows), int(columns))
+        new = tuple(value)
+        if len(new) != 2 or not all(isinstance(extent, Integral) and int(extent) >= 0 for extent in new):
+            raise InputError(f"Invalid shape; must be 2-d tuple of integers, got {new}")
+        if self._dims is not None and self._dimsd is not None:
+            sides = {"dims": (self._dims, new[1]), "dimsd": (self._dimsd, new[0])}
+            wrong = [name for name, (extents, size) in sides.items() if math.prod(extents) != size]
+            if wrong:
+                raise InputError(f"New shape incompatible with {' and '.join(wrong)}: {new}")
+        self._shape = (int(new[0]), int(new[1]))
 
     dims = _extents("_dims", 1, "Shape of the model.")
     dimsd = _extents("_dimsd", 0, "Shape of the data.")
@@ -109,9 +142,16 @@ class Operator:
         return self._rmatvec(self._checked(x, 0))
 
     def _checked(self, x: Any, side: int) -> Any:
-        self._settle(checked_array(x).native.comm)
-        if tuple(x.global_shape) != (self.shape[side],):
-            raise LayoutError(f"{self!r} expects {self.shape[side]} elements, not an array of shape {x.global_shape}")
+        native = checked_array(x).native
+        self._settle(native.comm)
+        if native.shape != (self.shape[side],):
+            raise LayoutError(
+                f"dimension mismatch: {self!r} takes {self.shape[side]} elements, not an array of shape {native.shape}"
+            )
+        taken = self._taken[1 - side] and self.partitions[1 - side]
+        if taken and (x.partition is _SCATTER) is not (taken is _SCATTER):
+            names = _SCATTER if taken is _SCATTER else f"{Partition.BROADCAST},{Partition.UNSAFE_BROADCAST}"
+            raise LayoutError(f"x should have partition={names}, not {x.partition}; see DistributedArray.to_dist")
         return x
 
     def _matvec(self, x: Any) -> Any:
@@ -133,6 +173,9 @@ class Operator:
     def dot(self, x: Any) -> Any:
         """Return the product with an array, an operator or a number."""
         if isinstance(x, DistributedArray | StackedDistributedArray):
+            shapes = [leaf.global_shape for leaf in leaves(x)]
+            if any(len(shape) != 1 for shape in shapes):
+                raise LayoutError(f"expected 1-d {type(x).__name__}, got {', '.join(map(str, shapes))}; see ravel")
             return self.matvec(x)
         if isinstance(x, Operator):
             return self._product(x)
@@ -149,7 +192,8 @@ class Operator:
     def _product(self, other: Operator) -> Operator:
         self._agree(other)
         if self.shape[1] != other.shape[0]:
-            raise LayoutError(f"cannot multiply {self!r} and {other!r}: {self.shape[1]} columns, {other.shape[0]} rows")
+            sizes = f"{self.shape[1]} columns, {other.shape[0]} rows"
+            raise LayoutError(f"cannot multiply {self!r} and {other!r}: shape mismatch: {sizes}")
         result = self._derived(
             "Product",
             (self, other),
@@ -159,6 +203,7 @@ class Operator:
         )
         result._shape, result._dims = (self.shape[0], other.shape[1]), other._dims
         result.partitions = (other.partitions[0], self.partitions[1])
+        result._taken = (other._taken[0], self._taken[1])
         return result
 
     def _agree(self, other: Operator) -> None:
@@ -172,7 +217,7 @@ class Operator:
 
     def __matmul__(self, x: Any) -> Any:
         if np.isscalar(x):
-            raise InputError("@ does not accept numbers; use *")
+            raise InputError("Scalar not allowed, use * instead")
         return self.dot(x)
 
     def __rmul__(self, x: Any) -> Any:
@@ -180,10 +225,10 @@ class Operator:
 
     def __add__(self, other: Any) -> Operator:
         if not isinstance(other, Operator):
-            return NotImplemented
+            raise InputError(f"both operands have to be a MPILinearOperator, not {type(other).__name__}")
         self._agree(other)
         if self.shape != other.shape:
-            raise LayoutError(f"cannot add {self!r} and {other!r}: their shapes differ")
+            raise LayoutError(f"cannot add {self!r} and {other!r}: shape mismatch")
         return self._derived(
             "Sum",
             (self, other),
@@ -200,9 +245,10 @@ class Operator:
 
     def __pow__(self, exponent: int) -> Operator:
         if self.shape[0] != self.shape[1]:
-            raise InputError(f"cannot raise {self!r} to a power: it is not square")
+            kind = "MPIStackedLinearOperator" if isinstance(self, MPIStackedLinearOperator) else "LinearOperator"
+            raise InputError(f"square {kind} expected, got {self!r}")
         if not isinstance(exponent, Integral) or exponent < 0:
-            raise InputError(f"the exponent must be an integer of at least 0, not {exponent!r}")
+            raise InputError(f"non-negative integer expected as p, not {exponent!r}")
         times = int(exponent)
 
         def repeated(apply: Callable[[Any], Any], v: Any) -> Any:
@@ -218,6 +264,7 @@ class Operator:
         result = self._derived("Adjoint", (self,), lambda a: a.H, self._rmatvec, self._matvec)
         result._shape, result._dims, result._dimsd = (self.shape[1], self.shape[0]), self._dimsd, self._dims
         result.partitions = (self.partitions[1], self.partitions[0])
+        result._taken = (self._taken[1], self._taken[0])
         return result
 
     H = property(adjoint)
@@ -254,7 +301,8 @@ class Operator:
             result._native = combine(*natives)
         else:
             result._apply_by(matvec, rmatvec)
-        result._name, result.partitions, result._base_comm = name, self.partitions, self._base_comm
+        result._name, result._base_comm = name, self._base_comm
+        result.partitions, result._taken = self.partitions, self._taken
         result._shape, result._dims, result._dimsd = self.shape, self._dims, self._dimsd
         result.dtype = np.result_type(*map(_dtype, parts))
         return result

@@ -45,10 +45,19 @@ _BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
 # Derivatives
 
 
+def _check_kind(kind: Any, order: Any = 3) -> None:
+    """Raise the NotImplementedError of PyLops-MPI for a derivative that there is not."""
+    if kind not in ("forward", "centered", "backward"):
+        raise NotImplementedError(f"'kind' must be 'forward', 'centered', or 'backward', not {kind!r}")
+    if kind == "centered" and order not in (3, 5):
+        raise NotImplementedError(f"'order' must be '3, or '5', not {order!r}")
+
+
 class MPIFirstDerivative(MPILinearOperator):
     """First derivative of a ravelled array along axis 0, see :class:`collops.operators.FirstDerivative`. Collective."""
 
     def _make(self, dims, sampling=1.0, kind="centered", edge=False, order=3, base_comm=None, dtype=np.float64):
+        _check_kind(kind, order)
         options = {"comm": communicator(base_comm), "dtype": dtype}
         return FirstDerivative(self.dims, 0, sampling, kind, edge, order, **options)
 
@@ -57,11 +66,14 @@ class MPISecondDerivative(MPILinearOperator):
     """Second derivative along axis 0, see :class:`collops.operators.SecondDerivative`. Collective."""
 
     def _make(self, dims, sampling=1.0, kind="centered", edge=False, base_comm=None, dtype=np.float64):
+        _check_kind(kind)
         return SecondDerivative(self.dims, 0, sampling, kind, edge, comm=communicator(base_comm), dtype=dtype)
 
 
 class MPILaplacian(MPILinearOperator):
     """Weighted sum of second derivatives of a ravelled array, see :class:`collops.operators.Laplacian`. Collective."""
+
+    _taken = (True, True)
 
     def _make(
         self,
@@ -74,6 +86,9 @@ class MPILaplacian(MPILinearOperator):
         base_comm=None,
         dtype=np.float64,
     ):
+        _check_kind(kind)
+        if not len(axes) == len(weights) == len(sampling):
+            raise InputError(f"axes, weights, and sampling have different size: {axes}, {weights}, {sampling}")
         options = {"comm": communicator(base_comm), "dtype": dtype}
         return Laplacian(self.dims, axes, weights, sampling, edge, kind, **options)
 
@@ -81,7 +96,10 @@ class MPILaplacian(MPILinearOperator):
 class MPIGradient(MPIStackedLinearOperator):
     """Stack of first derivatives of a ravelled array, see :class:`collops.operators.Gradient`. Collective."""
 
+    _taken = (True, False)
+
     def _make(self, dims, sampling=1, edge=False, kind="centered", base_comm=None, dtype="float64"):
+        _check_kind(kind)
         return Gradient(self.dims, sampling, edge, kind, comm=communicator(base_comm), dtype=dtype)
 
 
@@ -103,6 +121,7 @@ class _LocalStack(MPILinearOperator):
     """
 
     _stack: Callable[[Any, Communicator], LinearOperator]
+    _taken = (True, True)
 
     def _make(self, ops, base_comm=None, dtype=None):
         self.ops = list(ops)
@@ -198,7 +217,7 @@ class MPIStackedVStack(_DistributedStack):
     def _make(self, ops, base_comm=None, dtype=None):
         natives = self._natives(ops, dtype)
         if len({op.shape[1] for op in self.ops}) > 1:
-            raise LayoutError(f"cannot stack operators with different numbers of columns: {self.ops}")
+            raise LayoutError(f"Operators have different number of columns: {self.ops}")
         self.shape = (sum(op.shape[0] for op in self.ops), self.ops[0].shape[1])
         self.partitions = (self.ops[0].partitions[0], _SCATTER)
         if natives:
@@ -219,6 +238,7 @@ class MPIFFTND(MPILinearOperator):
     """
 
     _transform = FFTND
+    _taken = (True, True)
     norm: str
     nffts: Any
     fs: Any
@@ -235,8 +255,11 @@ class MPIFFTND(MPILinearOperator):
         dtype="complex128",
         base_comm=None,
     ):
+        scales = {"backward": 'no scaling on the forward transform, use "none"', "forward": '1/n scaling, use "1/n"'}
+        if norm in scales:
+            raise InputError(f"norm={norm!r}: To use {scales[norm]}, which also holds for the adjoint")
         if norm not in ("none", "1/n"):
-            raise InputError(f"norm must be 'none' or '1/n', not {norm!r}")
+            raise InputError(f"`norm`={norm} is not one of 'none' or '1/n'")
         shifts = {"ifftshift_before": ifftshift_before, "fftshift_after": fftshift_after}
         options = {"dtype": dtype, "comm": communicator(base_comm), "range_layout": "domain"}
         native = self._transform(self.dims, axes, sampling=sampling, norm=norm, real=real, **shifts, **options)
@@ -266,6 +289,7 @@ class MPIFredholm1(MPILinearOperator):
     """
 
     partitions = (_BROADCAST, _BROADCAST)
+    _taken = (True, True)
 
     def _make(self, G, nz=1, saveGt=False, usematmul=True, base_comm=None, dtype="float64"):
         self.G = G
@@ -281,6 +305,16 @@ class MPINonStationaryConvolve1D(MPILinearOperator):
 
     def _make(self, dims, hs, ih, axis=-1, base_comm=None, dtype="float64"):
         comm, self.dimsd = communicator(base_comm), self.dims
+        steps = np.diff(ih)
+        if hs.shape[1] % 2 == 0:
+            raise InputError(f"filters hs must have odd length, not {hs.shape[1]}")
+        if len(set(steps.tolist())) > 1:
+            raise InputError(f"the indices of filters 'ih' are {ih}: they must be regularly sampled")
+        if min(ih) < 0 or max(ih) >= self.dims[axis]:
+            raise InputError(
+                f"the indices of filters 'ih' must be larger than 0 and smaller than `dims`: {ih} are not within "
+                f"{self.dims[axis]} samples"
+            )
         layout = Layout.split(self.dims, comm.size, axis)
         flat = vector_layout(layout)
         return Reinterpreted(NonStationaryConvolve1D(layout, hs, ih, axis, comm=comm, dtype=dtype), flat, flat)
@@ -297,6 +331,7 @@ class MPIMDC(MPILinearOperator):
     """
 
     partitions = (_BROADCAST, _BROADCAST)
+    _taken = (True, True)
 
     def _make(
         self,
@@ -314,6 +349,8 @@ class MPIMDC(MPILinearOperator):
         prescaled=False,
         base_comm=None,
     ):
+        if twosided and nt % 2 == 0:
+            raise InputError(f"nt must be odd number if twosided, not {nt}")
         options = {"usematmul": usematmul, "comm": communicator(base_comm)}
         native = MDC(G, nt, nv, nfreq, dt, dr, twosided, saveGt, conj, prescaled, **options)
         self.dims, self.dimsd = native.dims, native.dimsd

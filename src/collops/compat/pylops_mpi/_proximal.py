@@ -33,6 +33,12 @@ class _LocalProx:
         return value
 
 
+def _positive(tau: Any) -> Any:
+    if np.any(np.asarray(tau) <= 0):
+        raise InputError(f"tau must be positive, not {tau!r}")
+    return tau
+
+
 class MPIProxOperator:
     """A proximal operator of distributed arrays, see :func:`collops.solvers.proximal.lift_proximal`.
 
@@ -60,7 +66,7 @@ class MPIProxOperator:
 
     def __call__(self, x: Any) -> Any:
         """Return the value, a Boolean for an indicator function. Collective: one scalar allreduce."""
-        value = self._get()(as_native(x, self.layout)).item()
+        value = self._get()(self._given(x)).item()
         if self._local is None:
             return value
         for leaf in x.native.leaves:
@@ -70,15 +76,15 @@ class MPIProxOperator:
 
     def prox(self, x: Any, tau: float) -> Any:
         """Return the proximal point for a positive `tau`."""
-        return wrap(self._get().prox(as_native(x, self.layout), tau), x)
+        return wrap(self._get().prox(self._given(x), _positive(tau)), x)
 
     def proxdual(self, x: Any, tau: float) -> Any:
         """Return the proximal point of the convex conjugate for a positive `tau`."""
-        return wrap(self._get().proxdual(as_native(x, self.layout), tau), x)
+        return wrap(self._get().proxdual(self._given(x), _positive(tau)), x)
 
     def grad(self, x: Any) -> Any:
         """Return the gradient."""
-        return wrap(self._get().grad(as_native(x, self.layout)), x)
+        return wrap(self._get().grad(self._given(x)), x)
 
     def postcomposition(self, sigma: float) -> MPIProxOperator:
         """Return the function times `sigma`."""
@@ -97,6 +103,10 @@ class MPIProxOperator:
         composed = MPIProxOperator()
         composed.native, composed.layout = native, self.layout
         return composed
+
+    def _given(self, x: Any) -> Any:
+        """Return the native array of the argument `x`."""
+        return as_native(x, self.layout)
 
     def _get(self) -> proximal.ProxOperator:
         if self.native is None:
@@ -126,13 +136,13 @@ class MPIL2(MPIProxOperator):
         kwargs_solver=None,
     ) -> None:
         super().__init__()
-        if solver not in ("cg", "cgls", None):
-            raise InputError(f"solver must be 'cg' or 'cgls', not {solver!r}")
         self.Op, self.b, self.q, self.sigma, self.alpha = Op, b, q, sigma, alpha
         native = range = None
+        if Op is not None and x0 is None:
+            raise InputError("x0 must be passed when Op is not None")
+        if solver not in ("cg", "cgls"):
+            raise InputError(f"Provided solver={solver}. Available options are 'cg' or 'cgls'.")
         if Op is not None:
-            if x0 is None:
-                raise InputError("x0 is required with an operator")
             native = native_of(Op, x0, x0 if b is None else b)
             range, self.layout = native.range, native.domain
         data, point, start = as_native(b, range), as_native(q, self.layout), as_native(x0, self.layout)
@@ -149,6 +159,12 @@ class MPIL21(MPIProxOperator):
         super().__init__()
         self.ndim, self.sigma = ndim, sigma
         self.native = proximal.L21(ndim, sigma)
+
+    def _given(self, x: Any) -> Any:
+        found = getattr(x, "narrays", 1)
+        if found != self.ndim:
+            raise InputError(f"Expected {self.ndim} DistributedArray, got {found}")
+        return super()._given(x)
 
     def sum_squared(self, x: Any) -> Any:
         """Return the lengths of the vectors: despite the name, the square roots of the sums."""
@@ -221,6 +237,9 @@ def ProximalGradient(
     Collective. `callback` is called with the model after each iteration; `show` prints a progress bar if standard error
     is a terminal.
     """
+    acceleration = None if acceleration == "None" else acceleration
+    if acceleration not in (None, "vandenberghe", "fista"):
+        raise NotImplementedError(f"Acceleration should be None, vandenberghe or fista, not {acceleration!r}")
     f, g = native_prox(proxf, x0), native_prox(proxg, x0)
     start = as_native(x0, getattr(proxf, "layout", None))
     options = {"epsg": epsg, "tau": tau, "eta": eta, "niterback": niterback, "acceleration": acceleration, "tol": tol}

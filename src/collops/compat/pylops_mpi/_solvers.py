@@ -83,8 +83,12 @@ class _NativeSolver(Solver):
     def memory_usage(self, show: bool = False, unit: str = "B") -> Any:
         """Do nothing: the memory of a distributed solver is not measured."""
 
+    def _check(self, options: dict[str, Any]) -> None:
+        """Raise for options that PyLops-MPI checks before it looks at the arrays."""
+
     def _start(self, y: Any, x0: Any, niter: int | None, options: dict[str, Any], show: bool) -> Any:
         """Set problem and method, and print the heading; return the native operator, data and initial model."""
+        self._check(options)
         self.y, self.niter, self._like = y, niter, x0
         self._operator = op = native_of(self.Op, x0, y)
         self._problem = op, as_native(y, op.range), as_native(x0, op.domain)
@@ -126,7 +130,7 @@ class _NativeSolver(Solver):
         """Take steps until the tolerance is reached, at most `niter`; return the model. Collective."""
         niter = self.niter if niter is None else niter
         if niter is None:
-            raise ValueError("pass niter to setup or to run")
+            raise ValueError("niter must not be None: pass it to setup or to run")
         while self.iiter < niter and self._status() is None:
             stepped = self.step(x, show=show and self.iiter + 1 in _chosen(niter, itershow))
             x = stepped[0] if isinstance(stepped, tuple) else stepped
@@ -222,8 +226,8 @@ class CGLS(_NativeSolver):
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         self.cost, self.kold = norms, details["gradient_norm"] ** 2
         self.istop = 1 if self.kold < self.tol else 2
-        self.r1norm, last = self.kold, float(norms[-1])
-        self.r2norm = float(np.hypot(last, self.damp**0.5 * x.norm())) if self.damp else last
+        self.r1norm, last = self.kold, np.float64(norms[-1])
+        self.r2norm = np.hypot(last, self.damp**0.5 * x.norm()) if self.damp else last
 
     def _result(self, x: Any) -> tuple[Any, ...]:
         return x, self.istop, self.iiter, self.r1norm, self.r2norm, self.cost
@@ -235,6 +239,10 @@ class ISTA(_NativeSolver):
     _accelerated = False
     _default_niter = None
     _function_only = ("rtol", "rtol1")
+
+    def _check(self, options: dict[str, Any]) -> None:
+        if options["threshkind"] not in ("hard", "soft", "half"):
+            raise ValueError(f"threshkind must be hard, soft, half, got {options['threshkind']}")
 
     def _method(
         self,
@@ -249,8 +257,6 @@ class ISTA(_NativeSolver):
         decay=None,
         monitorres=False,
     ):
-        if threshkind not in ("hard", "soft", "half"):
-            raise NotImplementedError(f"threshkind must be 'hard', 'soft' or 'half', not {threshkind!r}")
         if alpha is None:  # uses the same random numbers as PyLops-MPI
             start = self._like.empty_like()
             largest = power_iteration(self.Op.H @ self.Op, start, **{"dtype": self.Op.dtype, **(eigsdict or {})})[0]
@@ -270,7 +276,10 @@ class ISTA(_NativeSolver):
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         if status is solvers.Status.RESIDUAL_INCREASED:
-            raise ValueError(f"the norm of the residual increased in iteration {self.iiter}")
+            raise ValueError(
+                f"{type(self).__name__} stopped at iteration {self.iiter} due to residual increasing: "
+                "decrease alpha, or change eps"
+            )
         self.cost, self._updates = details["cost"], details["updates"]
 
     def step(self, x: Any, show: bool = False) -> Any:

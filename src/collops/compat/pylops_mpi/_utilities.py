@@ -16,6 +16,7 @@ import numpy as np
 import collops
 from collops import profile
 from collops.array import Layout
+from collops.backend import engine_of
 from collops.compat.pylops_mpi._arrays import Partition, wrap
 from collops.compat.pylops_mpi._native import mpi_comm, to_layout
 from collops.errors import InputError, TransportError
@@ -29,9 +30,10 @@ def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, 
     :meth:`collops.operators.LinearOperator.dottest` chooses the vectors itself.
     """
     if (Op.shape[0] if nr is None else nr, Op.shape[1] if nc is None else nc) != Op.shape:
-        raise AssertionError(f"{Op!r} has the shape {Op.shape}, not {(nr, nc)}")
-    left = (Op @ u).dot(v, vdot=True)
-    right = u.dot(Op.H @ v, vdot=True)
+        raise AssertionError(f"Provided nr and nc do not match operator shape: {(nr, nc)} and {Op.shape}")
+    pairs = (Op.matvec(u), v), (u, Op.rmatvec(v))
+    # Gathered, as in PyLops-MPI: a vector may be replicated while the result beside it is split.
+    left, right = (np.vdot(*(engine_of(a := x.asarray()).to_host(a) for x in pair)) for pair in pairs)
     passed = bool(np.isclose(left, right, rtol, atol))
     text = f"Dot test {'passed' if passed else 'failed'}, v^H(Opu)={left} - u^H(Op^Hv)={right}"
     if verb:
