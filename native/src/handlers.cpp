@@ -1,8 +1,8 @@
 // The typed FFI handlers that XLA calls, for hosts and for devices.
 //
 // Operands are the arrays, then tokens that order the calls and are not read; likewise the results. Attributes are the number of
-// the transport ("wire") and the parameters of the collective. A failure makes the whole computation fail; Python raises an
-// exception with the message.
+// the transport ("wire"), the text by which Python knows the call ("call"), and the parameters of the collective. A failure makes
+// the whole computation fail; Python raises an exception with the message.
 #include <algorithm>
 #include <utility>
 
@@ -16,6 +16,7 @@ namespace ffi = xla::ffi;
 using Arguments = ffi::RemainingArgs;
 using Results = ffi::RemainingRets;
 using Integers = ffi::Span<const std::int64_t>;
+using Text = std::string_view;
 
 Type type_of(ffi::DataType type) {
   switch (type) {
@@ -66,81 +67,81 @@ ffi::Error outcome(const Failure& failure) {
   return failure.empty() ? ffi::Error::Success() : ffi::Error::Internal("collops." + failure);
 }
 
-// Runs `call` with the transport, if that is usable and the dtype of `array` is supported.
+// Runs `call` with the transport, if that is usable, the dtype of `array` is supported, and the ranks agree on the call.
 template <class Call>
-ffi::Error on_transport(std::int64_t number, const Array& array, Call call) {
+ffi::Error on_transport(std::int64_t number, Text text, const Array& array, Call call, bool collective = true) {
   Transport* transport = find_transport(number);
   if (transport == nullptr) {
     return ffi::Error::Internal("collops: this program was compiled in another process, with other communicators");
   }
-  if (!transport->broken().empty()) {
-    return ffi::Error::Internal("collops: this communicator cannot be used any more since " + transport->broken());
-  }
   if (array.type == Type::None) return ffi::Error::InvalidArgument("collops: arrays of this dtype cannot be sent");
+  if (const Failure failure = transport->begin(text, collective); !failure.empty()) return outcome(failure);
   return outcome(call(*transport));
 }
 
-ffi::Error allreduce(Place at, std::int64_t number, std::int64_t op, Arguments in, Results out) {
+ffi::Error allreduce(Place at, std::int64_t number, Text text, std::int64_t op, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, x, [&](Transport& t) {
+  return on_transport(number, text, x, [&](Transport& t) {
     return t.allreduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), at);
   });
 }
 
-ffi::Error reduce(Place at, std::int64_t number, std::int64_t op, std::int64_t root, Arguments in, Results out) {
+ffi::Error reduce(Place at, std::int64_t number, Text text, std::int64_t op, std::int64_t root, Arguments in,
+                  Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, x, [&](Transport& t) {
+  return on_transport(number, text, x, [&](Transport& t) {
     return t.reduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), static_cast<int>(root), at);
   });
 }
 
-ffi::Error bcast(Place at, std::int64_t number, std::int64_t root, Arguments in, Results out) {
+ffi::Error bcast(Place at, std::int64_t number, Text text, std::int64_t root, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, x, [&](Transport& t) {
+  return on_transport(number, text, x, [&](Transport& t) {
     return t.bcast(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
   });
 }
 
-ffi::Error allgather(Place at, std::int64_t number, Integers counts, Arguments in, Results out) {
+ffi::Error allgather(Place at, std::int64_t number, Text text, Integers counts, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, x, [&](Transport& t) {
+  return on_transport(number, text, x, [&](Transport& t) {
     return t.allgather(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.width, at);
   });
 }
 
-ffi::Error gather(Place at, std::int64_t number, std::int64_t root, Arguments in, Results out) {
+ffi::Error gather(Place at, std::int64_t number, Text text, std::int64_t root, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, x, [&](Transport& t) {
+  return on_transport(number, text, x, [&](Transport& t) {
     return t.gather(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
   });
 }
 
-ffi::Error scatter(Place at, std::int64_t number, std::int64_t root, Arguments in, Results out) {
+ffi::Error scatter(Place at, std::int64_t number, Text text, std::int64_t root, Arguments in, Results out) {
   const Array y = result(out, 0);
-  return on_transport(number, y, [&](Transport& t) {
+  return on_transport(number, text, y, [&](Transport& t) {
     return t.scatter(operand(in, 0).data, y.data, y.count, y.width, static_cast<int>(root), at);
   });
 }
 
-ffi::Error reduce_scatter(Place at, std::int64_t number, std::int64_t op, Integers counts, Arguments in,
+ffi::Error reduce_scatter(Place at, std::int64_t number, Text text, std::int64_t op, Integers counts, Arguments in,
                           Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, x, [&](Transport& t) {
+  return on_transport(number, text, x, [&](Transport& t) {
     return t.reduce_scatter(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.type, static_cast<Op>(op),
                             at);
   });
 }
 
-ffi::Error alltoall(Place at, std::int64_t number, Integers leaving, Integers arriving, Arguments in, Results out) {
+ffi::Error alltoall(Place at, std::int64_t number, Text text, Integers leaving, Integers arriving, Arguments in,
+                    Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, x, [&](Transport& t) {
+  return on_transport(number, text, x, [&](Transport& t) {
     return t.alltoall(x.data, result(out, 0).data, {leaving.begin(), leaving.end()},
                       {arriving.begin(), arriving.end()}, x.width, at);
   });
 }
 
-ffi::Error exchange(Place at, std::int64_t number, Integers destinations, Integers send_tags, Integers sources,
-                    Integers receive_tags, std::int64_t status, Arguments in, Results out) {
+ffi::Error exchange(Place at, std::int64_t number, Text text, Integers destinations, Integers send_tags,
+                    Integers sources, Integers receive_tags, std::int64_t status, Arguments in, Results out) {
   std::vector<Message> sends, receives;
   Type worst = Type::U8;
   for (std::size_t i = 0; i < destinations.size(); ++i) {
@@ -154,12 +155,13 @@ ffi::Error exchange(Place at, std::int64_t number, Integers destinations, Intege
     receives.push_back({static_cast<int>(sources[i]), static_cast<int>(receive_tags[i]), y.data, y.count, y.width,
                         reinterpret_cast<void*>(status)});
   }
-  return on_transport(number, Array{nullptr, 0, 1, worst}, [&](Transport& t) { return t.exchange(sends, receives, at); });
+  const auto call = [&](Transport& t) { return t.exchange(sends, receives, at); };
+  return on_transport(number, text, Array{nullptr, 0, 1, worst}, call, /*collective=*/false);
 }
 
-ffi::Error barrier(Place at, std::int64_t number, Arguments, Results out) {
+ffi::Error barrier(Place at, std::int64_t number, Text text, Arguments, Results out) {
   const Array scratch = result(out, 0);
-  return on_transport(number, scratch, [&](Transport& t) { return t.barrier(scratch.data, at); });
+  return on_transport(number, text, scratch, [&](Transport& t) { return t.barrier(scratch.data, at); });
 }
 
 }  // namespace
@@ -192,17 +194,18 @@ ffi::Error barrier(Place at, std::int64_t number, Arguments, Results out) {
     ON_DEVICE(NAME, BINDING, xla::ffi::Traits::kCmdBufferCompatible)                                   \
   }
 #define INTEGER(NAME) .Attr<std::int64_t>(NAME)
+#define TEXT(NAME) .Attr<std::string_view>(NAME)
 #define INTEGERS(NAME) .Attr<xla::ffi::Span<const std::int64_t>>(NAME)
 #define ARRAYS .RemainingArgs().RemainingRets()
 
-COLLOPS_HANDLER(allreduce, INTEGER("wire") INTEGER("op") ARRAYS)
-COLLOPS_HANDLER(reduce, INTEGER("wire") INTEGER("op") INTEGER("root") ARRAYS)
-COLLOPS_HANDLER(bcast, INTEGER("wire") INTEGER("root") ARRAYS)
-COLLOPS_HANDLER(allgather, INTEGER("wire") INTEGERS("counts") ARRAYS)
-COLLOPS_HANDLER(gather, INTEGER("wire") INTEGER("root") ARRAYS)
-COLLOPS_HANDLER(scatter, INTEGER("wire") INTEGER("root") ARRAYS)
-COLLOPS_HANDLER(reduce_scatter, INTEGER("wire") INTEGER("op") INTEGERS("counts") ARRAYS)
-COLLOPS_HANDLER(alltoall, INTEGER("wire") INTEGERS("leaving") INTEGERS("arriving") ARRAYS)
-COLLOPS_HANDLER(exchange, INTEGER("wire") INTEGERS("destinations") INTEGERS("send_tags") INTEGERS("sources")
-                              INTEGERS("receive_tags") INTEGER("status") ARRAYS)
-COLLOPS_HANDLER(barrier, INTEGER("wire") ARRAYS)
+COLLOPS_HANDLER(allreduce, INTEGER("wire") TEXT("call") INTEGER("op") ARRAYS)
+COLLOPS_HANDLER(reduce, INTEGER("wire") TEXT("call") INTEGER("op") INTEGER("root") ARRAYS)
+COLLOPS_HANDLER(bcast, INTEGER("wire") TEXT("call") INTEGER("root") ARRAYS)
+COLLOPS_HANDLER(allgather, INTEGER("wire") TEXT("call") INTEGERS("counts") ARRAYS)
+COLLOPS_HANDLER(gather, INTEGER("wire") TEXT("call") INTEGER("root") ARRAYS)
+COLLOPS_HANDLER(scatter, INTEGER("wire") TEXT("call") INTEGER("root") ARRAYS)
+COLLOPS_HANDLER(reduce_scatter, INTEGER("wire") TEXT("call") INTEGER("op") INTEGERS("counts") ARRAYS)
+COLLOPS_HANDLER(alltoall, INTEGER("wire") TEXT("call") INTEGERS("leaving") INTEGERS("arriving") ARRAYS)
+COLLOPS_HANDLER(exchange, INTEGER("wire") TEXT("call") INTEGERS("destinations") INTEGERS("send_tags")
+                              INTEGERS("sources") INTEGERS("receive_tags") INTEGER("status") ARRAYS)
+COLLOPS_HANDLER(barrier, INTEGER("wire") TEXT("call") ARRAYS)

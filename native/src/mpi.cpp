@@ -3,7 +3,7 @@
 // MPI libraries differ in the type of handles: integers (MPICH and its descendants) or pointers (Open MPI, and the standard ABI of
 // MPI 5). Everything here is a template over that type, so that one binary works with all of them. No constant of an MPI header is
 // used: handles and addresses come from Python, and statuses are buffers larger than those of any library.
-// Calls are nonblocking and polled, so that every wait has a deadline.
+// Calls are nonblocking and polled, so that Python can look after long waits: every wait has a deadline.
 #include <array>
 #include <chrono>
 #include <climits>
@@ -96,8 +96,8 @@ bool all_equal(const Counts& counts) {
 template <class H>
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(H comm, int rank, int size, double timeout, int spins)
-      : Transport(rank, size), comm_(comm), timeout_(timeout), spins_(spins), mpi_(library<H>()) {}
+  MpiTransport(H comm, int rank, int size, int spins)
+      : Transport(rank, size), comm_(comm), spins_(spins), mpi_(library<H>()) {}
 
   Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place) override {
     return in_pieces(in, out, count, type, [&](const void* from, void* to, int piece) {
@@ -251,6 +251,8 @@ class MpiTransport final : public Transport {
     const auto start = Clock::now();
     alignas(16) char ignored[256];
     if (status == nullptr) status = ignored;
+    auto next_look = start + kLook;
+    int looks = 0;
     for (std::int64_t polls = 0;; ++polls) {
       int done = 0;
       if (const int error = mpi_.call.test(request, &done, status)) return failed(error, operation);
@@ -261,17 +263,17 @@ class MpiTransport final : public Transport {
         continue;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(20));
-      const double waited = std::chrono::duration<double>(Clock::now() - start).count();
-      if (timeout_ > 0 && waited > timeout_) {
-        return give_up(std::string(operation) + ": rank " + std::to_string(rank()) + " waited " +
-                       std::to_string(waited) + " s, and not all ranks arrived (COLLOPS_TIMEOUT)");
-      }
+      const auto now = Clock::now();
+      if (now < next_look) continue;
+      const double seconds = std::chrono::duration<double>(now - start).count();
+      if (Failure failure = look(looks++, seconds); !failure.empty()) return failure;
+      next_look = Clock::now() + kLook;
     }
   }
 
-  static constexpr std::int64_t kYields = 2000;
+  static constexpr int kYields = 2000;
+  static constexpr std::chrono::milliseconds kLook{10};
   H comm_;
-  double timeout_;
   std::int64_t spins_;
   const Library<H>& mpi_;
 };
@@ -313,10 +315,10 @@ const char* collops_load_mpi(int handle_bytes, const std::int64_t* functions, co
   return "this MPI's handles are neither integers nor pointers";
 }
 
-std::int64_t collops_add_mpi(std::int64_t communicator, int rank, int size, double timeout, int spins) {
+std::int64_t collops_add_mpi(std::int64_t communicator, int rank, int size, int spins) {
   using namespace collops;
   if (loaded_handle_bytes == sizeof(int)) {
-    return add_transport(std::make_unique<MpiTransport<int>>(handle_of<int>(communicator), rank, size, timeout, spins));
+    return add_transport(std::make_unique<MpiTransport<int>>(handle_of<int>(communicator), rank, size, spins));
   }
-  return add_transport(std::make_unique<MpiTransport<void*>>(handle_of<void*>(communicator), rank, size, timeout, spins));
+  return add_transport(std::make_unique<MpiTransport<void*>>(handle_of<void*>(communicator), rank, size, spins));
 }

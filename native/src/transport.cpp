@@ -31,3 +31,9 @@ Transport* find_transport(std::int64_t number) {
 }  // namespace collops
 
 int collops_interface() { return kInterface; }
+
+void collops_watch(std::int64_t transport, Agree agree, Look look) { collops::find_transport(transport)->watch(agree, look); }
+
+void collops_break(std::int64_t transport) { collops::find_transport(transport)->give_up(); }
+
+std::int64_t collops_calls(std::int64_t transport) { return collops::find_transport(transport)->calls(); }

@@ -1,10 +1,14 @@
 // The interface of the transports, which move arrays between ranks: MPI, NCCL, and a single rank.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "api.h"
 
 namespace collops {
 
@@ -43,9 +47,29 @@ class Transport {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // Why the transport cannot be used any more, or empty. After a rank has given up a wait, its next call could be matched with
-  // another call of the other ranks.
-  const Failure& broken() const { return broken_; }
+  // Collective calls that this rank has begun.
+  std::int64_t calls() const { return calls_; }
+
+  // Sets the functions of Python that agree on calls and look after waits. Called before the first call.
+  void watch(Agree agree, Look look) {
+    agree_ = agree;
+    look_ = look;
+  }
+  // Makes every later call fail. After a rank has given up a wait, its next call could be matched with another call of the other
+  // ranks.
+  void give_up() { broken_ = true; }
+  // Begins a call, which Python knows as `call`; a failure if the transport is broken or the ranks do not agree on the call.
+  Failure begin(std::string_view call, bool collective) {
+    if (look_ != nullptr) call_ = call;
+    if (broken_) return look(kRefused, 0.0);
+    if (agree_ != nullptr) {
+      const char* failure = kInterrupted;
+      agree_(&failure, call.data(), call.size());
+      if (failure != nullptr) return failure;
+    }
+    if (collective) ++calls_;
+    return {};
+  }
 
   virtual Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place at) = 0;
   // Fills `out` on `root`; on other ranks `out` may be overwritten.
@@ -62,15 +86,27 @@ class Transport {
   virtual Failure barrier(void* scratch, Place at) = 0;
 
  protected:
-  Failure give_up(Failure why) {
-    broken_ = why;
-    return why;
+  // Lets Python look after a wait of the current call, at which it has looked `looks` times and which has taken so many seconds. A
+  // failure if the wait must end.
+  Failure look(int looks, double seconds) {
+    if (look_ == nullptr) return {};
+    const char* failure = kInterrupted;
+    look_(&failure, call_.data(), call_.size(), calls_, looks, seconds);
+    if (failure == nullptr) return {};
+    give_up();
+    return failure;
   }
 
  private:
+  static constexpr const char* kInterrupted = "KeyboardInterrupt: ";
+
   int rank_;
   int size_;
-  Failure broken_;
+  Agree agree_ = nullptr;
+  Look look_ = nullptr;
+  std::string_view call_;  // calls of one transport follow each other
+  std::atomic<std::int64_t> calls_{0};
+  std::atomic<bool> broken_{false};
 };
 
 // A compiled program refers to a transport by its number, not by an address. Transports live as long as the process.

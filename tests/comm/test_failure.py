@@ -395,7 +395,7 @@ def test_a_rank_that_ends_within_a_call_has_not_done_its_part(world):
 
     ranks = world(2, None).run(program, exiting)
     assert "rank 1 of 2 ended" in str(ranks.ranks[0].error)
-    assert [message for _, message in ranks.sent if message[1] == "ProgramEnd"] == [[0, "ProgramEnd", 1]]
+    assert [message for _, message in ranks.sent if message[1] == "ProgramEnd"] == [[0, "ProgramEnd", 1, 0]]
 
 
 def test_a_needed_peer_has_ended(world):

@@ -20,11 +20,13 @@ from collops.comm.mpi import ControlChannel
 from collops.comm.transport import FIRST_USER_TAG, Message, Pending, Transport
 from collops.errors import InputError
 
+__all__ = ["RECEIVE", "SEND", "CallAgreement", "Expectation", "described_call", "described_message"]
+
 LEVELS = ("off", "calls", "sites")
 """The levels of checking: nothing, calls, or also whether they come from one line."""
 
-_ALL, _SEND, _RECEIVE = "all", "send", "receive"
-_COUNTERPART = {_ALL: _ALL, _SEND: _RECEIVE, _RECEIVE: _SEND}
+_ALL, SEND, RECEIVE = "all", "send", "receive"
+_COUNTERPART = {_ALL: _ALL, SEND: RECEIVE, RECEIVE: SEND}
 
 Facts: TypeAlias = dict[str, Any]
 """Facts about a call that must be equal on both sides, as JSON has them."""
@@ -39,7 +41,7 @@ def check_level() -> str:
     return known[text]
 
 
-class _Expectation(NamedTuple):
+class Expectation(NamedTuple):
     """The expectation of another rank: the same collective call, or the other end of a message.
 
     `kind` is this rank's part. `facts` must be equal on both ranks. In a collective call, `pieces` is what goes to each
@@ -57,6 +59,11 @@ class CallAgreement:
     """Agrees on the calls of one communicator's ranks, with `sites` also on the line of the program that makes them.
 
     `channel` carries the expectations and nothing else; `failures` are those of the communicator.
+
+    Attributes
+    ----------
+    settle : callable, optional
+        Called before a call that is not compiled: it waits for compiled programs, whose calls come before.
     """
 
     def __init__(self, channel: ControlChannel, failures: Failures, sites: bool) -> None:
@@ -65,10 +72,13 @@ class CallAgreement:
         self._failures = failures
         self._sites = sites
         self.size = channel.size
+        self.settle: Callable[[], None] | None = None
         self._received: dict[int, deque[list[Any]]] = {}  # expectations of other ranks that are not met yet
         self._incident = failures.incident
 
-    def collective(self, call: str, facts: Facts, sends: Any = None, receives: Any = None) -> None:
+    def collective(
+        self, call: str, facts: Facts, sends: Any = None, receives: Any = None, site: str | None = None
+    ) -> None:
         """Return when every rank is about to make this call. Collective.
 
         Parameters
@@ -79,6 +89,8 @@ class CallAgreement:
             Must be the same on all ranks.
         sends, receives : sequence, optional
             For each rank, the pieces that go there and come from there, on which the two ranks must agree.
+        site : str, optional
+            The line of the program, for a compiled call.
 
         Raises
         ------
@@ -88,22 +100,27 @@ class CallAgreement:
             If a rank makes no call at all.
         """
         if self._sites:
-            facts = {**facts, "at": call_site(with_function=False)}
+            facts = {**facts, "at": call_site(with_function=False) if site is None else site}
         # Every rank receives all pieces: one that did not see a difference between two others would continue alone.
         pieces = None if sends is None or receives is None else (sends, receives)
         rank = self._channel.rank
         others = [other for other in range(self.size) if other != rank]
-        found = self.agree(call, {other: [_Expectation(_ALL, facts, pieces)] for other in others})
+        expectations = {other: [Expectation(_ALL, facts, pieces)] for other in others}
+        found = self.agree(call, expectations, compiled=site is not None)
         if pieces is not None:
             table = {other: each for other, (each,) in found.items()} | {rank: pieces}
             if any(table[a][0][b] != table[b][1][a] for a in table for b in table):
                 self._failures.give_up(Cause.MISMATCH, call, "")
 
-    def agree(self, call: str, expectations: Mapping[int, Iterable[_Expectation]]) -> dict[int, list[Any]]:
+    def agree(
+        self, call: str, expectations: Mapping[int, Iterable[Expectation]], compiled: bool = False
+    ) -> dict[int, list[Any]]:
         """Return the pieces of every rank in `expectations` once it is about to do its part.
 
         Raises as :meth:`collective` does.
         """
+        if self.settle is not None and not compiled:
+            self.settle()
         failures = self._failures
         failures.look(call)
         if failures.incident != self._incident:  # what was received before belongs to calls that were given up
@@ -129,7 +146,7 @@ class CallAgreement:
         failures.until(self._channel.delivered, call)
         return pieces
 
-    def _matched(self, wanted: deque[_Expectation], received: deque[list[Any]] | None, pieces: list[Any]) -> bool:
+    def _matched(self, wanted: deque[Expectation], received: deque[list[Any]] | None, pieces: list[Any]) -> bool:
         """Take from both what belongs together; return whether the rest can still be met."""
         for expectation in list(wanted):
             found = next((each for each in received or () if each[0] == _COUNTERPART[expectation.kind]), None)
@@ -166,7 +183,7 @@ class CheckedTransport(Transport):
     def run(self, call: Call) -> None:
         """Run a call once all ranks are about to run the same one."""
         pieces = (None, None) if call.receive_counts is None else (list(call.counts), list(call.receive_counts))
-        self._calls.collective(*_described(call, self._memory), *pieces)
+        self._calls.collective(*described_call(call, self._memory), *pieces)
         self.inner.run(call)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
@@ -190,7 +207,7 @@ class CheckedTransport(Transport):
         On hosts each starts when its own rank has agreed: others may depend on it. On devices they start as one launch.
         """
         opened, self.opened = self.opened, []
-        expectations: dict[int, list[_Expectation]] = {}
+        expectations: dict[int, list[Expectation]] = {}
         for each in opened:
             for peer, expectation in each.expectations(self._memory):
                 expectations.setdefault(peer, []).append(expectation)
@@ -218,25 +235,22 @@ class _Checked(Pending):
         self, transport: CheckedTransport, sends: Sequence[Message], receives: Sequence[Message], tag: int
     ) -> None:
         self._transport = transport
-        self._messages = [(_SEND, *each) for each in sends] + [(_RECEIVE, *each) for each in receives]
+        self._messages = [(SEND, *each) for each in sends] + [(RECEIVE, *each) for each in receives]
         self._tag = tag
         self._pending: list[Pending] = []
         transport.opened.append(self)
 
     def __str__(self) -> str:
         tag = self._tag - FIRST_USER_TAG
-        parts = [
-            f"{kind} {array.size} {array.dtype.name} {'to' if kind == _SEND else 'from'} rank {peer}"
-            for kind, peer, array in self._messages
-        ]
+        parts = [described_message(kind, peer, array) for kind, peer, array in self._messages]
         return " and ".join(parts) + (f", tag {tag}" if tag else "")
 
-    def expectations(self, memory: str) -> Iterator[tuple[int, _Expectation]]:
+    def expectations(self, memory: str) -> Iterator[tuple[int, Expectation]]:
         """Yield what the other ranks must do."""
         for kind, peer, array in self._messages:
             facts = {"dtype": array.dtype.name, "elements": array.size, "tag": self._tag, "memory": memory}
             then = partial(self._start, kind, peer, array) if memory == "host" else None
-            yield peer, _Expectation(kind, facts, then=then)
+            yield peer, Expectation(kind, facts, then=then)
 
     def start(self) -> None:
         """Start all messages, which have been agreed upon."""
@@ -251,11 +265,11 @@ class _Checked(Pending):
         self._pending = []
 
     def _start(self, kind: str, peer: int, array: Any) -> None:
-        ends = ([(peer, array)], []) if kind == _SEND else ([], [(peer, array)])
+        ends = ([(peer, array)], []) if kind == SEND else ([], [(peer, array)])
         self._pending.append(self._transport.inner.start_exchange(*ends, self._tag))
 
 
-def _described(call: Call, memory: str) -> tuple[str, dict[str, Any]]:
+def described_call(call: Call, memory: str) -> tuple[str, dict[str, Any]]:
     """Return the call as errors of ``COLLOPS_CHECK`` show it, and what must be the same on all ranks."""
     facts: dict[str, Any] = {"call": call.kind, "memory": memory}
     if call.kind == "barrier":
@@ -270,6 +284,11 @@ def _described(call: Call, memory: str) -> tuple[str, dict[str, Any]]:
     text = f"{call.kind}{'' if call.op is None else f'({call.op})'} of {_text(elements)} {dtype}"
     text += "" if call.root is None else f", root {call.root}"
     return text + (" on the device" if memory == "device" else ""), facts
+
+
+def described_message(kind: str, peer: int, array: Any) -> str:
+    """Return the text of a message to or from another rank."""
+    return f"{kind} {array.size} {array.dtype.name} {'to' if kind == SEND else 'from'} rank {peer}"
 
 
 def _text(numbers: Any) -> str:

@@ -123,6 +123,11 @@ class Communicator:
         return self.device_transport or self.host_transport
 
     @property
+    def failures(self) -> Failures | None:
+        """How these ranks learn that one of them has failed; ``None`` with a single rank."""
+        return self._failures
+
+    @property
     def in_group(self) -> bool:
         """Whether calls are inside :meth:`group` now."""
         return self._pending is not None

@@ -35,6 +35,10 @@ thousand times before it looks at the clock and the channel.
 which their count of calls begins anew. A message of an earlier incident is dropped, so that a late notice starts no new
 one. A message of a later incident is kept until this rank arrives there.
 
+**Compiled calls.** Programs of JAX wait in native code, on threads of XLA, which calls :meth:`Failures.looks` now and
+then; a lock protects the state, since the program may wait in another call at that time. Ranks count these calls for
+themselves (`compiled`), and a communicator that closes closes their transports.
+
 **Not covered.** Rejected point-to-point messages, moves of star forests and primitives of JAX are not counted: others
 wait for them until their deadline. A rank that answers a mismatch after others have counted it as missing does not
 learn that they have closed the communicator, and waits for them until its deadline.
@@ -45,8 +49,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -96,9 +101,10 @@ class CallReport(NamedTuple):
 
 
 class ProgramEnd(NamedTuple):
-    """The program of a rank has ended after it did its part in so many collective calls."""
+    """The program of a rank has ended after it did its part in so many collective calls, and so many compiled ones."""
 
     calls: int
+    compiled: int
 
 
 _MESSAGES: dict[str, Any] = {kind.__name__: kind for kind in (FailureNotice, CallReport, ProgramEnd)}
@@ -144,6 +150,9 @@ class Failures:
         Replaces the transports of collective calls. Collective. ``None`` if they cannot be replaced.
     checked : bool
         Whether ranks agree on each call before data move, so that a rejection is a mismatch.
+    compiled : object or None
+        The collective calls of compiled programs: ``count()`` returns how many this rank has begun, and ``close(why)``
+        makes later ones fail.
     """
 
     def __init__(self, channel: Any, timeout: float | None, crowded: bool) -> None:
@@ -155,11 +164,13 @@ class Failures:
         self.incident = 0
         self.renew: Callable[[], None] | None = None
         self.checked = False
+        self.compiled: Any = None
+        self._lock = threading.RLock()  # programs of JAX wait on other threads
         self._spins = _SPINS_IF_CROWDED if crowded else _SPINS
         self._left = -1  # the call that this rank left without completing its part
         self._reports: dict[int, dict[int, CallReport]] = {}  # by call and rank
         self._notices: dict[int, FailureNotice] = {}
-        self._ends: dict[int, tuple[int, int]] = {}  # incident and calls of ranks whose program has ended
+        self._ends: dict[int, tuple[int, ProgramEnd]] = {}  # with the incident, of ranks whose program has ended
         self._early: list[tuple[int, Any]] = []
         self._abandoned: list[Any] = []  # requests that were given up: MPI may still use their memory
 
@@ -212,25 +223,45 @@ class Failures:
             if done():
                 return
         start = time.monotonic()
-        next_look, hopeless = start + _LOOK_SECONDS, float("inf")
+        looks, next_look = self.looks(operation, start, needs, inspect, inside), start + _LOOK_SECONDS
         while not done():
             time.sleep(_NAP_SECONDS)
-            now = time.monotonic()
-            if now < next_look:
-                continue
-            next_look = now + _LOOK_SECONDS
-            if inspect is not None:
-                inspect()
-            waited = f"waited {now - start:.1f} s"
-            self._react(operation, inside, waited)
-            if hopeless == float("inf") and self._has_ended(needs):
-                hopeless = now + _LAST_SECONDS
-            if now > hopeless:
-                self.give_up(Cause.TIMEOUT, operation, f"{waited}; the program of some ranks has ended")
-            if self.timeout is not None and now - start > self.timeout:
-                self.give_up(
-                    Cause.TIMEOUT, operation, f"{waited}; the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)"
-                )
+            if time.monotonic() >= next_look:
+                next(looks)
+                next_look = time.monotonic() + _LOOK_SECONDS
+
+    def looks(
+        self,
+        operation: object,
+        start: float,
+        needs: Collection[int] | None = None,
+        inspect: Callable[[], None] | None = None,
+        inside: bool = False,
+        compiled: int | None = None,
+    ) -> Iterator[None]:
+        """Look at each step whether a wait that began at `start` can still end well, or raise as :meth:`until` does.
+
+        `compiled` is the number of collective calls that this rank has begun in compiled programs, for a wait in one.
+        """
+        incident, hopeless = self.incident, float("inf")
+        while True:
+            with self._lock:
+                if self.incident != incident or (compiled is not None and self.failure):
+                    why = self.failure or "calls did not match"
+                    raise CommunicationError(f"{_located(operation)}: another wait of this rank failed: {why}")
+                if inspect is not None:
+                    inspect()
+                now = time.monotonic()
+                waited = f"waited {now - start:.1f} s"
+                self._react(operation, inside, waited, compiled is not None)
+                if hopeless == float("inf") and self._has_ended(needs, compiled):
+                    hopeless = now + _LAST_SECONDS
+                if now > hopeless:
+                    self.give_up(Cause.TIMEOUT, operation, f"{waited}; the program of some ranks has ended")
+                if self.timeout is not None and now - start > self.timeout:
+                    deadline = f"the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)"
+                    self.give_up(Cause.TIMEOUT, operation, f"{waited}; {deadline}")
+            yield
 
     def failed(self, error: Any, operation: object) -> NoReturn:
         """Raise what MPI reports of an operation."""
@@ -241,9 +272,10 @@ class Failures:
 
         Not collective.
         """
-        if self.failure:
-            raise CommunicationError(f"this communicator can no longer be used: {self.failure}")
-        self._react(operation, inside=False)
+        with self._lock:
+            if self.failure:
+                raise CommunicationError(_closed(self.failure))
+            self._react(operation, inside=False)
 
     def reject(self, call: str, error: Exception) -> None:
         """Tell the other ranks that this rank raises `error` instead of beginning its next collective call.
@@ -283,6 +315,12 @@ class Failures:
         `CallMismatch` if a rank found one, a `CommunicationError` if a program has ended or a rank rejected a call that
         others completed, and a `CommunicationTimeout` otherwise.
         """
+        with self._lock:
+            if self.failure:  # another thread has given up
+                raise CommunicationError(_closed(self.failure))
+            self._give_up(cause, operation, reason)
+
+    def _give_up(self, cause: Cause, operation: object, reason: str) -> NoReturn:
         size, here = self.channel.size, _located(operation)
         notices = self._exchange(FailureNotice(cause, here, reason if cause == Cause.REJECTION else ""))
         rejections = [each for reports in self._reports.values() for each in _rejections(reports).items()]
@@ -315,13 +353,15 @@ class Failures:
 
     def end(self) -> None:
         """Tell the other ranks that this rank's program has ended. Not collective."""
-        self._send(ProgramEnd(self.number - (self._left == self.number)))
+        compiled = 0 if self.compiled is None else self.compiled.count()
+        self._send(ProgramEnd(self.number - (self._left == self.number), compiled))
 
     def answer(self) -> None:
         """Answer ranks that have given up, after the end of this rank's program. Not collective."""
-        self.receive()
-        if self._notices:
-            self._exchange(FailureNotice(Cause.ENDED, PROGRAM_END))
+        with self._lock:
+            self.receive()
+            if self._notices:
+                self._exchange(FailureNotice(Cause.ENDED, PROGRAM_END))
 
     def receive(self) -> None:
         """Sort the messages that have arrived; see the module on late and early ones. Not collective."""
@@ -330,7 +370,7 @@ class Failures:
             incident, kind, *fields = content
             message = _MESSAGES[kind](*fields)
             if isinstance(message, ProgramEnd):
-                self._ends[rank] = (incident, message.calls)
+                self._ends[rank] = (incident, message)
             elif incident > self.incident:
                 self._early.append((rank, content))
             elif incident == self.incident and isinstance(message, FailureNotice):
@@ -339,12 +379,15 @@ class Failures:
                 self._reports.setdefault(message.number, {})[rank] = message
                 self.attention = True
 
-    def _react(self, operation: object, inside: bool, waited: str = "did not wait") -> None:
-        """Raise if another rank has given up, or has rejected a call that this rank has begun."""
+    def _react(self, operation: object, inside: bool, waited: str = "did not wait", compiled: bool = False) -> None:
+        """Raise if another rank has given up, or has rejected a call that this rank has begun.
+
+        The program may still wait in its latest call while a `compiled` program waits in another one.
+        """
         self.receive()
         if self._notices:
             self.give_up(Cause.TIMEOUT, operation, f"{waited}; another rank gave up waiting")
-        begun = (number for number in self._reports if number <= self.number)
+        begun = (number for number in self._reports if number <= self.number - compiled)
         for number in sorted(begun):
             if self.channel.rank not in self._reports[number] and _rejections(self._reports[number]):
                 self._join(number, operation, inside)
@@ -363,16 +406,21 @@ class Failures:
         self._react(operation, inside=False)
         return len(reports) == self.channel.size
 
-    def _has_ended(self, needs: Collection[int] | None) -> bool:
+    def _has_ended(self, needs: Collection[int] | None, compiled: int | None) -> bool:
         """Return whether the program of a needed rank has ended."""
-        if needs is None:  # ranks that did their part in this call before their program ended are not needed any more
-            return any(reached < (self.incident, self.number) for reached in self._ends.values())
-        return not self._ends.keys().isdisjoint(needs)
+        if needs is not None:
+            return not self._ends.keys().isdisjoint(needs)
+        # Ranks that did their part in this call before their program ended are not needed any more.
+        if compiled is not None:
+            return any(end.compiled < compiled for _, end in self._ends.values())
+        return any((incident, end.calls) < (self.incident, self.number) for incident, end in self._ends.values())
 
     def _restart(self, failure: str) -> None:
         """Count calls anew, and close the communicator if there is a failure."""
         self.failure = failure or self.failure
         self.attention = bool(self.failure)
+        if self.failure and self.compiled is not None:
+            self.compiled.close(_closed(self.failure))
         self.number, self._left = 0, -1
         self._reports.clear()
 
@@ -393,7 +441,8 @@ class Failures:
         self._send(report)
 
     def _send(self, message: FailureNotice | CallReport | ProgramEnd) -> None:
-        self.channel.send([self.incident, type(message).__name__, *message])
+        with self._lock:
+            self.channel.send([self.incident, type(message).__name__, *message])
 
 
 def _rejections(reports: Mapping[int, CallReport]) -> dict[int, CallReport]:
@@ -406,6 +455,10 @@ def _rejected_by(reports: Mapping[int, CallReport]) -> tuple[str, CallReport]:
     return name_ranks(sorted(rejections)), rejections[min(rejections)]
 
 
+def _closed(failure: str) -> str:
+    return f"this communicator can no longer be used: {failure}"
+
+
 def _headline(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
@@ -413,6 +466,12 @@ def _headline(error: Exception) -> str:
 _PACKAGE = Path(__file__).parents[1]
 _USERS = tuple(f"{_PACKAGE / name}/" for name in ("apps", "cli"))  # programs that come with the library
 _NAMED_PARTS = 2  # of a path: folders above may differ from node to node
+library_folders = [f"{_PACKAGE}/"]
+"""The folders of this library, and of those that stand between it and its users."""
+
+
+class Located(str):
+    """The text of an operation that includes the line of the program."""
 
 
 def call_site(with_function: bool = True) -> str:
@@ -420,24 +479,37 @@ def call_site(with_function: bool = True) -> str:
 
     Empty after the program's last line. Not collective. Expensive: for errors and checks only.
     """
-    frame = sys._getframe(1)
+    return site_in(_frames(sys._getframe(1)), with_function)
+
+
+def call_site_of_main_thread() -> str:
+    """Return the :func:`call_site` of the program, for a thread that is not its own."""
+    return site_in(_frames(sys._current_frames().get(threading.main_thread().ident or 0)), True)
+
+
+def site_in(frames: Iterable[tuple[str, str, int]], with_function: bool) -> str:
+    """Return the :func:`call_site` in the files, functions and lines of a stack, the innermost first."""
     function = ""
-    while _is_library(frame.f_code.co_filename):
-        function = frame.f_code.co_qualname
-        if frame.f_back is None:
-            return ""
+    for name, called, line in frames:
+        if not _is_library(name):
+            place = name if name.startswith("<") else "/".join(Path(name).parts[-_NAMED_PARTS:])
+            return f"{place}:{line}" + (f" ({function})" if with_function else "")
+        function = called
+    return ""
+
+
+def _frames(frame: Any) -> Iterator[tuple[str, str, int]]:
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno
         frame = frame.f_back
-    name = frame.f_code.co_filename
-    place = name if name.startswith("<") else "/".join(Path(name).parts[-_NAMED_PARTS:])
-    return f"{place}:{frame.f_lineno}" + (f" ({function})" if with_function else "")
 
 
 def _located(operation: object) -> str:
-    site = call_site()
+    site = "" if isinstance(operation, Located) else call_site()
     return f"{operation} at {site}" if site else str(operation)
 
 
 def _is_library(filename: str) -> bool:
     if filename == contextlib.__file__:  # between a with statement and the function that it enters or leaves
         return True
-    return filename.startswith(f"{_PACKAGE}/") and not filename.startswith(_USERS)
+    return filename.startswith(tuple(library_folders)) and not filename.startswith(_USERS)

@@ -9,10 +9,11 @@ from weakref import WeakKeyDictionary
 from collops.comm import Communicator, from_mpi4py, world
 from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
-from collops.comm.failure import default_timeout
 from collops.errors import InputError, TransportError
 from collops.jax import native, versions
+from collops.jax.calls import Watch
 from collops.jax.devices import Clique, clique_transport, device_transport, has_devices, may_record
+from collops.jax.order import settle
 
 __all__ = ["NativeComm", "native_comm"]
 
@@ -23,14 +24,19 @@ _SPINS_OF_MANY = 20
 class NativeComm:
     """A communicator as a parameter of primitives; equal to itself only.
 
-    `numbers` are those of its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``).
+    `numbers` are those of its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``). Calls
+    are `checked` before data move, or else only `watched` while they wait, except those of a single process.
     """
 
-    def __init__(self, rank: int | None, size: int, numbers: dict[str, int], on_one_node: bool) -> None:
+    def __init__(
+        self, rank: int | None, size: int, numbers: dict[str, int], on_one_node: bool, checked: bool = False
+    ) -> None:
         self._rank = rank
         self.size = size
         self.numbers = numbers
-        self._recorded = on_one_node and versions.RUNS_BEFORE_RECORDING and may_record()
+        self.watched = rank is not None and size > 1
+        self.checked = checked
+        self._recorded = on_one_node and not checked and versions.RUNS_BEFORE_RECORDING and may_record()
 
     @property
     def rank(self) -> int:
@@ -121,7 +127,9 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
         raise TransportError(f"JAX has a GPU on other ranks and none on rank {without}: start at most one rank per GPU")
     if with_devices[0]:
         numbers["cuda"] = numbers["rocm"] = device_transport(comm)
-    return NativeComm(comm.rank, comm.size, numbers, on_one_node=comm.local_size == comm.size)
+    if comm.size > 1:
+        Watch(comm, list(dict.fromkeys(numbers.values())), settle)
+    return NativeComm(comm.rank, comm.size, numbers, comm.local_size == comm.size, comm.calls is not None)
 
 
 def _host_transport(comm: Communicator) -> int:
@@ -135,6 +143,5 @@ def _host_transport(comm: Communicator) -> int:
         ctypes.c_int64(private.handle),
         comm.rank,
         comm.size,
-        ctypes.c_double(default_timeout() or 0.0),
         _SPINS_OF_MANY if crowded else _SPINS,
     )

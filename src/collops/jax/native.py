@@ -30,7 +30,7 @@ _MPI_FUNCTIONS = (
 )
 
 
-_INTERFACE = 4  # of native/src/api.h
+_INTERFACE = 5  # of native/src/api.h
 
 
 @cache
@@ -39,6 +39,7 @@ def library() -> ctypes.CDLL:
     loaded = _loaded(_path())
     for name in ("collops_add_alone", "collops_add_mpi", "collops_add_nccl"):
         getattr(loaded, name).restype = ctypes.c_int64
+    loaded.collops_calls.restype = ctypes.c_int64
     loaded.collops_load_mpi.restype = ctypes.c_char_p
     for name in _HANDLERS:
         _register(loaded, f"host_{name}", "cpu")

@@ -40,7 +40,7 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from collops.jax import versions
+from collops.jax import calls, versions
 
 __all__ = ["jit"]
 
@@ -77,6 +77,17 @@ def recordable() -> bool:
 _PLACING = {"backend", "device", "in_shardings", "out_shardings"}
 
 
+def settle() -> None:
+    """Wait for the computations with collectives that this thread has started, and raise the error of the last one."""
+    try:
+        token = versions.get_runtime_token(ORDER)
+        if token is not None:
+            token.block_until_ready()
+    except versions.RUNTIME_ERRORS as error:
+        calls.raise_error_behind(error)
+        raise
+
+
 class Jit:
     """A compiled function with the methods of ``jax.jit``; see :func:`jit`."""
 
@@ -105,16 +116,25 @@ class Jit:
         return self if owner is None else MethodType(self, owner)
 
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function on values, after all earlier computations with collectives."""
+        """Run the function on values, after all earlier computations with collectives.
+
+        Raises the error of a collective if the program runs at once. If it runs later, JAX raises an error of its own
+        with that text where the results are used.
+        """
         try:
             if not _on_hosts():
                 return self._alone(*args, **kwargs)
             token, result = self._in_turn(*args, **kwargs, _collops_token=_last_token())
+            if calls.checking:
+                jax.block_until_ready((token, result))
         except FloatingPointError as error:  # in the results, found by jax_debug_nans or jax_debug_infs
             error.add_note(
                 "collops.jax.jit does not repeat a program to find the operation, because other ranks would not take "
                 "part in its messages; run it in 'with jax.disable_jit():' on all ranks instead"
             )
+            raise
+        except versions.RUNTIME_ERRORS as error:
+            calls.raise_error_behind(error)
             raise
         versions.set_runtime_token(ORDER, token)
         return result

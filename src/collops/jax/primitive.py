@@ -14,7 +14,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from collops.comm.call import in_elements
-from collops.jax import versions
+from collops.comm.failure import call_site
+from collops.jax import calls, versions
 from collops.jax.communicators import NativeComm
 from collops.jax.native import OPS
 from collops.jax.order import ORDER, Jit, recordable
@@ -73,12 +74,17 @@ def collective(
             ORDER,
             f"collops_{comm.handlers(platform, recordable())}_{handler}",
             list(values[:count]),
-            {"wire": comm.number(platform), **attributes(context.avals_in, parameters)},
+            {
+                "wire": comm.number(platform),
+                "call": calls.text_of(handler, comm, context, parameters),
+                **attributes(context.avals_in, parameters),
+            },
             {0: 0} if in_place and versions.is_intermediate(values[0]) else {},
         )
 
     for platform in _PLATFORMS:
-        mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform)
+        # Not cached, since the text of a call has its line.
+        mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform, cacheable=False)
     return primitive
 
 
@@ -109,15 +115,21 @@ def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tup
 
 
 def _run(primitive: Primitive, *values: Any, **parameters: Any) -> Any:
-    compiled = _compiled(primitive, tuple(sorted(parameters.items())))
-    if not versions.jit_disabled():
-        return compiled.dispatch(*values)
-    with jax.disable_jit(False):
-        return compiled.dispatch(*values)
+    if versions.jit_disabled():
+        with jax.disable_jit(False):
+            return _run(primitive, *values, **parameters)
+    known = tuple(sorted(parameters.items()))
+    if not calls.checking:
+        return _compiled(primitive, known).dispatch(*values)
+    before = calls.eager_site.set(call_site())
+    try:
+        return _compiled(primitive, known, calls.eager_site.get()).dispatch(*values)
+    finally:
+        calls.eager_site.reset(before)
 
 
 @functools.lru_cache(maxsize=4096)
-def _compiled(primitive: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Jit:
+def _compiled(primitive: Primitive, parameters: tuple[tuple[str, Any], ...], _site: str = "") -> Jit:
     def run(*values: Any) -> Any:
         return primitive.bind(*values, **dict(parameters))
 

@@ -21,6 +21,9 @@ __all__ = ["lowered"]
 # Whether XLA runs calls once before it records them. The first call of a kind may do what a recording does not allow.
 RUNS_BEFORE_RECORDING = jax.__version_info__ >= (0, 11)
 
+# What JAX raises when a program fails: its own error, or, from the dispatch in C++, a ValueError.
+RUNTIME_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
+
 Effect = _effects.Effect
 at_top_level = _core.trace_state_clean
 _tokens = _dispatch.runtime_tokens
@@ -131,7 +134,7 @@ def custom_call(
     effect: Effect,
     target: str,
     operands: list[Any],
-    attributes: dict[str, int | tuple[int, ...]],
+    attributes: dict[str, int | str | tuple[int, ...]],
     aliases: dict[int, int],
 ) -> list[Any]:
     """Emit a call of an FFI handler at a fixed position among the calls with `effect`.
@@ -167,7 +170,9 @@ def _bytes_before(token: Any) -> Any:
     return _mlir.ir_constant(np.zeros(1, np.uint32))
 
 
-def _attribute(value: int | tuple[int, ...]) -> Any:
+def _attribute(value: int | str | tuple[int, ...]) -> Any:
+    if isinstance(value, str):
+        return ir.StringAttr.get(value)
     if isinstance(value, tuple):
         return ir.DenseI64ArrayAttr.get(list(value))
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)

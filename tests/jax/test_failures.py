@@ -1,0 +1,277 @@
+"""What goes wrong between ranks in compiled programs: every rank gets the error, with each rank's call, and soon."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.launch import run_ranks
+
+pytestmark = pytest.mark.serial
+
+SECONDS = 30.0  # for what must be noticed soon, on a machine that does much else at the same time
+
+HEAD = """
+import signal, sys, threading, time
+import jax
+import jax.numpy as jnp
+import numpy as np
+import collops
+import collops.jax as cj
+comm = collops.world()
+rank, size = comm.rank, comm.size
+first = rank == 0
+jit = {jit}
+"""
+WAYS = {"collops.jax.jit": "cj.jit", "jax.jit": "jax.jit", "eager": "lambda function: function"}
+# JAX raises errors of compiled functions as its own class, unless collops dispatches the function.
+RAISED = {"collops.jax.jit": "{}", "jax.jit": "JaxRuntimeError", "eager": "{}"}
+
+
+def run(ranks, way, program, **environment):
+    return run_ranks(ranks, HEAD.format(jit=WAYS[way]) + program, environment)
+
+
+MISMATCHES = """
+CALLS = {
+    "sizes": lambda x: cj.allreduce(jnp.ones(3 + first)),
+    "dtypes": lambda x: cj.allreduce(x.astype("int32") if first else x),
+    "dtypes of one width": lambda x: cj.bcast(x.astype("int32") if first else x),
+    "reductions": lambda x: cj.allreduce(x, "max" if first else "sum"),
+    "kinds": lambda x: (cj.allreduce if first else cj.bcast)(x),
+    "roots": lambda x: cj.bcast(x, 1 if first else 0),
+    "order": lambda x: (cj.bcast(cj.allreduce(x)) if first else cj.allreduce(cj.bcast(x))),
+    "counts": lambda x: cj.allgatherv(x, [3] * (size - 1) + [3 + first]),
+    "counts of pairs": lambda x: cj.alltoallv(jnp.ones(size + first), [1] * (size - 1) + [1 + first], [1] * size),
+    "blocks": lambda x: cj.scatter(jnp.ones((size, 4)) if first else x),
+    "messages": lambda x: cj.send(x, 1) if first else cj.recv(jnp.ones(4), 0) if rank == 1 else cj.barrier(),
+    "tags": lambda x: cj.send(x, 1, 1) if first else cj.recv(x, 0, 2) if rank == 1 else cj.barrier(),
+    "lines": lambda x: (
+        cj.allreduce(x) if first
+        else cj.allreduce(x)
+    ),
+}
+for name, call in CALLS.items():
+    begin = time.monotonic()
+    try:
+        jit(call)(jnp.ones(3))
+        print(name, "raised nothing", flush=True)
+    except Exception as error:
+        lines = str(error).splitlines()
+        soon = time.monotonic() - begin < 10
+        tables = "do not match" in lines[0] and 3 <= len(lines) <= 1 + size
+        print(name, type(error).__name__, tables, soon, all(" at <string>:" in line for line in lines[1:]), flush=True)
+    total = cj.allreduce(jnp.ones(2)) + comm.allreduce(np.ones(2)) + jit(lambda x: cj.allreduce(x))(jnp.ones(2))
+    assert np.array_equal(total, [3 * size, 3 * size])
+"""
+NAMES = ("sizes", "dtypes", "dtypes of one width", "reductions", "kinds", "roots", "order", "counts")
+NAMES += ("counts of pairs", "blocks", "messages", "tags", "lines")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "way"), [(2, "collops.jax.jit"), (2, "jax.jit"), (2, "eager"), (3, "collops.jax.jit")]
+)
+def test_calls_that_do_not_match(ranks, way):
+    """No data have moved, and the ranks continue."""
+    result = run(ranks, way, MISMATCHES, COLLOPS_CHECK="1", COLLOPS_TIMEOUT="20")
+    assert result.returncode == 0, result.stderr
+    kind = RAISED[way].format("CallMismatch")
+    assert sorted(result.stdout.splitlines()) == sorted([f"{name} {kind} True True True" for name in NAMES] * ranks)
+
+
+MIXED = """
+cj.barrier()
+try:
+    comm.allreduce(np.ones(3, "f4") if first else jnp.ones(3, "f4"))
+except collops.errors.CallMismatch as error:
+    print(len(str(error).splitlines()))
+"""
+
+
+def test_a_call_of_numpy_and_one_of_jax():
+    """They use different transports."""
+    result = run(3, "eager", MIXED, COLLOPS_CHECK="1")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "3\n" * 3, "")
+
+
+RIGHT = """
+jax.config.update("jax_enable_x64", True)
+from tests.jax import programs
+from tests.jax.cases import CASES
+from tests.jax.checks import check_case
+for case in CASES:
+    check_case(comm, case)
+programs.check_programs(comm, [1, 2], jax.jit, calls=2)
+# Programs that JAX runs later, while the ranks make other calls, keep their place among them.
+heavy = jax.jit(lambda x: cj.allreduce((x @ x @ x)[0, 0]) + x)
+for _ in range(5):
+    y = heavy(jnp.ones((400, 400)))
+    comm.allreduce(1.0)
+    cj.barrier()
+y = collops.cgls(collops.VStack([jnp.eye(3)]), collops.ones(3 * size, engine="jax"), niter=3)
+print("DONE", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_right_programs_are_let_through(ranks):
+    result = run(ranks, "eager", RIGHT, COLLOPS_CHECK="1")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "DONE\n" * ranks
+
+
+LATE = """
+@jit
+def total(x):
+    return cj.allreduce(x)
+total(jnp.ones(3))
+for _ in range(2):
+    begin = time.monotonic()
+    try:
+        if rank < size - 1:
+            jax.block_until_ready(total(jnp.ones(3)))
+        else:
+            comm.barrier()
+    except Exception as error:
+        at_once = time.monotonic() - begin < 1
+        print(f"{rank} {type(error).__name__} {at_once}\\n{error}", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "way"), [(2, "collops.jax.jit"), (2, "jax.jit"), (2, "eager"), (3, "collops.jax.jit")]
+)
+def test_a_deadline(ranks, way):
+    """The error has every rank's line, and the next call raises it at once, of whatever kind it is."""
+    result = run(ranks, way, LATE, COLLOPS_TIMEOUT="2")
+    assert result.returncode == 0, result.stderr
+    line = 1 + (HEAD + LATE).splitlines().index("    return cj.allreduce(x)")
+    barrier = 1 + (HEAD + LATE).splitlines().index("            comm.barrier()")
+    table = [
+        f"  rank{'' if ranks == 2 else 's'} {'0' if ranks == 2 else '0-1'}: allreduce at <string>:{line} (allreduce)",
+        f"  rank {ranks - 1}: barrier at <string>:{barrier} (Communicator.barrier)",
+    ]
+    kind = RAISED[way].format("CommunicationTimeout")
+    for rank in range(ranks - 1):
+        for at_once in (False, True):
+            assert f"{rank} {kind} {at_once}\n" in result.stdout
+    assert f"{ranks - 1} CommunicationTimeout False\n" in result.stdout
+    assert f"{ranks - 1} CommunicationError True\n" in result.stdout
+    assert "the deadline is 2 s (COLLOPS_TIMEOUT)" in result.stdout
+    assert result.stdout.count("\n".join(table)) == 2 * ranks - 1, result.stdout
+
+
+LATER = """
+lonely = cj.jit(lambda x: x @ x + cj.recv(x[0], size - 1, 9))
+if first:
+    lonely(jnp.ones((1500, 1500)))
+    try:
+        y = lonely(jnp.ones((1500, 1500)))
+        print("started")
+        jax.block_until_ready(y)
+    except jax.errors.JaxRuntimeError as error:
+        print("receive 1500 float32 from rank 1, tag 9 at <string>:" in str(error), "2 ranks gave up:" in str(error))
+    for call in (lambda: cj.allreduce(jnp.ones(1)), lambda: comm.allreduce(1.0)):
+        try:
+            call()
+        except collops.errors.CommunicationError as error:
+            print(type(error).__name__, "CommunicationTimeout" in repr(error), flush=True)
+else:
+    cj.send(jnp.ones(1500), 0, 9)
+    try:
+        comm.barrier()
+    except collops.errors.CommunicationTimeout as error:
+        print("barrier", flush=True)
+"""
+
+
+def test_a_deadline_in_a_program_that_runs_later():
+    """JAX raises it with the results; the next call of the communicator raises the error of this library."""
+    result = run(2, "collops.jax.jit", LATER, COLLOPS_TIMEOUT="3")
+    assert result.returncode == 0, result.stderr
+    lines = sorted(result.stdout.splitlines())
+    assert lines == sorted(["started", "True True", "CommunicationTimeout True", "CommunicationError True", "barrier"])
+
+
+CLOSED = """
+total = cj.jit(lambda x: cj.allreduce(x))
+total(jnp.ones(1))
+for call in (lambda: comm.allreduce(1.0) if first else comm.recv(np.ones(2), 0)), lambda: total(jnp.ones(1)):
+    try:
+        call()
+    except collops.errors.CommunicationError as error:
+        print(type(error).__name__, "the deadline is 2 s" in str(error) or "gave up waiting" in str(error), flush=True)
+"""
+
+
+def test_compiled_calls_after_a_deadline_elsewhere():
+    result = run(2, "collops.jax.jit", CLOSED, COLLOPS_TIMEOUT="2")
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == ["CommunicationError True"] * 2 + ["CommunicationTimeout True"] * 2
+
+
+ENDS = """
+total = jit(lambda x: cj.allreduce(x))
+for turn in range(200):
+    total(jnp.ones(1))
+if rank == size - 1:
+    print(time.time(), flush=True)
+    {end}
+for turn in range(200):
+    jax.block_until_ready(total(jnp.ones(1)))
+"""
+
+
+@pytest.mark.parametrize(("ranks", "way"), [(2, "collops.jax.jit"), (2, "jax.jit"), (3, "eager")])
+@pytest.mark.parametrize("end", ["sys.exit(0)", "raise KeyError('mine alone')"])
+def test_a_rank_that_ends_is_noticed(ranks, way, end):
+    result = run(ranks, way, ENDS.format(end=end), COLLOPS_TIMEOUT="none")
+    ended = time.time()
+    assert result.returncode != 0
+    assert ended - float(result.stdout) < SECONDS
+    if "exit" in end:
+        assert f"the program of some ranks has ended; rank {ranks - 1} of {ranks} ended:" in result.stderr
+        assert f"rank {ranks - 1}: the end of the program" in result.stderr
+    else:
+        assert f"rank {ranks - 1} of {ranks} ends all ranks, because of its KeyError above" in result.stderr
+
+
+DONE = """
+part = cj.jit(lambda x: cj.bcast(x, 0))
+part(jnp.ones(2))
+heavy = jax.jit(lambda x: cj.bcast((x @ x)[0], 0))
+if rank == 2:
+    time.sleep(5)
+y = heavy(jnp.eye(300))  # rank 0 needs nobody for this, and ends
+if not first:
+    assert y[0] == 1
+print("DONE", flush=True)
+"""
+
+
+def test_a_rank_that_has_done_its_part_may_end_before_others_begin_theirs():
+    result = run(3, "jax.jit", DONE, COLLOPS_TIMEOUT="60")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "DONE\n" * 3
+
+
+INTERRUPTED = """
+total = cj.jit(lambda x: cj.allreduce(x))
+total(jnp.ones(1))
+if first:
+    threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
+    try:
+        jax.block_until_ready(total(jnp.ones(1)))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    try:
+        total(jnp.ones(1))
+    except collops.errors.CommunicationError:
+        print("closed", flush=True)
+"""
+
+
+def test_an_interrupt_ends_a_wait():
+    result = run(2, "collops.jax.jit", INTERRUPTED, COLLOPS_TIMEOUT="60")
+    assert (result.returncode, result.stdout) == (0, "interrupted\nclosed\n"), result.stderr
