@@ -158,7 +158,7 @@ def custom_call(
         result_layouts=[*(tuple(reversed(range(len(aval.shape)))) for aval in context.avals_out), [0], []],
     )
     *results, _, after = call.results
-    context.set_tokens_out(_mlir.TokenSet({effect: after}))
+    context.set_tokens_out(_mlir.TokenSet({**dict(context.tokens_in.items()), effect: after}))
     return results
 
 
