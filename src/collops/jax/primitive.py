@@ -83,8 +83,9 @@ def collective(
         )
 
     for platform in _PLATFORMS:
-        # Not cached, since the text of a call has its line.
-        mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform, cacheable=False)
+        # Not cached on hosts, where the text of a call has its line.
+        cacheable = platform != "cpu"
+        mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform, cacheable=cacheable)
     return primitive
 
 
