@@ -146,8 +146,8 @@ def text_of(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> s
             described_message(way, peer, x) + f", tag {tag}" * (tag > 0) for way, peer, tag, x in ends
         )
         call["messages"] = [
-            (way, peer, {"dtype": x.dtype.name, "elements": x.size, "by": "jax"})  # a receive may take any tag
-            for way, peer, _, x in ends
+            (way, peer, {"dtype": x.dtype.name, "elements": x.size, "tag": tag if tag >= 0 else None, "by": "jax"})
+            for way, peer, tag, x in ends
         ]
     elif comm.checked:
         record = _record(kind, context, parameters)
