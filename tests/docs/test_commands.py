@@ -120,6 +120,7 @@ TABLE = [
     (r"pip install .*", installs_what_there_is, "needs a network"),
     (r"\.venv/bin/.*python -m pytest \S+", names_a_folder, "would run this suite inside itself"),
     (r"mpiexec -n 4 python -m collops\.compat\.pylops_mpi .*", is_not_run, "tests/compat/test_scripts.py runs it"),
+    (r"mpiexec -n 2 python -m collops\.compat\.mpi4jax .*", is_not_run, "tests/compat/test_mpi4jax.py runs it"),
     (r"\.venv/bin/pip install pre-commit && .*", is_not_run, "changes the repository's hooks"),
     (r"python3 -m venv venv|\. venv/bin/activate", is_not_run, "Python's own, and the shell's"),
     (r"module load .*", is_not_run, "needs a cluster"),
