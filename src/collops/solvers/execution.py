@@ -46,7 +46,7 @@ class Execution:
         """Return the state after one more step, whose numbers are recorded in the history."""
         with mark(self._label):
             state = self._method.step(self._operator, state)
-            self._history.record(self._method.report(state))
+            self._history.record(state)
         return state
 
 
@@ -179,7 +179,7 @@ class GraphExecution(Execution):
             try:
                 with cupy.cuda.using_allocator(self._lane.pool.malloc):
                     trial = self._method.step(self._operator, trial)
-                    self._history.store(self._method.report(trial))
+                    self._history.store(trial)  # reads numbers and results before the next replay's overwrite them
                     _carry(trial, state)
             except Exception as error:  # an operator may use calls that a capture forbids
                 reason = _in_one_line(error)

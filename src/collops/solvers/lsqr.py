@@ -118,6 +118,7 @@ class LSQR(Method):
     conlim: float = 1e8
     calc_var: bool = False
     tolerances = frozenset({"atol", "btol", "conlim"})
+    results = ("x", "variance")
     name = "LSQR"
     numbers = LSQRNumbers
     # The tests of Paige and Saunders, the strongest statement first. What does not change a sum is rounding error.
@@ -129,7 +130,10 @@ class LSQR(Method):
             Status.COMPATIBLE,
         ),
         (lambda self, now, first: _begun(now) & (now.arnorm <= self.atol * first.arnorm), Status.LEAST_SQUARES),
-        (lambda self, now, first: _begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
+        (
+            lambda self, now, first: _begun(now) & (self.conlim != 0) & (now.acond >= self.conlim),
+            Status.ILL_CONDITIONED,
+        ),
         (lambda self, now, first: _lost(now.rnorm, first.rnorm + _image(now)), Status.COMPATIBLE_TO_ROUNDING),
         (lambda self, now, first: _lost(now.arnorm, first.arnorm), Status.LEAST_SQUARES_TO_ROUNDING),
         (lambda self, now, first: _lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),

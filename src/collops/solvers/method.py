@@ -17,8 +17,8 @@ Row = Sequence[float]
 """The numbers of one iteration, in the order of ``Method.numbers``."""
 
 Test = Callable[[Any, Any, Any], Any]
-Stop = tuple[Test, Status | None] | tuple[Test, Status | None, str]
-"""A test, the status if it passes, and perhaps an option; see :class:`Method`."""
+Stop = tuple[Test, Status | None] | tuple[Test, Status | None, str] | tuple[Test, Status | None, str, str]
+"""A test, the status if it passes, and perhaps one or two options; see :class:`Method`."""
 
 DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default of the relative size of rounding errors."""
@@ -62,12 +62,16 @@ class Method:
         A named tuple: the numbers of one iteration.
     stops : tuple of (callable, Status) or (callable, Status, str)
         Tests ``test(method, now, first)`` of the numbers of an iteration and those before the first one. The first test
-        that passes sets the status, or lets the solver continue if that is ``None``. A test with the name of an option
-        is skipped if the option is 0 or false. Tests are written once, for floats of Python and for 0-d arrays in a
-        trace of JAX: with ``&``, ``|`` and comparisons, without ``if``, ``and`` and ``or``. Squares of options are
-        products, which may become infinite: the power of a Python float raises OverflowError instead.
+        that passes sets the status, or lets the solver continue if that is ``None``. A test with names of options is
+        skipped if one of these is 0, false or ``None``. Tests are written once, for floats of Python, for 0-d arrays
+        in a trace of JAX, and for CUDA: with arithmetic, ``abs``, ``&``, ``|`` and comparisons, without ``if``, ``and``
+        and ``or``. Squares of options are products, which may become infinite: the power of a Python float raises
+        OverflowError instead. On devices the host waits for every iteration of a method whose tests are not so.
     tolerances : frozenset of str
         Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
+    results : tuple of str
+        Fields of the state that belong to the result. On devices, where steps run ahead of the host, they are kept as
+        they were when a test passed.
     traceable : bool
         Whether JAX can trace steps and tests, so that the loop over all iterations is one compiled program.
 
@@ -83,6 +87,7 @@ class Method:
     numbers: ClassVar[Any]
     stops: ClassVar[tuple[Stop, ...]] = ()
     tolerances: ClassVar[frozenset[str]] = frozenset()
+    results: ClassVar[tuple[str, ...]] = ("x",)
     traceable: ClassVar[bool] = True
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:

@@ -61,11 +61,17 @@ class PrimalDual(Splitting):
         BEFORE_FIRST,
         NOT_FINITE,
         (
-            lambda self, now, first: self.tol is not None and max(now.residual, now.update) <= self.tol * self.tol,
+            lambda self, now, first: (now.residual <= self.tol * self.tol) & (now.update <= self.tol * self.tol),
             Status.CONVERGED,
+            "limited",
         ),
         REDUCED,
     )
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a `tol`, which may be 0."""
+        return self.tol is not None
 
     def init(self, A: Any, y: Any, x0: Any) -> PrimalDualState:
         x, image = y, new_array(A.range, y, y.dtype)  # x0 is the starting point of the dual variable

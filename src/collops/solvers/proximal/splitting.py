@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
-from collops.solvers.method import Method
+from collops.solvers.method import Method, not_finite
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
@@ -33,18 +33,20 @@ class SplittingNumbers(NamedTuple):
 
 BEFORE_FIRST = (lambda self, now, first: now.residual < 0, None)
 NOT_FINITE = (
-    lambda self, now, first: not isfinite(now.residual + now.update) or now.objective != now.objective,
+    lambda self, now, first: not_finite(now.residual + now.update) | (now.objective != now.objective),
     Status.NOT_FINITE,
 )
 UNCHANGED = (
-    lambda self, now, first: self.tol is not None and abs(now.objective - now.before) < self.tol * abs(now.before),
+    lambda self, now, first: abs(now.objective - now.before) < self.tol * abs(now.before),
     Status.CONVERGED,
     "objective",
+    "tol",
 )
 REDUCED = (
-    lambda self, now, first: self.rtol is not None and now.objective < self.rtol * first.objective,
+    lambda self, now, first: now.objective < self.rtol * first.objective,
     Status.CONVERGED,
     "objective",
+    "rtol",
 )
 
 
