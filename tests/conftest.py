@@ -38,7 +38,7 @@ hypothesis.settings.load_profile("ranks")
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
 MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
-JAX_ON_ALL_RANKS = "tests/jax/test_primitives.py::test_primitive["
+JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[", "tests/jax/test_devices.py::")
 
 
 class Agreement:
@@ -105,6 +105,11 @@ class Agreement:
 @pytest.hookimpl(trylast=True)  # after pytest has made its terminal reporter
 def pytest_configure(config) -> None:
     world = collops.world()
+    # Four CPU devices of JAX in all, on one, two or four ranks. Programs run on the first one unless they ask for more.
+    devices = {1: 4, 2: 2}.get(world.size, 1)
+    given = os.environ.get("XLA_FLAGS", "")
+    if "host_platform_device_count" not in given:
+        os.environ["XLA_FLAGS"] = f"{given} --xla_force_host_platform_device_count={devices}"
     if world.size == 1:
         return
     # pytest tidies up behind earlier sessions; ranks that do so in one folder trip over each other.

@@ -7,7 +7,7 @@
 
 // The version of these functions, of their enumerations and of the handlers. Increase it with every change to them, here and in
 // src/collops/jax/native.py, which raises an error for any other version.
-constexpr int kInterface = 3;
+constexpr int kInterface = 4;
 COLLOPS_API int collops_interface();
 
 // Adds the transport of a single rank. Returns its number.
@@ -22,6 +22,11 @@ COLLOPS_API const char* collops_load_mpi(int handle_bytes, const std::int64_t* f
 // Adds the transport of an MPI communicator. A wait fails after `timeout` seconds (0: never); it polls `spins` times before it
 // yields.
 COLLOPS_API std::int64_t collops_add_mpi(std::int64_t communicator, int rank, int size, double timeout, int spins);
+
+// Adds the transport of host devices of this process and of all ranks of the transport `between`, which have `counts` of them;
+// `devices` are those of this process. A wait for another device fails after `timeout` seconds (0: never).
+COLLOPS_API std::int64_t collops_add_devices(std::int64_t between, const int* devices, const std::int64_t* counts,
+                                             double timeout);
 
 // Sets the NCCL (or RCCL) library: addresses in the order of NcclFunctions (nccl.cpp).
 COLLOPS_API void collops_load_nccl(const std::int64_t* functions);

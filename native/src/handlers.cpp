@@ -182,7 +182,10 @@ ffi::Error barrier(Place at, std::int64_t number, Arguments, Results out) {
   COLLOPS_EXPORT collops_host_##NAME(XLA_FFI_CallFrame* frame) {                                       \
     static auto* handler =                                                                             \
         xla::ffi::Ffi::Bind()                                                                          \
-            BINDING.To([](auto... rest) { return collops::NAME(collops::Place{}, rest...); })          \
+            .Ctx<xla::ffi::DeviceOrdinal>()                                                            \
+            BINDING                                                                                    \
+            .To([](std::int32_t device,                                                                \
+                   auto... rest) { return collops::NAME(collops::Place{nullptr, device}, rest...); })  \
             .release();                                                                                \
     return handler->Call(frame);                                                                       \
   }                                                                                                    \

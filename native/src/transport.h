@@ -1,8 +1,9 @@
-// The interface of the transports, which move arrays between ranks: MPI, NCCL, and a single rank.
+// The interface of the transports, which move arrays between ranks: MPI, NCCL, a single rank, and host devices of a process.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,12 @@ enum class Type : int { Bool, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F
 enum class Op : int { Sum, Prod, Min, Max, LAnd, LOr, LXor };
 constexpr int kTypes = static_cast<int>(Type::None);
 constexpr int kOps = 7;
+
+// Bytes of an element.
+inline int width_of(Type type) {
+  constexpr int widths[kTypes] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+  return widths[static_cast<int>(type)];
+}
 
 // Empty on success, else the error message.
 using Failure = std::string;
@@ -26,7 +33,7 @@ struct Message {
   int width;           // bytes of one element
 };
 
-// Where a call runs: on a stream of a device; on the host if the stream is null.
+// Where a call runs: on a stream of a device; on the host if the stream is null. A process may have several host devices.
 struct Place {
   void* stream = nullptr;
   int device = 0;
@@ -44,7 +51,10 @@ class Transport {
   int size() const { return size_; }
   // Why the transport cannot be used any more, or empty. After a rank has given up a wait, its next call could be matched with
   // another call of the other ranks.
-  const Failure& broken() const { return broken_; }
+  Failure broken() const {
+    const std::lock_guard<std::mutex> lock(broken_mutex_);
+    return broken_;
+  }
 
   virtual Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place at) = 0;
   // Fills `out` on `root`; on other ranks `out` may be overwritten.
@@ -62,6 +72,7 @@ class Transport {
 
  protected:
   Failure give_up(Failure why) {
+    const std::lock_guard<std::mutex> lock(broken_mutex_);
     broken_ = why;
     return why;
   }
@@ -69,6 +80,7 @@ class Transport {
  private:
   int rank_;
   int size_;
+  mutable std::mutex broken_mutex_;  // several devices of a process call at once
   Failure broken_;
 };
 

@@ -153,6 +153,12 @@ def test_several_devices_of_one_process(comm):
     np.testing.assert_allclose(gradient, 2 * n * expected)
 
 
+@pytest.mark.parametrize("case", cases.ON_DEVICES, ids=lambda case: case.name)
+def test_devices_of_all_ranks(comm, case):
+    """Every GPU that a rank sees is a party: one process with several, ranks with one each, or both."""
+    checks.check_on_devices(comm, cj.clique(comm=comm), case, np.float32)
+
+
 def test_a_compiled_solver_and_its_derivative(comm):
     """Least squares over the ranks' matrices, and how the energy of its solution depends on the data."""
     matrix = np.random.default_rng(comm.rank).standard_normal((9, 5)).astype(np.float32)

@@ -433,13 +433,27 @@ class NcclLibrary:
         self._check(self._library.ncclGetUniqueId(ctypes.byref(identity)), "ncclGetUniqueId")
         return bytes(identity)
 
-    def connect(self, size: int, rank: int, unique_id: bytes) -> int:
-        """Join this thread's current GPU to a communicator of ranks with a GPU each; return its address. Collective."""
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Make the calls of the body as one, so that one thread may call for several GPUs."""
+        self._check(self._library.ncclGroupStart(), "ncclGroupStart")
+        try:
+            yield
+        except BaseException:
+            self._library.ncclGroupEnd()
+            raise
+        self._check(self._library.ncclGroupEnd(), "ncclGroupEnd")
+
+    def connect(self, size: int, rank: int, unique_id: bytes) -> ctypes.c_void_p:
+        """Join this thread's current GPU to a communicator of ranks with a GPU each. Collective.
+
+        The result is the address of the communicator, which is set when the group has ended.
+        """
         comm = ctypes.c_void_p()
         identity = _UniqueId.from_buffer_copy(unique_id)
         code = self._library.ncclCommInitRank(ctypes.byref(comm), ctypes.c_int(size), identity, ctypes.c_int(rank))
         self._check(code, "ncclCommInitRank")
-        return comm.value or 0
+        return comm
 
     def connect_devices(self, devices: Sequence[int]) -> list[int]:
         """Join GPUs of this process; return the address of each one's communicator."""
@@ -450,7 +464,7 @@ class NcclLibrary:
         return [comm or 0 for comm in comms]
 
     def connect_pairs(self, comm: int, rank: int, size: int, scratch: int) -> None:
-        """Send a byte between any two ranks and sum one up. Collective; returns before the device is done.
+        """Send a byte to every other rank, and receive one. Collective, in a group; does not wait for the device.
 
         NCCL connects two ranks at their first message. That takes the hosts of both, which must not wait for each other
         while one of them holds back what the other's device waits for; here nothing else is under way. `scratch` is the
@@ -458,17 +472,16 @@ class NcclLibrary:
         """
         library, joined = self._library, ctypes.c_void_p(comm)
         stream, one = ctypes.c_void_p(), ctypes.c_size_t(1)
-        self._check(library.ncclGroupStart(), "ncclGroupStart")
-        codes = []
         for peer in (peer for peer in range(size) if peer != rank):
             source, target = ctypes.c_void_p(scratch + peer), ctypes.c_void_p(scratch + size + peer)
-            codes.append(library.ncclSend(source, one, _BYTE, peer, joined, stream))
-            codes.append(library.ncclRecv(target, one, _BYTE, peer, joined, stream))
-        codes.append(library.ncclGroupEnd())
-        first = ctypes.c_void_p(scratch)
-        codes.append(library.ncclAllReduce(first, first, one, _BYTE, _SUM, joined, stream))
-        for code in codes:
-            self._check(code, "connecting all ranks")
+            self._check(library.ncclSend(source, one, _BYTE, peer, joined, stream), "ncclSend")
+            self._check(library.ncclRecv(target, one, _BYTE, peer, joined, stream), "ncclRecv")
+
+    def sum_byte(self, comm: int, scratch: int) -> None:
+        """Sum up a byte over all ranks. Collective, in a group; does not wait for the device."""
+        address, one, stream = ctypes.c_void_p(scratch), ctypes.c_size_t(1), ctypes.c_void_p()
+        code = self._library.ncclAllReduce(address, address, one, _BYTE, _SUM, ctypes.c_void_p(comm), stream)
+        self._check(code, "ncclAllReduce")
 
     def _check(self, code: int, call: str) -> None:
         if code:

@@ -26,10 +26,18 @@ class NativeComm:
     `numbers` are those of its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``).
     """
 
-    def __init__(self, rank: int | None, size: int, numbers: dict[str, int], on_one_node: bool) -> None:
+    def __init__(
+        self,
+        rank: int | None,
+        size: int,
+        numbers: dict[str, int],
+        on_one_node: bool,
+        devices: tuple[Any, ...] = (),
+    ) -> None:
         self._rank = rank
         self.size = size
         self.numbers = numbers
+        self._devices = devices  # of a clique
         self._recorded = on_one_node and versions.RUNS_BEFORE_RECORDING and may_record()
 
     @property
@@ -55,21 +63,24 @@ class NativeComm:
             )
         return self.numbers[platform]
 
-    def check_devices(self, count: int) -> None:
+    def check_devices(self, count: int, devices: tuple[Any, ...] | None, manual: bool) -> None:
         """Check that a program on `count` devices makes one call for each rank, before anything is sent.
 
-        If it made one call for each device instead, these would arrive in any order and be mismatched.
+        If it made one call for each device instead, these would arrive in any order and be mismatched. `devices` are
+        those of the program where they are known, and `manual` tells whether it is written for each device.
         """
-        if self._rank is None and count != self.size:
-            raise InputError(
-                f"a clique of {self.size} devices is used in a program on {count}: "
-                "use it inside shard_map over the devices of the clique"
-            )
-        if self._rank is not None and count != 1:
+        if self._rank is None:
+            if count != len(self._devices) or (count > 1 and not manual) or devices not in (None, self._devices):
+                raise InputError(
+                    f"a clique of {list(self._devices)} is used in a program on {count} devices, or on others: use it "
+                    "inside shard_map over the devices of the clique, in their order, and over all axes of the mesh"
+                )
+        elif count != 1:
             raise InputError(
                 f"this communicator connects ranks with one device each, but the program runs on {count} devices: "
                 "call the collective outside shard_map on an array on a single device (see jax.device_put), or start "
-                "a rank for each device; collops.jax.clique() connects the GPUs of one process"
+                "a rank for each device, or pass comm=collops.jax.clique(comm=collops.world()), which joins all "
+                "devices of all ranks; collops.jax.clique() joins those of one process"
             )
 
     def handlers(self, platform: str, recordable: bool) -> str:
@@ -112,8 +123,11 @@ def native_comm(comm: Any = None) -> NativeComm:
 
 def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
     if isinstance(comm, Clique):
-        number = clique_transport(comm)
-        return NativeComm(None, comm.size, {"cuda": number, "rocm": number}, on_one_node=True)
+        on_hosts = comm.devices[0].platform == "cpu"
+        number = _devices_transport(comm) if on_hosts else clique_transport(comm)
+        numbers = {"cpu": number} if on_hosts else {"cuda": number, "rocm": number}
+        on_one_node = comm.comm is None or comm.comm.local_size == comm.comm.size
+        return NativeComm(None, comm.size, numbers, on_one_node, comm.devices)
     numbers = {"cpu": _host_transport(comm)}
     with_devices = comm.allgather_metadata(has_devices())
     if len(set(with_devices)) > 1:
@@ -124,8 +138,18 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
     return NativeComm(comm.rank, comm.size, numbers, on_one_node=comm.local_size == comm.size)
 
 
-def _host_transport(comm: Communicator) -> int:
-    if comm.size == 1:
+def _devices_transport(joined: Clique) -> int:
+    """Connect the CPU devices of a clique; return the number of their transport. Collective over its ranks."""
+    return native.library().collops_add_devices(
+        ctypes.c_int64(_host_transport(joined.comm)),
+        (ctypes.c_int * len(joined.devices))(*(device.local_hardware_id for device in joined.devices)),
+        native.int64s(list(joined.counts)),
+        ctypes.c_double(default_timeout() or 0.0),
+    )
+
+
+def _host_transport(comm: Communicator | None) -> int:
+    if comm is None or comm.size == 1:
         return native.library().collops_add_alone()
     with collective_errors(comm):
         native.load_mpi()

@@ -1,4 +1,4 @@
-"""GPUs: which one a rank uses, and communicators of NCCL (or RCCL) for ranks with a GPU each or a process with several.
+"""Devices: which GPU a rank uses, communicators of NCCL (or RCCL), and groups of ranks with several devices each.
 
 The communicators belong to collops.jax alone (:class:`collops.comm.nccl.NcclLibrary`), and come from the library that
 JAX itself uses. RCCL has the same functions; that path is written and compiled, but has not been run on an AMD machine.
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from collops.comm import Communicator
-from collops.comm.agreement import collective_errors
+from collops.comm.agreement import collective_values
 from collops.comm.nccl import NcclLibrary
 from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
@@ -34,24 +34,35 @@ _NCCL_FUNCTIONS = (
 
 
 class Clique:
-    """The GPUs of one process as a communicator, for collectives inside ``shard_map``; see :func:`clique`.
+    """Devices as the ranks of a communicator, for collectives inside ``shard_map``; see :func:`clique`.
 
     Attributes
     ----------
     devices : tuple of jax.Device
-        Rank *r* is ``devices[r]``.
+        Those of this process.
+    comm : Communicator or None
+        The processes whose devices are joined; ``None`` for this process alone.
+    counts : tuple of int
+        Number of devices of each process.
+    size : int
+        Number of devices of all processes.
+    first : int
+        Rank of ``devices[0]`` in the group; the other devices follow.
 
     Examples
     --------
     >>> import collops.jax
     >>> joined = collops.jax.clique()  # all devices of this process
-    >>> isinstance(joined, collops.jax.Clique), joined.size >= 1
-    (True, True)
+    >>> isinstance(joined, collops.jax.Clique), joined.size >= 1, joined.first
+    (True, True, 0)
     """
 
-    def __init__(self, devices: tuple[Any, ...]) -> None:
+    def __init__(self, devices: tuple[Any, ...], comm: Communicator | None, counts: tuple[int, ...]) -> None:
         self.devices = devices
-        self.size = len(devices)
+        self.comm = comm
+        self.counts = counts
+        self.size = sum(counts)
+        self.first = 0 if comm is None else sum(counts[: comm.rank])
 
 
 def use_local_device() -> None:
@@ -81,18 +92,32 @@ def use_local_device() -> None:
     show_own_device()
 
 
-def clique(devices: Sequence[Any] | None = None) -> Clique:
-    """Join GPUs of this process, as ``comm=`` inside ``shard_map`` over the same devices in the same order.
+def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = None) -> Clique:
+    """Join devices, as ``comm=`` inside ``shard_map``. Collective over `comm`, if that is given.
+
+    Each device is one rank of the group. Inside ``shard_map`` over `devices`, in the same order, ``allreduce``,
+    ``bcast``, ``allgather``, ``reduce_scatter``, ``alltoall`` and ``barrier`` connect all devices of the group.
 
     Parameters
     ----------
-    devices : sequence of jax.Device, optional
-        By default all that this process has.
+    devices : sequence of jax.Device
+        Devices of this process, GPUs or CPU devices. By default all that it has.
+    comm : Communicator, optional
+        Join the devices of all its ranks: first those of rank 0, then those of rank 1, and so on. Ranks may have
+        different numbers of devices. By default only the devices of this process are joined.
+
+    Returns
+    -------
+    Clique
+        The same object for the same arguments.
 
     Raises
     ------
+    InputError
+        If there are no devices, a device is given twice, devices are of different kinds, or one belongs to another
+        process.
     TransportError
-        If there is no NCCL, or it cannot join them.
+        If the devices are GPUs and NCCL cannot join them.
 
     Examples
     --------
@@ -100,13 +125,40 @@ def clique(devices: Sequence[Any] | None = None) -> Clique:
     >>> import jax
     >>> collops.jax.clique(jax.local_devices()[:1]).size
     1
+    >>> comm = collops.world()
+    >>> collops.jax.clique(jax.local_devices()[:1], comm=comm).size == comm.size
+    True
     """
-    return _clique(tuple(jax.local_devices() if devices is None else devices))
+    given = tuple(jax.local_devices() if devices is None else devices)
+    if comm is None:
+        return _clique(given, None, (_described(given),))
+    if not isinstance(comm, Communicator):
+        raise InputError(f"comm must be a collops communicator, not {type(comm).__name__}")
+    known = collective_values(comm, lambda: _described(given))
+    if len(kinds := {kind for kind, _ in known}) > 1:
+        raise InputError(f"the devices of a clique must be of one kind on all ranks, not {' and '.join(sorted(kinds))}")
+    return _clique(given, comm, tuple((kind, tuple(numbers)) for kind, numbers in known))
+
+
+def _described(devices: tuple[Any, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return the kind and the numbers of devices that can form a clique."""
+    if not devices:
+        raise InputError("a clique needs at least one device")
+    if len(set(devices)) < len(devices):
+        raise InputError(f"a device is given twice: {list(devices)}")
+    if len({device.platform for device in devices}) > 1:
+        raise InputError(f"the devices of a clique must be of one kind, not {list(devices)}")
+    if any(device.process_index != jax.process_index() for device in devices):
+        raise InputError("a clique is made of devices of this process; to join those of other ranks, pass comm=")
+    return devices[0].platform, tuple(device.local_hardware_id for device in devices)
 
 
 @cache
-def _clique(devices: tuple[Any, ...]) -> Clique:
-    return Clique(devices)
+def _clique(
+    devices: tuple[Any, ...], comm: Communicator | None, known: tuple[tuple[str, tuple[int, ...]], ...]
+) -> Clique:
+    # All devices of all ranks are part of the key, so that all ranks make a new clique, or none does.
+    return Clique(devices, comm, tuple(len(numbers) for _, numbers in known))
 
 
 def has_devices() -> bool:
@@ -121,37 +173,60 @@ def may_record() -> bool:
 
 
 def device_transport(comm: Communicator) -> int:
-    """Connect the GPUs of all ranks; return the number of the transport in the native library. Collective."""
+    """Connect the GPUs of all ranks, one each; return the number of the transport in the native library. Collective."""
     if comm.size == 1:
         return clique_transport(clique(jax.local_devices()[:1]))
-    device = jax.local_devices()[0].local_hardware_id
-    with collective_errors(comm):
-        mine = _place_and_identity(device, comm.rank)
-    known = comm.allgather_metadata(mine)
-    if len({place for place, _ in known}) < comm.size:
-        raise TransportError(
-            "each rank needs a GPU of its own: call collops.jax.use_local_device() before collops.world(), "
-            "or let the launcher set CUDA_VISIBLE_DEVICES"
-        )
-    with jax.ensure_compile_time_eval():  # a transport may be wanted first while a program is traced
-        scratch = jnp.zeros(2 * comm.size, jnp.uint8).block_until_ready()
-    with drivers.current(device):
-        joined = _nccl().connect(comm.size, comm.rank, bytes(known[0][1]))
-        _nccl().connect_pairs(joined, comm.rank, comm.size, scratch.unsafe_buffer_pointer())
-        drivers.wait_for_device()
-    return _add([joined], [device], [comm.rank], comm.size, comm.local_size == comm.size)
-
-
-def _place_and_identity(device: int, rank: int) -> list[Any]:
-    """Return the place of this rank's GPU, and on rank 0 the unique id with which the ranks connect to NCCL."""
-    identity = _nccl().unique_id() if rank == 0 else b""
-    return [f"{socket.gethostname()} {drivers.bus_of(device)}", list(identity)]
+    return clique_transport(Clique(tuple(jax.local_devices()[:1]), comm, (1,) * comm.size))
 
 
 def clique_transport(joined: Clique) -> int:
-    """Connect the GPUs of a clique; return the number of the transport in the native library."""
-    devices = [device.local_hardware_id for device in joined.devices]
-    return _add(_nccl().connect_devices(devices), devices, list(range(joined.size)), joined.size, joined.size > 1)
+    """Connect GPUs; return the number of the transport in the native library. Collective over the clique's ranks."""
+    comm, devices = joined.comm, [device.local_hardware_id for device in joined.devices]
+    if comm is None or comm.size == 1:
+        return _add(_nccl().connect_devices(devices), devices, list(range(joined.size)), joined.size, joined.size > 1)
+    known = collective_values(comm, lambda: _places_and_identity(devices, comm.rank))
+    if len({place for places, _ in known for place in places}) < joined.size:
+        raise TransportError(
+            "each rank needs GPUs of its own: call collops.jax.use_local_device() before collops.world(), "
+            "or let the launcher set CUDA_VISIBLE_DEVICES"
+        )
+    ranks = [joined.first + place for place in range(len(devices))]
+    with drivers.current(devices[0]):
+        connected = _connect(joined, devices, ranks, bytes(known[0][1]))
+    return _add(connected, devices, ranks, joined.size, comm.local_size == comm.size)
+
+
+def _connect(joined: Clique, devices: list[int], ranks: list[int], identity: bytes) -> list[int]:
+    """Return the addresses of the communicators of this rank's GPUs, after a first message between any two."""
+    nccl = _nccl()
+    with nccl.group():
+        handles = []
+        for device, rank in zip(devices, ranks, strict=True):
+            with drivers.current(device):
+                handles.append(nccl.connect(joined.size, rank, identity))
+    connected = [handle.value or 0 for handle in handles]
+    zeros = np.zeros(2 * joined.size, np.uint8)
+    with jax.ensure_compile_time_eval():  # a transport may be wanted first while a program is traced
+        scratch = [jax.device_put(zeros, device).block_until_ready() for device in joined.devices]
+    seats = list(zip(devices, connected, ranks, [array.unsafe_buffer_pointer() for array in scratch], strict=True))
+    with nccl.group():
+        for device, comm, rank, address in seats:
+            with drivers.current(device):
+                nccl.connect_pairs(comm, rank, joined.size, address)
+    with nccl.group():
+        for device, comm, _, address in seats:
+            with drivers.current(device):
+                nccl.sum_byte(comm, address)
+    for device in devices:
+        with drivers.current(device):
+            drivers.wait_for_device()
+    return connected
+
+
+def _places_and_identity(devices: list[int], rank: int) -> list[Any]:
+    """Return the places of this rank's GPUs, and on rank 0 the unique id with which the ranks connect to NCCL."""
+    identity = _nccl().unique_id() if rank == 0 else b""
+    return [[f"{socket.gethostname()} {drivers.bus_of(device)}" for device in devices], list(identity)]
 
 
 def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int, record: bool) -> int:
