@@ -275,3 +275,23 @@ if first:
 def test_an_interrupt_ends_a_wait():
     result = run(2, "collops.jax.jit", INTERRUPTED, COLLOPS_TIMEOUT="60")
     assert (result.returncode, result.stdout) == (0, "interrupted\nclosed\n"), result.stderr
+
+
+WILD = """
+other = (rank + 1) % size
+exchange = jit(lambda x: cj.sendrecv(x, x, source=other, dest=other, sendtag=5, recvtag=None))
+print(float(exchange(jnp.full(3, rank + 1.0))[0]) == other + 1, flush=True)
+try:
+    jit(lambda x: cj.recv(x, None))(jnp.ones(3))
+except collops.errors.InputError as error:
+    print("name the source" in str(error), flush=True)
+print(float(cj.allreduce(jnp.ones(()))) == size, flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["collops.jax.jit", "eager"])
+def test_a_receive_of_any_tag_is_checked_and_one_from_any_rank_refused(way):
+    """A sender cannot know that it is meant by a receive from any rank, so that there is nothing to agree on."""
+    result = run(2, way, WILD, COLLOPS_CHECK="1", COLLOPS_TIMEOUT="20")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["True"] * 6
