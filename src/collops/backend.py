@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
+from collops.limits import memory_limit
 
 __all__ = ["Engine", "engine", "engine_of", "memory_of", "register_engine", "repeatable"]
 
@@ -197,7 +198,9 @@ def register_engine(name: str, make: Callable[[], Engine]) -> None:
 
 @cache
 def memory_of(chosen: Engine) -> int:
-    """Return the total memory of the machine, or of the rank's device, in bytes.
+    """Return the memory that this process may use, used or not, or that of the rank's device, in bytes.
+
+    On hosts it is the tightest of the limits of `collops.limits.memory_limit`.
 
     Examples
     --------
@@ -207,7 +210,7 @@ def memory_of(chosen: Engine) -> int:
     """
     if chosen.name == "cupy":
         return chosen.xp.cuda.Device().mem_info[1]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return memory_limit()
 
 
 def engine_of(array: Any) -> Engine:

@@ -123,7 +123,7 @@ def test_invalid_options_raise(wrong, said):
 
 def test_impossible_requests_raise_before_anything_runs(comm):
     wrong = ({"process_grid": f"{comm.size + 1}x1"}, {"variant": "peer"}, {"nx": 10**7, "ny": 10**7})
-    for options, said in zip(wrong, ("process grid", "cupy", "GiB"), strict=True):
+    for options, said in zip(wrong, ("process grid", "cupy", "iB"), strict=True):
         with pytest.raises(InputError, match=said) as caught:
             job(comm, **options)
         assert caught.value.on_all_ranks

@@ -80,7 +80,7 @@ VOLUMES = [
     (["--interval", "1e-300"], ["samples, but a trace only 60"]),
     (["--wavelet", "gone.npy"], ["gone.npy", "does not exist"]),
     (["--wavelet", "data"], ["--volume"]),
-    (["--inlines", "1000000", "--samples", "1000000"], ["GiB"]),
+    (["--inlines", "1000000", "--samples", "1000000"], ["iB"]),
 ]
 OPTIONS = {
     "mdd": [
@@ -93,7 +93,7 @@ OPTIONS = {
         (["--interval", "11"], ["--interval", "less than 10 ms"]),
         (["--down", "gone.npy"], ["--down", "--up"]),
         (["--down", "gone.npy", "--up", "gone.npy"], ["--sources"]),
-        (["--sources", "100000", "--receivers", "100000"], ["GiB"]),
+        (["--sources", "100000", "--receivers", "100000"], ["iB"]),
     ],
     "poststack": [
         *VOLUMES,

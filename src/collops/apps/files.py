@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import tempfile
+import time
 import tokenize
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.stages import local_stage
+from collops.apps.stages import local_stage, raised_together
+from collops.comm.agreement import name_ranks
 from collops.errors import InputError
+from collops.limits import free_room, in_words
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -22,16 +26,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Field",
     "atomic",
+    "check_absent",
+    "check_room",
     "check_writable",
     "not_finite",
     "open_array",
     "open_npy",
     "prepare_folder",
     "read_rows",
+    "share_folders",
     "write_result",
 ]
 
 _CHUNK_BYTES = 16 << 20
+_SECONDS_TO_APPEAR = 5.0
 
 
 def read_rows(array: Any, path: Path, rows: slice) -> np.ndarray:
@@ -85,16 +93,24 @@ def _open_zarr(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
     try:
         node = zarr.open(str(path), mode="r")
         if isinstance(node, zarr.Array):
+            _check_chunks(path, node)
             return node, None
         arrays = dict(node.arrays())
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise InputError(f"{path} cannot be read as Zarr ({problem}): name the folder of an array or a group") from None
+    for name, array in arrays.items():
+        _check_chunks(path / name, array)
     several = [name for name, array in arrays.items() if array.ndim in (2, 3)]
     chosen = next((name for name in names if name in arrays), several[0] if len(several) == 1 else None)
     if chosen is None:
         found = ", ".join(sorted(several)) or "none of two or three axes"
         raise InputError(f"{path} holds the arrays {found}: name one, such as {path}/{(several or names)[0]}")
     return arrays[chosen], node
+
+
+def _check_chunks(path: Path, array: Any) -> None:
+    if 0 in array.chunks:  # Zarr would divide by it
+        raise InputError(f"{path} has chunks of {array.chunks} elements: it is damaged, copy it again")
 
 
 class Field(NamedTuple):
@@ -105,16 +121,90 @@ class Field(NamedTuple):
     unit: str  # "1" for a pure number
 
 
-def prepare_folder(folder: Path) -> None:
-    """Create the output folder, or raise `InputError` if that is impossible or it cannot be written."""
+def prepare_folder(folder: Path, option: str = "--out") -> None:
+    """Create a folder, which `option` names, or raise `InputError` if that is impossible or it cannot be written."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: name a folder with --out")
+        raise InputError(f"{folder} is a file: name a folder with {option}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as problem:
         reason = problem.strerror or problem
-        raise InputError(f"cannot write into the folder {folder} ({reason}): name another one with --out") from None
+        raise InputError(f"cannot write into the folder {folder} ({reason}): name another one with {option}") from None
+
+
+def share_folders(comm: Communicator, folders: Mapping[str, Path]) -> None:
+    """Create folders, and prove that every rank can read and write what rank 0 writes there. Collective.
+
+    `folders` are named by the options that choose them.
+
+    Raises
+    ------
+    InputError
+        On every rank, if a folder cannot be created or written, or if some ranks see another one or none. It names
+        these ranks and their hosts.
+    """
+    with ExitStack() as stack:
+        proofs: list[str] = []
+        with local_stage(comm):
+            if comm.rank == 0:
+                for option, folder in folders.items():
+                    prepare_folder(folder, option)
+                    file = stack.enter_context(tempfile.NamedTemporaryFile("w", dir=folder, prefix=".collops-"))
+                    proofs.append(Path(file.name).name)
+                    file.write(proofs[-1])
+                    file.flush()
+        proofs = comm.allgather_metadata(proofs)[0]
+        seen = [_is_seen(folder, proof) for folder, proof in zip(folders.values(), proofs, strict=True)]
+        answers = comm.allgather_metadata([platform.node(), *seen])
+    for number, (option, folder) in enumerate(folders.items(), start=1):
+        blind: dict[str, list[int]] = {}
+        for rank, answer in enumerate(answers):
+            if not answer[number]:
+                blind.setdefault(answer[0], []).append(rank)
+        if blind:
+            others = ", ".join(f"{name_ranks(ranks)} on {host}" for host, ranks in blind.items())
+            with raised_together():
+                raise InputError(
+                    f"rank 0 on {answers[0][0]} can write into the folder {folder}, but not {others}: name a folder "
+                    f"that all of them share with {option}"
+                )
+
+
+def _is_seen(folder: Path, proof: str) -> bool:
+    """Return whether this rank can read a file, which holds its own name, in a folder, and could write there.
+
+    A client of a network file system may remember for a while that there was no such folder; listing the one around
+    it asks the server.
+    """
+    given_up = time.monotonic() + _SECONDS_TO_APPEAR
+    while True:
+        try:
+            return (folder / proof).read_text() == proof and os.access(folder, os.W_OK)
+        except OSError:
+            if time.monotonic() > given_up:
+                return False
+        time.sleep(0.1)
+        with suppress(OSError):
+            os.listdir(folder.parent)
+
+
+def check_absent(paths: Sequence[Path]) -> None:
+    """Raise `InputError` if any of the files that a job will write exists."""
+    if found := [str(path) for path in paths if os.path.lexists(path)]:
+        raise InputError(
+            f"there are results of an earlier run: {', '.join(found)}; replace them with --overwrite, or name another "
+            "folder with --out"
+        )
+
+
+def check_room(folder: Path, needed: int, option: str) -> None:
+    """Raise `InputError` unless a folder has room for so many bytes."""
+    if needed > (free := free_room(folder)):
+        raise InputError(
+            f"the results need {in_words(needed)}, and {folder} has room for {in_words(free)}: make room, or name "
+            f"another folder with {option}"
+        )
 
 
 def check_writable(path: Path) -> None:

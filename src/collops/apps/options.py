@@ -33,6 +33,7 @@ __all__ = [
     "NotNegative",
     "OneOf",
     "Out",
+    "Overwrite",
     "Positive",
     "RecordedOnly",
     "SyntheticOnly",
@@ -90,6 +91,7 @@ def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any
 Iterations = Annotated[int, option("Iterations of the solver."), AtLeast(1)]
 Damp = Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative]
 Out = Annotated[str, option("Folder for the results.", metavar="DIR"), Folder]
+Overwrite = Annotated[bool, option("Replace the results of an earlier run.", None, "--overwrite")]
 Dtype = Annotated[str, option("float32 or float64.", METHOD), OneOf("float32", "float64")]
 EngineName = Annotated[
     str, option("numpy, cupy, or auto: cupy where every rank has a GPU.", METHOD), OneOf("auto", "numpy", "cupy")
@@ -143,6 +145,15 @@ class CommonOptions:
         ),
     ] = False
     out: Out = "collops-result"
+    overwrite: Overwrite = False
+
+    def results(self) -> list[Path]:
+        """Return the files and folders that the application writes, with those that it writes for some data only."""
+        return [Path(self.out) / name for name in ("result.zarr", "image.png", "convergence.png")]
+
+    def resumes(self) -> bool:
+        """Return whether there is a checkpoint to resume from."""
+        return self.resume and any(Path(self.checkpoint or "").glob("iteration-*"))
 
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""

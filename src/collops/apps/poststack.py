@@ -68,6 +68,10 @@ class Options(VolumeOptions):
     iterations: Iterations = 60
     out: Out = "collops-poststack"
 
+    def results(self) -> list[Path]:
+        """Return the files and folders that the application writes, with those that it writes for some data only."""
+        return [*super().results(), Path(self.out) / "map.png"]
+
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
@@ -162,7 +166,8 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
     operator, data = problem.operator, problem.vector(traces)
     gradient = Gradient.of(operator, data)
     stacked = regularised(problem, operator, data, job.options.weight * gradient.norm)
-    solution = job.solve(cgls, *stacked, damp=job.options.damp * gradient.norm, tol=0.0)
+    damp = job.options.damp * gradient.norm
+    solution = job.solve(cgls, *stacked, writes=problem.result_bytes, damp=damp, tol=0.0)
     return problem.inversion(data, gradient, solution)
 
 

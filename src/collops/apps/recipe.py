@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from collops import profile
-from collops.apps.files import Field, prepare_folder, write_result
+from collops.apps.files import Field, check_absent, check_room, share_folders, write_result
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
 from collops.apps.stages import engine_of_ranks, local_stage, raised_together
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 T = TypeVar("T", bound=CommonOptions)
+_PICTURES = 2 << 20  # bytes, at most, of all pictures and a page
 # Results depend on the versions of these.
 _PACKAGES = ("collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba")
 _PACKAGES += ("cupy", "cupy-cuda13x", "nccl4py")
@@ -114,12 +115,18 @@ class Job(Generic[T]):
         """Return the local part of a distributed array on the host."""
         return self.engine.to_host(x.local_array)
 
-    def solve(self, method: Callable[..., SolverResult], operator: Any, data: Any, **options: Any) -> Solution:
+    def solve(
+        self, method: Callable[..., SolverResult], operator: Any, data: Any, *, writes: int, **options: Any
+    ) -> Solution:
         """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
-        The options of the job determine iterations, progress and checkpoints.
+        The options of the job determine iterations, progress and checkpoints. `writes` is the number of bytes of the
+        arrays of ``result.zarr``: raises `InputError` if there is no room for them.
         """
         chosen = self.options
+        with local_stage(self.comm):
+            if self.comm.rank == 0:
+                check_room(Path(chosen.out), writes + _PICTURES, "--out")
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
         run |= {"niter": chosen.iterations, "progress": self.listener.live}
         try:
@@ -217,8 +224,9 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
     folder = Path(options.out)
     with local_stage(comm):
         options.check()
-        if comm.rank == 0:
-            prepare_folder(folder)
+        if comm.rank == 0 and not options.overwrite and not options.resumes():
+            check_absent(options.results())
+    share_folders(comm, {"--out": folder} | ({"--checkpoint": Path(options.checkpoint)} if options.checkpoint else {}))
     job = Job(options, comm, engine_of_ranks(options.engine, comm), listener)
     found = run(job)
     with job.stage("writing"):

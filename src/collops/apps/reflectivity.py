@@ -117,7 +117,8 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     # counts twice, as its misfit is not halved.
     cut = job.options.sparsity * step * float(gradient.x.norm(np.inf))
     weight = 2 * find_threshold(threshold, None).parameter(cut) / step
-    solution = job.solve(fista, operator, data, eps=weight, alpha=step, tol=0.0, threshkind=threshold)
+    method = {"eps": weight, "alpha": step, "tol": 0.0, "threshkind": threshold}
+    solution = job.solve(fista, operator, data, writes=problem.result_bytes, **method)
     return problem.inversion(data, gradient, solution)
 
 

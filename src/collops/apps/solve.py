@@ -108,7 +108,8 @@ def run(job: Job[Options]) -> Findings:
     job.warn_of_idle_ranks(facts["rows"], "rows")
 
     solver, tolerances = _solver(problem, options.tol)
-    solution = job.solve(solver, matrix, problem.data, **tolerances)
+    writes = facts["columns"] * problem.data.dtype.itemsize + facts["rows"] * np.dtype(np.int32).itemsize
+    solution = job.solve(solver, matrix, problem.data, writes=writes, **tolerances)
 
     found, error, ranks = job.engine.to_host(solution.x.gather()), None, np.zeros(0, np.int32)
     if system is not None:

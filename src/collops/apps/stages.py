@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from collops.backend import Engine, engine, memory_of
 from collops.errors import CollopsError, InputError
+from collops.limits import available_memory, in_words
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -63,14 +64,16 @@ def engine_of_ranks(name: str, comm: Communicator) -> Engine:
         return engine(name)
 
 
-def check_memory(needed: int, what: str, remedy: str, compute: Engine | None = None) -> None:
+def check_memory(needed: int, what: str, remedy: str, compute: Engine | None = None, processes: int = 1) -> None:
     """Raise `InputError` if `needed` bytes exceed four fifths of the memory; Linux would kill the process later.
 
-    `what` names the arrays, in the plural, and `remedy` a smaller choice. The memory is that of this machine, or of
-    this rank's device if `compute` is the engine of one.
+    `what` names the arrays, in the plural, and `remedy` a smaller choice. The memory is what each of `processes` on
+    this machine can still allocate (`collops.limits.available_memory`), or that of this rank's device if `compute` is
+    the engine of one. What is available differs between ranks: call it where the others learn of the error.
     """
     compute = compute or engine("numpy")
-    installed = memory_of(compute)
-    if needed > 0.8 * installed:
-        place = "a GPU" if compute.memory == "device" else "this machine"
-        raise InputError(f"{what} need {needed / 2**30:.0f} GiB, and {place} has {installed / 2**30:.0f}: {remedy}")
+    place, memory = "a GPU has", memory_of(compute)
+    if compute.memory == "host":
+        place, memory = "this process can still use", available_memory(processes)
+    if needed > 0.8 * memory:
+        raise InputError(f"{what} need {in_words(needed)}, and {place} {in_words(memory)}: {remedy}")

@@ -14,14 +14,14 @@ __all__ = ["check_memory"]
 
 
 def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
-    """Raise if some rank's part of an array is larger than the total memory of this rank.
+    """Raise if some rank's part of an array is larger than all memory that this rank may use.
 
-    Sends no message: on equal machines all ranks raise. Free memory is not checked.
+    Sends no message: on equal machines all ranks raise. Free memory, which differs, is not checked.
 
     Raises
     ------
     InputError
-        If a part has more bytes than the memory of this machine, or of this rank's device.
+        If a part has more bytes than the memory of this machine, of this job, or of this rank's device.
     """
     memory = memory_of(engine)
     if layout.size * dtype.itemsize <= memory:

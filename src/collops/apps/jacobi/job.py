@@ -12,11 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from collops import profile
-from collops.apps.files import prepare_folder
+from collops.apps.files import check_absent, prepare_folder
 from collops.apps.jacobi import MODELS, Grid, Problem, make, obstacle, run
 from collops.apps.jacobi.measure import Difference, Reference, Run, first_rank, memory_limit
 from collops.apps.jacobi.timeline import Span, draw_timeline, spans_of
-from collops.apps.options import METHOD, AtLeast, Dtype, EngineName, Folder, NotNegative, OneOf, check_must, option
+from collops.apps.options import (
+    METHOD,
+    AtLeast,
+    Dtype,
+    EngineName,
+    Folder,
+    NotNegative,
+    OneOf,
+    Overwrite,
+    check_must,
+    option,
+)
 from collops.apps.pictures import figure
 from collops.apps.recipe import Listener
 from collops.apps.stages import check_memory, engine_of_ranks, local_stage, raised_together
@@ -66,6 +77,14 @@ class Options:
     )
     timeline: Annotated[bool, option("Draw the work of each stream.", _OUTPUT, "--timeline")] = False
     out: Annotated[str, option("Folder for the pictures.", metavar="DIR"), Folder] = "collops-result"
+    overwrite: Overwrite = False
+
+    def results(self) -> list[Path]:
+        """Return the pictures that will be drawn; of timelines those of all variants that may run."""
+        names = ["jacobi.png"] if self.compare else []
+        if self.timeline:
+            names += [f"timeline-{name}.png" for name in MODELS if self.compare or self.variant in ("auto", name)]
+        return [Path(self.out) / name for name in names]
 
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other."""
@@ -193,9 +212,12 @@ def run_job(options: Options, comm: Communicator, listener: Listener, echo: Call
     if options.compare or options.timeline:
         with local_stage(comm):
             if comm.rank == 0:
+                if not options.overwrite:
+                    check_absent(options.results())
                 prepare_folder(Path(options.out))
-    with raised_together():
+    with local_stage(comm):
         _check_memory(options, comm, engine)
+    with raised_together():
         reason = obstacle(options.variant, comm, engine) if options.variant not in ("auto", "single") else None
         if reason is not None:
             raise InputError(f"--variant {options.variant}: {reason}")
@@ -214,12 +236,11 @@ def _check_memory(options: Options, comm: Communicator, engine: Engine) -> None:
     def two(rows: int, pitch: int) -> int:
         return 2 * rows * pitch * problem.itemsize
 
-    sharing = comm.local_size if engine.memory == "host" else 1
-    needed, remedy = sharing * two(*Grid(problem, comm.size, comm.rank, options.blocks()).shape), ""
+    what, remedy = f"two grids of {problem.nx} x {problem.ny} points", "choose a smaller -nx or -ny"
+    own = two(*Grid(problem, comm.size, comm.rank, options.blocks()).shape)
+    check_memory(own, what if comm.size == 1 else f"the parts of a rank of {what}", remedy, engine, comm.local_size)
     if not options.skip_single_gpu or options.variant == "single":
-        needed, remedy = max(needed, two(*Grid(problem, 1, 0).shape)), ", or leave out the run on one rank"
-    what = f"two grids of {problem.nx} x {problem.ny} points"
-    check_memory(needed, what, f"choose a smaller -nx or -ny{remedy}", engine)
+        check_memory(two(*Grid(problem, 1, 0).shape), what, f"{remedy}, or leave out the run on one rank", engine)
 
 
 @dataclass

@@ -163,7 +163,10 @@ def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migrat
 
     data = job.array(operator.range, np.concatenate([np.empty(0), *(shot.ravel() for shot in traces)]))
     gradient = Gradient.of(operator, data)
-    solution = job.solve(cgls, operator, data, damp=job.options.damp * gradient.norm, tol=0.0)
+    # Of `_fields` four images of at most float64, and the gathers and their residual.
+    writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES
+    damp = job.options.damp * gradient.norm
+    solution = job.solve(cgls, operator, data, writes=writes, damp=damp, tol=0.0)
     adjoint = job.on_host(gradient.x)
     return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution)
 

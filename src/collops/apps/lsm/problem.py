@@ -97,6 +97,11 @@ class Options(CommonOptions):
     damp: Damp = 0.0
     out: Out = "collops-lsm"
 
+    def results(self) -> list[Path]:
+        """Return the files and folders that the application writes, with those that it writes for some data only."""
+        survey = [] if self.write_survey is None else [Path(self.write_survey)]
+        return [*super().results(), Path(self.out) / "result.html", *survey]
+
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
@@ -150,7 +155,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         grid = Grid(
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
-        _check_memory(grid, (options.shots or _SHOTS) + (options.receivers or _RECEIVERS), options.dtype)
+        _check_memory(grid, (options.shots or _SHOTS) + (options.receivers or _RECEIVERS), options.dtype, comm)
         velocity = on_grid(model, grid, None, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(
@@ -184,7 +189,8 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         mode = options.mode or headers.defaults.get("mode") or _MODE
         _check_mode(mode, model)
         grid = _grid_for(headers, model, options)
-        _check_memory(grid, geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers()), options.dtype)
+        positions = geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers())
+        _check_memory(grid, positions, options.dtype, comm)
         grid.check_contains(geometry)
         velocity = on_grid(model, grid, line, notes)
         frequency = options.frequency or _header_number("frequency", float, headers)
@@ -264,9 +270,10 @@ def _check_frequency(frequency: float, geometry: Geometry) -> None:
         )
 
 
-def _check_memory(grid: Grid, positions: int, dtype: str) -> None:
+def _check_memory(grid: Grid, positions: int, dtype: str, comm: Communicator) -> None:
     check_memory(
         grid.nx * grid.nz * max(positions, 8) * np.dtype(dtype).itemsize,
         f"the travel times of {positions} stations on an image of {grid.nx} x {grid.nz} points",
         "choose a smaller --nx or --nz",
+        processes=comm.local_size,
     )

@@ -230,7 +230,9 @@ def invert(job: Job[Options], problem: Problem) -> _Deconvolution:
 
     gradient = Gradient.of(problem.operator, problem.data)
     damp = job.options.damp * gradient.norm
-    solution = job.solve(cgls, problem.operator, problem.data, damp=damp, tol=0.0)
+    arrays = 2 if problem.truth is None else 3  # of `_fields`
+    writes = arrays * problem.operator.domain.size * np.dtype(job.options.dtype).itemsize
+    solution = job.solve(cgls, problem.operator, problem.data, writes=writes, damp=damp, tol=0.0)
     return _Deconvolution(job.on_host(solution.x), job.on_host(gradient.x), gradient.step, solution)
 
 

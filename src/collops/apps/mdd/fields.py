@@ -82,6 +82,7 @@ class Acquisition:
             (wavefields + kernel) // comm.size * np.dtype(dtype).itemsize,
             f"the fields of {self.describe()} on {comm.size} ranks",
             "choose fewer sources, receivers or samples, or more nodes",
+            processes=comm.local_size,
         )
 
 

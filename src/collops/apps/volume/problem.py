@@ -180,6 +180,12 @@ class Problem:
         """Return this rank's part of a ravelled distributed array, shaped as its part of the cube."""
         return self.job.on_host(vector).reshape(self.volume.traces.shape)
 
+    @property
+    def result_bytes(self) -> int:
+        """The bytes of what `fields` returns for the model, the data, what they leave unexplained, and one more."""
+        arrays = 4 if self.volume.truth is None else 5
+        return arrays * int(np.prod(self.volume.cube.shape)) * np.dtype(self.job.options.dtype).itemsize
+
     def inversion(self, data: Any, gradient: Gradient, solution: Solution) -> Inversion:
         """Compare the solution with the data. Collective."""
         unexplained = data - self.operator.forward(solution.x)
@@ -298,6 +304,7 @@ def _check_size(job: Job[T], cube: Cube) -> None:
         _ARRAYS * rows * int(np.prod(cube.shape[1:])) * np.dtype(job.options.dtype).itemsize,
         f"the arrays of {cube.describe()} on {ranks} ranks",
         "choose a smaller volume or more nodes",
+        processes=job.comm.local_size,
     )
 
 

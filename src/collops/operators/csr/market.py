@@ -10,8 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from collops.backend import engine, memory_of
 from collops.errors import InputError
+from collops.limits import available_memory, in_words
 
 __all__ = ["read_matrix"]
 
@@ -51,15 +51,22 @@ def _check_text(path: Path) -> None:
             chunk = file.read(_CHUNK)
 
 
-def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, _: str, symmetry: str) -> None:
-    """Raise for a file whose first lines announce more than it can hold, before memory is allocated."""
+def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, kind: str, symmetry: str) -> None:
+    """Raise for a file whose first lines announce more than it, or the memory, can hold, before any is allocated."""
     fewest = 4 if form == "coordinate" else 2  # bytes of the line of an entry: two indices or a value, and the ends
     if form == "array" and symmetry != "general":
         entries = rows * (rows - 1) // 2  # without the other triangle, which the file leaves out
     held = os.stat(path).st_size if path.suffix not in (".gz", ".bz2") else None
     if held is not None and entries * fewest > held + fewest:
         raise InputError(f"{path} promises {entries} entries but has {held} bytes: it is truncated or damaged")
-    if 8 * max(rows, columns) > memory_of(engine("numpy")):
+    value, index = 16 if kind == "complex" else 8, 4 if max(rows, columns) < 1 << 31 else 8
+    needed = 8 * max(rows, columns)  # a vector, and the matrix as SciPy reads it:
+    if form == "array":
+        needed += value * rows * columns
+    else:
+        needed += (value + 2 * index) * entries * (1 if symmetry == "general" else 2)
+    if needed > (available := available_memory()):
         raise InputError(
-            f"{path} is a matrix of {rows} x {columns}: its vectors do not fit into the memory of this machine"
+            f"{path} is a matrix of {rows} x {columns} with {entries} entries, which need {in_words(needed)} of "
+            f"memory, and this process can still use {in_words(available)}"
         )
