@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
@@ -18,7 +19,7 @@ import typer
 from collops.apps.options import CommonOptions
 from collops.apps.options import EngineName as Engine
 from collops.apps.stages import raised_together
-from collops.cli.console import Progress, console, show
+from collops.cli.console import READER_GONE, OutputLostError, Progress, console, show
 from collops.cli.launch import launch, started
 from collops.comm import Communicator
 from collops.comm.ending import abort
@@ -186,6 +187,10 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OutputLostError as lost:
+        if (mpi := _parallel_mpi()) is not None:
+            abort(mpi, lost.exit_code, f"{command}: {lost}")
+        return report_lost(command, lost)
     except Exception:
         # The only place that catches everything: the other ranks would wait for this one.
         traceback.print_exc()
@@ -204,10 +209,18 @@ def report(command: str, message: str) -> None:
         _write(f"{command}: {' '.join(message.split())}")
 
 
+def report_lost(command: str, lost: OutputLostError) -> int:
+    """Return the exit code of a command whose output was lost, after a line that says so unless its reader has gone."""
+    if lost.exit_code != READER_GONE:
+        report(command, str(lost))
+    return lost.exit_code
+
+
 def _write(line: str) -> None:
-    # One system call, so that lines of several ranks do not mix.
-    sys.stderr.flush()
-    os.write(2, (line + "\n").encode("utf-8", "replace"))
+    # One system call, so that lines of several ranks do not mix. Where it cannot be written nobody can be told.
+    with suppress(OSError):
+        sys.stderr.flush()
+        os.write(2, (line + "\n").encode("utf-8", "replace"))
 
 
 def _parallel_mpi() -> Any:

@@ -1,45 +1,110 @@
-"""Output for users: notes and progress during a job, and a table at its end."""
+"""Output for users: notes and progress during a job, a table at its end, and streams that can be lost."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+
+from collops.cli.launch import started
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from collops.apps.recipe import Outcome
 
-__all__ = ["console"]
+__all__ = ["OutputLostError", "console", "watched_streams"]
 
+# Exit codes: of programs that SIGPIPE ends, and of errors of input and output in ``sysexits.h``.
+READER_GONE, _OUTPUT_LOST = 141, 74
 _MOST_RANK_ROWS = 8  # more would fill the screen
 
 
 def console(*, to_stderr: bool) -> Console:
-    """Return a console on one of the standard streams.
+    """Return a console on one of the standard streams, with escape codes only where this ends in a terminal.
 
-    Under a launcher both streams are pipes; environment variables say whether these end in a terminal
-    (`collops.cli.launch.environment_for`).
+    Under a launcher the streams of a rank say nothing about that: they are pipes with some, and with Open MPI
+    terminals of its own even where its output goes to a file. Environment variables do
+    (`collops.cli.launch.environment_for`, and what users set for rich). With NO_COLOR there are no styles either.
     """
     from rich.console import Console
 
-    if to_stderr:
-        return Console(stderr=True, highlight=False)
-    if sys.stdout.isatty() or "COLLOPS_STDOUT_TERMINAL" in os.environ:
-        return Console(highlight=False)
-    # A file or a pipe: no colours, and wide enough for all rows.
-    return Console(force_terminal=False, width=110, highlight=False)
+    stream, variables = (sys.stderr, ("TTY_COMPATIBLE", "FORCE_COLOR")) if to_stderr else (sys.stdout, ())
+    if started() is None:
+        terminal = stream is not None and stream.isatty()
+    else:
+        terminal = not to_stderr and "COLLOPS_STDOUT_TERMINAL" in os.environ
+    options: dict[str, Any] = {"stderr": to_stderr, "highlight": False}
+    if os.environ.get("NO_COLOR"):
+        options["color_system"] = None
+    if not terminal and not any(name in os.environ for name in variables):
+        # A file or a pipe: no colours, and wide enough for all rows of a table.
+        options |= {"force_terminal": False} if to_stderr else {"force_terminal": False, "width": 110}
+    return Console(**options)
+
+
+class OutputLostError(OSError):
+    """Standard output or error cannot be written any more; `exit_code` is that of the command."""
+
+    def __init__(self, name: str, problem: OSError) -> None:
+        super().__init__(f"standard {name} cannot be written: {problem.strerror or problem}")
+        self.exit_code = READER_GONE if isinstance(problem, BrokenPipeError) else _OUTPUT_LOST
+
+
+class _Watched:
+    """A stream whose errors are `OutputLostError`: others of the operating system are about files of the job."""
+
+    def __init__(self, name: str, stream: Any) -> None:
+        self._name, self._stream = name, stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        # Typer writes nothing to learn of what kind a stream is, and would hide an error.
+        return self._watch(self._stream.write, text) if text != "" else 0
+
+    def flush(self) -> None:
+        self._watch(self._stream.flush)
+
+    def _watch(self, call: Any, *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except OSError as problem:
+            # Python would write what is left, and complain again, at its end.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            raise OutputLostError(self._name, problem) from problem
+
+
+@contextmanager
+def watched_streams() -> Iterator[None]:
+    """Raise `OutputLostError` in the body, and at its end, if standard output or error cannot be written."""
+    before = sys.stdout, sys.stderr
+    if sys.stdout is not None:
+        sys.stdout = _Watched("output", sys.stdout)
+    if sys.stderr is not None:
+        sys.stderr = _Watched("error", sys.stderr)
+    try:
+        yield
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 class Progress:
     """Notes, warnings, and (on a terminal) the name of the current stage: a `Listener` of jobs.
 
     With `shown` this rank shows notes and stages, with `speaking` warnings, which begin with `command`. `live` is True
-    on a terminal.
+    on a terminal. A job continues where they can no longer be written: its results are worth more.
     """
 
     def __init__(self, command: str, *, shown: bool, speaking: bool) -> None:
@@ -61,21 +126,26 @@ class Progress:
     def note(self, text: str) -> None:
         """Show a decision."""
         if self._shown:
-            self._console.print(text, style="dim", markup=False, soft_wrap=True)
+            self._print(text, style="dim")
 
     def warn(self, text: str) -> None:
         """Show a warning, also with --quiet."""
         if self._speaking:
-            self._console.print(f"{self._command}: warning: {text}", markup=False, soft_wrap=True)
+            self._print(f"{self._command}: warning: {text}")
+
+    def _print(self, text: str, **more: Any) -> None:
+        with suppress(OutputLostError):
+            self._console.print(text, markup=False, soft_wrap=True, **more)
 
     def stage(self, text: str | None) -> None:
         """Show that a stage begins; None ends the current one."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-        if self.live and text is not None:
-            self._status = self._console.status(text)
-            self._status.start()
+        with suppress(OutputLostError):
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
+            if self.live and text is not None:
+                self._status = self._console.status(text)
+                self._status.start()
 
 
 def show(outcome: Outcome, where: Console) -> None:

@@ -11,7 +11,8 @@ import typer
 
 from collops import __version__
 from collops.apps import APPLICATIONS
-from collops.cli.command import BAD_INPUT, INTERRUPTED, command_of, report
+from collops.cli.command import BAD_INPUT, INTERRUPTED, command_of, report, report_lost
+from collops.cli.console import OutputLostError, watched_streams
 from collops.cli.info import info
 from collops.cli.jacobi import jacobi
 
@@ -73,7 +74,12 @@ def _collops(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line, by default ``sys.argv[1:]``, and exit."""
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    try:
+        with watched_streams():
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    except OutputLostError as lost:
+        code = report_lost("collops", lost)
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:

@@ -86,6 +86,8 @@ class Checkpoints:
         record = self.found
         iteration = 0 if record is None else int(record["iteration"])
         self._timer = Timer(self.every, self.signals, self.comm, iteration)
+        bytes_of_one = sum(value.nbytes for value in carried(state).values() if _is_stored(value))
+        self.folder.check_room(bytes_of_one * (2 if record is None else 1))  # the one before is removed last
         if record is None:
             return state, None
         self.comm.check(self._objection(record, state))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from collops.array import load
 from collops.array.store import chunk_files, sync, write_store
 from collops.errors import CheckpointError, CollopsError, CommunicationError
+from collops.limits import free_room, in_words
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -62,6 +63,16 @@ class CheckpointFolder:
                 error = CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}")
         self._comm.check(error)
         return self._comm.allgather_metadata(record)[0]
+
+    def check_room(self, needed: int) -> None:
+        """Raise CheckpointError unless there is room for so many bytes."""
+        error = None
+        if self._comm.rank == 0 and needed > (free := free_room(self._folder)):
+            error = CheckpointError(
+                f"the checkpoints need {in_words(needed)}, and {self.path} has room for {in_words(free)}: make room, "
+                "or name another folder"
+            )
+        self._comm.check(error)
 
     def write(self, iteration: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """Write arrays by name, nested in any way, and a record that JSON can hold; remove the checkpoint before it.
