@@ -204,6 +204,7 @@ class Findings:
     # writes a page from ``result.zarr`` in a folder and returns it; called on the first rank only
     page: Callable[[Path], Path] | None = None
     files: list[Path] = field(default_factory=list)  # other files that were written
+    shortfall: str | None = None  # says that a tolerance that the user asked for was not reached
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,7 @@ class Outcome:
     rows: list[tuple[str, str]]
     seconds: dict[str, np.ndarray] | None  # of an iteration, by kind and rank
     files: list[Path]
+    shortfall: str | None  # as in `Findings`
 
 
 def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener) -> Outcome:
@@ -242,7 +244,7 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
             if comm.rank == 0 and found.page is not None:
                 files.append(found.page(folder))
     seconds = found.solution.seconds if options.profile else None
-    return Outcome(numbers, _rows(numbers, found), seconds, files + found.files)
+    return Outcome(numbers, _rows(numbers, found), seconds, files + found.files, found.shortfall)
 
 
 def _draw(folder: Path, found: Findings) -> list[Path]:

@@ -37,6 +37,7 @@ __all__ = ["Options", "run"]
 
 _SYSTEM = "System"
 _POINTS = 8000
+_TOL = 1e-6
 _CELLS, _MOST_POINTS = 300, 20000  # in pictures
 
 
@@ -73,7 +74,11 @@ class Options(CommonOptions):
         ),
         OneOf("metis", "rows"),
     ] = None
-    tol: Annotated[float, option("Residual at which to stop, relative to the first one.", METHOD), NotNegative] = 1e-6
+    tol: Annotated[
+        float | None,
+        option("Residual at which to stop, relative to the first one.", METHOD, show_default="1e-6"),
+        NotNegative,
+    ] = None
     iterations: Annotated[int, option("Iterations of the solver, at most."), AtLeast(1)] = 500
     noise: Annotated[
         float | None,
@@ -102,12 +107,15 @@ def run(job: Job[Options]) -> Findings:
     By default it solves a Poisson problem on an unstructured mesh in a cube, with --matrix a system from a file.
     Writes image.png (the distribution of rows and the sparsity pattern), convergence.png and result.zarr.
     """
+    from collops.solvers import Status
+
     comm, options = job.comm, job.options
     problem = prepare(job)
     facts, system, matrix = problem.facts, problem.system, problem.matrix
     job.warn_of_idle_ranks(facts["rows"], "rows")
 
-    solver, tolerances = _solver(problem, options.tol)
+    tol = _TOL if options.tol is None else options.tol
+    solver, tolerances = _solver(problem, tol)
     writes = facts["columns"] * problem.data.dtype.itemsize + facts["rows"] * np.dtype(np.int32).itemsize
     solution = job.solve(solver, matrix, problem.data, writes=writes, **tolerances)
 
@@ -123,7 +131,7 @@ def run(job: Job[Options]) -> Findings:
         "problem": facts["name"],
         "method": problem.method,
         "status": solution.status,
-        "tol": options.tol,
+        "tol": tol,
         **{name: facts[name] for name in ("rows", "columns", "entries", "partition", "cut")},
         "rows_by_rank": list(facts["sizes"]),
         "ghosts_by_rank": ghosts,
@@ -136,6 +144,15 @@ def run(job: Job[Options]) -> Findings:
         text = f"{facts['cut']} pairs of rows cut, at most {max(ghosts)} values from other ranks"
         rows.append(("partition", f"{facts['partition']}: {text}"))
     matrix.free()
+    shortfall = None
+    if options.tol and not Status[solution.status.upper()].successful:
+        reached = solution.residuals[-1] / solution.residuals[0]
+        shortfall = (
+            f"the tolerance {options.tol:g} was not reached in {len(solution.residuals) - 1} iterations "
+            f"({solution.status.replace('_', ' ')}; the residual is {reached:.3g} of the first)"
+        )
+        if solution.status == "iteration_limit":
+            shortfall += ": raise --iterations, or --tol"
     return Findings(
         title="sparse system",
         solution=solution,
@@ -147,6 +164,7 @@ def run(job: Job[Options]) -> Findings:
         draw=lambda folder: [] if system is None else [draw(folder, system)],
         error=error,
         curve=f"{problem.method.upper()}, {facts['name']}",
+        shortfall=shortfall,
     )
 
 

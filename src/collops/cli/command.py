@@ -30,7 +30,7 @@ from collops.profile.settings import check_environment
 
 __all__ = ["Debug", "Engine", "Json", "Quiet", "Ranks", "Transport", "check_engine", "guarded", "with_world"]
 
-BAD_INPUT, _BUG, INTERRUPTED = 2, 1, 130
+BAD_INPUT, _BUG, _SHORTFALL, INTERRUPTED = 2, 1, 3, 130
 # Exit codes of launchers after a signal: its number, or 128 more.
 _DEATHS = {
     int(number): number.name
@@ -62,7 +62,7 @@ def command_of(name: str) -> Callable[..., None]:
     """Return the command of an application, one of `collops.apps.APPLICATIONS`."""
     application = importlib.import_module(f"collops.apps.{name}")
 
-    def run(chosen: Any, comm: Communicator, as_json: bool, quiet: bool) -> None:
+    def run(chosen: Any, comm: Communicator, as_json: bool, quiet: bool) -> int:
         from collops.apps.recipe import run_job
 
         first = comm.rank == 0
@@ -72,17 +72,18 @@ def command_of(name: str) -> Callable[..., None]:
             show(outcome, console(to_stderr=as_json))
         if first and as_json:
             typer.echo(json.dumps(outcome.numbers, allow_nan=False))
+        return ended_short(f"collops {name}", outcome.shortfall)
 
     return command_from(name, application.Options, run, application.run.__doc__)
 
 
 def command_from(
-    name: str, kind: type[Any], run: Callable[[Any, Communicator, bool, bool], None], text: str
+    name: str, kind: type[Any], run: Callable[[Any, Communicator, bool, bool], int], text: str
 ) -> Callable[..., None]:
     """Return a function for typer that asks for the options of a dataclass (`collops.apps.options`).
 
-    `kind` has a method ``check``. `run` gets the options, the communicator, and whether to print JSON and to be quiet.
-    `text` is the help.
+    `kind` has a method ``check``. `run` gets the options, the communicator, and whether to print JSON and to be quiet,
+    and returns the exit code. `text` is the help.
     """
     hints = get_type_hints(kind, include_extras=True)
     shared = {each.name for each in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
@@ -99,8 +100,8 @@ def command_from(
     def command(*, ranks: int | None, transport: str, as_json: bool, quiet: bool, debug: bool, **given: Any) -> None:
         chosen = kind(**given)
 
-        def body(comm: Communicator) -> None:
-            run(chosen, comm, as_json, quiet)
+        def body(comm: Communicator) -> int:
+            return run(chosen, comm, as_json, quiet)
 
         with_world(f"collops {name}", body, ranks=ranks, transport=transport, debug=debug, check=chosen.check)
 
@@ -119,7 +120,7 @@ def command_from(
 
 def with_world(
     command: str,
-    body: Callable[[Communicator], None],
+    body: Callable[[Communicator], int | None],
     *,
     ranks: int | None,
     transport: str,
@@ -129,7 +130,7 @@ def with_world(
 ) -> None:
     """Run `body` on every rank of the world, starting the ranks if necessary, and raise `typer.Exit`.
 
-    `check` checks the options of the command, before any rank is started and again on every rank. With `own_device`
+    The exit code is the result of `body`, by default 0. `check` checks the options of the command, before any rank is started and again on every rank. With `own_device`
     each rank sees only its own GPU, as JAX requires.
     """
 
@@ -157,8 +158,7 @@ def with_world(
                 )
             if ranks is not None and ranks != comm.size:
                 raise InputError(f"--ranks {ranks}, but the launcher started {comm.size}: leave --ranks out")
-        body(comm)
-        return 0
+        return body(comm) or 0
 
     raise typer.Exit(guarded(command, here, debug=debug))
 
@@ -166,7 +166,7 @@ def with_world(
 def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
     """Run `body`, and turn its errors into an exit code that is the same on every rank.
 
-    The code is the result of `body`; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`,
+    The code is the result of `body`; 74 or 141 if the output could not be written; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`,
     whose traceback `debug` shows; 130 after an interrupt from the keyboard; 1 for other exceptions.
 
     For an error that all ranks raise, the first rank writes one line, which begins with the `command`. A rank with an
@@ -207,6 +207,14 @@ def report(command: str, message: str) -> None:
     launcher = started()
     if launcher is None or launcher.rank == 0:
         _write(f"{command}: {' '.join(message.split())}")
+
+
+def ended_short(command: str, shortfall: str | None) -> int:
+    """Return the exit code of a command that ran to its end, after a line that says what it did not reach, if so."""
+    if shortfall is None:
+        return 0
+    report(command, shortfall)
+    return _SHORTFALL
 
 
 def report_lost(command: str, lost: OutputLostError) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from collops.apps.jacobi.job import Options
-from collops.cli.command import command_from
+from collops.cli.command import command_from, ended_short
 from collops.cli.console import Progress, console
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 
-def _run(options: Options, comm: Communicator, as_json: bool, quiet: bool) -> None:
+def _run(options: Options, comm: Communicator, as_json: bool, quiet: bool) -> int:
     from collops.apps.jacobi.job import run_job
 
     first = comm.rank == 0
@@ -29,8 +29,12 @@ def _run(options: Options, comm: Communicator, as_json: bool, quiet: bool) -> No
 
     with Progress("collops jacobi", shown=first and not quiet and not options.csv, speaking=first) as progress:
         outcome = run_job(options, comm, progress, echo)
-    if not first:
-        return
+    if first:
+        _show(options, outcome, as_json, quiet)
+    return ended_short("collops jacobi", outcome.shortfall)
+
+
+def _show(options: Options, outcome: Outcome, as_json: bool, quiet: bool) -> None:
     if options.compare and not quiet:
         console(to_stderr=as_json).print(_table(outcome))
         for name, reason in outcome.missing.items():

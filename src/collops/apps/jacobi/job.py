@@ -41,6 +41,7 @@ __all__ = ["Measured", "Options", "Outcome", "csv_line", "heading", "norm_line",
 
 _GRID, _OUTPUT = "Grid", "Output"
 _FASTEST = {"numpy": "mpi_overlap", "cupy": "blocked"}  # by engine
+_TOLERANCE = 1e-8
 _PRINTED = 100  # iterations from one printed norm to the next
 _SHOWN = 6  # iterations of a timeline
 
@@ -59,7 +60,9 @@ class Options:
     )
     niter: Annotated[int, option("Iterations, at most.", METHOD, "--niter", "-niter"), AtLeast(1)] = 1000
     nccheck: Annotated[int, option("Iterations from norm to norm.", METHOD, "--nccheck", "-nccheck"), AtLeast(1)] = 1
-    tolerance: Annotated[float, option("Norm of the update at which to stop.", METHOD), NotNegative] = 1e-8
+    tolerance: Annotated[
+        float | None, option("Norm of the update at which to stop.", METHOD, show_default="1e-8"), NotNegative
+    ] = None
     dtype: Dtype = "float32"
     engine: EngineName = "auto"
     skip_single_gpu: Annotated[
@@ -106,7 +109,8 @@ class Options:
 
     def problem(self) -> Problem:
         """Return what is to be solved."""
-        return Problem(self.nx, self.ny, self.niter, self.nccheck, self.tolerance, self.dtype)
+        tolerance = _TOLERANCE if self.tolerance is None else self.tolerance
+        return Problem(self.nx, self.ny, self.niter, self.nccheck, tolerance, self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +133,7 @@ class Outcome:
     missing: dict[str, str] = field(default_factory=dict)  # variants that these ranks cannot run, and why
     limit: float | None = None  # seconds in which the memory of all ranks can read and write the grid once
     files: list[Path] = field(default_factory=list)
+    shortfall: str | None = None  # says on every rank that a tolerance that the user asked for was not reached
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -226,7 +231,21 @@ def run_job(options: Options, comm: Communicator, listener: Listener, echo: Call
         job.compare()
     else:
         job.one()
+    if options.tolerance:
+        job.outcome.shortfall = comm.allgather_metadata(_shortfall(job.outcome))[0]
     return job.outcome
+
+
+def _shortfall(outcome: Outcome) -> str | None:
+    """Say on the first rank, which alone has the runs, that one did not reach the tolerance, if so."""
+    for each in (*filter(None, [outcome.single]), *outcome.variants):
+        if each.reached is None:
+            norm = list(each.norms.values())[-1]
+            return (
+                f"the tolerance {outcome.problem.tolerance:g} was not reached in {each.iterations} iterations (the "
+                f"norm of the update is {norm:.3g}): raise -niter, or --tolerance"
+            )
+    return None
 
 
 def _check_memory(options: Options, comm: Communicator, engine: Engine) -> None:
