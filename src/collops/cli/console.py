@@ -28,23 +28,16 @@ _MOST_RANK_ROWS = 8  # more would fill the screen
 def console(*, to_stderr: bool) -> Console:
     """Return a console on one of the standard streams, with escape codes only where this ends in a terminal.
 
-    Under a launcher the streams of a rank say nothing about that: they are pipes with some, and with Open MPI
-    terminals of its own even where its output goes to a file. Environment variables do
-    (`collops.cli.launch.environment_for`, and what users set for rich). With NO_COLOR there are no styles either.
+    With NO_COLOR it has neither colours nor other styles.
     """
     from rich.console import Console
 
-    stream, variables = (sys.stderr, ("TTY_COMPATIBLE", "FORCE_COLOR")) if to_stderr else (sys.stdout, ())
-    if started() is None:
-        terminal = stream is not None and stream.isatty()
-    else:
-        terminal = not to_stderr and "COLLOPS_STDOUT_TERMINAL" in os.environ
     options: dict[str, Any] = {"stderr": to_stderr, "highlight": False}
     if os.environ.get("NO_COLOR"):
         options["color_system"] = None
-    if not terminal and not any(name in os.environ for name in variables):
-        # A file or a pipe: no colours, and wide enough for all rows of a table.
-        options |= {"force_terminal": False} if to_stderr else {"force_terminal": False, "width": 110}
+    if not to_stderr and not (sys.stdout is not None and sys.stdout.isatty()):
+        # A file or a pipe: no colours, and wide enough for all rows.
+        options |= {"force_terminal": False, "width": 110}
     return Console(**options)
 
 
@@ -57,13 +50,21 @@ class OutputLostError(OSError):
 
 
 class _Watched:
-    """A stream whose errors are `OutputLostError`: others of the operating system are about files of the job."""
+    """A stream that knows where its rank's launcher writes, and whose errors are `OutputLostError`.
 
-    def __init__(self, name: str, stream: Any) -> None:
-        self._name, self._stream = name, stream
+    Other errors of the operating system are about files of the job. Under a launcher the stream itself says nothing
+    about a terminal: some launchers give their ranks pipes, and Open MPI gives them terminals even where it writes to a
+    file. A `variable` of the environment does, which `collops.cli.launch.environment_for` sets, or the user.
+    """
+
+    def __init__(self, name: str, stream: Any, variable: str) -> None:
+        self._name, self._stream, self._variable = name, stream, variable
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    def isatty(self) -> bool:
+        return self._stream.isatty() if started() is None else os.environ.get(self._variable) == "1"
 
     def write(self, text: str) -> int:
         # Typer writes nothing to learn of what kind a stream is, and would hide an error.
@@ -85,12 +86,12 @@ class _Watched:
 
 @contextmanager
 def watched_streams() -> Iterator[None]:
-    """Raise `OutputLostError` in the body, and at its end, if standard output or error cannot be written."""
+    """Watch the standard streams: raise `OutputLostError` in the body or at its end if one cannot be written."""
     before = sys.stdout, sys.stderr
     if sys.stdout is not None:
-        sys.stdout = _Watched("output", sys.stdout)
+        sys.stdout = _Watched("output", sys.stdout, "COLLOPS_STDOUT_TERMINAL")
     if sys.stderr is not None:
-        sys.stderr = _Watched("error", sys.stderr)
+        sys.stderr = _Watched("error", sys.stderr, "TTY_COMPATIBLE")
     try:
         yield
         for stream in (sys.stdout, sys.stderr):
