@@ -37,7 +37,7 @@ WITH_OLDEST := PYTHONPATH=$(CURDIR)/$(dir $(OLDEST))
 .PHONY: demo docs test test-jax-oldest fuzz examples lint format clean
 
 demo: $(DEMO)
-	$(BIN)/collops lsm --ranks 2 --out lsm-result
+	$(BIN)/collops lsm --ranks 2 --out lsm-result --overwrite
 	@echo "The pictures are in $(CURDIR)/lsm-result: image.png and convergence.png"
 
 docs: $(DOCS)

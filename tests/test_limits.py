@@ -191,6 +191,7 @@ print(available_memory() >> 20)
 def test_room_is_what_the_file_system_says(tmp_path):
     said = subprocess.run(["df", "--output=avail", "-B1", tmp_path], capture_output=True, text=True, check=True)
     assert free_room(tmp_path) == pytest.approx(int(said.stdout.split()[1]), rel=0.05)
+    assert free_room(tmp_path / "not" / "yet") == pytest.approx(free_room(tmp_path), rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def memory_limit(root: Path = _ROOT, environment: Mapping[str, str] = os.environ
 
 
 def free_room(folder: str | os.PathLike[str]) -> int:
-    """Return the bytes that this user can still write into an existing folder; quotas of users are not known.
+    """Return the bytes that this user can still write into a folder, or where it will be; quotas are not known.
 
     Examples
     --------
@@ -81,7 +81,8 @@ def free_room(folder: str | os.PathLike[str]) -> int:
     ...     free_room(folder) >= 0
     True
     """
-    return shutil.disk_usage(folder).free
+    path = Path(folder).absolute()
+    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
 
 
 def in_words(size: int) -> str:

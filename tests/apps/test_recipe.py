@@ -118,6 +118,18 @@ class TestFiles:
         assert os.listdir(path) == ["new"]
         assert os.listdir(tmp_path) == ["group"]
 
+    def test_a_folder_replaces_a_file_and_a_file_a_folder(self, tmp_path):
+        path = tmp_path / "result"
+        path.write_text("old")
+        with atomic(path) as temporary:
+            temporary.mkdir()
+            (temporary / "new").touch()
+        assert os.listdir(path) == ["new"]
+        with atomic(path) as temporary:
+            temporary.write_text("newer")
+        assert path.read_text() == "newer"
+        assert os.listdir(tmp_path) == ["result"]
+
     def test_a_file_is_no_folder(self, tmp_path):
         (tmp_path / "a").touch()
         with pytest.raises(InputError, match="is a file"):

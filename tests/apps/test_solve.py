@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from tests.apps.jobs import Listener
 
 
 def run(options: Options, comm):
-    return run_job(solve.run, options, comm, Listener())
+    return run_job(solve.run, dataclasses.replace(options, overwrite=True), comm, Listener())
 
 
 def written(comm, path, matrix):

@@ -9,6 +9,7 @@ import shlex
 import numpy as np
 import pytest
 
+from collops.apps.recipe import _PICTURES
 from tests.apps.files import stacked_volume
 from tests.cli.commands import assert_one_line
 
@@ -34,6 +35,9 @@ def test_without_files_it_shows_what_it_found(tmp_path, here, command):
     assert "\x1b" not in result.stdout + result.stderr
     folder = f"collops-{command}"
     assert sorted(os.listdir(tmp_path / folder)) == [*PICTURES[command], "result.zarr"]
+    again = here(command, *SMALL[command])
+    assert_one_line(again, *PICTURES[command], "result.zarr", "--overwrite", command=command)
+    assert sum(path.stat().st_size for path in (tmp_path / folder).iterdir() if path.is_file()) < _PICTURES
     for picture in PICTURES[command]:
         assert (tmp_path / folder / picture).read_bytes().startswith(b"\x89PNG")
 

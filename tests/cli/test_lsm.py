@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.cli.commands import SMALL, collops, numbers_of
+from collops.apps.recipe import _PICTURES
+from tests.cli.commands import SMALL, assert_one_line, collops, numbers_of
 
 pytestmark = pytest.mark.serial
 
@@ -36,6 +37,9 @@ def test_without_files_it_shows_what_it_found(tmp_path, here):
         "result.html",
         "result.zarr",
     ]
+    again = here("lsm", *SMALL)
+    assert_one_line(again, "image.png", "convergence.png", "result.html", "result.zarr", "--overwrite")
+    assert sum(path.stat().st_size for path in (tmp_path / "collops-lsm").iterdir() if path.is_file()) < _PICTURES
 
 
 def test_a_profile_shows_where_the_time_goes(here):
@@ -43,7 +47,7 @@ def test_a_profile_shows_where_the_time_goes(here):
     assert result.returncode == 0, result.stderr
     for word in ("messages", "modelling", "communication", "rest"):
         assert word in result.stdout
-    numbers = numbers_of(here("lsm", *SMALL, "--profile", "--json", "--quiet"))
+    numbers = numbers_of(here("lsm", *SMALL, "--profile", "--json", "--quiet", "--overwrite"))
     split = numbers["seconds_split"]
     assert split.keys() == {"modelling", "communication", "rest"}
     assert sum(part["max"] for part in split.values()) == pytest.approx(numbers["seconds_per_iteration"])

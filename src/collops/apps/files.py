@@ -229,8 +229,8 @@ def atomic(path: Path) -> Iterator[Path]:
     temporary = scratch / path.name
     try:
         yield temporary
-        if temporary.is_dir() and path.is_dir():
-            # A folder cannot be renamed over another one that holds files: move the old one away first.
+        if os.path.lexists(path) and (temporary.is_dir() or path.is_dir()):
+            # A folder cannot be renamed over a file, or over another one that holds files: move the old one away first.
             os.replace(path, scratch / "previous")
         os.replace(temporary, path)
     finally:
