@@ -195,7 +195,8 @@ def test_room_is_what_the_file_system_says(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "said"), [(0, "0 KiB"), (512, "0.5 KiB"), (999 << 20, "999 MiB"), (1 << 30, "1 GiB"), (3 << 52, "1.23e+04 TiB")]
+    ("size", "said"),
+    [(0, "0 KiB"), (512, "0.5 KiB"), (999 << 20, "999 MiB"), (1 << 30, "1 GiB"), (3 << 52, "1.23e+04 TiB")],
 )
 def test_sizes_in_words(size, said):
     assert in_words(size) == said

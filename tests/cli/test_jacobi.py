@@ -32,6 +32,14 @@ def test_json_is_all_there_is(here):
     assert result.stderr == ""
 
 
+def test_a_tolerance_that_is_asked_for_and_not_reached_is_exit_code_3(here):
+    short = here("jacobi", *SMALL, "-csv", "--tolerance", "1e-6")
+    assert short.returncode == 3
+    assert "the tolerance 1e-06 was not reached in 6 iterations" in short.stderr
+    assert here("jacobi", *SMALL, "-csv", "--tolerance", "10").returncode == 0
+    assert here("jacobi", *SMALL, "-csv").returncode == 0
+
+
 def test_compare_prints_a_table(tmp_path, here):
     result = here("jacobi", *SMALL, "--compare", "--out", "out")
     assert result.returncode == 0, result.stderr

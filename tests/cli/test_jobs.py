@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 
 import numpy as np
 import pytest
+import zarr
 
 from collops.apps.recipe import _PICTURES
 from tests.apps.files import stacked_volume
@@ -150,6 +152,20 @@ def test_a_bad_volume_on_one_rank(tmp_path, here, damage):
     make(tmp_path / "a.sgy")
     assert_one_line(here("poststack", "--volume", "a.sgy", "--wavelet", "ricker:30"), *parts, command="poststack")
     assert set(os.listdir(tmp_path)) <= {"a.sgy", "collops-poststack"}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_zarr_with_chunks_of_nothing(tmp_path, here, version):
+    """Zarr divides by the size of a chunk."""
+    volume = tmp_path / "a.zarr"
+    zarr.create_array(str(volume), data=VALUES, chunks=(2, 3, 60), zarr_format=version)
+    metadata = volume / ("zarr.json" if version == 3 else ".zarray")
+    pattern = r'("chunk_shape"|"chunks"): \[\s*2,'
+    metadata.write_text(re.sub(pattern, r"\1: [0,", metadata.read_text()))
+    poststack = here("poststack", "--volume", "a.zarr", "--interval", 4, "--wavelet", "ricker:30")
+    assert_one_line(poststack, "a.zarr has chunks of (0, 3, 60)", command="poststack")
+    fields = here("mdd", "--down", "a.zarr", "--up", "a.zarr", "--interval", 4, "--spacing", 10)
+    assert_one_line(fields, "a.zarr has chunks of (0, 3, 60)", command="mdd")
 
 
 def test_fields_without_their_samplings(tmp_path, here):

@@ -267,6 +267,27 @@ def test_other_folders_are_left_alone(comm, folder):
     assert os.listdir(folder) == ["thesis.tex"]
 
 
+def test_room_is_needed_for_two_or_in_a_resumed_run_for_one_more(comm, folder, monkeypatch):
+    op, _, _, y = problem("vstack", comm, "f8")
+    run = {"tol": 0, "checkpoint": folder}
+    cgls(op, y, niter=2, **run)
+    comm.barrier()
+    state = zarr.open_group(str(folder / "iteration-000000002" / "arrays.zarr"), mode="r")["state"]
+    needed = sum(array.nbytes for _, array in state.members(max_depth=None) if isinstance(array, zarr.Array))
+
+    def with_room(room, **more):
+        monkeypatch.setattr("collops.solvers.checkpoint_folder.free_room", lambda _: room)
+        return cgls(op, y, niter=3, **run | more)
+
+    fresh = folder.with_name("fresh")
+    with pytest.raises(CheckpointError, match=r"the checkpoints need .* and .*fresh has room for"):
+        with_room(2 * needed - 1, checkpoint=fresh)
+    assert with_room(2 * needed, checkpoint=fresh).iterations == 3
+    with pytest.raises(CheckpointError, match="has room for"):
+        with_room(needed - 1, resume=True)
+    assert with_room(needed, resume=True).resumed_from == 2
+
+
 @pytest.mark.parametrize("moment", ["writing", "removing"])
 def test_the_one_before_is_kept_until_the_next_is_whole(comm, folder, monkeypatch, moment):
     op, _, _, y = problem("vstack", comm, "f8")

@@ -130,8 +130,8 @@ def with_world(
 ) -> None:
     """Run `body` on every rank of the world, starting the ranks if necessary, and raise `typer.Exit`.
 
-    The exit code is the result of `body`, by default 0. `check` checks the options of the command, before any rank is started and again on every rank. With `own_device`
-    each rank sees only its own GPU, as JAX requires.
+    The exit code is the result of `body`, by default 0. `check` checks the options of the command, before any rank is
+    started and again on every rank. With `own_device` each rank sees only its own GPU, as JAX requires.
     """
 
     def here() -> int:
@@ -166,8 +166,9 @@ def with_world(
 def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
     """Run `body`, and turn its errors into an exit code that is the same on every rank.
 
-    The code is the result of `body`; 74 or 141 if the output could not be written; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`,
-    whose traceback `debug` shows; 130 after an interrupt from the keyboard; 1 for other exceptions.
+    The code is the result of `body`; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`,
+    whose traceback `debug` shows; 74 or 141 if the output cannot be written; 130 after an interrupt from the keyboard;
+    1 for other exceptions.
 
     For an error that all ranks raise, the first rank writes one line, which begins with the `command`. A rank with an
     error of its own writes the line and ends the other ranks, which would wait for it.
