@@ -119,7 +119,7 @@ def limited(megabytes: int, program: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run(
-        command, env=environment, preexec_fn=limit, capture_output=True, text=True, timeout=100, check=False
+        command, env=environment, preexec_fn=limit, capture_output=True, text=True, timeout=200, check=False
     )
 
 
@@ -180,7 +180,7 @@ pathlib.Path(sys.argv[2]).read_bytes()
 print(available_memory() >> 20)
 """
     command = [sys.executable, "-c", program, str(control_group), str(tmp_path / "file")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
     limit, free, fewer, after_reading = map(int, done.stdout.split())
     assert limit == 300 << 20
     assert 250 < free <= 300

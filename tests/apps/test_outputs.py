@@ -185,7 +185,7 @@ def test_a_real_disk_without_room(tmp_path):
     (tmp_path / "out").mkdir()
     mounted = f"mount -t tmpfs -o size=1m none {tmp_path}/out && exec {sys.executable} {SMALL} --out {tmp_path}/out"
     done = subprocess.run(
-        isolated(mounted), env=environment(), capture_output=True, text=True, timeout=100, check=False
+        isolated(mounted), env=environment(), capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 2 and done.stdout == ""
     assert re.search(r"the results need 2\.\d+ MiB, and .*/out has room for \d+ KiB|1 MiB", done.stderr), done.stderr
@@ -203,7 +203,7 @@ def test_a_real_host_without_the_folder(tmp_path):
     program = f"{sys.executable} {SMALL} --out {out}"
     elsewhere = isolated(f"mount -t tmpfs none {out} && exec {program}")
     command = [str(mpiexec), "-n", "1", *program.split(), ":", "-n", "1", *elsewhere]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 2, done
     assert done.stdout == ""
     host = platform.node()
