@@ -33,8 +33,9 @@ def test_a_tolerance_that_is_asked_for_and_not_reached_is_exit_code_3(tmp_path, 
     assert short.returncode == 3 and (tmp_path / "collops-solve" / "result.zarr").is_dir()
     assert short.stderr.startswith("collops solve: the tolerance 1e-09 was not reached in 2 iterations (iteration lim")
     assert len(short.stderr.splitlines()) == 1
-    for enough in ((), ("--tol", "0"), ("--tol", "0.9"), ("--tol", "1e-3", "--iterations", "500")):
-        assert (solve(*enough).returncode, solve(*enough).stderr) == (0, "")
+    for enough in ((), ("--tol", "0"), ("--tol", "1e-3", "--iterations", "500")):
+        result = solve(*enough)
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 @needs_mpi
