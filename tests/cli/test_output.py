@@ -93,15 +93,21 @@ def on_terminal(arguments: str, cwd: Path, **variables: str) -> str:
     return written.decode()
 
 
-@pytest.mark.parametrize("arguments", ["info", "info --help", "solve --points 60 --overwrite"])
+RANK = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+TERMINAL = {"COLLOPS_STDOUT_TERMINAL": "1", "TTY_COMPATIBLE": "1"}  # as collops --ranks says that there is one
+
+
+@pytest.mark.parametrize("arguments", ["info", "info --help"])
 def test_escape_codes_are_for_terminals_of_users(tmp_path, arguments):
     """Open MPI gives its ranks terminals although its own output goes to a file."""
-    rank = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     assert "\x1b[1m" in on_terminal(arguments, tmp_path)
-    assert "\x1b" not in on_terminal(arguments, tmp_path, **rank)
-    if "solve" in arguments:
-        terminal = {"COLLOPS_STDOUT_TERMINAL": "1", "TTY_COMPATIBLE": "1"}  # as collops --ranks says that it is one
-        assert "\x1b[1m" in on_terminal(arguments, tmp_path, **rank, **terminal)
+    assert "\x1b" not in on_terminal(arguments, tmp_path, **RANK)
+    assert "\x1b[1m" in on_terminal(arguments, tmp_path, **RANK, **TERMINAL)
+
+
+def test_a_job_shows_no_progress_on_the_terminal_of_a_rank(tmp_path):
+    written = on_terminal("solve --points 60", tmp_path, **RANK)
+    assert "\x1b" not in written and "result.zarr" in written
 
 
 def test_no_color_means_no_styles(tmp_path):
