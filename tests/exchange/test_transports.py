@@ -62,6 +62,33 @@ def test_long_messages_and_use_after_free(comm, transport):
     forest.free()
 
 
+@pytest.mark.parametrize("shape", ["neighbours", "one root rank", "all roots everywhere"])
+def test_long_runs_of_points(comm, transport, shape):
+    count, size = 700, comm.size  # in blocks of two, long enough to leave from, and arrive in, the arrays themselves
+    run, zero = np.arange(count), np.zeros(count, int)
+    owners = {"neighbours": lambda r: [(r + 1) % size, (r + 2) % size], "one root rank": lambda r: [0]}
+    owned = [owners.get(shape, lambda r: range(size))(rank) for rank in range(size)]
+    ranks = [np.concatenate([zero + owner for owner in each]) for each in owned]
+    indices = [np.concatenate([run + 3 for _ in each]) for each in owned]
+    leaves = [np.arange(len(each)) + 5 for each in ranks]
+    leaves[-1] = leaves[-1][::-1]  # one rank packs, whatever the others do
+    graph = Graph([count + 3] * size, leaves, ranks, indices)
+    rank = comm.rank
+    rng = np.random.default_rng(7)
+    with StarForest(comm, count + 3, leaves[rank], ranks[rank], indices[rank], transport=transport) as forest:
+        kept = []
+        for op in ("replace", "sum") * 10:  # with new arrays each time, more than messages are kept for
+            roots = values(rng, graph.nroots, (2,), "float64")
+            there = values(rng, [graph.space(r) + 1 for r in range(size)], (2,), "float64")
+            late = forest.start_bcast(roots[rank], there[rank].copy(), op)
+            down = forest.bcast(roots[rank].copy(), there[rank].copy(), op)
+            assert down.tobytes() == graph.bcast(roots, there, op)[rank].tobytes()
+            up = forest.reduce(there[rank], roots[rank].copy(), op)
+            assert up.tobytes() == graph.reduce(there, roots, op)[rank].tobytes()
+            assert late.finish().tobytes() == down.tobytes()
+            kept.append((down, up))
+
+
 def test_transports_in_the_documented_order(comm):
     possible = possible_transports(comm, engine())
     if comm.control is None:

@@ -30,6 +30,7 @@ __all__ = [
     "DeviceMpi",
     "MpiTransport",
     "PersistentMessages",
+    "address_of",
     "addresses",
     "gpu_awareness",
     "handles",
@@ -418,7 +419,7 @@ class PersistentMessages:
     all of them, and `done()` returns whether all are complete, which also makes progress.
     """
 
-    __slots__ = ("__weakref__", "done", "start")
+    __slots__ = ("Test", "__weakref__", "_failures", "_kept", "_peers", "done", "start")
 
     def __init__(
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
@@ -429,12 +430,28 @@ class PersistentMessages:
         messages = _duplicates[comm]
         requests = [messages.Recv_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in receives]
         requests += [messages.Send_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in sends]
+        self._failures = comm.failures
+        self._peers = {rank for rank, _ in (*sends, *receives)}
         self.start = partial(mpi.Prequest.Startall, requests)
-        self.done = partial(mpi.Prequest.Testall, requests)
+        self.Test = self.done = partial(mpi.Prequest.Testall, requests)
         weakref.finalize(self, _free, mpi, requests).atexit = False
+
+    def wait(self, arrays: tuple[Any, Any]) -> None:
+        """Return when all are complete. After an error `arrays` are kept, whose memory MPI may still use."""
+        for _ in _TESTS:
+            if self.done():
+                return
+        self._kept = arrays
+        self._failures.wait(self, "star forest", self._peers)
+        self._kept = ()
 
 
 _duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def address_of(array: np.ndarray) -> int:
+    """Return where the memory of a host array begins."""
+    return array.ctypes.data if array.dtype.kind == "V" else mpi4py_module().Get_address(array)
 
 
 def _bytes_of(mpi: Any, array: Any) -> Any:
