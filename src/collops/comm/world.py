@@ -27,6 +27,7 @@ from collops.comm.mpi import (
     duplicate,
     gpu_awareness,
     load_mpi,
+    nodes_of,
     on_node,
     values_kept_with,
 )
@@ -214,6 +215,7 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         local_rank, others = on_node(split)
         return _communicator(place._replace(local_rank=local_rank, local_size=len(others)), split)
 
+    common["nodes"] = nodes_of(control)
     return Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
 
 
