@@ -52,6 +52,36 @@ assert counts["exchange"] == 1, counts
 print("used")
 """
 
+_LATE = """
+import time
+import numpy as np
+import collops
+
+comm = collops.world()
+count = 2000
+ranks = np.full(count, (comm.rank + 1) % comm.size)
+forest = collops.StarForest(comm, count, None, ranks, np.arange(count), transport="{transport}")
+forest.bcast(np.zeros(count))
+try:
+    if comm.rank == 0:
+        time.sleep(6)
+    else:
+        forest.bcast(np.zeros(count))
+    comm.barrier()
+except collops.errors.CommunicationTimeout:
+    print("in time")
+"""
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("transport", ["mixed", "mpi"])
+def test_a_rank_that_does_not_take_part(transport):
+    environment = {"MPIR_CVAR_ODD_EVEN_CLIQUES": "1", "COLLOPS_TIMEOUT": "3"}
+    done = run_ranks(3, _LATE.replace("{transport}", transport), environment)
+    if "carries no numpy arrays" in done.stderr:
+        pytest.skip("only MPICH pretends to have several hosts")
+    assert done.stdout.count("in time") == 3, done.stdout + done.stderr
+
 
 @pytest.mark.serial
 @pytest.mark.parametrize("nodes", [(0, 1, 0, 1), (0, 1, 0)])

@@ -465,7 +465,7 @@ def address_of(array: np.ndarray) -> int:
 def _bytes_of(mpi: Any, array: Any) -> Any:
     if not array.nbytes:
         return bytearray(0)
-    address = array.ctypes.data if hasattr(array, "ctypes") else array.data.ptr
+    address = address_of(array) if hasattr(array, "ctypes") else array.data.ptr
     return mpi.buffer.fromaddress(address, array.nbytes)
 
 

@@ -12,7 +12,7 @@ from collops.exchange.exchange import PLACES, Exchange, LocalWork
 from collops.exchange.pattern import Side
 
 _LONG = 1 << 13  # bytes, from where messages for certain arrays are worth keeping
-_MOST_KEPT = 16
+_MOST_KEPT = 64
 
 
 class MpiExchange(Exchange):
