@@ -27,17 +27,17 @@ class MixedExchange(SharedExchange):
         self._messages = []
         for place in range(PLACES):
             leaving, arriving = self.outgoing[place], self.incoming[place]
-            given = [(to, piece) for (to, *_), piece in zip(sends, leaving, strict=True) if to not in self.number]
-            taken = [(by, arriving[start:stop]) for by, start, stop in receives if by not in self.number]
+            given = [(to, piece) for (to, *_), piece in zip(sends, leaving, strict=True) if to not in self._numbers]
+            taken = [(by, arriving[start:stop]) for by, start, stop in receives if by not in self._numbers]
             self._messages.append(PersistentMessages(self.comm, given, taken, self.tag))
 
     def _allocated(self, near: Communicator, size: int) -> Symmetric:
         memory = None
         try:
-            with collective_errors(self.comm, CommunicationError):
+            with collective_errors(self.comm, CommunicationError):  # hosts communicate, each by itself
                 memory = super()._allocated(near, size)
         except Exception:
-            if memory is not None:  # but another host has none
+            if memory is not None:  # another host has none
                 memory.free()
             raise
         return memory

@@ -33,7 +33,7 @@ class SharedExchange(Exchange):
         comm, pattern, dtype = self.comm, self.pattern, self.dtype
         near = comm.subgroup(comm.nodes)  # `comm` itself on one host
         ranks = [rank for rank in range(comm.size) if comm.nodes[rank] == comm.nodes[comm.rank]]
-        self.number = number = {rank: place for place, rank in enumerate(ranks)}  # of the ranks of this host in `near`
+        self._numbers = number = {rank: place for place, rank in enumerate(ranks)}  # their ranks in `near`
         unit = self.width * dtype.itemsize
         # For each use (filled, read), place and rank a counter, then the incoming buffers.
         header = 2 * PLACES * near.size * _LINE
@@ -49,9 +49,8 @@ class SharedExchange(Exchange):
             if rank not in number:
                 return np.empty((points, *self.block), dtype)
             begin = header + place * buffer + start * unit
-            return (
-                self._memory.peer(number[rank])[begin : begin + points * unit].view(dtype).reshape(points, *self.block)
-            )
+            memory = self._memory.peer(number[rank])[begin : begin + points * unit]
+            return memory.view(dtype).reshape(points, *self.block)
 
         sends, me = pattern.sends.segments, number[comm.rank]
         self.pieces = tuple((start, stop) for _, start, stop in sends)
@@ -75,6 +74,7 @@ class SharedExchange(Exchange):
         self._fence = _nothing if platform.machine().lower() in ("x86_64", "amd64") else self._memory.fence
 
     def _allocated(self, near: Communicator, size: int) -> Symmetric:
+        """Return memory that the ranks of `near` share. Collective among all ranks."""
         return near.symmetric((size,), np.uint8, engine="numpy")
 
     def prepare(self, place: int, use: int) -> None:
