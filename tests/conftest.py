@@ -38,7 +38,7 @@ hypothesis.settings.load_profile("ranks")
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
 MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
-JAX_ON_ALL_RANKS = "tests/jax/test_primitives.py::test_primitive["
+JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[", "tests/jax/test_devices.py::")
 
 
 class Agreement:

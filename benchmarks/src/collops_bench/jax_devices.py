@@ -1,7 +1,7 @@
 """Several GPUs of one process as a mesh, and the table of NCCL4JAX by its method on three of them, with CuPy's NCCL.
 
 NCCL4JAX reported the mean of 50 calls after the first, each with a wait, of 10, 500 and 2000 elements, called alone and
-under ``jax.jit``. JAX compiles a call that is mapped over GPUs, but not under ``jit``, every time, which is the cost of
+under ``jax.jit``. JAX runs a call that is mapped over GPUs, but not under ``jit``, step by step, which is the cost of
 ``alone`` today. CuPy makes one call from Python for each GPU, compiled programs one for all of them.
 """
 

@@ -219,15 +219,10 @@ def _last_token() -> Any:
     token = versions.get_runtime_token(ORDER)
     if token is None:
         return _first_token()
-    if _several_devices():  # JAX would not take a token that may be on another device than the arguments
+    if token.committed:  # to several devices, and JAX would not take it with arguments on others
         versions.wait_until_ready(token)
         return _first_token()
     return token
-
-
-@functools.cache
-def _several_devices() -> bool:
-    return jax.local_device_count() > 1
 
 
 def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
