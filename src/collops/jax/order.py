@@ -89,12 +89,16 @@ def settle() -> None:
 
 
 class Jit:
-    """A compiled function with the methods of ``jax.jit``; see :func:`jit`."""
+    """A compiled function with the methods of ``jax.jit``; see :func:`jit`.
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    A function that always runs on the same several devices can name them, by a sharding that replicates an array.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], replicated: Any = None) -> None:
         plain = _jax_jit(function, **options)  # raises errors in the options
         functools.update_wrapper(self, function)
         self._plain = plain
+        self._replicated = replicated
         self._as_jax = not _PLACING.isdisjoint(options)
         traced = plain
         if "compiler_options" in options:  # which JAX does not take for a part of a program
@@ -124,7 +128,7 @@ class Jit:
         try:
             if not _on_hosts():
                 return self._alone(*args, **kwargs)
-            token, result = self._in_turn(*args, **kwargs, _collops_token=_last_token())
+            token, result = self._in_turn(*args, **kwargs, _collops_token=_last_token(self._replicated))
             if calls.checking:
                 jax.block_until_ready((token, result))
         except FloatingPointError as error:  # in the results, found by jax_debug_nans or jax_debug_infs
@@ -209,19 +213,20 @@ def _on_hosts() -> bool:
 
 
 @functools.cache
-def _first_token() -> Any:
+def _first_token(replicated: Any) -> Any:
     with jax.ensure_compile_time_eval():  # cached, so it must not be a tracer
-        return jnp.zeros(0, bool)
+        token = jnp.zeros(0, bool)
+        return token if replicated is None else jax.device_put(token, replicated)
 
 
-def _last_token() -> Any:
+def _last_token(replicated: Any) -> Any:
     """Return the token of the last program, or the first token if no program has to be waited for."""
     token = versions.get_runtime_token(ORDER)
     if token is None:
-        return _first_token()
+        return _first_token(replicated)
     if token.committed:  # to several devices, and JAX would not take it with arguments on others
         versions.wait_until_ready(token)
-        return _first_token()
+        return _first_token(replicated)
     return token
 
 

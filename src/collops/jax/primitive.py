@@ -13,7 +13,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from collops.comm.call import in_elements
 from collops.comm.failure import call_site
@@ -163,7 +163,8 @@ def _compiled_for(
         return [row[None] for row in primitive.bind(*(value[0] for value in values[:count]), **dict(parameters))]
 
     rows = PartitionSpec(mesh.axis_names)
-    return Jit(jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False), {})
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+    return Jit(mapped, {}, NamedSharding(mesh, PartitionSpec()))
 
 
 # The adjoints of collectives with a replicated result

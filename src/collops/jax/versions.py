@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import api as _api
 from jax._src import array as _array
 from jax._src import config as _config
 from jax._src import core as _core
@@ -18,6 +19,7 @@ from jax._src import mesh as _mesh
 from jax._src import shard_map as _shard_map
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _partial_eval
+from jax._src.util import HashablePartial as _HashablePartial
 from jaxlib.mlir import ir
 
 __all__ = ["lowered"]
@@ -45,11 +47,24 @@ def without_repetition(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-# JAX runs a `shard_map` without `jit` step by step: a program for each operand and result, and one for each primitive.
-# It finds a compiled step by an object that it makes for the call, and forgets the step when this object is dropped, so
-# that every call compiles all steps again. The objects are therefore kept. Equal ones are the same step, as for
-# primitives that run without `jit` elsewhere.
-_shard_map.HashablePartial = lru_cache(maxsize=4096)(_shard_map.HashablePartial)  # type: ignore[misc]
+class _StepsOfShardMap:
+    """The module with ``jit`` as `shard_map` sees it: it gets the same compiled function for equal ones.
+
+    JAX runs a `shard_map` without ``jit`` step by step: a program for each operand and result, and one for each
+    primitive. It makes a compiled function for each step at every call. Compiled programs belong to an object in it,
+    and are forgotten with it, so that every call would compile all steps again.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_api, name)
+
+    @staticmethod
+    def jit(function: Any, **options: Any) -> Any:
+        return (_kept_jit if isinstance(function, _HashablePartial) else _api.jit)(function, **options)
+
+
+_kept_jit = lru_cache(maxsize=4096)(_api.jit)
+_shard_map.api = _StepsOfShardMap()  # type: ignore[attr-defined]
 
 
 def run_in_shard_map(primitive: Any, run: Callable[..., Any]) -> None:
@@ -59,8 +74,13 @@ def run_in_shard_map(primitive: Any, run: Callable[..., Any]) -> None:
     """
 
     def rule(mesh: Any, *values: Any, **parameters: Any) -> Any:
+        axes = _core.trace_ctx.axis_env
         with _core.eval_context(), jax.disable_jit(False), _mesh.use_abstract_mesh(mesh.abstract_mesh):
-            return run(mesh, *values, **parameters)
+            _core.trace_ctx.set_axis_env(_core.top_axis_env)  # JAX dispatches from C++ only where no axis has a name
+            try:
+                return run(mesh, *values, **parameters)
+            finally:
+                _core.trace_ctx.set_axis_env(axes)
 
     _shard_map.eager_rules[primitive] = rule
 
