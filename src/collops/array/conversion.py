@@ -57,7 +57,7 @@ def from_global(
     InputError
         If `values` are not numbers, or there is no such dtype, engine or `root`.
     UnsupportedTypeError
-        If `values` have masked elements.
+        If `values` have masked elements or, with several ranks, are spread over several devices.
 
     Examples
     --------
@@ -81,6 +81,8 @@ def from_global(
         if comm.rank != root:
             return None
         whole = _copied(_array(values), element, engine)
+        if comm.size > 1:
+            engine_of(whole).check_devices(whole)
         _fitting(layout, whole.shape, comm)
         return [list(whole.shape), whole.dtype.name, engine_of(whole).name]
 

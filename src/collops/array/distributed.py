@@ -61,7 +61,8 @@ class DistributedArray(BaseArray):
     LayoutError
         If the shape of `local_array` or the number of ranks of `comm` does not fit `layout`.
     UnsupportedTypeError
-        If `local_array` is not an array, or its byte order is not this machine's.
+        If `local_array` is not an array, its byte order is not this machine's, or, with several ranks, it is spread
+        over several devices.
 
     Notes
     -----
@@ -90,6 +91,8 @@ class DistributedArray(BaseArray):
     def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
         self.engine = engine_of(local_array)
         check_byte_order(local_array.dtype)
+        if comm.size > 1:
+            self.engine.check_devices(local_array)
         self._plan = reduction_plan(layout, comm)
         if tuple(local_array.shape) != layout.local_shape(comm.rank):
             raise LayoutError(
