@@ -6,6 +6,8 @@ import sys
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from collops.array import axpby, dots
 from collops.array.operands import check_alike
 from collops.errors import InputError, UnsupportedTypeError
@@ -188,6 +190,7 @@ class PreComposition(Composition):
 
     def __init__(self, f: ProxOperator, a: float, b: Any) -> None:
         super().__init__(f)
+        a = _plain(a)
         if not isinstance(a, Real) or not 0 < a * a <= sys.float_info.max:
             raise InputError(f"a must be a number whose square is finite and not 0, not {a!r}")
         self._a = float(a)
@@ -277,9 +280,15 @@ def check_function(name: str, function: Any) -> None:
 
 def check_step(tau: Any, name: str = "tau") -> float:
     """Return a step size as a float; raise InputError if it is not positive and finite."""
+    tau = _plain(tau)
     if isinstance(tau, Real) and 0 < tau <= sys.float_info.max:  # pyright: ignore[reportOperatorIssue]
         return float(tau)
     raise InputError(f"{name} must be a positive number, not {tau!r}")
+
+
+def _plain(number: Any) -> Any:
+    """Return a scalar of NumPy as a number of Python: one in single precision cannot be compared with large numbers."""
+    return number.item() if isinstance(number, np.generic) else number
 
 
 def like(x: Any, out: Any) -> Any:
