@@ -253,6 +253,19 @@ def test_wrong_devices(comm):
         cj.clique([] if comm.rank == 0 else [device], comm=comm)
 
 
+def test_gpus_of_several_ranks_are_refused(comm):
+    class Gpu:
+        platform, process_index, local_hardware_id = "gpu", jax.process_index(), 0
+
+    if comm.size == 1:
+        assert cj.clique([Gpu()], comm=comm).size == 1
+    else:
+        with pytest.raises(InputError, match="start a rank for each GPU"):
+            cj.clique([Gpu()], comm=comm)
+        with pytest.raises(InputError, match="one kind on all ranks, not cpu and gpu"):
+            cj.clique([Gpu()] if comm.rank else jax.local_devices()[:1], comm=comm)
+
+
 @several
 @pytest.mark.parametrize(
     ("on_first", "sentence"),

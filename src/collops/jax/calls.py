@@ -184,7 +184,7 @@ def raise_error_behind(error: Exception) -> None:
         raise KeyboardInterrupt from None
     if ours:
         kind = CommunicationTimeout if reason.startswith(CommunicationTimeout.__name__) else CommunicationError
-        raise kind(reason.partition(": ")[2]) from None
+        raise kind(reason.removeprefix(f"{kind.__name__}: ")) from None
 
 
 def _record(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> Call:

@@ -36,6 +36,7 @@ class NativeComm:
         size: int,
         numbers: dict[str, int],
         on_one_node: bool,
+        *,
         watched: bool,
         checked: bool,
         joined: Clique | None = None,
@@ -147,15 +148,16 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
         numbers["cuda"] = numbers["rocm"] = device_transport(comm)
     if comm.size > 1:
         Watch(comm, list(dict.fromkeys(numbers.values())), settle)
-    checked = comm.calls is not None
-    return NativeComm(comm.rank, comm.size, numbers, comm.local_size == comm.size, comm.size > 1, checked)
+    watched, checked = comm.size > 1, comm.calls is not None
+    return NativeComm(comm.rank, comm.size, numbers, comm.local_size == comm.size, watched=watched, checked=checked)
 
 
 def _joined(joined: Clique) -> NativeComm:
     """Connect the devices of a clique: GPUs by NCCL, CPU devices by memory and by the transport between their ranks."""
     if joined.devices[0].platform != "cpu":
         number = clique_transport(joined.devices)
-        return NativeComm(None, joined.size, {"cuda": number, "rocm": number}, True, False, False, joined)
+        numbers = {"cuda": number, "rocm": number}
+        return NativeComm(None, joined.size, numbers, on_one_node=True, watched=False, checked=False, joined=joined)
     # Calls between the ranks have one order and one count, whether they are those of a clique or not.
     ranks = None if joined.comm is None else native_comm(joined.comm)
     number = native.library().collops_add_devices(
@@ -165,11 +167,11 @@ def _joined(joined: Clique) -> NativeComm:
         ctypes.c_double(default_timeout() or 0.0),
     )
     watched, checked = (False, False) if ranks is None else (ranks.watched, ranks.checked)
-    return NativeComm(None, joined.size, {"cpu": number}, False, watched, checked, joined)
+    return NativeComm(None, joined.size, {"cpu": number}, False, watched=watched, checked=checked, joined=joined)
 
 
-def _host_transport(comm: Communicator | None) -> int:
-    if comm is None or comm.size == 1:
+def _host_transport(comm: Communicator) -> int:
+    if comm.size == 1:
         return native.library().collops_add_alone()
     with collective_errors(comm):
         native.load_mpi()

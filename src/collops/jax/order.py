@@ -13,11 +13,15 @@ overlap independent operations. The argument why it keeps the order of collectiv
    communicators share the effect: two ranks in two communicators must agree on the order of the calls of both.
 3. *Between programs* that are dispatched one after the other, on hosts, the token of the last program is an argument of
    the next: an empty array, which is ready when its program has ended. Devices run programs in the order of dispatch.
+   After a program on several CPU devices, :func:`jit` waits for its token instead of passing it on.
 4. *Transformations* keep effects in order and drop none. The collectives that they add (derivatives) depend on the
    program's collectives and on the dependencies of their operands. When a derivative is taken, two properties must
    therefore be the same on all ranks: whether an operand depends on the variable of differentiation, and, inside a
    ``scan``, whether it changes between iterations (JAX moves constant operations before the loop). All other work of
    a rank is arbitrary.
+5. *Between the CPU devices of a process*, which run one program at different speeds, the last one to arrive at a call
+   makes it for all, and none continues before it has ended. So a process makes the calls of the program in its order,
+   and at most one at a time; a device that has ended a program has seen all others begin the last call of it.
 
 JAX starts a compiled program with an ordered effect from Python instead of C++, which costs time at every dispatch.
 :func:`jit` therefore compiles a program whose tokens begin and end inside it, so that it has no effect for JAX, and on
