@@ -37,8 +37,8 @@ class NativeComm:
         numbers: dict[str, int],
         on_one_node: bool,
         *,
-        watched: bool,
-        checked: bool,
+        watched: bool = False,
+        checked: bool = False,
         joined: Clique | None = None,
     ) -> None:
         self._rank = rank
@@ -157,7 +157,7 @@ def _joined(joined: Clique) -> NativeComm:
     if joined.devices[0].platform != "cpu":
         number = clique_transport(joined.devices)
         numbers = {"cuda": number, "rocm": number}
-        return NativeComm(None, joined.size, numbers, on_one_node=True, watched=False, checked=False, joined=joined)
+        return NativeComm(None, joined.size, numbers, on_one_node=True, joined=joined)
     # Calls between the ranks have one order and one count, whether they are those of a clique or not.
     ranks = None if joined.comm is None else native_comm(joined.comm)
     number = native.library().collops_add_devices(
