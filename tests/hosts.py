@@ -61,13 +61,11 @@ def refusal() -> str:
     if os.geteuid() != 0:
         return "only root can make hosts of namespaces"
     trial = f"mount -t tmpfs trial /dev/shm && {_BRIDGE} && ip link add one type veth peer name other"
-    tried = subprocess.run(
-        ["unshare", *_NAMESPACES, "sh", "-c", trial], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    tried = _said(["unshare", *_NAMESPACES, "sh", "-c", trial])
     if tried.returncode:
         return f"this machine refuses hosts of namespaces: {tried.stderr.strip()}"
-    version = subprocess.run([mpiexec(), "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    return "" if "HYDRA" in version.stdout else "hosts of namespaces are started by MPICH's mpiexec, which is not here"
+    is_hydra = "HYDRA" in _said([mpiexec(), "--version"]).stdout
+    return "" if is_hydra else "hosts of namespaces are started by MPICH's mpiexec, and this is another one"
 
 
 class Hosts:
@@ -176,6 +174,10 @@ class Hosts:
 
     def _on_network(self, *command: str) -> None:
         subprocess.run([*self._network(), *command], check=True)
+
+
+def _said(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
 def _pid_namespace(process: Path) -> str:

@@ -104,6 +104,7 @@ def abort(mpi: Any, code: int, why: str) -> None:
         _deliver(sys.stdout, 1)
     finally:  # also if nothing can be written any more
         mpi.COMM_WORLD.Abort(code)
+        os._exit(code)  # MPICH returns on a host that its launcher can no longer reach
 
 
 def _deliver(stream: TextIO, descriptor: int, text: str = "") -> None:
