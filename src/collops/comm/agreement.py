@@ -107,5 +107,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def name_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     """Return the hosts of some ranks as `` on nodea, nodeb``; empty without `hosts`, which has each rank's host."""
     names = list(dict.fromkeys(hosts[rank] for rank in ranks)) if hosts else []
-    more = f" and {len(names) - _MOST_HOSTS} more hosts" if len(names) > _MOST_HOSTS else ""
-    return f" on {', '.join(names[:_MOST_HOSTS])}{more}" if names else ""
+    more = len(names) - _MOST_HOSTS
+    others = f" and {more} more host{'s' if more > 1 else ''}" if more > 0 else ""
+    return f" on {', '.join(names[:_MOST_HOSTS])}{others}" if names else ""
