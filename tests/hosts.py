@@ -161,8 +161,7 @@ class Hosts:
             stdout=subprocess.PIPE,
             text=True,
         )
-        stack.callback(process.wait)
-        stack.callback(process.kill)
+        stack.callback(process.wait, 60)  # it ends when its input does, and all in its namespaces with it
         assert process.stdin is not None and process.stdout is not None
         stack.enter_context(process.stdout)
         stack.enter_context(process.stdin)
