@@ -181,7 +181,7 @@ class CommunicationError(CollopsError, RuntimeError):
 
 
 class CommunicationTimeout(CommunicationError, TimeoutError):
-    """A wait passed its deadline; the message names the operation and the ranks that are missing.
+    """A wait passed its deadline; the message names the operation, the missing ranks, and their hosts if several.
 
     Examples
     --------
