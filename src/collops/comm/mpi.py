@@ -56,6 +56,10 @@ def load_mpi() -> tuple[Any, str]:
         if launched:
             raise TransportError(f"an MPI launcher started this process ({launched[0]} is set): install collops[mpi]")
         return None, "mpi4py is not installed"
+    if "UCX_TLS" not in os.environ:  # UCX warns of settings of transports that it may not use
+        # Waits have a deadline here. UCX would close the connection to a silent host sooner, and MPICH then crashes
+        # when this rank tells the others that it gives up.
+        os.environ.setdefault("UCX_TCP_KEEPIDLE", "inf")
     try:
         mpi = mpi4py_module()
     except (ImportError, RuntimeError) as error:
