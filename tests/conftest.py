@@ -137,6 +137,13 @@ def comm():
 
 
 @pytest.fixture
+def one_host(comm):
+    """Skip tests of memory that only ranks of one host share; `tests/robust/two_hosts.py` has those of several."""
+    if comm.local_size != comm.size:
+        pytest.skip("needs ranks of one host")
+
+
+@pytest.fixture
 def jax_double(comm):
     """JAX with 64-bit numbers, and what its messages need."""
     yield from _jax_of(comm, double=True)
