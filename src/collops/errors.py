@@ -82,7 +82,8 @@ class Interrupted(CollopsError):
     Attributes
     ----------
     exit_code : int
-        Exit code of the command line: a temporary failure in ``sysexits.h``, because the job can be resumed.
+        Exit code of the command line: 75, a temporary failure in ``sysexits.h``, because the job can be resumed; 130
+        after Ctrl-C (SIGINT), since a queue must not resume what a person has stopped.
 
     Examples
     --------
@@ -92,7 +93,6 @@ class Interrupted(CollopsError):
     """
 
     on_all_ranks = True
-    exit_code = 75
 
     def __init__(self, path: str, iteration: int, signal: int) -> None:
         name = Signals(signal).name
@@ -100,6 +100,7 @@ class Interrupted(CollopsError):
         self.path = path
         self.iteration = iteration
         self.signal = signal
+        self.exit_code = 130 if signal == Signals.SIGINT else 75
 
 
 class NotFiniteError(CollopsError, ArithmeticError):

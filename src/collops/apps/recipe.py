@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from collops import profile
+from collops.apps import interruption
 from collops.apps.files import Field, prepare_folder, write_result
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
@@ -139,6 +140,7 @@ class Job(Generic[T]):
             )
             error.on_all_ranks = True
             raise error from problem
+        interruption.complete()
         gathered = self.comm.allgather(np.array(list(seconds.values())))
         seconds = dict(zip(seconds, gathered.T, strict=True))
         residuals = np.asarray(result.residual_norms, dtype=np.float64)

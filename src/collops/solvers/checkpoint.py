@@ -215,8 +215,8 @@ def _memories_within(key: str, part: Any) -> Iterator[_Memory]:
 # ---- When
 
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""The signals that batch systems send before they end a job."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+"""The signals that batch systems send before they end a job, and Ctrl-C."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _DEFAULT_SECONDS = 600.0
@@ -248,6 +248,7 @@ class Every(NamedTuple):
 class Signals:
     """A context that records the number of the first of these signals, and restores their handlers at its end.
 
+    The handler before gets every SIGINT but the first signal: a second Ctrl-C does not wait for a checkpoint.
     Python runs handlers in the main thread only: in another thread, or for a signal whose handler is not Python's,
     nothing changes.
     """
@@ -259,7 +260,8 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
-                if signal.getsignal(number) is not None:
+                ignored = number == signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN  # in the background
+                if signal.getsignal(number) is not None and not ignored:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -268,6 +270,9 @@ class Signals:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _note(self, number: int, frame: Any) -> None:
+        before = self._before[signal.Signals(number)]
+        if self.received and number == signal.SIGINT and callable(before):
+            before(number, frame)
         self.received = self.received or number
 
 
